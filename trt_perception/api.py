@@ -23,7 +23,8 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig, Thresholds
+from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Result, collect_all
 

@@ -28,10 +28,8 @@ from trt_perception.images.jpeg import (  # noqa: E402
     UnreadFrame,
     decoded_frame,
 )
-from trt_perception.parameters.config import (  # noqa: E402
-    DetectorConfig,
-    Thresholds,
-)
+from trt_perception.parameters.config import DetectorConfig  # noqa: E402
+from trt_perception.parameters.frame import Thresholds  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 

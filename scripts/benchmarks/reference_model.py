@@ -31,7 +31,7 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, manifest_text
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.selection import Limits, select
@@ -124,7 +124,7 @@ def check(model, stages, preprocessing, batch):
         limits = Limits(MAX_DETECTIONS)
         classes = output.shape[1] - 4
         found = select(candidates, letterbox, Thresholds(), limits, classes=classes, suppress=True)
-        passed = int((output[0, 4:].max(axis=0) > Thresholds().confidence).sum())
+        passed = int((output[0, 4:].max(axis=0) > Thresholds().confidence_threshold).sum())
         counts[name] = passed, len(found), output.shape[2]
     print('standard deviation of activations')
     for index, (label, _) in enumerate(stages):

@@ -21,7 +21,8 @@ from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import constant_inputs
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.process.option_parser import OptionParser

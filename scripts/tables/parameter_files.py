@@ -13,7 +13,7 @@ from trt_perception.parameters.config import PARAMETERS
 
 YAML_HEAD = """\
 # Parameters of detector_node: all of them, with their defaults. Reference: docs/parameters.md
-# Made from trt_perception/parameters/config.py by:
+# Made from trt_perception/parameters/ by:
 # PYTHONPATH=. python3 scripts/tables/parameter_files.py
 # Copy it, change what you need, and start:
 #   ros2 launch trt_perception detect.launch.py params_file:=/path/to/my.yaml
@@ -23,7 +23,7 @@ YAML_HEAD = """\
 MARKDOWN_HEAD = """\
 # Parameters
 
-Made from `trt_perception/parameters/config.py` by
+Made from `trt_perception/parameters/` by
 `PYTHONPATH=. python3 scripts/tables/parameter_files.py`.
 
 *Live* parameters may change at any time (`ros2 param set /detector confidence_threshold 0.4`) and

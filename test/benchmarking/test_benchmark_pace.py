@@ -20,7 +20,7 @@ from trt_perception.benchmarking import pace
 from trt_perception.benchmarking.frames import load_frames, shipped_scenes
 from trt_perception.benchmarking.measure import detect_all, measure_pipeline
 from trt_perception.benchmarking.pace import BenchmarkProgress, Pace, stopped_by_interrupt
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools import benchmark_engine
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from trt_perception.benchmarking.pace import Pace
 from trt_perception.errors import ConfigError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 
 

@@ -24,7 +24,8 @@ from trt_perception.evaluation.metrics.overlap import box_iou
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.images.detections import Detections
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 
 ROOT = Path(__file__).resolve().parents[2]
 BOX = (100, 100, 100, 100)
@@ -126,7 +127,7 @@ def test_models_with_annotations(tmp_path):
     # Where scores are low, mAP does not see it and the node's thresholds do.
     f1 = {name: report.agreements[name].overall.f1 for name in models}
     assert f1 == pytest.approx({'same': 1, 'shifted': 1, 'shy': 0, 'blind': 0})
-    assert {thresholds.confidence for _, thresholds in reference.asked} == {0.001}
+    assert {thresholds.confidence_threshold for _, thresholds in reference.asked} == {0.001}
     assert steps[:3] == [('reference', 0, 2), ('reference', 1, 2), ('reference', 2, 2)]
     assert {name for name, _, _ in steps} == {'reference', *models}
     saved = json.loads(json.dumps(report.as_dict(), allow_nan=False))
@@ -154,7 +155,7 @@ def test_models_without_annotations(tmp_path):
     assert report.difference('other') == {}
     assert report.agreements['other'].overall.f1 == pytest.approx(2 / 3)
     assert report.drop('other') == pytest.approx(1 / 3)
-    assert {thresholds.confidence for _, thresholds in reference.asked} == {0.2}
+    assert {thresholds.confidence_threshold for _, thresholds in reference.asked} == {0.2}
     entry = report.as_dict()['models']
     assert entry['fp32']['metrics'] is None
     assert (entry['fp32']['detections'], entry['other']['detections']) == (1, 2)

@@ -13,7 +13,7 @@ from trt_perception import gpu
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import batch_content
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, FrameKernels
 
@@ -102,7 +102,7 @@ def test_decoding_of_a_batch(device, count, decoder):
         Letterbox.fit(GEOMETRIES[place % 3], (640, 640), 'letterbox') for place in range(most)
     ]
     thresholds = [
-        Thresholds(0.25 + 0.05 * place, 0.3 + 0.05 * place, ((), (0, 3, 5))[place % 2])
+        Thresholds(0.25 + 0.05 * place, 0.3 + 0.05 * place, class_ids=((), (0, 3, 5))[place % 2])
         for place in range(most)
     ]
     with contextlib.ExitStack() as own:

@@ -34,7 +34,8 @@ from trt_perception.images.jpeg import JpegFrame, plain_jpeg
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place
@@ -111,7 +112,7 @@ def frames_of(rng, count):
         wanted = ((), (0, 2), (1, 2, 3))[int(rng.integers(0, 3))]
         # Some let nothing through.
         confidence = float(rng.choice([0.2, 0.3, 0.5, 0.9999]))
-        thresholds.append(Thresholds(confidence, float(rng.uniform(0.3, 0.7)), wanted))
+        thresholds.append(Thresholds(confidence, float(rng.uniform(0.3, 0.7)), class_ids=wanted))
     return frames, thresholds
 
 

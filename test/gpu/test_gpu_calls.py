@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place

@@ -26,7 +26,8 @@ from trt_perception.gpu import bindings, nvjpeg
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import plain_jpeg
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import put_in_place
 

@@ -24,7 +24,8 @@ from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one

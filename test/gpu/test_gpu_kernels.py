@@ -17,7 +17,7 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_content
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, FrameKernels
@@ -273,7 +273,7 @@ def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, c
     for size in ((1920, 1080), (333, 777)):
         geometry = Letterbox.fit(size, (640, 640), 'letterbox')
         for class_ids in ((), tuple(range(0, classes, 3))):
-            thresholds = Thresholds(0.25, 0.45, class_ids)
+            thresholds = Thresholds(0.25, 0.45, class_ids=class_ids)
             output = random_output(rng, classes, anchors, passing, decoder)
             expected = decode_dense(
                 output,

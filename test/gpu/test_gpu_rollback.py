@@ -20,7 +20,7 @@ from support.gpu.fake_tensorrt import INPUT, OUTPUT, REASON, REFUSALS
 from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
 from trt_perception.errors import CudaError, EngineError, InterruptionError
 from trt_perception.gpu import nvjpeg
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.process import interruption

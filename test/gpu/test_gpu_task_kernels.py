@@ -18,14 +18,15 @@ from support.oracles.task_outputs import (
     spec_of,
 )
 from trt_perception import gpu
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 pytestmark = needs_gpu
 
 SIZES = [(1920, 1080), (333, 277), (64, 48)]
-FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, (0, 2)), Thresholds(0.5, 0.1)]
+FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
 
 class Gpu:

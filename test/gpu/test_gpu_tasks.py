@@ -17,7 +17,8 @@ from support.models.recorded_exports import recorded, written
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
 from trt_perception.images.picture_files import frame_of
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
@@ -30,7 +31,7 @@ END_TO_END = [
     *('ultralytics_pose_end_to_end', 'ultralytics_obb_end_to_end'),
     'ultralytics_segment_end_to_end',
 ]
-LOW = Thresholds(confidence=0.02, numbered=True)
+LOW = Thresholds(confidence_threshold=0.02, wants_masks=True)
 
 
 def front_of(told):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trt_perception.errors import ConfigError
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig, Thresholds
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.row import parameter_value
 
 ROWS = {row.name: row for row in PARAMETERS}
@@ -93,7 +94,7 @@ def test_every_live_parameter_reaches_the_frame():
         found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
         fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
     # No parameter says whether anybody looks at masks.
-    assert fields == set(vars(Thresholds())) - {'numbered'}
+    assert fields == set(vars(Thresholds())) - {'wants_masks'}
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
@@ -109,9 +110,13 @@ def test_every_parameter_is_described(row):
 
 
 def test_the_table_has_every_field_of_the_config():
-    assert [row.field for row in PARAMETERS] == [
-        field.name for field in dataclasses.fields(DetectorConfig)
-    ]
+    fields = [field.name for field in dataclasses.fields(DetectorConfig)]
+    assert sorted(row.field for row in PARAMETERS) == sorted(fields)
+
+
+def test_the_table_begins_with_the_model_then_the_parameters_of_each_frame():
+    of_frame = [field.name for field in dataclasses.fields(FrameParameters)]
+    assert [row.field for row in PARAMETERS][: 1 + len(of_frame)] == ['engine_path', *of_frame]
 
 
 # By kind: values that are accepted, as what; and values of another type.
@@ -337,7 +342,7 @@ def test_thresholds_turn_the_class_filter_into_indices(wanted, ids):
     config = DetectorConfig.from_values(
         {'class_filter': list(wanted), 'confidence_threshold': 0.3, 'iou_threshold': 0.6}
     )
-    assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, ids)
+    assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
 
 
 def test_a_class_filter_that_the_model_does_not_have():

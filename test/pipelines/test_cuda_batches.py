@@ -18,7 +18,8 @@ from support.gpu.late_gpu import tensor_of
 from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda_results import HostDecoded
 from trt_perception.pipelines.ready import put_in_place

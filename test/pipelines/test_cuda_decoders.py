@@ -18,7 +18,8 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline, open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

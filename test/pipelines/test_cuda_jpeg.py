@@ -21,7 +21,7 @@ from trt_perception.errors import CudaError, ImageError
 from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.jpeg import JpegFrame, plain_jpeg
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']

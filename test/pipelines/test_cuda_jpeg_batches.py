@@ -18,7 +18,7 @@ from support.gpu.late_gpu import tensor_of
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import jpeg_threads
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']

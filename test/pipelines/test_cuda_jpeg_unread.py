@@ -26,7 +26,7 @@ from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, decoded_frame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.ready import put_in_place
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
@@ -170,7 +170,7 @@ def header_of(pipeline, slot, place):
     """Return width, height and the confidence threshold that the kernels read."""
     address = pipeline.slots[slot].places[place].address
     header = ctypes.string_at(address, pipeline.front)
-    (confidence,) = struct.unpack_from('<f', header, 56)
+    (confidence,) = struct.unpack_from('<f', header, 72)
     return (*struct.unpack_from('<2i', header), confidence)
 
 
@@ -353,7 +353,7 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
             continue
         expected = tensor_of(file) if isinstance(file, Frame) else expected_of(file)
         np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
-        assert header_of(pipeline, 0, 0)[2] == thresholds.confidence
+        assert header_of(pipeline, 0, 0)[2] == thresholds.confidence_threshold
         if sent is not None:
             headers = [size for _, size in gpu.uploads if size == pipeline.front]
             assert len(headers) == sent

@@ -23,7 +23,8 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
@@ -132,11 +133,13 @@ def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
         bgr = cv2.resize(bgr, None, fx=scale, fy=scale)
         encoding = rng.choice(['bgr8', 'rgba8', 'nv12', 'yuyv', 'bgra8', 'uyvy'])
         frame = bgr_frame(bgr, str(encoding))
-        thresholds = Thresholds(float(rng.uniform(0.2, 0.6)), 0.45, tuple(range(index % 9)))
+        thresholds = Thresholds(
+            float(rng.uniform(0.2, 0.6)), 0.45, class_ids=tuple(range(index % 9))
+        )
         expected = run(host, frame, thresholds)
         found = run(device, frame, thresholds, slot=index % device.depth)
         total += len(expected)
-        missing += unmatched(expected, found, thresholds.confidence)[0]
+        missing += unmatched(expected, found, thresholds.confidence_threshold)[0]
     device.close()
     host.close()
     # Sampling differs by up to a level, which now and then moves a box of a few pixels.
@@ -189,9 +192,11 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
         HostPipeline(read_model_file(ONNX), config, max_candidates=30_000),
         CudaPipeline(read_model_file(engine), config, max_candidates=30_000),
     ):
-        runs.append(detect_all(pipeline, frames, Thresholds(confidence=0.001), Pace(1)))
+        runs.append(detect_all(pipeline, frames, Thresholds(confidence_threshold=0.001), Pace(1)))
         # No score keeps any of the 6000 boxes out.
-        counts.append(len(detect_all(pipeline, frames[:1], Thresholds(confidence=0), Pace(1))[0]))
+        counts.append(
+            len(detect_all(pipeline, frames[:1], Thresholds(confidence_threshold=0), Pace(1))[0])
+        )
         pipeline.close()
     _, expected, found = runs
     few, many, on_device = counts

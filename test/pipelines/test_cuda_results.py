@@ -9,7 +9,7 @@ import pytest
 from support.oracles.task_outputs import TASKS, spec_of
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW
 

@@ -13,7 +13,7 @@ from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import run, tensor_of
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.images.memory import PlainMemory
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.ready import put_in_place
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']

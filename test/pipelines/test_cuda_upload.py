@@ -18,7 +18,7 @@ from support.gpu.patch_pipeline import input_of, noise, run, tensor_of
 from support.models.patch_model import CLASS_NAMES
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.ready import put_in_place
 from trt_perception.ros.intake.buffers import MessageBuffers
 

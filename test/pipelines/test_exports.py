@@ -19,7 +19,8 @@ from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.decode import decode
@@ -78,7 +79,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
         [told['logits'], told['pred_boxes']],
         spec,
         [Letterbox.fit(size, (96, 64), 'stretch')],
-        [Thresholds(confidence=float(told['threshold']))],
+        [Thresholds(confidence_threshold=float(told['threshold']))],
         max_detections=1000,
     )
     wanted = rows(told['xyxy'], told['scores'], told['labels'], size)
@@ -95,7 +96,9 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
     tensor, _ = pipeline.preprocess([frame])
     assert np.abs(tensor - told['pixels']).max() < 1e-5
-    found = detect_one(pipeline, frame, Thresholds(confidence=float(told['threshold']))).detections
+    found = detect_one(
+        pipeline, frame, Thresholds(confidence_threshold=float(told['threshold']))
+    ).detections
     # The library was asked for boxes on an image of another size.
     xyxy = told['xyxy'] * np.array([width, height] * 2) / np.tile(told['target_wh'], 2)
     wanted = rows(xyxy, told['scores'], told['labels'], (width, height))
@@ -152,7 +155,7 @@ def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
     pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     assert pipeline.spec.decoder == DECODERS['torchvision']
     height, width = told['image'].shape[:2]
-    thresholds = Thresholds(confidence=float(told['threshold']))
+    thresholds = Thresholds(confidence_threshold=float(told['threshold']))
     seen = []
     for image in (told['image'], 255 - told['image']):
         frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
@@ -181,7 +184,7 @@ def found_in(family, tmp_path):
     pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     height, width = told['image'].shape[:2]
     frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
-    found = detect_one(pipeline, frame, Thresholds(confidence=0.0)).detections
+    found = detect_one(pipeline, frame, Thresholds(confidence_threshold=0.0)).detections
     wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
     assert_same(found, *wanted, 0.01, 1e-4)
     assert len(set(told['scores'].round(4))) == len(found)  # so both are in one order
@@ -230,7 +233,7 @@ def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
     frame = Frame.view(
         bytes(3 * width * height), width=width, height=height, step=3 * width, encoding='rgb8'
     )
-    thresholds = Thresholds(confidence=float(told['threshold']))
+    thresholds = Thresholds(confidence_threshold=float(told['threshold']))
     found = detect_one(pipeline, frame, thresholds).detections
     wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
     assert_same(found, *wanted, 0.01, 1e-5)
@@ -261,7 +264,7 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
     image = expected(family)['image']
     height, width = image.shape[:2]
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
-    pipeline.enqueue(0, [frame], [Thresholds(confidence=0.0)])
+    pipeline.enqueue(0, [frame], [Thresholds(confidence_threshold=0.0)])
     with pytest.raises(EngineError) as caught:
         pipeline.collect(0)
     for words in ('class 4', 'for 4 class names', 'label 0 is the background'):

@@ -14,7 +14,8 @@ from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -134,7 +135,9 @@ def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
     frame = frame_of(told['image'])
     tensor, _ = pipeline.preprocess([frame])
     assert np.abs(tensor - told['pixels']).max() < 1e-6
-    thresholds = Thresholds(confidence=float(told['confidence']), iou=float(told['iou']))
+    thresholds = Thresholds(
+        confidence_threshold=float(told['confidence']), iou_threshold=float(told['iou'])
+    )
     assert_same(detect_one(pipeline, frame, thresholds).detections, told)
 
 
@@ -157,7 +160,7 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
         model_scale=1 / 255,
     )
     pipeline = open_pipeline(config)
-    pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence=0.02)])
+    pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with pytest.raises(EngineError, match=r'end_to_end: expected boxes in network pixels'):
         pipeline.collect(0)
 
@@ -167,7 +170,7 @@ def test_class_numbers_are_no_probabilities(tmp_path):
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_pipeline(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
-    pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence=0.02)])
+    pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with pytest.raises(EngineError, match=r'set model\.decoder to rtdetr_end_to_end'):
         pipeline.collect(0)
 

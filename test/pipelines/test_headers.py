@@ -5,7 +5,7 @@ import numpy as np
 from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.headers import Headers
 from trt_perception.stages.frame_header import FrameHeader
 

@@ -21,7 +21,8 @@ from trt_perception.evaluation.run import detect, detect_images
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_offline, open_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
@@ -34,9 +35,9 @@ USED = {OPEN: 1, FIXED: 4}
 # Each frame its own: another size, another threshold, another class.
 THRESHOLDS = (
     Thresholds(0.3),
-    Thresholds(0.5, iou=0.2),
+    Thresholds(0.5, iou_threshold=0.2),
     Thresholds(0.3, class_ids=(1,)),
-    Thresholds(0.4, iou=0.9),
+    Thresholds(0.4, iou_threshold=0.9),
 )
 
 

@@ -14,7 +14,8 @@ from trt_perception.errors import ConfigError, EngineError, ManifestError, TrtPe
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import warm_up
@@ -128,13 +129,13 @@ def test_boxes_return_to_the_pixels_of_a_larger_source(tmp_path):
 def test_thresholds_of_each_frame(tmp_path):
     pipeline = opened(write_onnx(tmp_path))
     frame = picture({**DOG, **CAT})
-    assert detect(pipeline, frame, Thresholds(confidence=0.7)) == [CAT_FOUND]
+    assert detect(pipeline, frame, Thresholds(confidence_threshold=0.7)) == [CAT_FOUND]
     assert detect(pipeline, frame, Thresholds(class_ids=(1,))) == [DOG_FOUND]
     assert detect(pipeline, frame) == [CAT_FOUND, DOG_FOUND]
     weaker = {(0, 2): (102, 51, 102)}  # the cat again, at 0.4
     frame = picture({**CAT, **weaker})
     assert detect(pipeline, frame) == [CAT_FOUND]
-    assert len(detect(pipeline, frame, Thresholds(iou=1.0))) == 2
+    assert len(detect(pipeline, frame, Thresholds(iou_threshold=1.0))) == 2
 
 
 def test_parameters_of_the_decoder(tmp_path):

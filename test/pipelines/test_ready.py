@@ -10,7 +10,8 @@ from support.oracles.reference_images import random_frame
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import put_in_place, ready_pipelines, warm_up
 

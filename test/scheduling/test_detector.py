@@ -14,7 +14,7 @@ from support.scheduling.fake_pipeline import (
     detector_threads,
     wait_until,
 )
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.scheduling import worker
 
 pytestmark = [
@@ -173,7 +173,7 @@ def test_a_second_slot_is_not_needed_for_a_slow_stream():
 
 def test_thresholds_change_from_the_next_frame_on():
     pipeline = FakePipeline(3, automatic=False)
-    first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, (1,))
+    first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, class_ids=(1,))
     with Recorder(pipeline, thresholds=first) as run:
         run.submit(0)
         wait_until(lambda: 0 in pipeline.flying())

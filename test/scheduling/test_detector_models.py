@@ -10,7 +10,8 @@ from support.models.batch_models import write_digits_twin
 from support.models.digits import DIGITS, SCENES
 from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

@@ -14,7 +14,7 @@ from support.scheduling.fake_pipeline import detections_of, frame_of, number_of,
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import UnreadFrame
 from trt_perception.images.memory import PlainMemory
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
 

@@ -21,7 +21,7 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import bfloat16_to_float32, decode
 
 # Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
@@ -78,7 +78,7 @@ def test_nothing_above_the_threshold(name):
     rng = np.random.default_rng(12)
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
-    (found,) = run(name, outputs, [same], Thresholds(confidence=0.96))
+    (found,) = run(name, outputs, [same], Thresholds(confidence_threshold=0.96))
     assert len(found) == 0
     assert (found.xyxy.shape, found.xyxy.dtype) == ((0, 4), np.float32)
     assert (found.scores.dtype, found.class_ids.dtype) == (np.float32, np.int32)
@@ -131,7 +131,7 @@ def test_limits_and_filters_are_the_same_for_all(name):
     assert_found(found, xyxy[:2], scores[:2], labels[:2])
     (found,) = run(name, outputs, same, max_candidates=3)
     assert_found(found, xyxy[:3], scores[:3], labels[:3])
-    (found,) = run(name, outputs, same, Thresholds(confidence=float(scores[3])))
+    (found,) = run(name, outputs, same, Thresholds(confidence_threshold=float(scores[3])))
     assert_found(found, xyxy[:3], scores[:3], labels[:3])
     keep = labels == labels[0]
     (found,) = run(name, outputs, same, Thresholds(class_ids=(int(labels[0]),)))
@@ -214,7 +214,10 @@ def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name):
     ):
         run(name, outputs, same)
     # Below the threshold nobody asks.
-    assert len(run(name, outputs, same, Thresholds(confidence=float(scores[2] - 0.01)))[0]) == 3
+    assert (
+        len(run(name, outputs, same, Thresholds(confidence_threshold=float(scores[2] - 0.01)))[0])
+        == 3
+    )
     labels[3] = -1
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     with pytest.raises(EngineError, match='class -1'):

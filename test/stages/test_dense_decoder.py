@@ -1,5 +1,6 @@
 """Dense decoding: outputs made for known boxes, and a plain Python reading of DESIGN's steps."""
 
+import dataclasses
 import itertools
 import math
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 
 NETWORK = (640, 640)
 SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
@@ -31,7 +32,8 @@ def output(anchors, decoder='dense', dtype=np.float32):
 
 
 def decode(anchors, letterbox=SAME, decoder='dense', dtype=np.float32, **options):
-    live = {key: options.pop(key) for key in ('confidence', 'iou', 'class_ids') if key in options}
+    names = {field.name for field in dataclasses.fields(Thresholds)} & options.keys()
+    live = {name: options.pop(name) for name in names}
     options.setdefault('max_detections', 300)
     return decode_dense(
         output(anchors, decoder, dtype),
@@ -111,7 +113,7 @@ def test_half_precision_output_is_computed_in_single():
     # 0.25 * 0.7998 in float16 would be 0.19995 rounded to 0.2; float16 has no 949.9375.
     anchors = [[1000.5, 300, 101.125, 7, 0.25, 0.8]]
     letterbox = Letterbox.fit((2048, 640), (2048, 640), 'stretch')
-    found = decode(anchors, letterbox, 'dense_objectness', np.float16, confidence=0.1)
+    found = decode(anchors, letterbox, 'dense_objectness', np.float16, confidence_threshold=0.1)
     assert found.scores[0] == np.float32(0.25) * np.float32(np.float16(0.8))
     assert found.xyxy[0].tolist() == [949.9375, 296.5, 1051.0625, 303.5]
 
@@ -127,13 +129,13 @@ def test_best_class_wins_and_the_first_of_equals():
 def test_a_score_at_the_threshold_is_not_above_it(threshold):
     at = np.float32(threshold)
     above = np.nextafter(at, np.float32(2))
-    found = decode([[50, 50, 9, 9, at], [80, 80, 9, 9, above]], confidence=threshold)
+    found = decode([[50, 50, 9, 9, at], [80, 80, 9, 9, above]], confidence_threshold=threshold)
     assert found.scores.tolist() == [above]
 
 
 def test_objectness_multiplies_before_the_threshold():
     anchors = [[50, 50, 9, 9, 0.5, 0.6], [80, 80, 9, 9, 0.9, 0.6], [99, 99, 9, 9, 0.0, 1.0]]
-    found = decode(anchors, decoder='dense_objectness', confidence=0.4)
+    found = decode(anchors, decoder='dense_objectness', confidence_threshold=0.4)
     assert listed(found) == [([75.5, 75.5, 84.5, 84.5], 0.54, 0)]
 
 
@@ -226,7 +228,7 @@ def test_boxes_are_clipped_after_suppression():
     anchors = [[0, 320, 100, 100, 0.9], [-50, 320, 200, 100, 0.8]]
     found = decode(anchors)
     assert listed(found) == [([0, 270, 50, 370], 0.9, 0)]  # 1/2 > 0.45
-    found = decode(anchors, iou=0.6)
+    found = decode(anchors, iou_threshold=0.6)
     assert listed(found) == [([0, 270, 50, 370], 0.9, 0), ([0, 270, 50, 370], 0.8, 0)]
 
 
@@ -303,7 +305,7 @@ def test_agrees_with_the_steps_of_the_design(
         tensor,
         DECODERS[decoder],
         Letterbox.fit((64, 64), (64, 64), 'letterbox'),
-        Thresholds(confidence, iou, class_ids),
+        Thresholds(confidence, iou, class_ids=class_ids),
         max_detections=detections,
         max_candidates=candidates,
         class_agnostic=agnostic,

@@ -7,10 +7,10 @@ import pytest
 
 from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import FrameHeader
 
-CHANGED = {'confidence': 0.5, 'iou': 0.6, 'class_ids': (2, 33)}
+CHANGED = {'confidence_threshold': 0.5, 'iou_threshold': 0.6, 'class_ids': (2, 33)}
 
 
 def written(thresholds, pixels=0):
@@ -25,7 +25,7 @@ def written(thresholds, pixels=0):
 def test_each_threshold_is_written():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED.items()}
     # Whether masks are drawn is no matter of the kernels that read headers.
-    names = {field.name for field in dataclasses.fields(Thresholds)} - {'numbered'}
+    names = {field.name for field in dataclasses.fields(Thresholds)} - {'wants_masks'}
     assert names == set(CHANGED)
     assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED)
 

@@ -12,7 +12,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import KeypointSpec, TaskSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import count_candidates, decode
 
 NETWORK = (64, 48)

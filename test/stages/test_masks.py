@@ -13,7 +13,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
 
 NETWORK = (64, 48)
@@ -41,7 +41,7 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]
     (found,) = decode(
-        outputs, spec, [letterbox], [Thresholds(confidence=confidence)], max_detections=9
+        outputs, spec, [letterbox], [Thresholds(confidence_threshold=confidence)], max_detections=9
     )
     outputs[0][:] = np.nan  # the next frame's
     return found

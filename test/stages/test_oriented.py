@@ -13,7 +13,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.task import TaskSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
 from trt_perception.stages.nms import oriented_non_maximum_suppression, prob_iou
 

@@ -15,15 +15,19 @@ from support.oracles.task_outputs import (
     random_outputs,
     spec_of,
 )
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results, mask_images
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.stages.decode import decode
+from trt_perception.stages.frame_header import FRAME_PARAMETERS
 
 pytestmark = needs_compiler
 
 SIZES = [(333, 277), (64, 48), (97, 301)]
-FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, (0, 2)), Thresholds(0.5, 0.1)]
+#: For each parameter of a frame a value at which other boxes are found than by default.
+CHANGED = {'confidence_threshold': 0.6, 'iou_threshold': 0.9}
+FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
 
 class HostBuffer:
@@ -115,6 +119,23 @@ def test_what_is_found_is_what_the_host_finds(name, transposed):
         assert (sum(map(len, expected)) > 10) == (passing > 30)
     if spec.task.has_masks:
         assert (found[0].masks.whole() == expected[0].masks.whole()).all()
+
+
+@pytest.mark.parametrize('name', ['detect', 'obb'])
+@pytest.mark.parametrize('parameter', FRAME_PARAMETERS)
+def test_kernels_obey_each_frame_parameter(parameter, name):
+    spec = spec_of(TASKS[name], (96, 64), 3, 400)
+    kernels = emulated(spec, max_detections=300, class_agnostic=False)
+    outputs = random_outputs(np.random.default_rng(4), spec, 300)
+    counts = []
+    for thresholds in (Thresholds(), Thresholds(**{parameter: CHANGED[parameter]})):
+        found, geometries = by_kernels(kernels, Host(), spec, outputs, SIZES[:1], [thresholds])
+        expected = by_the_host(outputs, spec, geometries, [thresholds])
+        assert_same(found[0], expected[0])
+        counts.append(len(found[0]))
+
+    assert 0 not in counts
+    assert counts[0] != counts[1]
 
 
 @pytest.mark.parametrize('name', ['detect', 'obb'])

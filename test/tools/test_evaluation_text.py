@@ -6,7 +6,7 @@ from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
 from trt_perception.evaluation.metrics.mistakes import Mistakes
 from trt_perception.evaluation.run import Latency
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools.evaluation_text import report_text
 
 

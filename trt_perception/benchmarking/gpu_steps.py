@@ -16,7 +16,7 @@ from trt_perception.benchmarking.measure import EncodingTime, Spread, StageTime
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Event, Graph, Stream
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.pipelines.cuda_slot import CudaSlot
 

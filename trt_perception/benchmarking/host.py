@@ -10,7 +10,7 @@ import numpy as np
 from trt_perception.benchmarking.measure import Spread, StageTime
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.stages.decode import count_candidates
 

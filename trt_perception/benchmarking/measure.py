@@ -16,7 +16,7 @@ import numpy as np
 from trt_perception.benchmarking.pace import Pace
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
 __all__ = [

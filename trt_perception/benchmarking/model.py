@@ -25,7 +25,8 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all

@@ -25,7 +25,7 @@ from trt_perception.evaluation.metrics.mistakes import (
 )
 from trt_perception.evaluation.run import CONFIDENCE, Latency, detect_images
 from trt_perception.images.detections import Detections
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = [
@@ -150,8 +150,8 @@ class AccuracyReport:
             'reference': self.reference,
             'images': self.images,
             'annotations': self.annotations,
-            'confidence_threshold': self.thresholds.confidence,
-            'iou_threshold': self.thresholds.iou,
+            'confidence_threshold': self.thresholds.confidence_threshold,
+            'iou_threshold': self.thresholds.iou_threshold,
             'compared': self.measure.kind,
             'models': models,
         }
@@ -232,7 +232,7 @@ def evaluate_model(
     Raises:
         ImageError: an image cannot be read.
     """
-    low = thresholds if classes is None else replace(thresholds, confidence=CONFIDENCE)
+    low = thresholds if classes is None else replace(thresholds, confidence_threshold=CONFIDENCE)
     run = detect_images(
         pipeline,
         [(image.path, image.size_wh) for image in dataset.images],
@@ -240,7 +240,7 @@ def evaluate_model(
         lambda done, total: progress(name, done, total),
         measure,
     )
-    sure = above(run.detections, thresholds.confidence)
+    sure = above(run.detections, thresholds.confidence_threshold)
     if classes is None or dataset.annotations is None:
         names = pipeline.spec.class_names
         return ModelAccuracy(name, names, run.latency, sure, None, (), None, ())

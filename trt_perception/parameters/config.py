@@ -23,10 +23,16 @@ from trt_perception.model.class_filter import filtered_ids
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.frame import FrameParameters, Thresholds
+from trt_perception.parameters.row import (
+    Parameter,
+    check_value,
+    parameter_field,
+    parameter_value,
+)
 
 __all__ = [
-    *('MAX_CAMERAS', 'OF_NODE', 'PARAMETERS', 'DetectorConfig', 'Thresholds', 'of_manifest'),
+    *('MAX_CAMERAS', 'OF_NODE', 'PARAMETERS', 'DetectorConfig', 'of_manifest'),
 ]
 
 #: Of one node.
@@ -97,77 +103,56 @@ def of_manifest(name: str) -> str:
     return 'no parameter but a manifest says the task and what belongs to it (docs/manifest.md)'
 
 
-def _parameter(default: Any, description: str, **facts: Any) -> Any:
-    return dataclasses.field(default=default, metadata={'description': description, **facts})
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What may change from one frame to the next.
-
-    Attributes:
-        confidence: a detection's score must be above this.
-        iou: of two boxes of one class that overlap by more than this, the weaker is dropped.
-        class_ids: classes to keep, as indices; empty keeps all.
-        numbered: somebody looks at masks: a pipeline that makes them itself shall make them.
-    """
-
-    confidence: float = 0.25
-    iou: float = 0.45
-    class_ids: tuple[int, ...] = ()
-    numbered: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig:
+class DetectorConfig(FrameParameters):
     """The values of all parameters.
 
     Raises:
         ConfigError: a value is outside its range or not one of its choices.
     """
 
-    engine_path: str = _parameter(
+    engine_path: str = parameter_field(
         '', 'TensorRT engine (.engine, .plan, .trt) or ONNX model (.onnx) to run.'
     )
-    cameras: tuple[str, ...] = _parameter(
+    cameras: tuple[str, ...] = parameter_field(
         (),
         'Names of the cameras to serve, at most 64: camera front has the topics front/image, '
         'front/detections and so on; empty: one camera, with the topics image, detections and '
         'so on.',
         fault=_cameras_fault,
     )
-    device_ids: tuple[int, ...] = _parameter(
+    device_ids: tuple[int, ...] = parameter_field(
         (0,),
         'CUDA devices that run the engine, each 0 to 63: one copy of it on each, and the cameras '
         'dealt out in turn; an ONNX model runs once, on the CPU.',
         fault=_devices_fault,
     )
-    pipeline_depth: int = _parameter(
+    pipeline_depth: int = parameter_field(
         3, 'Frames in flight on the GPU; the CPU pipeline always has one.', minimum=1, maximum=8
     )
-    use_cuda_graph: bool = _parameter(
+    use_cuda_graph: bool = parameter_field(
         True, 'Replay one captured CUDA graph for each frame; false queues each call by itself.'
     )
-    batch_max_delay_ms: float = _parameter(
+    batch_max_delay_ms: float = parameter_field(
         0.0,
         'Longest wait for images of other cameras before a batch that has room is run; 0: none.',
         unit='ms',
         minimum=0.0,
         maximum=1000.0,
     )
-    cpu_threads: int = _parameter(
+    cpu_threads: int = parameter_field(
         0,
         'Threads of ONNX Runtime; 0 takes half of the cores this process may use.',
         minimum=0,
         maximum=1024,
     )
-    enabled: bool = _parameter(
+    enabled: bool = parameter_field(
         True,
         'Process images; false drops those that come, counted as disabled.',
         live=True,
         per_camera=True,
     )
-    max_rate_hz: float = _parameter(
+    max_rate_hz: float = parameter_field(
         0.0,
         'Most images a second to process, at least 0.01; more are dropped, counted as '
         'rate_limit; 0: no limit.',
@@ -178,36 +163,20 @@ class DetectorConfig:
         live=True,
         per_camera=True,
     )
-    confidence_threshold: float = _parameter(
-        0.25,
-        "A detection's score must be above this.",
-        minimum=0.0,
-        maximum=1.0,
-        live=True,
-        per_camera=True,
-    )
-    iou_threshold: float = _parameter(
-        0.45,
-        'Of two boxes of one class whose intersection over union is above this, the weaker is '
-        'dropped.',
-        minimum=0.0,
-        maximum=1.0,
-        live=True,
-    )
-    max_detections: int = _parameter(
+    max_detections: int = parameter_field(
         300, 'Most detections in one image, best scores first.', minimum=1, maximum=1024
     )
-    class_filter: tuple[str, ...] = _parameter(
+    class_filter: tuple[str, ...] = parameter_field(
         (),
         'Names of the classes to report; empty reports all.',
         fault=functools.partial(_names_fault, distinct=False),
         live=True,
         per_camera=True,
     )
-    class_agnostic_nms: bool = _parameter(
+    class_agnostic_nms: bool = parameter_field(
         False, 'Boxes of different classes suppress each other too.'
     )
-    image_transport: str = _parameter(
+    image_transport: str = parameter_field(
         'raw',
         'raw subscribes to sensor_msgs/Image; compressed subscribes to '
         'sensor_msgs/CompressedImage on <image>/compressed; auto takes the latter where, at '
@@ -215,20 +184,20 @@ class DetectorConfig:
         choices=('raw', 'compressed', 'auto'),
         per_camera=True,
     )
-    image_intake: str = _parameter(
+    image_intake: str = parameter_field(
         'auto',
         'auto takes images in a thread of its own, without the lock of the Python interpreter; '
         'rclpy takes them in the executor, as other Python nodes do, for twice the CPU.',
         choices=('auto', 'rclpy'),
     )
-    image_qos_reliability: str = _parameter(
+    image_qos_reliability: str = parameter_field(
         'auto',
         'auto starts reliable and turns best effort when it meets a best-effort camera.',
         name='image_qos.reliability',
         choices=('auto', 'reliable', 'best_effort'),
         per_camera=True,
     )
-    image_qos_depth: int = _parameter(
+    image_qos_depth: int = parameter_field(
         1,
         'Images that the middleware keeps; more than 1 adds latency.',
         name='image_qos.depth',
@@ -236,7 +205,7 @@ class DetectorConfig:
         maximum=100,
         per_camera=True,
     )
-    debug_image_max_rate_hz: float = _parameter(
+    debug_image_max_rate_hz: float = parameter_field(
         10.0,
         'Most debug images a second, at least 0.01; 0 offers none.',
         name='debug_image.max_rate_hz',
@@ -245,25 +214,27 @@ class DetectorConfig:
         maximum=_HIGHEST_RATE_HZ,
         fault=_rate_fault,
     )
-    diagnostics_period_s: float = _parameter(
+    diagnostics_period_s: float = parameter_field(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
     )
-    autostart: bool = _parameter(False, 'Configure and activate by itself when the node starts.')
-    model_input_size: tuple[int, ...] = _parameter(
+    autostart: bool = parameter_field(
+        False, 'Configure and activate by itself when the node starts.'
+    )
+    model_input_size: tuple[int, ...] = parameter_field(
         (),
         "Width and height of the network's input; empty: from manifest or tensor.",
         name='model.input_size',
         unit='px',
         fault=lambda size: size_fault(size) if size else None,
     )
-    model_resize: str = _parameter(
+    model_resize: str = parameter_field(
         '',
         'How an image is fitted into the input; empty: from the manifest, else from what the '
         'model shows.',
         name='model.resize',
         choices=('', *RESIZE_MODES),
     )
-    model_antialias: int = _parameter(
+    model_antialias: int = parameter_field(
         -1,
         'Whether an image that shrinks is filtered, as PIL and Hugging Face do it: 1 yes, 0 no; '
         '-1: from the manifest, else from what the model shows.',
@@ -271,20 +242,20 @@ class DetectorConfig:
         minimum=-1,
         maximum=1,
     )
-    model_pad_value: int = _parameter(
+    model_pad_value: int = parameter_field(
         -1,
         'Pixel value of the padding; -1: from the manifest, 114 without one.',
         name='model.pad_value',
         minimum=-1,
         maximum=255,
     )
-    model_color_order: str = _parameter(
+    model_color_order: str = parameter_field(
         '',
         'Order of the input channels; empty: from the manifest, else from what the model shows.',
         name='model.color_order',
         choices=('', *COLOR_ORDERS),
     )
-    model_scale: float = _parameter(
+    model_scale: float = parameter_field(
         0.0,
         'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098; 0: from '
         'the manifest, else from what the model shows.',
@@ -293,28 +264,28 @@ class DetectorConfig:
         maximum=1000.0,
         fault=lambda scale: number_fault('scale', (scale,)) if scale else None,
     )
-    model_mean: tuple[float, ...] = _parameter(
+    model_mean: tuple[float, ...] = parameter_field(
         (),
         'Mean per channel, subtracted after scaling, -1e6 to 1e6; empty: from the manifest, 0 '
         'without one.',
         name='model.mean',
         fault=functools.partial(_triple_fault, 'mean'),
     )
-    model_std: tuple[float, ...] = _parameter(
+    model_std: tuple[float, ...] = parameter_field(
         (),
         'Standard deviation per channel, divided by after the mean, 1e-6 to 1e6; empty: from the '
         'manifest, 1 without one.',
         name='model.std',
         fault=functools.partial(_triple_fault, 'std'),
     )
-    model_decoder: str = _parameter(
+    model_decoder: str = parameter_field(
         '',
         'How the outputs are read (docs/decoders.md); empty: from the manifest, else from what '
         'the model shows.',
         name='model.decoder',
         choices=('', *DECODERS),
     )
-    model_class_names: tuple[str, ...] = _parameter(
+    model_class_names: tuple[str, ...] = parameter_field(
         (),
         "Names of the classes in the network's order; empty: from the manifest, else from the "
         "model's metadata.",
@@ -374,8 +345,11 @@ class DetectorConfig:
         Raises:
             ConfigError: the class filter names a class that the model does not have.
         """
-        ids = filtered_ids(self.class_filter, class_names)
-        return Thresholds(self.confidence_threshold, self.iou_threshold, ids)
+        names = [field.name for field in dataclasses.fields(FrameParameters)]
+        return Thresholds(
+            class_ids=filtered_ids(self.class_filter, class_names),
+            **{name: getattr(self, name) for name in names},
+        )
 
 
 _KINDS: Final = {
@@ -391,12 +365,14 @@ _KINDS: Final = {
 
 def _rows() -> tuple[Parameter, ...]:
     rows = []
-    for field in dataclasses.fields(DetectorConfig):
+    # Inherited fields come first in a dataclass, but the table begins with the model.
+    fields = dataclasses.fields(DetectorConfig)
+    for field in sorted(fields, key=lambda field: field.name != 'engine_path'):
         facts = dict(field.metadata)
         name = facts.pop('name', field.name)
         rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))
     return tuple(rows)
 
 
-#: The table, in the order of DetectorConfig.
+#: The table: `engine_path`, the inherited rows, then the order of DetectorConfig.
 PARAMETERS: Final = _rows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Fault, shown
 
-__all__ = ['Parameter', 'check_value', 'parameter_value']
+__all__ = ['Parameter', 'check_value', 'parameter_field', 'parameter_value']
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,17 @@ class Parameter:
             return f'({self.unit})' if self.unit else ''
         unit = f' {self.unit}' if self.unit else ''
         return f'({self.minimum:g} to {self.maximum:g}{unit})'
+
+
+def parameter_field(default: Any, description: str, **facts: Any) -> Any:
+    """Return a dataclass field that is a row of the table.
+
+    Args:
+        default: the value without user input.
+        description: one sentence for people.
+        facts: further attributes of Parameter; its name, where it is not that of the field.
+    """
+    return dataclasses.field(default=default, metadata={'description': description, **facts})
 
 
 _SCALARS: Final[dict[str, set[type]]] = {

@@ -51,7 +51,8 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import batch_size, split_inputs
 from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
 from trt_perception.model.tensors import LoadedModel
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads

@@ -18,7 +18,8 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels

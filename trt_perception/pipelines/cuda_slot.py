@@ -25,7 +25,8 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame, JpegFrame, UnreadFrame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded, KernelDecoded, SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.pipelines.headers import Headers
@@ -219,7 +220,7 @@ class CudaSlot:
         self._launched = True
         # Behind that, so that the boxes do not wait for it.
         for at, place in enumerate(self.places[: self._frames]):
-            if place.error is None and place.thresholds.numbered:
+            if place.error is None and place.thresholds.wants_masks:
                 self.result.number_masks(self.outputs, at, place.letterbox)
 
     def done(self) -> bool:

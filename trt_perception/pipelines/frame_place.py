@@ -20,7 +20,7 @@ from trt_perception.gpu import (
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import AnyFrame, JpegFrame
 from trt_perception.images.letterbox import Letterbox, RowGroups
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.headers import Headers
 
 __all__ = ['FramePlace']

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import FrameHeader
 
 __all__ = ['Headers', 'Kind']

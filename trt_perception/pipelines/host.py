@@ -19,7 +19,8 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import LoadedModel, TensorSpec
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor

@@ -11,7 +11,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 
 __all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
 

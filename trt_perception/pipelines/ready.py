@@ -14,7 +14,8 @@ import numpy as np
 from trt_perception.images.frame import Frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import is_onnx
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline, detect_one
 from trt_perception.process.interruption import check_interruption
 

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 
 __all__ = ['Camera', 'CameraHandler']
 
@@ -75,5 +75,5 @@ class Camera(Generic[Message]):
     def current_thresholds(self) -> Thresholds:
         """Return the thresholds of a frame that enters the pipeline now."""
         if self.handler.wants_masks():
-            return replace(self.thresholds, numbered=True)
+            return replace(self.thresholds, wants_masks=True)
         return self.thresholds

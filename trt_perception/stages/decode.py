@@ -16,7 +16,7 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs, layout
 from trt_perception.model.task import TaskSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.decoders.final_boxes import (
     counted_candidates,

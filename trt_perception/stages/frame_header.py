@@ -7,6 +7,7 @@ stages/kernels/frame.cuh.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -17,10 +18,12 @@ import numpy.typing as npt
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.stages.batch_sizes import MAX_BATCH
 
-__all__ = ['BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'FrameHeader', 'batch_content']
+__all__ = [
+    *('BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'FRAME_PARAMETERS', 'FrameHeader', 'batch_content'),
+]
 
 #: So many bytes, each of which is the number of frames, stand in front of their addresses.
 BATCH_COUNT_BYTES: Final = 8
@@ -32,9 +35,11 @@ FORMAT_NUMBERS: Final = {
 # What follows starts at a multiple of this, as memory transactions like it.
 _ALIGNMENT: Final = 256
 
-# Sizes and geometry as integers, where the pixels are, then thresholds and ratios; in the order of
+#: Names of the parameters in the header, each a float32, in their order there.
+FRAME_PARAMETERS: Final = tuple(field.name for field in dataclasses.fields(FrameParameters))
+# Sizes and geometry as integers, where the pixels are, then ratios and parameters; in the order of
 # the C struct.
-_FIELDS: Final = struct.Struct('<10iq4f2d')
+_FIELDS: Final = struct.Struct(f'<10iq2f2d{len(FRAME_PARAMETERS)}f')
 _PIXELS: Final = struct.Struct('<q')
 _PIXELS_OFFSET: Final = 40
 
@@ -97,11 +102,10 @@ class FrameHeader:
             0,
             ratio_x,
             ratio_y,
-            thresholds.confidence,
-            thresholds.iou,
             # As cv2.resize: the inverse of the inverse, in double.
             1.0 / (resized[0] / source[0]),
             1.0 / (resized[1] / source[1]),
+            *(getattr(thresholds, name) for name in FRAME_PARAMETERS),
         )
         bits = np.zeros(self.class_words, '<u4')
         for class_id in thresholds.class_ids:

@@ -16,7 +16,7 @@ from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.task import TaskSpec
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
-from trt_perception.stages.frame_header import FORMAT_NUMBERS, FrameHeader
+from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeader
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
 
@@ -88,6 +88,7 @@ class FrameKernels:
         self._max_candidates = max_candidates
         constants = _letterbox_constants(spec) | {
             'CLASS_WORDS': self.header.class_words,
+            'FRAME_PARAMETERS': ', '.join(FRAME_PARAMETERS),
             'MAX_BATCH': MAX_BATCH,
         }
         sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'

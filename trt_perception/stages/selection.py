@@ -14,7 +14,7 @@ from trt_perception.images.detections import Detections, MaskGeometry, Masks, or
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates, places
 from trt_perception.model.task import DETECT, KeypointSpec, TaskSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.nms import (
     best_candidates,
     non_maximum_suppression,
@@ -56,7 +56,7 @@ def passing(
 ) -> npt.NDArray[np.int64]:
     """Return the indices of what is above the threshold and of a class that is asked for."""
     # NaN compares false and leaves here; an infinite score is no score.
-    passed = (scores > np.float32(thresholds.confidence)) & (scores < np.inf)
+    passed = (scores > np.float32(thresholds.confidence_threshold)) & (scores < np.inf)
     if thresholds.class_ids:
         passed &= np.isin(class_ids, thresholds.class_ids)
     indices: npt.NDArray[np.int64] = np.flatnonzero(passed)
@@ -103,7 +103,7 @@ def select(
     if task.is_oriented:
         assert carried is not None
         boxes = centred(xyxy, carried[:, 0])
-    kept = _best(boxes, scores, ids, limits, thresholds.iou if suppress else None)
+    kept = _best(boxes, scores, ids, limits, thresholds.iou_threshold if suppress else None)
     source, oriented = letterbox.to_source(xyxy[kept]), None
     if task.is_oriented:
         source, oriented = oriented_in_source(boxes[kept], letterbox)

@@ -21,7 +21,8 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.image_source import ImageSource, folders_left_out
 from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import ModelFile, read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import warm_up
@@ -164,8 +165,8 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         facts = {
             'model': model.path.name,
             'model_sha256': model.sha256,
-            'confidence_threshold': thresholds.confidence,
-            'iou_threshold': thresholds.iou,
+            'confidence_threshold': thresholds.confidence_threshold,
+            'iou_threshold': thresholds.iou_threshold,
             'task': pipeline.spec.task.name,
             'decoder': pipeline.spec.decoder.as_dict(),
             'preprocessing': asdict(pipeline.spec.preprocessing),

@@ -98,7 +98,7 @@ def _figures(model: ModelAccuracy) -> list[float | None]:
 def _threshold_table(report: AccuracyReport) -> str:
     """Return what a node with these thresholds would have published."""
     head = [
-        f'score > {report.thresholds.confidence:g}',
+        f'score > {report.thresholds.confidence_threshold:g}',
         'precision',
         'recall',
         'right',

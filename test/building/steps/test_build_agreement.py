@@ -22,7 +22,7 @@ from trt_perception.errors import EngineError
 from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.evaluation.run import detect_images
 from trt_perception.model.build_record import AgreementRecord
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']

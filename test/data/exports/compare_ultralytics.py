@@ -27,7 +27,8 @@ import yaml
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -161,7 +162,7 @@ def compare_oriented(path, shape, image):
     config = DetectorConfig(engine_path=str(path), max_detections=300)
     pipeline = open_offline(read_model_file(path), config, max_candidates=30_000)
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
-    thresholds = Thresholds(confidence=threshold, iou=0.45)
+    thresholds = Thresholds(confidence_threshold=threshold, iou_threshold=0.45)
     found = detect_one(pipeline, frame, thresholds).detections
     center = np.clip(boxes.obb.xywhr[:, :2].numpy(), 0, [width, height])
     apart = turned_away(found, boxes.obb, center)
@@ -192,7 +193,7 @@ def compare(path, shape, image):
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
     tensor, _ = pipeline.preprocess([frame])
     fed = np.abs(tensor - theirs.predictor.preprocess([image]).numpy()).max()
-    thresholds = Thresholds(confidence=threshold, iou=0.45)
+    thresholds = Thresholds(confidence_threshold=threshold, iou_threshold=0.45)
     found = detect_one(pipeline, frame, thresholds).detections
     told = boxes.boxes.conf.numpy()[whole], boxes.boxes.cls.numpy()[whole]
     best = overlaps(found, xyxy[whole], *told)

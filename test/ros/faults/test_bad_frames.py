@@ -17,7 +17,8 @@ from support.fuzz.raw_messages import swapped
 from support.models.tiny_model import expected_detections, write_tiny_model
 from support.nodes.graph import counts_of, found_in, image_message, picture_of
 from support.oracles.reference_images import ENCODINGS
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.scheduling.detector import Detector

@@ -22,7 +22,7 @@ from support.fuzz.raw_messages import written
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import Arrived

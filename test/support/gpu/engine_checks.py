@@ -14,7 +14,8 @@ import onnxruntime
 from support.gpu.gpu_support import from_device
 from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import DetectorConfig, Thresholds
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor

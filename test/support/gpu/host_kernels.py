@@ -20,7 +20,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.frame_header import batch_content
 

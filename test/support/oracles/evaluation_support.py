@@ -10,7 +10,7 @@ import numpy as np
 
 from trt_perception.images.detections import Detections
 from trt_perception.model.task import DETECT
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 
 CLASSES = ('cat', 'dog')
@@ -122,7 +122,7 @@ class WrittenModel:
         (number, thresholds), self._waiting = self._waiting, None
         self.asked.append((number, thresholds))
         answer = self.answers.get(number, Detections.empty())
-        sure = answer.scores > thresholds.confidence
+        sure = answer.scores > thresholds.confidence_threshold
         return [Result(answer.take(sure), 0.001)]
 
     def close(self):

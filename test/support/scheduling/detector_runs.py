@@ -5,7 +5,7 @@ import time
 
 from support.camera_callbacks import camera_of
 from trt_perception.errors import ImageError
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.scheduling.detector import Detector
 
 

@@ -16,7 +16,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import PlainMemory
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
 

@@ -22,7 +22,7 @@ from trt_perception.evaluation.run import batches, detect_images
 from trt_perception.files.plain_text import plain
 from trt_perception.images.detections import Detections
 from trt_perception.model.build_record import QUANTISED, AgreementRecord
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['Compared', 'agreement_record', 'check_agreement', 'compare_until_sure', 'unmeasured']

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.model.candidates import Candidates, corners
 from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.selection import passing
 
 __all__ = ['dense_candidates']

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.candidates import Candidates, corners, places
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decoders.final_boxes import final_candidates
 from trt_perception.stages.selection import passing
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.candidates import Candidates, corners
-from trt_perception.parameters.config import Thresholds
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.selection import passing
 
 __all__ = ['check_cells', 'yolox_raw_candidates']

@@ -128,7 +128,7 @@ extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, S
         if (score > best) { best = score; best_class = group_class[g][lane]; }
     }
     if (OBJECTNESS) best *= value_at(output, 4, anchor);
-    if (not_a_number || !(best > frame->confidence) || !(best < INFINITY_F)) return;
+    if (not_a_number || !(best > frame->confidence_threshold) || !(best < INFINITY_F)) return;
     if (frame->filter_classes && !(frame->class_bits[best_class >> 5] >> (best_class & 31) & 1u)) return;
     const Candidate box = box_at(output, anchor);
     bool finite = is_finite(box.left) && is_finite(box.top) && is_finite(box.right) && is_finite(box.bottom);
@@ -288,7 +288,7 @@ extern "C" __global__ void overlaps(const Batch* batch, Scratch* scratches) {
 #endif
         const auto own = shapes[row];
         const int class_id = scratch->classes[row];
-        const float threshold = frame->iou;
+        const float threshold = frame->iou_threshold;
         for (int other = word * 32; other < last; ++other) {
             if (other == row || (!CLASS_AGNOSTIC && scratch->classes[other] != class_id)) continue;
             if (overlap_of(own, shapes[other]) > threshold) bits |= 1u << (other & 31);

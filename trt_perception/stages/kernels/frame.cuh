@@ -12,8 +12,8 @@ struct FrameHeader {
     int pad_top, filter_classes;
     long long pixels;                            // bytes from here to the first pixel
     float to_source_x, to_source_y;              // source pixels per resized pixel
-    float confidence, iou;
     double scale_x, scale_y;                     // the same, as OpenCV's resize computes with it
+    float FRAME_PARAMETERS;                      // each field of FrameParameters in trt_perception/parameters/frame.py
     u32 class_bits[CLASS_WORDS];                 // classes to keep, where filter_classes is set
 };
 

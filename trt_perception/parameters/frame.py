@@ -1,0 +1,48 @@
+"""Parameters that decoding reads anew for each frame, on the host and in the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_perception.parameters.row import parameter_field
+
+__all__ = ['FrameParameters', 'Thresholds']
+
+
+@dataclass(frozen=True)
+class FrameParameters:
+    """Numbers of one frame that decoding reads. Each field is a row of the parameter table.
+
+    The kernels read each field as a float32 of the same name in `struct FrameHeader`.
+    """
+
+    confidence_threshold: float = parameter_field(
+        0.25,
+        "A detection's score must be above this.",
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+        per_camera=True,
+    )
+    iou_threshold: float = parameter_field(
+        0.45,
+        'Of two boxes of one class whose intersection over union is above this, the weaker is '
+        'dropped.',
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds(FrameParameters):
+    """All values that may change from one frame to the next.
+
+    Attributes:
+        class_ids: indices of the classes to keep; empty keeps all classes.
+        wants_masks: the frame's masks are needed as an image. Pipelines whose kernels draw the
+            masks skip this work otherwise.
+    """
+
+    class_ids: tuple[int, ...] = ()
+    wants_masks: bool = False
