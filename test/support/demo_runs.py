@@ -1,20 +1,25 @@
-"""scripts/demo.py, run as users run it."""
+"""scripts/demo.py, run as users run it, or with cameras that wait for each answer."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from support.programs import script
 from trt_perception.transport.advice import PROFILE_VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_demo(*arguments, folder=None):
-    """Run the demo to its end, with its own transport profile instead of that of the fixtures."""
-    output = [] if folder is None else ['--output', folder]
+def run_demo(*arguments, folder, in_step=False):
+    """Run the demo to its end, with its own transport profile instead of that of the fixtures.
+
+    With ``in_step`` a camera sends the next scene once the last one is answered.
+    """
+    program = [sys.executable, ROOT / 'scripts' / 'demo.py']
+    command = script('nodes/demo_in_step.py') if in_step else program
     return subprocess.run(
-        [sys.executable, ROOT / 'scripts' / 'demo.py', *output, *map(str, arguments)],
+        [*command, '--output', folder, *map(str, arguments)],
         env={k: v for k, v in os.environ.items() if k not in PROFILE_VARIABLES},
         capture_output=True,
         text=True,

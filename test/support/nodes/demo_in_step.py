@@ -1,0 +1,22 @@
+"""scripts/demo.py with cameras that send the next scene once the last one is answered."""
+
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[3] / 'scripts'
+CAMERA = Path(__file__).with_name('camera_in_step.py')
+
+sys.path.insert(0, str(SCRIPTS))
+import demo  # noqa: E402
+
+camera_command = demo.camera_command
+
+
+def command_in_step(options, name, log):
+    """Return the demo's command with another program in the place of replay_images."""
+    return [sys.executable, CAMERA, *camera_command(options, name, log)[1:]]
+
+
+if __name__ == '__main__':
+    demo.camera_command = command_in_step
+    sys.exit(demo.main())
