@@ -1,7 +1,6 @@
 """Promises that need time to be seen: each function keeps the node busy and returns figures.
 
-test_soak.py runs them for seconds, scripts/soak for minutes to hours; ``intake`` is the node's
-image_intake.
+scripts/soak runs them for seconds to hours; ``intake`` is the node's image_intake.
 """
 
 from __future__ import annotations
