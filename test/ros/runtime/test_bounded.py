@@ -1,10 +1,13 @@
 """A process whose start or end hangs leaves, and says where; a slow one is left alone."""
 
+import fcntl
 import itertools
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from rclpy.utilities import get_rmw_implementation_identifier
@@ -13,8 +16,9 @@ from support.programs import DEADLINE_S, Program, script
 from trt_perception.ros.runtime.bounded import bounded
 from trt_perception.transport.shared_memory import SHARED_MEMORY
 
-#: None of all other runs has it, and its ports lie below those that Linux gives away.
+#: Only this test uses it, and its ports lie below those that Linux gives away.
 DOMAIN = 101
+LOCK = Path(tempfile.gettempdir(), f'trt_perception-domain-{DOMAIN}.lock')
 # Those of its first processes.
 PORTS = [
     SHARED_MEMORY / f'{name}_port{7400 + 250 * DOMAIN + 11 + 2 * participant}'
@@ -84,6 +88,16 @@ def start_in_domain(seconds):
     return ended.returncode, ended.stdout + ended.stderr
 
 
+@pytest.fixture
+def domain():
+    """Wait until no other run of this test uses the domain."""
+    lock = os.open(LOCK, os.O_WRONLY | os.O_CREAT, 0o666)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield
+    os.close(lock)
+
+
+@pytest.mark.usefixtures('domain')
 @pytest.mark.skipif(
     'fastrtps' not in get_rmw_implementation_identifier() or not os.access(SHARED_MEMORY, os.W_OK),
     reason='needs Fast DDS and its shared memory',

@@ -2,8 +2,8 @@
 
 python stuck_node.py [start|end [SECONDS [lock]]]
 
-SECONDS are what the package gives it. With ``lock`` it hangs with the interpreter's lock held, as
-where rclpy calls the middleware.
+SECONDS are what the package gives that part. With ``lock`` it hangs with the interpreter's lock
+held, as where rclpy calls the middleware.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ def hang(lock):
 
 def main(where='start', seconds=None, lock=''):
     if seconds is not None:
-        process.START_S = process.END_S = float(seconds)
+        setattr(process, f'{where.upper()}_S', float(seconds))
 
     def make_node():
         if where == 'start':
