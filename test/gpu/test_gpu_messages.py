@@ -10,7 +10,7 @@ from support.gpu.patch_pipeline import noise, run, tensor_of
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
 pytestmark = needs_tensorrt
@@ -31,7 +31,7 @@ def test_a_serialised_image_is_uploaded_from_where_it_was_taken(opened, integrat
         lease = buffers.lend(content.size)
         data = lease.array()[buffers.front :][: content.size]
         data[:] = content
-        frame = frame_from_image(Arrived(data, content.size, lease))
+        frame = frame_from_image(SerializedMessage(data, content.size, lease))
         assert frame.memory is lease.memory
         np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, expected))
         assert pipeline.slots[0].places[0]._staging is None

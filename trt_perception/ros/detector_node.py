@@ -1,7 +1,7 @@
 """The lifecycle node: images of one camera or several in, detections out.
 
 configure loads the model, activate subscribes, deactivate lets frames in flight finish, cleanup
-frees everything. What belongs to one camera is in its CameraLine.
+frees everything. What belongs to one camera is in its NodeCamera.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.ready import ready_pipelines
 from trt_perception.process.interruption import interrupted
-from trt_perception.ros.camera.camera import CameraLine
+from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import OFF
 from trt_perception.ros.camera.transport_choice import choose_transports
 from trt_perception.ros.health import NodeHealth
@@ -92,7 +92,7 @@ class DetectorNode(LifecycleNode):
         self._pipelines: list[Pipeline] = []
         self._frame_s = 0.0  # as the warm-up showed
         self._buffers: MessageBuffers | None = None
-        self._lines: list[CameraLine] = []
+        self._cameras: list[NodeCamera] = []
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
         self._health = NodeHealth(self, self._log, self._on_fault)
@@ -153,9 +153,9 @@ class DetectorNode(LifecycleNode):
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             config = self._parameters_of_node.camera_config(name)
-            line = CameraLine(self, name, config, self._pipelines[index], index)
-            self._lines.append(line)
-        self._health.show([line.health for line in self._lines])
+            camera = NodeCamera(self, name, config, self._pipelines[index], index)
+            self._cameras.append(camera)
+        self._health.show([camera.health for camera in self._cameras])
         spec = first.spec
         self._health.engine, self._health.task = engine, spec.task.name
         keypoints = spec.task.keypoints
@@ -176,12 +176,12 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         choices = choose_transports(
             self,
-            {line.name: line.config.image_transport for line in self._lines},
+            {camera.name: camera.config.image_transport for camera in self._cameras},
             decodes_jpeg=self._pipelines[0].decodes_jpeg,
         )
         self._detector = Detector(
             self._pipelines,
-            [line.begin(choices[line.name]) for line in self._lines],
+            [camera.begin(choices[camera.name]) for camera in self._cameras],
             faulted=self._on_fault,
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )
@@ -195,19 +195,17 @@ class DetectorNode(LifecycleNode):
         intake = SharedIntake(self, buffers, typed=typed, faulted=self._on_fault)
         # A frame may wait until all other cameras that its pipeline serves had their turn.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
-        turns = math.ceil(len(self._lines) / at_once)
+        turns = math.ceil(len(self._cameras) / at_once)
         topics = [
-            line.subscribe(
-                intake, functools.partial(detector.submit, camera), self._frame_s, turns
-            )
-            for camera, line in enumerate(self._lines)
+            camera.subscribe(intake, detector, index, self._frame_s, turns)
+            for index, camera in enumerate(self._cameras)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
-        self._health.watch(detector, [line.health for line in self._lines], gpus)
-        lines = list(zip(self._lines, topics, strict=True))
-        on = ', '.join(topic for line, topic in lines if line.config.enabled)
-        off = ', '.join(topic for line, topic in lines if not line.config.enabled)
-        parts = [f'waiting for images on {on}, taken {intake.way}'] * bool(on)
+        self._health.watch(detector, [camera.health for camera in self._cameras], gpus)
+        cameras = list(zip(self._cameras, topics, strict=True))
+        on = ', '.join(topic for camera, topic in cameras if camera.config.enabled)
+        off = ', '.join(topic for camera, topic in cameras if not camera.config.enabled)
+        parts = [f'waiting for images on {on}, taken {intake.description}'] * bool(on)
         parts += [f'switched off, as {OFF}: {off}'] * bool(off)
         self.get_logger().info(f'active: {"; ".join(parts)}')
 
@@ -336,16 +334,16 @@ class DetectorNode(LifecycleNode):
 
     def _stop(self) -> bool:
         """Undo activate; return whether all went well. May be called again."""
-        return self._attempt(*(line.close_input for line in self._lines), self._stop_workers)
+        return self._attempt(*(camera.close_input for camera in self._cameras), self._stop_workers)
 
     def _release(self) -> bool:
         """Undo activate and configure; return whether all went well. May be called again."""
         self._health.engine, self._health.task, self._health.keypoints = None, '', ()
         stopped = self._stop()
-        lines, self._lines = self._lines, []
+        cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
         freed = self._attempt(
-            *(line.close_outputs for line in lines),
+            *(camera.close_outputs for camera in cameras),
             self._close_buffers,
             *(pipeline.close for pipeline in pipelines),
         )
@@ -383,5 +381,5 @@ class DetectorNode(LifecycleNode):
             config.thresholds(pipeline.spec.class_names)
 
     def _apply_parameters(self) -> None:
-        for line in self._lines:
-            line.apply(self._parameters_of_node.camera_config(line.name))
+        for camera in self._cameras:
+            camera.apply(self._parameters_of_node.camera_config(camera.name))

@@ -19,7 +19,7 @@ from trt_perception.ros.camera.messages import (
     frame_from_image,
 )
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 
 STAMP = slice(4, 12)
 
@@ -28,7 +28,7 @@ def arrived(content, buffers=None):
     lease = (buffers or MessageBuffers()).lend(len(content))
     data = lease.array()[: len(content)]
     data[:] = np.frombuffer(content, np.uint8)
-    return Arrived(data, len(content), lease)
+    return SerializedMessage(data, len(content), lease)
 
 
 def image(rng, encoding, frame_id='camera'):
@@ -112,7 +112,7 @@ def test_other_messages():
     message = Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')
     assert reader(message).data.tobytes() == b'abc'
     with pytest.raises(ImageError) as caught:
-        reader(Arrived(np.empty(0, np.uint8), 2**30, None))
+        reader(SerializedMessage(np.empty(0, np.uint8), 2**30, None))
     assert caught.value.reason == 'too_large'
 
 
@@ -185,5 +185,5 @@ def test_other_compressed_messages():
     reader = CompressedReader(bytes)
     assert reader(CompressedImage(format='jpeg', data=b'abc')) == b'abc'
     with pytest.raises(ImageError) as caught:
-        reader(Arrived(np.empty(0, np.uint8), 2**30, None))
+        reader(SerializedMessage(np.empty(0, np.uint8), 2**30, None))
     assert caught.value.reason == 'too_large'

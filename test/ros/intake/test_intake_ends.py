@@ -12,7 +12,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
 from support.nodes.graph import order
-from support.nodes.intake_taker import VGA, intakes, topics
+from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
@@ -57,7 +57,7 @@ def test_the_end_comes_in_any_order(first):
     executor = SingleThreadedExecutor(context=context)
     images = []
     intake = SharedIntake(node, MessageBuffers(), typed=False, faulted=pytest.fail)
-    taken = ImageInput(node, DetectorConfig(), RAW, intake, images.append)
+    taken = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
     end = time.monotonic() + 30

@@ -9,7 +9,7 @@ from sensor_msgs.msg import Image
 from support.nodes.graph import order
 from support.nodes.intake_taker import VGA, intakes, spot
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
@@ -193,20 +193,20 @@ def test_all_are_subscribed_again_where_the_thread_ends(several):
 def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monkeypatch):
     (taker,) = several(1)
     taker.input.close()
-    running = taker.intake._running
+    running = taker.intake._running_intake
 
     def ended():
-        monkeypatch.setattr(taker.intake, '_running', running)
+        monkeypatch.setattr(taker.intake, '_running_intake', running)
         intake = running()
         intake.close()  # as where its last camera is given up just now
         return intake
 
-    monkeypatch.setattr(taker.intake, '_running', ended)
+    monkeypatch.setattr(taker.intake, '_running_intake', ended)
     taker.open(intake=taker.intake)
     camera = taker.publisher()
     camera.publish(order(1, 1))
     taker.wait(1)
-    assert isinstance(taker.images[0], Arrived)
+    assert isinstance(taker.images[0], SerializedMessage)
     assert intakes() == 1
     assert not taker.intake.typed
     assert not taker.logged
@@ -230,7 +230,7 @@ def test_rclpy_takes_all_images_where_rcl_is_another(several, monkeypatch):
         camera.publish(order(number + 4, 2))
         taker.wait(1)
         assert isinstance(taker.images[-1], Image)
-        assert not isinstance(taker.images[-1], Arrived)
+        assert not isinstance(taker.images[-1], SerializedMessage)
         taker.client.node.destroy_publisher(camera)
     assert len(first.logged) == 1
     assert not second.logged

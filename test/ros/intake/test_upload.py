@@ -20,7 +20,7 @@ from trt_perception.errors import CudaError
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler
@@ -51,7 +51,7 @@ def taken(buffers, message):
     lease = buffers.lend(content.size)
     data = lease.array()[buffers.front :][: content.size]
     data[:] = content
-    return Arrived(data, content.size, lease)
+    return SerializedMessage(data, content.size, lease)
 
 
 def buffers_of(pipeline):

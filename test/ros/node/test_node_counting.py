@@ -10,6 +10,7 @@ from sensor_msgs.msg import Image
 
 from support.nodes import scripted_node
 from support.nodes.graph import HANDSHAKE, Detector, counts_of, order
+from support.nodes.intake_taker import MessageSink
 from support.programs import script
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.image_input import ImageInput
@@ -201,7 +202,7 @@ def received(client):
     images = []
     # The intake would take them as they come, however the test's own thread is held up.
     intake = SharedIntake(node, MessageBuffers(), typed=True, faulted=pytest.fail)
-    image_input = ImageInput(node, DetectorConfig(), RAW, intake, images.append)
+    image_input = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     yield image_input, images
     image_input.close()
     image_input.close()

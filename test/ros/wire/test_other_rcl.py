@@ -9,7 +9,7 @@ from sensor_msgs.msg import Image
 from support.nodes.graph import order
 from support.nodes.intake_taker import intakes
 from trt_perception.ros.camera.messages import frame_from_image
-from trt_perception.ros.intake.intake import Arrived, check_intake
+from trt_perception.ros.intake.intake import SerializedMessage, check_intake
 from trt_perception.ros.intake.subscriptions import IntakeSubscription, TypedSubscription
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
@@ -54,7 +54,7 @@ def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, m
     assert len(taker.logged) == 1
     assert taker.logged[0].startswith('images are taken through rclpy')
     assert intakes() == 0
-    assert taker.intake.way == 'through rclpy'
+    assert taker.intake.description == 'through rclpy'
     camera = taker.publisher()
     camera.publish(order(3, 1))
     taker.wait(1)
@@ -84,7 +84,7 @@ def test_another_rcl_that_is_noticed_late_is_left_for_rclpy(make_taker, monkeypa
 
 @pytest.mark.parametrize(
     ('intake', 'kind', 'message'),
-    [('auto', IntakeSubscription, Arrived), ('rclpy', TypedSubscription, Image)],
+    [('auto', IntakeSubscription, SerializedMessage), ('rclpy', TypedSubscription, Image)],
 )
 def test_the_parameter_says_who_takes(make_taker, intake, kind, message):
     taker = make_taker(image_intake=intake)

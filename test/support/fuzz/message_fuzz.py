@@ -25,7 +25,7 @@ from trt_perception.images.memory import PlainMemory
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import read_compressed, read_image
 from trt_perception.scheduling.detector import Detector
 
@@ -225,4 +225,4 @@ def _array(case):
 
 def _arrived(case):
     data = _array(case)
-    return Arrived(data, data.size, SimpleNamespace(memory=PlainMemory(1)))
+    return SerializedMessage(data, data.size, SimpleNamespace(memory=PlainMemory(1)))

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from types import SimpleNamespace
 
 import pytest
 from rclpy.lifecycle import LifecycleNode
@@ -32,6 +33,18 @@ def spot(arrived):
     seen = {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
     assert seen == {number % VALUES}, f'image {number} (step {frame.step}): {seen}'
     return number
+
+
+class MessageSink:
+    """Stands for a detector of one camera: calls a function with each submitted message."""
+
+    def __init__(self, receive):
+        self.cameras = [SimpleNamespace(name='')]
+        self._receive = receive
+
+    def submit(self, camera_index, message):
+        assert camera_index == 0
+        self._receive(message)
 
 
 class Taker:
@@ -68,8 +81,8 @@ class Taker:
             typed=self.config.image_intake == 'rclpy',
             faulted=self.faults.append,
         )
-        receive = receive or self.images.append
-        self.input = ImageInput(self.node, self.config, RAW, self.intake, receive)
+        sink = MessageSink(receive or self.images.append)
+        self.input = ImageInput(self.node, self.config, RAW, self.intake, sink, 0)
         return self.input
 
     def camera(self, *sizes, reliability='reliable', depth=10, hz=100.0, count=0):

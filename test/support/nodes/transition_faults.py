@@ -152,7 +152,7 @@ def assert_good_life(node):
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
     assert node._health.error == ''
-    cameras = range(len(node._lines))
+    cameras = range(len(node._cameras))
     for camera in cameras:
         node._detector.submit(camera, order(0))
         wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)

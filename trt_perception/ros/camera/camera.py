@@ -1,4 +1,12 @@
-"""Everything of one camera: its topics, what reads and publishes its images, its health."""
+"""One camera of a node: its topics, the reader and publishers of its images, its health.
+
+A frame passes through these methods, in this order:
+
+* `ImageInput.on_image`: the thread that takes the images submits the message to the detector.
+* `Detector.submit`: the message waits in its camera's mailbox.
+* `NodeCamera.read_frame`: the worker reads the message.
+* `NodeCamera.publish_detections`: the worker publishes the result.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +29,24 @@ from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.shared import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
+from trt_perception.scheduling.detector import Detector
 
-__all__ = ['CameraLine']
+__all__ = ['NodeCamera']
 
 
-class CameraLine:
-    """One camera of a configured node, from its images to its detections.
+class NodeCamera:
+    """One camera of a configured node. Implements CameraHandler.
 
     Args:
         node: publishes and subscribes.
-        name: of the camera, empty where there is only one.
-        config: the camera's parameters.
-        pipeline: serves it.
-        index: of the pipeline.
+        name: of the camera; empty if the node has only one camera.
+        config: parameters of the camera.
+        pipeline: processes the frames of the camera.
+        pipeline_index: index of the pipeline.
 
     Attributes:
-        name: as given.
-        config: the camera's parameters now.
+        name: name of the camera.
+        config: the current parameters of the camera.
         health: of the camera; outlives this object.
     """
 
@@ -47,14 +56,14 @@ class CameraLine:
         name: str,
         config: DetectorConfig,
         pipeline: Pipeline,
-        index: int = 0,
+        pipeline_index: int = 0,
     ) -> None:
         self.name = name
         self.config = config
         self.health = CameraHealth(node, name)
         self._node = node
         self._pipeline = pipeline
-        self._index = index
+        self._pipeline_index = pipeline_index
         self._log = camera_logger(node, name)
         spec = pipeline.spec
         # Made here, freed by close_outputs.
@@ -81,25 +90,33 @@ class CameraLine:
             self.name,
             self,
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
-            pipeline_index=self._index,
+            pipeline_index=self._pipeline_index,
         )
         self._apply()
         return self._camera
 
     def subscribe(
-        self, intake: SharedIntake, submit: Callable[[Any], None], frame_s: float, turns: int
+        self,
+        intake: SharedIntake,
+        detector: Detector[Any],
+        camera_index: int,
+        frame_s: float,
+        turns: int,
     ) -> str:
-        """Subscribe and watch what comes; return the topic.
+        """Subscribe and watch the images that arrive. Return the topic.
 
         Args:
             intake: takes the images.
-            submit: takes each of them.
-            frame_s: seconds that a frame takes.
-            turns: one of so many batches is the camera's, where all send more than is taken.
+            detector: receives the images.
+            camera_index: index of this camera in `detector.cameras`.
+            frame_s: seconds that the model takes for a frame.
+            turns: batches per turn of this camera, if all cameras send more than the model takes.
         """
         assert self._choice is not None
-        self.close_input()  # where it could not be closed before
-        self._input = ImageInput(self._node, self.config, self._choice, intake, submit, self.name)
+        self.close_input()  # if it could not be closed before
+        self._input = ImageInput(
+            self._node, self.config, self._choice, intake, detector, camera_index
+        )
         self.health.watch(self._input, frame_s, turns)
         return self._input.topic
 
@@ -120,7 +137,7 @@ class CameraLine:
         config, camera = self.config, self._camera
         self.health.enabled = config.enabled
         if self._input is not None:
-            self._input.wanted = config.enabled
+            self._input.enabled = config.enabled
         if camera is not None:
             camera.thresholds = config.thresholds(self._pipeline.spec.class_names)
             camera.enabled = config.enabled
@@ -138,7 +155,7 @@ class CameraLine:
         if outputs is not None:
             outputs.close()
 
-    # The way of a frame: ImageInput → Detector.submit → worker → _publish.
+    # CameraHandler: the worker calls these methods.
 
     def _reader(self, choice: TransportChoice) -> Callable[[Any], GivenFrame]:
         """Return what makes frames of messages, in the worker."""

@@ -1,10 +1,9 @@
-"""A camera's topic: its QoS follows the camera, and what never arrived is counted."""
+"""A camera's topic: its QoS follows the camera, and images that never arrived are counted."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any, Final
 
 from rclpy.lifecycle import LifecycleNode
@@ -21,12 +20,13 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.watch import CameraState
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.transport_choice import TransportChoice
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared import SharedIntake
-from trt_perception.ros.intake.subscriptions import Images, ImageSubscription
+from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.same_name import node_of
 from trt_perception.ros.topics import compressed_topic, image_topic, source_name
+from trt_perception.scheduling.detector import Detector
 from trt_perception.transport.advice import how_to_start, images_elsewhere
 
 __all__ = ['ImageInput']
@@ -36,26 +36,28 @@ _QUIET_S: Final = 10.0
 
 
 class ImageInput:
-    """Subscribes to ``image`` or ``image/compressed`` and hands every message on.
+    """Subscribes to ``image`` or ``image/compressed``, and submits each message to the detector.
+
+    Implements ImageReceiver: an intake calls `on_image`, which calls `Detector.submit`.
 
     Reliability ``auto`` starts reliable, because best effort loses almost every large image on a
-    default transport; the middleware's word that a camera offers less turns it into best effort,
+    default transport. If the middleware reports that a camera offers less, it becomes best effort,
     which any camera can serve.
 
     Args:
-        node: subscribes on it.
-        config: QoS.
+        node: subscribes.
+        config: parameters of the camera.
         choice: of the transport.
         intake: takes the images.
-        receive: called with each message: an Arrived, in the intake's thread, or rclpy's object,
-            in the executor's, where rclpy takes the images. Must not wait.
-        camera: its name, empty where there is only one.
+        detector: receives a SerializedMessage in the intake's thread, or rclpy's message object in
+            the executor's thread if rclpy takes the images.
+        camera_index: index of the camera in `detector.cameras`.
 
     Attributes:
-        topic: its resolved name.
-        reliability: what is asked of the camera now, ``reliable`` or ``best_effort``.
-        message_bytes: size of the last image as it came, 0 before the first.
-        wanted: the camera is switched on; else nothing that is wrong with it is logged.
+        topic: resolved name of the topic.
+        reliability: the requested reliability, ``reliable`` or ``best_effort``.
+        message_bytes: size of the last message; 0 before the first.
+        enabled: whether the camera is switched on; otherwise its QoS problems are not logged.
     """
 
     def __init__(
@@ -64,29 +66,30 @@ class ImageInput:
         config: DetectorConfig,
         choice: TransportChoice,
         intake: SharedIntake,
-        receive: Callable[[Any], None],
-        camera: str = '',
+        detector: Detector[Any],
+        camera_index: int,
     ) -> None:
         self._node = node
         self._config = config
         self._choice = choice
         self._intake = intake
-        self._receive = receive
-        self._camera = camera
+        self._detector = detector
+        self._camera_index = camera_index
+        self._camera = camera = detector.cameras[camera_index].name
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
         self.message_bytes = 0
-        self.wanted = config.enabled
+        self.enabled = config.enabled
         self._quiet_until_s = 0.0
         self._adapted_s = 0.0
-        self._kind: Any = CompressedImage if choice.transport == 'compressed' else Image
+        self._message_type: Any = CompressedImage if choice.transport == 'compressed' else Image
         self._name = source_name(node, camera, choice.transport)
         self.topic = node.resolve_topic_name(self._name)
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
-        # The middleware's word may come in the intake's thread, which must not end itself.
-        self._unfit: Any = None
-        self._unfit_signal = node.create_guard_condition(self._on_unfit_signal)
+        # The intake's thread may receive the event, and cannot replace its own subscription.
+        self._incompatible_qos: Any = None
+        self._qos_signal = node.create_guard_condition(self._handle_incompatible_qos)
         self._subscription: ImageSubscription | None = None
         try:
             self._subscription = self._subscribe()
@@ -104,7 +107,7 @@ class ImageInput:
 
     def look(self) -> CameraState:
         """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
-        wanted = _type_name(self._kind)
+        wanted = _type_name(self._message_type)
         publishers, mismatch, other = 0, '', ''
         for info in self._node.get_publishers_info_by_topic(self._name):
             if info.topic_type == wanted:
@@ -132,59 +135,54 @@ class ImageInput:
     def close(self) -> None:
         """Destroy the subscription; no message arrives afterwards. May be called again."""
         self._unsubscribe()
-        self._node.destroy_guard_condition(self._unfit_signal)
+        self._node.destroy_guard_condition(self._qos_signal)
 
     def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.close()
-        self._unfit = None  # the new one has not met that camera
+        self._incompatible_qos = None  # the new subscription has not met that camera
 
     def _subscribe(self) -> ImageSubscription:
-        images = Images(
-            self._node,
-            self._kind,
-            self._name,
-            self._qos(),
-            self._on_message,
-            self._on_failure,
-            {
-                'incompatible_qos': self._on_incompatible_qos,
-                'message_lost': self._on_message_lost,
-                'matched': self._on_matched,
-            },
-        )
-        return self._intake.subscribe(images)
+        options = ImageTopicOptions(self._node, self._message_type, self._name, self._qos())
+        return self._intake.subscribe(options, self)
 
     def _qos(self) -> QoSProfile:
         reliability = ReliabilityPolicy[self.reliability.upper()]
         return QoSProfile(depth=self._config.image_qos_depth, reliability=reliability)
 
-    def _on_message(self, message: Any, sequence_number: int | None) -> None:
+    # ImageReceiver: the thread that takes the images calls these methods.
+
+    def on_image(self, message: Any, sequence_number: int | None) -> None:
+        """Count an image and submit it to the detector."""
         self._delivery.received(sequence_number)
-        self.message_bytes = message.size if isinstance(message, Arrived) else len(message.data)
-        self._receive(message)
+        is_serialized = isinstance(message, SerializedMessage)
+        self.message_bytes = message.size if is_serialized else len(message.data)
+        self._detector.submit(self._camera_index, message)
 
-    def _on_failure(self, error: BaseException) -> None:
-        """Take what ended this subscription, from the intake; the watch subscribes again."""
-        trace = ''.join(traceback.format_exception(error))
-        self._log.error(log_text(f'the intake of images on {self.topic} ended\n{trace}'))
-
-    def _on_message_lost(self, event: Any) -> None:
+    def on_message_lost(self, event: Any) -> None:
+        """Count images that the middleware lost."""
         self._delivery.lost(event.total_count_change)
 
-    def _on_matched(self, event: Any) -> None:
+    def on_publishers_matched(self, event: Any) -> None:
+        """Count the publishers of the topic."""
         # One that went and one that came between two looks leave their number as it was.
         changed = bool(event.current_count_change or event.total_count_change)
         self._delivery.publishers(event.current_count, changed=changed)
 
-    def _on_incompatible_qos(self, event: Any) -> None:
-        self._unfit = event
-        self._unfit_signal.trigger()
+    def on_incompatible_qos(self, event: Any) -> None:
+        """Let the executor handle a publisher whose QoS does not fit."""
+        self._incompatible_qos = event
+        self._qos_signal.trigger()
 
-    def _on_unfit_signal(self) -> None:
-        """Adapt to a camera that does not fit, or log why its images do not arrive."""
-        event, self._unfit = self._unfit, None
+    def on_receiver_failed(self, error: BaseException) -> None:
+        """Log the exception that ended the subscription; the watchdog subscribes again."""
+        trace = ''.join(traceback.format_exception(error))
+        self._log.error(log_text(f'the intake of images on {self.topic} ended\n{trace}'))
+
+    def _handle_incompatible_qos(self) -> None:
+        """Subscribe best effort, or log why a camera's images do not arrive."""
+        event, self._incompatible_qos = self._incompatible_qos, None
         if event is None or self._subscription is None:
             return
         if (
@@ -198,11 +196,11 @@ class ImageInput:
             self._subscription = self._subscribe()
             self._adapted_s = time.monotonic()
         elif (
-            self.wanted
+            self.enabled
             and self._delivery.any_arrived
             and (now_s := time.monotonic()) >= self._quiet_until_s
         ):
-            # Of many cameras that come at once, one. Where nothing has arrived the watch says it.
+            # Log one of many cameras that come at once. Before the first image the watchdog does.
             self._quiet_until_s = now_s + _QUIET_S
             other = f'a camera on {self.topic} offers an incompatible QoS'
             self._log.error(log_text(self.look().mismatch or other))

@@ -16,7 +16,7 @@ from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat
 from trt_perception.images.jpeg import AnyFrame, decoded_frame
 from trt_perception.images.picture_files import frame_of
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
-from trt_perception.ros.intake.intake import Arrived
+from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (
     CompressedLikeBefore,
     LikeBefore,
@@ -42,7 +42,7 @@ def frame_from_image(message: Any) -> Frame:
     Raises:
         ImageError: it is not a message, or frame_id, size, step, length or encoding are wrong.
     """
-    lease = message.lease if isinstance(message, Arrived) else None
+    lease = message.lease if isinstance(message, SerializedMessage) else None
     message = _read(message, read_image)
     _check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
@@ -70,7 +70,7 @@ class FrameReader:
 
     def __call__(self, message: Any) -> Frame:
         """Return the message's frame; as ``frame_from_image``."""
-        if not isinstance(message, Arrived) or message.lease is None:
+        if not isinstance(message, SerializedMessage) or message.lease is None:
             return frame_from_image(message)
         if self._before is not None:
             like, described = self._before
@@ -88,7 +88,7 @@ class FrameReader:
 
 def _read(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
     """Return the message of a serialised one, any other as it is."""
-    if not isinstance(message, Arrived):
+    if not isinstance(message, SerializedMessage):
         return message
     if message.lease is None:
         raise ImageError(
@@ -176,7 +176,7 @@ class CompressedReader:
     def __call__(self, message: Any) -> AnyFrame:
         """Return the message's frame; as ``frame_from_compressed``."""
         before = self._before
-        if not isinstance(message, Arrived) or message.lease is None:
+        if not isinstance(message, SerializedMessage) or message.lease is None:
             return frame_from_compressed(message, self._frame_of_file)
         if before is not None and (view := before.read(message.data)) is not None:
             message.header = view.header

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,22 +21,25 @@ from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from trt_perception.ros.intake.buffers import Lease, MessageBuffers
 from trt_perception.ros.wire.rcl import BAD_ALLOC, TAKE_FAILED, RclError, Taking, WaitSet, load
 
-__all__ = ['Arrived', 'EndedError', 'Intake', 'Source', 'check_intake']
+__all__ = [
+    *('EndedError', 'ImageReceiver', 'Intake', 'IntakeOwner', 'SerializedMessage', 'Source'),
+    'check_intake',
+]
 
 
 class EndedError(RclError):
-    """The intake has ended meanwhile, as it served nobody any more, or with its context."""
+    """The intake ended before the call: its last source was removed, or its context ended."""
 
 
 @dataclass(slots=True)
-class Arrived:
-    """A message as it came.
+class SerializedMessage:
+    """A message that an intake took, not deserialised.
 
     Attributes:
-        data: uint8, the serialised message in lent memory; empty where it was too large.
-        size: bytes that it has, or would have had.
-        lease: the memory, in which ``data`` begins behind the front; None where it was too large.
-        header: set by whoever reads the message.
+        data: uint8 (size,), the serialised message in lent memory; empty if it was too large.
+        size: bytes of the message.
+        lease: the memory, in which `data` begins behind the front; None if it was too large.
+        header: set by the reader of the message.
     """
 
     data: npt.NDArray[np.uint8]
@@ -45,36 +48,70 @@ class Arrived:
     header: Any = None
 
 
+class ImageReceiver(Protocol):
+    """Receives the images and QoS events of one subscription. ImageInput implements it.
+
+    The thread that takes the images calls these methods: an intake's thread, or the executor's if
+    rclpy takes the images. They must not wait.
+    """
+
+    def on_image(self, message: Any, sequence_number: int | None) -> None:
+        """Receive an image.
+
+        Args:
+            message: a SerializedMessage; a message object if rclpy takes the images.
+            sequence_number: the publisher's number of the message; None if unknown.
+        """
+
+    def on_message_lost(self, event: Any) -> None:
+        """Handle the report that the middleware lost messages."""
+
+    def on_publishers_matched(self, event: Any) -> None:
+        """Handle the report that a publisher came or went."""
+
+    def on_incompatible_qos(self, event: Any) -> None:
+        """Handle the report that a publisher offers a QoS that this subscription cannot use."""
+
+    def on_receiver_failed(self, error: BaseException) -> None:
+        """Handle the exception of another method. The intake takes no more of its images."""
+
+
+class IntakeOwner(Protocol):
+    """Reacts to the failure of an intake. SharedIntake implements it."""
+
+    def on_intake_failed(self, error: BaseException) -> None:
+        """Handle the exception that ended an intake's thread. Called in that thread."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A subscription that the intake serves; all callbacks are called in the intake's thread.
+    """A subscription whose messages and events an intake takes.
 
     Attributes:
-        subscription: of _rclpy; nobody else takes from it.
-        deliver: called with each message and its publisher's number for it, None where that is
-            not known; must not wait.
-        failed: called with what one of the callbacks has raised; nothing more is taken then.
-        events: QoS events of _rclpy with their callbacks, called before the messages that came
-            with them; must not wait either.
+        subscription: handle of _rclpy; only the intake takes from it.
+        receiver: gets the images and events.
+        events: handles of QoS events of _rclpy, each with the receiver's method for it. Events are
+            passed on before the messages that came with them.
     """
 
     subscription: Any
-    deliver: Callable[[Arrived, int | None], None]
-    failed: Callable[[BaseException], None]
+    receiver: ImageReceiver
     events: tuple[tuple[Any, Callable[[Any], None]], ...] = ()
 
 
 class Intake:
     """Takes messages of all its sources into lent memory, until the last of them is removed.
 
-    A source may come or go while the others send; one whose callback raises is served no more, and
-    the others do not hear of it. The thread also ends where none is left so, with the context, and
-    by what rcl or the memory raise, which concern all sources.
+    An image passes through `_take` and `_deliver` to `ImageReceiver.on_image`.
+
+    A source may come or go while the others send. A source whose receiver raises is removed, and
+    the other sources do not notice. The thread ends with its last source, with the context, or by
+    an exception of rcl or the memory, which concerns all sources.
 
     Args:
         context: of the node.
         buffers: the memory.
-        faulted: called with the exception that ended the thread while it served, from it.
+        owner: notified when an exception ends the thread while it serves.
 
     Raises:
         RclError: rcl's interface is not the one expected.
@@ -84,15 +121,15 @@ class Intake:
         self,
         context: Context,
         buffers: MessageBuffers,
-        faulted: Callable[[BaseException], None],
+        owner: IntakeOwner,
     ) -> None:
         rcl = load()
         self._context = cast(Any, context.handle)  # its type differs between distributions
         self._buffers = buffers
-        self._faulted = faulted
+        self._owner = owner
         self._rcl = rcl
-        # Of the thread alone: where the next message goes; how large one was that did not fit, and
-        # why it got no memory.
+        # Used by the thread only: memory for the next message; size of a message that did not fit,
+        # and why it got no memory.
         self._lease: Lease | None = None
         self._asked = 0
         self._refusal: Exception | None = None
@@ -169,9 +206,9 @@ class Intake:
         except BaseException as error:
             with self._changed:
                 self._error = error
-                told = self._served is not self._sources  # add raises it
-            if not told:
-                self._faulted(error)
+                is_raised_by_add = self._served is not self._sources
+            if not is_raised_by_add:
+                self._owner.on_intake_failed(error)
         finally:
             self._lease = None
             with self._changed:
@@ -206,34 +243,36 @@ class Intake:
                 waiting.wait()
                 for each, ready in zip(events, waiting.ready_events(), strict=True):
                     if ready:
-                        self._tell(*each)
+                        self._pass_on_event(*each)
                 for address, ready in zip(addressed, waiting.ready_subscriptions(), strict=True):
                     if ready:
                         self._take(taking, *address)
 
-    def _tell(self, event: Any, callback: Callable[[Any], None], source: Source) -> None:
-        """Take a QoS event and pass it on."""
+    def _pass_on_event(
+        self, event: Any, handle_event: Callable[[Any], None], source: Source
+    ) -> None:
+        """Take a QoS event and call the receiver's method for it."""
         try:
             if (status := event.take_event()) is not None:
-                callback(status)
+                handle_event(status)
         except Exception as error:
             self._give_up(source, error)
 
-    def _deliver(self, source: Source, arrived: Arrived, number: int | None) -> None:
+    def _deliver(self, source: Source, message: SerializedMessage, number: int | None) -> None:
         try:
-            source.deliver(arrived, number)
+            source.receiver.on_image(message, number)
         except Exception as error:
             self._give_up(source, error)
 
     def _give_up(self, source: Source, error: Exception) -> None:
-        """Serve a source no more, whose callback has raised."""
+        """Remove a source whose receiver raised."""
         with self._changed:
-            there = source in self._sources
+            was_served = source in self._sources
             self._sources = tuple(each for each in self._sources if each is not source)
             if not self._sources:
                 self._running = False
-        if there:
-            source.failed(error)
+        if was_served:
+            source.receiver.on_receiver_failed(error)
 
     def _take(self, taking: Taking, subscription: int, source: Source) -> None:
         """Take one message from an address, so that no source keeps the others waiting."""
@@ -247,13 +286,15 @@ class Intake:
         if status == BAD_ALLOC:
             if not isinstance(self._refusal, MemoryError):
                 raise self._refusal or RclError('a take', 'found no memory and asked for none')
-            self._deliver(source, Arrived(np.empty(0, np.uint8), self._asked, None), number)
+            empty = np.empty(0, np.uint8)
+            self._deliver(source, SerializedMessage(empty, self._asked, None), number)
             return
         lease, self._lease = self._lease, None
         address, size = taking.array.buffer, taking.array.length
         if address != lease.memory.pointer + front or front + size > lease.memory.size:
             raise RclError('a taken message', 'lies somewhere else than asked for')
-        self._deliver(source, Arrived(lease.array()[front : front + size], size, lease), number)
+        data = lease.array()[front : front + size]
+        self._deliver(source, SerializedMessage(data, size, lease), number)
 
     def _larger(self, size: int) -> int:
         """Return memory for a message that does not fit, or 0 where there is none."""

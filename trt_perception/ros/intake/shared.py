@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from rclpy.node import Node
 
 from trt_perception.errors import CudaError
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.intake import EndedError, Intake
+from trt_perception.ros.intake.intake import EndedError, ImageReceiver, Intake
 from trt_perception.ros.intake.subscriptions import (
-    Images,
     ImageSubscription,
+    ImageTopicOptions,
     IntakeSubscription,
     TypedSubscription,
+    make_source,
 )
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.wire.rcl import RclError
@@ -62,35 +64,38 @@ class SharedIntake:
         self._intakes: list[Intake] = []
 
     @property
-    def way(self) -> str:
+    def description(self) -> str:
         """Who takes the images, in words."""
         return 'through rclpy' if self.typed else 'by a thread of its own'
 
-    def subscribe(self, images: Images) -> ImageSubscription:
-        """Subscribe; the subscription must be closed."""
+    def subscribe(self, options: ImageTopicOptions, receiver: ImageReceiver) -> ImageSubscription:
+        """Subscribe to a topic of images. The caller closes the subscription."""
         if self.typed:
-            return TypedSubscription(images)
+            return TypedSubscription(options, receiver)
         try:
-            return IntakeSubscription(images, self._running)
+            with ExitStack() as resources:
+                # The source first: if it cannot be made, no thread without a source is left.
+                source = make_source(options, receiver, resources)
+                return IntakeSubscription(source, self._running_intake(), resources)
         except EndedError:  # its last camera was given up a moment ago
             if not self._node.context.ok():
                 raise
         except RclError as error:
             self._fall_back(error)
-        return self.subscribe(images)  # by another intake, or by rclpy
+        return self.subscribe(options, receiver)  # by another intake, or by rclpy
 
-    def _running(self) -> Intake:
-        """Return the intake that serves fewest, or a new one where all have enough."""
-        there = [intake for intake in self._intakes if intake.alive]
-        least = min(there, key=len, default=None)
+    def _running_intake(self) -> Intake:
+        """Return the intake with the fewest cameras, or a new one if all are full."""
+        running = [intake for intake in self._intakes if intake.alive]
+        least = min(running, key=len, default=None)
         if least is None or len(least) >= self._cameras:
-            least = Intake(self._node.context, self._buffers, self._on_fault)
-            there.append(least)
-        self._intakes = there
+            least = Intake(self._node.context, self._buffers, self)
+            running.append(least)
+        self._intakes = running
         return least
 
-    def _on_fault(self, error: BaseException) -> None:
-        """Take what ended a thread, from it; the watch subscribes again."""
+    def on_intake_failed(self, error: BaseException) -> None:
+        """Handle the exception that ended a thread; the watchdog subscribes again."""
         if isinstance(error, RclError):
             self._fall_back(error)
         elif isinstance(error, CudaError):

@@ -1,8 +1,8 @@
-"""Subscriptions to images, served by the intake's thread or by rclpy: one behind the other."""
+"""Subscriptions to images, served by an intake's thread or by rclpy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -13,11 +13,14 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.type_support import check_for_type_support
 
-from trt_perception.ros.intake.intake import Intake, Source
+from trt_perception.ros.intake.intake import ImageReceiver, Intake, Source
 
-__all__ = ['EVENTS', 'ImageSubscription', 'Images', 'IntakeSubscription', 'TypedSubscription']
+__all__ = [
+    *('EVENTS', 'ImageSubscription', 'ImageTopicOptions', 'IntakeSubscription'),
+    *('TypedSubscription', 'make_source'),
+]
 
-#: The QoS events that are asked for, by the names of SubscriptionEventCallbacks.
+#: The QoS events that a subscription asks for, by their names in SubscriptionEventCallbacks.
 EVENTS: Final = {
     'incompatible_qos': QoSSubscriptionEventType.RCL_SUBSCRIPTION_REQUESTED_INCOMPATIBLE_QOS,
     'message_lost': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MESSAGE_LOST,
@@ -26,26 +29,20 @@ EVENTS: Final = {
 
 
 @dataclass(frozen=True)
-class Images:
-    """What is subscribed to.
+class ImageTopicOptions:
+    """The topic of a subscription.
 
     Attributes:
         node: subscribes.
-        kind: class of the messages.
-        topic: name.
-        qos: asked for.
-        receive: called with each message and its publisher's number for it.
-        failed: called with what a callback has raised, where no message will come for that.
-        events: callbacks by the names of EVENTS.
+        message_type: class of the messages.
+        topic: name, before remapping.
+        qos: the requested QoS.
     """
 
     node: Node
-    kind: Any
+    message_type: Any
     topic: str
     qos: QoSProfile
-    receive: Callable[[Any, int | None], None]
-    failed: Callable[[BaseException], None]
-    events: Mapping[str, Callable[[Any], None]]
 
 
 class ImageSubscription(Protocol):
@@ -53,86 +50,103 @@ class ImageSubscription(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether no message will come any more, because something went wrong."""
+        """Whether an error ended the subscription, so that no message will come."""
 
     def close(self) -> None:
-        """Destroy it; no message arrives afterwards. May be called again."""
+        """Destroy the subscription; no message arrives afterwards. May be called again."""
 
 
 class TypedSubscription:
-    """rclpy's own: the executor takes a message object of every image.
+    """A subscription of rclpy: the executor takes a message object of every image.
 
     Args:
-        images: what is subscribed to; its callbacks are called by the executor.
+        options: the topic.
+        receiver: its methods are called in the executor's thread.
     """
 
-    def __init__(self, images: Images) -> None:
-        def heard(message: Any, info: Any) -> None:
-            images.receive(message, info['publication_sequence_number'])
+    def __init__(self, options: ImageTopicOptions, receiver: ImageReceiver) -> None:
+        def on_message(message: Any, info: Any) -> None:
+            receiver.on_image(message, info['publication_sequence_number'])
 
-        callback: Any = heard  # Jazzy's types know of no callback with info
-        self._node = images.node
-        self._subscription = images.node.create_subscription(
-            images.kind,
-            images.topic,
+        callback: Any = on_message  # Jazzy's types know of no callback with info
+        self._node = options.node
+        self._subscription = options.node.create_subscription(
+            options.message_type,
+            options.topic,
             callback,
-            images.qos,
-            event_callbacks=SubscriptionEventCallbacks(**dict[str, Any](images.events)),
+            options.qos,
+            event_callbacks=SubscriptionEventCallbacks(**_event_methods(receiver)),
         )
 
     @property
     def lost(self) -> bool:
-        """Whether rclpy has dropped it."""
+        """Whether rclpy has dropped the subscription."""
         return self._subscription not in self._node.subscriptions
 
     def close(self) -> None:
-        """Destroy it. May be called again."""
+        """Destroy the subscription. May be called again."""
         self._node.destroy_subscription(self._subscription)
 
 
 class IntakeSubscription:
-    """Of the intake: a thread of ours takes serialised messages into memory of ours.
+    """A subscription whose serialised messages an intake's thread takes into our memory.
 
     Args:
-        images: what is subscribed to; its callbacks are called by the intake's thread, with an
-            Arrived for each message, and must not wait.
-        running: returns the intake.
+        source: the subscription; `resources` destroys it.
+        intake: takes from `source`.
+        resources: closed after the intake has removed the source.
 
     Raises:
         RclError: rcl's interface is not the one expected.
     """
 
-    def __init__(self, images: Images, running: Callable[[], Intake]) -> None:
-        with ExitStack() as made:
-            self._source = source_of(images, made)
-            self._intake = running()
-            made.callback(self._intake.remove, self._source)
-            self._intake.add(self._source)
-            self._made = made.pop_all()
+    def __init__(self, source: Source, intake: Intake, resources: ExitStack) -> None:
+        self._source = source
+        self._intake = intake
+        resources.callback(intake.remove, source)
+        intake.add(source)
+        self._resources = resources.pop_all()
 
     @property
     def lost(self) -> bool:
-        """Whether the thread has ended, or has given this one up."""
+        """Whether the thread has ended, or has removed this subscription."""
         return not self._intake.serves(self._source)
 
     def close(self) -> None:
-        """Take no more and destroy the subscription. May be called again."""
-        self._made.close()
+        """Take no more messages and destroy the subscription. May be called again."""
+        self._resources.close()
 
 
-def source_of(images: Images, made: ExitStack) -> Source:
-    """Subscribe for an intake; ``made`` destroys the subscription, once the intake is closed."""
-    check_for_type_support(images.kind)
-    node: Any = images.node.handle
+def make_source(
+    options: ImageTopicOptions, receiver: ImageReceiver, resources: ExitStack
+) -> Source:
+    """Return a new subscription for an intake; `resources` destroys it.
+
+    Args:
+        options: the topic.
+        receiver: its methods are called in the intake's thread.
+        resources: close it after the intake has removed the source.
+    """
+    check_for_type_support(options.message_type)
+    node: Any = options.node.handle
     with node:
         subscription = _rclpy.Subscription(
-            node, images.kind, images.topic, images.qos.get_c_qos_profile()
+            node, options.message_type, options.topic, options.qos.get_c_qos_profile()
         )
-    made.callback(subscription.destroy_when_not_in_use)
+    resources.callback(subscription.destroy_when_not_in_use)
     handles: list[tuple[Any, Callable[[Any], None]]] = []
-    for name, callback in images.events.items():
+    for name, method in _event_methods(receiver).items():
         with subscription:
             event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
-        made.callback(event.destroy_when_not_in_use)
-        handles.append((event, callback))
-    return Source(subscription, images.receive, images.failed, tuple(handles))
+        resources.callback(event.destroy_when_not_in_use)
+        handles.append((event, method))
+    return Source(subscription, receiver, tuple(handles))
+
+
+def _event_methods(receiver: ImageReceiver) -> dict[str, Any]:
+    """Return the receiver's method for each event of EVENTS."""
+    return {
+        'incompatible_qos': receiver.on_incompatible_qos,
+        'message_lost': receiver.on_message_lost,
+        'matched': receiver.on_publishers_matched,
+    }
