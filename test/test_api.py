@@ -13,7 +13,7 @@ import pytest
 
 import trt_perception as tp
 from support.models.recorded_exports import recorded, written
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline

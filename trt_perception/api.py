@@ -20,8 +20,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.run import batches
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import Frame
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import Frame, frame_of
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds

@@ -25,7 +25,7 @@ from onnx import helper
 from reference_network import CLASSES, GAIN, build_network
 
 from trt_perception.benchmarking.frames import synthetic_image
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, manifest_text

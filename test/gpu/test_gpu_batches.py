@@ -29,9 +29,8 @@ from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.overlap import box_iou
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import Frame, frame_of
 from trt_perception.images.jpeg import JpegFrame, plain_jpeg
-from trt_perception.images.picture_files import frame_of
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig

@@ -16,7 +16,7 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.recorded_exports import recorded, written
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.oracles.reference_images import BYTES_PER_PIXEL, ENCODINGS, byte_rows, fits, row_bytes
 from trt_perception.errors import ImageError, TrtPerceptionError
-from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame
+from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame, frame_of
 
 
 def view(data=bytes(12), width=2, height=2, step=6, encoding='bgr8', **more):
@@ -230,3 +230,13 @@ def test_a_true_description_is_accepted_and_one_byte_more_or_less_is_not(
 def test_bytes_per_pixel_of_the_table():
     for name, entry in PIXEL_FORMATS.items():
         assert entry.bytes_per_pixel == BYTES_PER_PIXEL.get(ENCODINGS[name], 1)
+
+
+def test_frame_of_bgr_views_the_pixels():
+    bgr = np.random.default_rng(7).integers(0, 256, (6, 8, 3), np.uint8)
+
+    frame = frame_of(bgr[:, 1:6])
+
+    assert (frame.width, frame.height, frame.step) == (5, 6, 15)
+    assert frame.format is PIXEL_FORMATS['bgr8']
+    assert (frame.data.reshape(6, 5, 3) == bgr[:, 1:6]).all()

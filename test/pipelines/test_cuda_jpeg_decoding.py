@@ -25,8 +25,8 @@ from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.detections import Detections
+from trt_perception.images.frame import frame_of
 from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, plain_jpeg
-from trt_perception.images.picture_files import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline

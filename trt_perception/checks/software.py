@@ -178,7 +178,8 @@ def _cv_bridge(module: Module) -> Finding:
 def _pillow(module: Module) -> Finding:
     if module.version:
         return Finding(_AREA, 'Pillow', 'green', module.version)
-    found = f'{module.error}; models with preprocessing.antialias cannot run on the CPU'
+    cannot = 'the tools cannot read image files, nor the CPU run models that antialias'
+    found = f'{module.error}; {cannot}'
     return Finding(_AREA, 'Pillow', 'yellow', found, 'sudo apt install python3-pil')
 
 

@@ -19,8 +19,7 @@ from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import Frame
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import Frame, frame_of
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds

@@ -26,7 +26,7 @@ from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
     *('JPEG_START', 'MAX_PIXELS', 'CheckedPicture', 'Scans', 'check_picture', 'check_size'),
-    *('damaged', 'decode_checked', 'decode_picture', 'scan_end', 'too_large', 'truncated'),
+    *('damaged', 'decode_picture', 'scan_end', 'too_large', 'truncated'),
     'unsupported',
 ]
 
@@ -43,7 +43,6 @@ _PNG_START: Final = b'\x89PNG\r\n\x1a\n'
 _PNG_CRITICAL: Final = (b'PLTE', b'IDAT', b'IEND')
 # This bit of the first letter makes it lower case.
 _PNG_ANCILLARY: Final = 0x20
-_PNG_ORIENTATION: Final = b'eXIf'
 
 _JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
 # Inside a scan a byte 0xff is followed by zero, by a fill byte, or is one of the restart markers.
@@ -58,7 +57,6 @@ _JPEG_SCAN: Final = 0xDA
 _JPEG_END: Final = 0xD9
 # JFIF and Adobe say which colours the components are.
 _JPEG_COLORS: Final = frozenset((0xE0, 0xEE))
-_JPEG_EXIF: Final = 0xE1
 # Comments and what applications keep in a file; none says anything of the pixels.
 _JPEG_LEFT_OUT: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}
 
@@ -84,31 +82,36 @@ class CheckedPicture:
         parts: what pixels need, in the file's order; joined they are the file put together anew.
             Those of a JPEG's scans are views of the file.
         size_wh: width and height in pixels, as the file stores them.
-        upright: turn it as its EXIF data say.
         scans: of a JPEG.
     """
 
     parts: tuple[bytes | memoryview, ...]
     size_wh: tuple[int, int]
-    upright: bool = False
     scans: Scans = field(default_factory=Scans)
 
     def decode(self) -> npt.NDArray[np.uint8]:
-        """Decode it; as ``decode_picture``."""
-        whole = np.frombuffer(b''.join(self.parts), np.uint8)
-        return decode_checked(whole, self.size_wh, upright=self.upright, turned=self.upright)
+        """Let OpenCV decode it, and hold the result to its header; as ``decode_picture``."""
+        content = np.frombuffer(b''.join(self.parts), np.uint8)
+        try:
+            bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        except cv2.error as error:
+            found = f'OpenCV cannot decode it: {error}'
+            raise ImageError('not_decodable', 'image', found) from error
+        width, height = self.size_wh
+        if bgr is None or bgr.shape[:2] != (height, width):
+            found = 'nothing' if bgr is None else f'{bgr.shape[1]}x{bgr.shape[0]}'
+            raise damaged('image', f'the header says {width}x{height}, decoded is {found}')
+        return bgr.astype(np.uint8, copy=False)
 
 
-def decode_picture(
-    content: npt.NDArray[np.uint8], *, upright: bool = False
-) -> npt.NDArray[np.uint8]:
+def decode_picture(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Decode a JPEG or PNG.
+
+    Pixels are where the file stores them, whatever its EXIF data say: boxes belong to the stored
+    pixels, which is how image_transport shows them, too.
 
     Args:
         content: the file's bytes, uint8, one-dimensional.
-        upright: turn the picture as its EXIF data say; else pixels are where the file stores
-            them, because boxes belong to the stored pixels, which is how image_transport shows
-            them, too.
 
     Returns:
         uint8 (height, width, 3), BGR.
@@ -116,15 +119,14 @@ def decode_picture(
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
-    return check_picture(content, upright=upright).decode()
+    return check_picture(content).decode()
 
 
-def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> CheckedPicture:
+def check_picture(content: npt.NDArray[np.uint8]) -> CheckedPicture:
     """Hold what a JPEG or PNG declares against its bytes, and its size against a camera's.
 
     Args:
         content: the file's bytes, uint8, one-dimensional.
-        upright: as in decode_picture.
 
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
@@ -133,10 +135,10 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
     parts: tuple[bytes | memoryview, ...]
     scans = Scans()
     if start == _PNG_START:
-        parts = tuple(_png_parts(content.data, upright))
+        parts = tuple(_png_parts(content.data))
         width, height = struct.unpack_from('>II', parts[1], 8)
     elif start.startswith(JPEG_START):
-        parts = tuple(_jpeg_parts(content, upright, scans))
+        parts = tuple(_jpeg_parts(content, scans))
         frame = next(part for part in parts if part[1] in _JPEG_FRAMES)
         height, width = struct.unpack_from('>HH', frame, 5)
     else:
@@ -145,7 +147,7 @@ def check_picture(content: npt.NDArray[np.uint8], *, upright: bool = False) -> C
     check_size(width, height)
     if start.startswith(JPEG_START):
         _check_coefficients(parts, frame)
-    return CheckedPicture(parts, (width, height), upright, scans)
+    return CheckedPicture(parts, (width, height), scans)
 
 
 def check_size(width: int, height: int) -> None:
@@ -162,37 +164,7 @@ def check_size(width: int, height: int) -> None:
         )
 
 
-def decode_checked(
-    content: npt.NDArray[np.uint8], size_wh: tuple[int, int], *, upright: bool, turned: bool
-) -> npt.NDArray[np.uint8]:
-    """Let OpenCV decode a picture whose parts were checked, and hold the result to its header.
-
-    Args:
-        content: the file's bytes, uint8, one-dimensional.
-        size_wh: width and height by its header.
-        upright: as in decode_picture.
-        turned: what comes out may lie on its side in the file.
-
-    Returns:
-        uint8 (height, width, 3), BGR.
-
-    Raises:
-        ImageError: with the reason ``not_decodable``.
-    """
-    flag = 0 if upright else cv2.IMREAD_IGNORE_ORIENTATION
-    try:
-        bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | flag)
-    except cv2.error as error:
-        raise ImageError('not_decodable', 'image', f'OpenCV cannot decode it: {error}') from error
-    width, height = size_wh
-    expected = [(height, width), (width, height)] if turned else [(height, width)]
-    if bgr is None or bgr.shape[:2] not in expected:
-        found = 'nothing' if bgr is None else f'{bgr.shape[1]}x{bgr.shape[0]}'
-        raise damaged('image', f'the header says {width}x{height}, decoded is {found}')
-    return bgr.astype(np.uint8, copy=False)
-
-
-def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
+def _png_parts(content: memoryview) -> Iterator[bytes]:
     """Yield signature, header, palette, transparency, pixels and end of a PNG, one by one."""
     yield _PNG_START
     at, pixels = len(_PNG_START), False
@@ -205,7 +177,7 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
             raise damaged('PNG', 'no header in its place')
         if index and not kind[0] & _PNG_ANCILLARY and kind not in _PNG_CRITICAL:
             raise damaged('PNG', f'a part {kind!r}, which no PNG has')
-        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL) or (upright and kind == _PNG_ORIENTATION):
+        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL):
             yield bytes(content[at:end])
         pixels |= kind == b'IDAT'
         if kind == b'IEND':
@@ -216,9 +188,7 @@ def _png_parts(content: memoryview, upright: bool) -> Iterator[bytes]:
     raise too_large('PNG', 'more', f'{_MAX_PARTS} parts')
 
 
-def _jpeg_parts(
-    file: npt.NDArray[np.uint8], upright: bool, scans: Scans
-) -> Iterator[bytes | memoryview]:
+def _jpeg_parts(file: npt.NDArray[np.uint8], scans: Scans) -> Iterator[bytes | memoryview]:
     """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers.
 
     Notes in ``scans`` what is within them.
@@ -254,10 +224,9 @@ def _jpeg_parts(
             raise damaged('JPEG', 'another number of frames than one')
         if count > _MAX_SCANS:
             raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
-        exif = upright and marker == _JPEG_EXIF
         if marker == _JPEG_SCAN:
             yield content[at - 2 : end]
-        elif marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS or exif:
+        elif marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS:
             yield bytes((0xFF, marker)) + content[at:end]
         at = end
     raise too_large('JPEG', 'more', f'{_MAX_PARTS} parts')

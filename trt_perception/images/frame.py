@@ -20,7 +20,7 @@ from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import shown
 from trt_perception.images.memory import Memory
 
-__all__ = ['MAX_SIDE', 'PIXEL_FORMATS', 'Frame', 'PixelFormat']
+__all__ = ['MAX_SIDE', 'PIXEL_FORMATS', 'Frame', 'PixelFormat', 'frame_of']
 
 # Larger sides are no camera's; this bounds what one message can make us allocate.
 MAX_SIDE: Final = 32767
@@ -181,3 +181,14 @@ def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
         sides = 'width and height' if pixel_format.even_height else 'width'
         expected = f'an even {sides}, because chroma is shared'
         raise ImageError('odd_size', subject, found, expected=expected)
+
+
+def frame_of(bgr: npt.NDArray[np.uint8]) -> Frame:
+    """Return an image, uint8 (height, width, 3), BGR, as a frame.
+
+    Raises:
+        ImageError: with the reason ``bad_size`` or ``too_large``.
+    """
+    height, width = bgr.shape[:2]
+    pixels = np.ascontiguousarray(bgr).reshape(-1)
+    return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images.compressed import check_size
-from trt_perception.images.picture_files import read_picture
+from trt_perception.images.image_files import read_image_file
 
 __all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images', 'folders_left_out']
 
@@ -130,7 +130,7 @@ class ImageSource:
             return
         for path in find_images(self.source):
             try:
-                bgr = read_picture(path)
+                bgr = read_image_file(path)
             except ImageError as error:
                 if self.unreadable is None:
                     raise ConfigError(

@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.compressed import JPEG_START, CheckedPicture, check_picture, scan_end
-from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_of
 from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN, huffman_tables
-from trt_perception.images.picture_files import frame_of
 
 __all__ = [
     *('AnyFrame', 'GivenFrame', 'JpegFrame', 'PlainJpegs', 'UnreadFrame', 'decoded_frame'),
@@ -258,7 +257,7 @@ def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
     """Return the picture as a JPEG of the plain kind, or what it is instead, in a few words.
 
     Args:
-        picture: whose parts were checked; not upright.
+        picture: whose parts were checked.
     """
     try:
         return _kind_of(picture).frame(_bits_of(picture), picture.scans.markers)
@@ -267,7 +266,6 @@ def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
 
 
 def _kind_of(picture: CheckedPicture) -> _Kind:
-    assert not picture.upright
     if picture.parts[0] != JPEG_START:
         raise _OtherKindError('PNG')
     width, height = picture.size_wh

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from trt_perception.images.frame import Frame
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import Frame, frame_of
 from trt_perception.model.files.model_file import is_onnx
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds

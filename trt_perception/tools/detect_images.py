@@ -18,8 +18,8 @@ from trt_perception.evaluation.run import Latency, batches, detect, read_ahead
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import listed, plain
 from trt_perception.images.detections import Detections
+from trt_perception.images.frame import frame_of
 from trt_perception.images.image_source import ImageSource, folders_left_out
-from trt_perception.images.picture_files import frame_of
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds

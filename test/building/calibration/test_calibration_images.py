@@ -8,7 +8,7 @@ import pytest
 
 from trt_perception.building.calibration.images import CheckedImages, read_image, select_images
 from trt_perception.errors import ConfigError
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import frame_of
 from trt_perception.model.preprocessing import Preprocessing
 
 NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']

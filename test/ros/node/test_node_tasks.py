@@ -6,7 +6,7 @@ from sensor_msgs.msg import Image, PointCloud2
 
 from support.models.recorded_exports import recorded, written
 from support.nodes.graph import Detector, image_message
-from trt_perception.images.picture_files import frame_of
+from trt_perception.images.frame import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one

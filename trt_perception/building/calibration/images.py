@@ -23,8 +23,9 @@ import numpy.typing as npt
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.regular_files import read_given
+from trt_perception.images.frame import frame_of
+from trt_perception.images.image_files import MAX_BYTES, read_image_file
 from trt_perception.images.image_source import find_images
-from trt_perception.images.picture_files import MAX_BYTES, frame_of, read_picture
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -132,7 +133,7 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         ConfigError: it is not an image, it ends before the image does, or it is too large.
     """
     try:
-        return read_picture(path)
+        return read_image_file(path)
     except ImageError as error:
         raise ConfigError(
             error.subject, error.found, expected=error.expected, fix='remove or replace it'

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.evaluation.coco.annotations import Annotations, CocoImage
 from trt_perception.files.plain_text import listed
-from trt_perception.images.picture_files import read_picture
+from trt_perception.images.image_files import read_image_file
 
 __all__ = ['match_images', 'read_image']
 
@@ -89,7 +89,7 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
     """
     sizes = []
     for upright in (True, False):
-        bgr = read_picture(path, upright=upright)
+        bgr = read_image_file(path, upright=upright)
         if size_wh in (None, (bgr.shape[1], bgr.shape[0])):
             return bgr
         sizes.append(f'{bgr.shape[1]}x{bgr.shape[0]}')

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import Fault, name_fault, shown
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_of
 from trt_perception.images.jpeg import AnyFrame, decoded_frame
-from trt_perception.images.picture_files import frame_of
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (

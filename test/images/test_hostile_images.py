@@ -1,4 +1,4 @@
-"""Pictures that ask for more than they show, or that two readers would take differently."""
+"""Camera images that ask for more than they show, or that readers take differently."""
 
 import io
 import json
@@ -18,7 +18,6 @@ from trt_perception import commands
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images.compressed import MAX_PIXELS, decode_picture
 from trt_perception.images.image_source import ImageSource
-from trt_perception.images.picture_files import read_picture
 
 SIDE = 65_500  # squared, 32 times what is allowed
 BGR = cv2.GaussianBlur(np.random.default_rng(4).integers(0, 256, (21, 37, 3), np.uint8), (5, 5), 1)
@@ -32,21 +31,14 @@ def pillow(kind, mode='RGB', **options):
 
 
 @pytest.fixture
-def refused(tmp_path, monkeypatch):
+def refused(monkeypatch):
     """Return a function that says why nobody reads some content; OpenCV must not see it."""
     monkeypatch.setattr(cv2, 'imdecode', None)
 
     def check(content):
-        path = tmp_path / 'picture'
-        path.write_bytes(content)
-        with pytest.raises(ImageError) as by_file:
-            read_picture(path)
-        with pytest.raises(ImageError) as by_camera:
+        with pytest.raises(ImageError) as caught:
             decode_picture(np.frombuffer(content, np.uint8))
-        if content[:2] in (b'\xff\xd8', b'\x89P'):
-            assert by_file.value.reason == by_camera.value.reason
-            assert str(by_camera.value) in str(by_file.value)
-        return by_file.value
+        return caught.value
 
     return check
 
@@ -146,127 +138,12 @@ def test_jpegs(content, refused):
     refused(content)
 
 
-def tiff(order='<', **tags):
-    """Return a grey TIFF of 8 by 4; each tag is a list of entries (type, count, value)."""
-    strip = bytes(32)
-    entries = {
-        'w256': [(3, 1, 8)],
-        'h257': [(3, 1, 4)],
-        'b258': [(3, 1, 8)],
-        'c259': [(3, 1, 1)],
-        'p262': [(3, 1, 1)],
-        'o273': [(4, 1, 8)],
-        's277': [(3, 1, 1)],
-        'r278': [(3, 1, 4)],
-        'l279': [(4, 1, 32)],
-        **tags,
-    }
-    rows = [
-        struct.pack(f'{order}HHI', int(tag[1:]), kind, count)
-        + struct.pack(f'{order}I' if kind != 3 else f'{order}Hxx', value)
-        for tag, values in entries.items()
-        for kind, count, value in values
-    ]
-    head = b'II*\0' if order == '<' else b'MM\0*'
-    start = struct.pack(f'{order}I', 8 + len(strip))
-    directory = struct.pack(f'{order}H', len(rows)) + b''.join(rows)
-    return head + start + strip + directory + bytes(4)
+@pytest.mark.parametrize('kind', ['BMP', 'TIFF', 'WEBP', 'PPM', 'GIF'])
+def test_other_formats_are_refused(kind, refused):
+    assert 'expected JPEG or PNG' in str(refused(pillow(kind)))
 
 
-@pytest.mark.parametrize('order', ['<', '>'])
-def test_the_tiff_that_the_others_are_made_of(order, tmp_path):
-    path = tmp_path / 'picture'
-    path.write_bytes(tiff(order))
-    assert read_picture(path).shape == (4, 8, 3)
-
-
-TIFFS = {
-    'two widths, the first signed': {'w256': [(9, 1, 30_000), (3, 1, 8)]},
-    'two widths': {'w256': [(4, 1, 30_000), (3, 1, 8)]},
-    'two heights, the second larger': {'h257': [(3, 1, 4), (4, 1, 30_000)]},
-    'a signed width': {'w256': [(9, 1, 30_000)]},
-    'a width of one byte': {'w256': [(1, 1, 8)]},
-    'a width of two values': {'w256': [(3, 2, 8)]},
-    'a width of eight bytes': {'w256': [(16, 1, 8)]},
-    'a huge unknown tag': {'x34675': [(7, 2**32 - 16, 8)]},
-    'one value for many tags': {f'x{65_000 + i}': [(7, 100, 8)] for i in range(20)},
-    'rows without end': {'r278': [(4, 1, 2**24)]},
-    'no rows': {'r278': [(4, 1, 0)]},
-    'tiles of gigabytes': {
-        'w322': [(4, 1, 30_000)],
-        'h323': [(4, 1, 30_000)],
-        'o324': [(4, 1, 8)],
-        'l325': [(4, 1, 32)],
-    },
-    'large tiles of a narrow picture, all the same bytes': {
-        'w256': [(4, 1, 1)],
-        'h257': [(4, 1, 2**15)],
-        'w322': [(4, 1, 4096)],
-        'h323': [(4, 1, 4096)],
-        'o324': [(4, 8, 8)],
-        'l325': [(4, 8, 8)],
-    },
-    'lengths of tiles beside those of strips': {'l325': [(4, 1, 100_000_000)]},
-    'a strip beyond the end': {'l279': [(4, 1, 2**31)]},
-    'fewer strips than rows': {'r278': [(3, 1, 1)]},
-    'depth of a tile': {'d32998': [(4, 1, 100_000)]},
-    'floating point': {'b258': [(3, 1, 32)]},
-    'JPEG inside': {'c259': [(3, 1, 7)]},
-    'nine channels': {'s277': [(3, 1, 9)]},
-}
-
-
-@pytest.mark.parametrize('order', ['<', '>'])
-@pytest.mark.parametrize('tags', TIFFS.values(), ids=TIFFS)
-def test_tiffs(tags, order, refused):
-    if any(int(tag[1:]) in (322, 323) for tag in tags):
-        tags = {**tags, 'o273': [], 'r278': [], 'l279': []}
-    refused(tiff(order, **tags))
-
-
-def test_pages_of_a_tiff_that_never_end(refused):
-    content = tiff()
-    refused(content[:-4] + struct.pack('<I', len(content)) + struct.pack('<HI', 0, len(content)))
-
-
-def webp(width, height, flags=0, canvas=None):
-    lossy = (
-        b'VP8 ' + struct.pack('<I', 10) + b'\x30\1\0\x9d\1\x2a' + struct.pack('<HH', width, height)
-    )
-    if canvas is not None:
-        sides = b''.join(struct.pack('<I', side - 1)[:3] for side in canvas)
-        lossy = b'VP8X' + struct.pack('<II', 10, flags) + sides + lossy
-    return b'RIFF' + struct.pack('<I', 4 + len(lossy)) + b'WEBP' + lossy
-
-
-OTHERS = {
-    'comment that ends with a carriage return': b'P6 #\r60000 60000 #\n2 2 255\n' + bytes(12),
-    'comment that follows a number': b'P6 2#60000 60000 255\n2 2 255\n' + bytes(12),
-    'PPM of a few bytes': b'P6 8000 8000 255\n' + bytes(12),
-    'text PPM of a few bytes': b'P3 8000 8000 255\n1 1 1 1\n',
-    'bits': b'P4 8 8\n' + bytes(8),
-    'PAM': b'P7\nWIDTH 60000\nHEIGHT 60000\nDEPTH 3\nMAXVAL 255\nENDHDR\n',
-    'BMP of a few bytes': struct.pack(
-        '<2sIIIIiiHHIIiiII', b'BM', 54, 0, 54, 40, 8000, 8000, 1, 24, 0, 0, 0, 0, 0, 0
-    ),
-    'BMP of a negative width': struct.pack(
-        '<2sIIIIiiHHIIiiII', b'BM', 54, 0, 54, 40, -8, 8, 1, 24, 0, 0, 0, 0, 0, 0
-    ),
-    'BMP with a header of 1 GB': struct.pack('<2sIIIIii', b'BM', 54, 0, 54, 2**30, 8, 8),
-    'WebP of several pictures': webp(8, 8, 2, (8, 8)),
-    'WebP of two sizes': webp(8, 8, 0, (9000, 9000)),
-    'WebP without pixels': b'RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0' + bytes(10),
-    'WebP of a length beyond its end': webp(8, 8)[:-1],
-    'BigTIFF': b'II+\0\x08\0\0\0' + bytes(40),
-}
-
-
-@pytest.mark.parametrize('content', OTHERS.values(), ids=OTHERS)
-def test_other_formats(content, refused):
-    refused(content)
-
-
-def test_the_decoder_gets_what_pixels_need_and_no_more(tmp_path, monkeypatch):
+def test_the_decoder_gets_what_pixels_need_and_no_more(monkeypatch):
     """Texts, profiles, thumbnails, further pictures and what stands behind the end stay out."""
     texts = PngImagePlugin.PngInfo()
     texts.add_text('Raw profile type exif', '\nexif\n 99999999\n4142')
@@ -296,11 +173,6 @@ def test_the_decoder_gets_what_pixels_need_and_no_more(tmp_path, monkeypatch):
         assert len(set(given)) == 1
         assert not re.search(rb'secret|exif|eXIf|acTL|fcTL|fdAT|iCCP|zTXt|tEXt', given[0])
         given.clear()
-    path = tmp_path / 'turned'
-    for kind in ('PNG', 'JPEG'):
-        path.write_bytes(pillow(kind, **colors))
-        assert read_picture(path).shape == (37, 21, 3)
-        assert read_picture(path, upright=False).shape == (21, 37, 3)
 
 
 @pytest.mark.unmeasured
@@ -308,7 +180,7 @@ def test_no_change_makes_a_picture_ask_for_more():
     """Lengths, sizes, markers, chunks and tags changed; memory, time and size are looked at."""
     script = Path(__file__).parents[1] / 'support' / 'fuzz' / 'picture_fuzz.py'
     done = subprocess.run(
-        [sys.executable, script, '3', '4000'],
+        [sys.executable, script, '3', '2000'],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
@@ -316,8 +188,8 @@ def test_no_change_makes_a_picture_ask_for_more():
     found = json.loads(done.stdout)
     print(found['outcomes'])
     assert found['wrong'] == []
-    assert found['outcomes']['decoded'] > 400
-    assert found['outcomes']['refused by OpenCV'] > 40
+    assert found['outcomes']['decoded'] > 200
+    assert found['outcomes']['refused by OpenCV'] > 20
 
 
 def test_opencv_itself_stops_at_the_limit(tmp_path):

@@ -1,0 +1,104 @@
+"""Read image files with Pillow, for the tools. The node does not use this module.
+
+Guarantees: an image of more than ``MAX_PIXELS`` by its header is not decoded, a truncated file is
+refused, and only the formats listed here reach their decoders. Non-guarantee: a file of one of
+these formats can still cost more time and memory than its pixels need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import io
+import warnings
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
+
+from trt_perception.errors import ImageError
+from trt_perception.files.regular_files import read_regular
+from trt_perception.images.compressed import MAX_PIXELS, check_size, unsupported
+
+__all__ = ['MAX_BYTES', 'read_image_file']
+
+#: Roughly the size of the largest image without compression.
+MAX_BYTES: Final = 512 * 1024 * 1024
+
+_FORMATS: Final = ('JPEG', 'PNG', 'BMP', 'TIFF', 'WEBP', 'PPM')
+_ORIENTATION: Final = 0x112
+#: Pillow's names of pixel layouts that convert to RGB without a choice of a range or a profile.
+_MODES: Final = frozenset(
+    ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
+)
+_GREY_16_BITS: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
+
+# Pillow itself refuses more than twice this number, and warns below. The check of the size in
+# this module refuses what Pillow only warns of, and names the file.
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+warnings.filterwarnings('ignore', module=r'PIL\.')
+# libtiff writes to standard error without naming the file. The exception has the reason.
+with contextlib.suppress(OSError, AttributeError):
+    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
+
+
+def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
+    """Decode the first image in a file. Grey of 16 bits keeps its upper 8 bits.
+
+    Args:
+        path: a JPEG, PNG, BMP, TIFF, WebP, PPM or PGM file, whatever its name says.
+        upright: turn the image as its EXIF or XMP data say. If False, only a TIFF is turned.
+
+    Returns:
+        uint8 (height, width, 3), BGR.
+
+    Raises:
+        ImageError: ``not_decodable`` or ``too_large``; the message names the file.
+    """
+    try:
+        return _decode(read_regular(path, MAX_BYTES), upright)
+    except ImageError as error:
+        found = f'cannot be decoded as an image: {error}'
+        raise ImageError(error.reason, str(path), found) from error
+    except OSError as error:
+        reason = 'too_large' if error.errno == errno.EFBIG else 'not_decodable'
+        raise ImageError(reason, str(path), f'cannot be read: {error.strerror}') from error
+
+
+def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
+    try:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            check_size(*image.size)
+            _check_mode(image)
+            turned = upright and image.getexif().get(_ORIENTATION, 1) != 1
+            return _bgr(ImageOps.exif_transpose(image) if turned else image)
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        found = f'a file that begins with {content[:8].hex(" ") or "nothing"}'
+        expected = 'a whole JPEG, PNG, BMP, TIFF, WebP, PPM or PGM'
+        raise unsupported('image', found, expected) from error
+    except Image.DecompressionBombError as error:
+        raise ImageError('too_large', 'image', str(error)) from error
+    # Pillow raises a dozen types for damaged files, OSError among them.
+    except Exception as error:
+        raise ImageError('not_decodable', 'image', f'Pillow cannot decode it: {error}') from error
+
+
+def _check_mode(image: Image.Image) -> None:
+    if image.mode not in _MODES | _GREY_16_BITS:
+        expected = '8 or 16 bits and one to four channels'
+        raise unsupported('image', f'pixels of the mode {image.mode}', expected, 'convert it')
+
+
+def _bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
+    if image.mode in _GREY_16_BITS:
+        pixels, code = (np.asarray(image) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
+    else:
+        rgb = image if image.mode == 'RGB' else image.convert('RGB')
+        pixels, code = np.asarray(rgb), cv2.COLOR_RGB2BGR
+    return cv2.cvtColor(pixels, code).astype(np.uint8, copy=False)
