@@ -80,8 +80,7 @@ class Model:
             undo.callback(self.close)
             config.thresholds(self.class_names)  # a class that the model lacks is said now
             undo.pop_all()
-        keypoints = self._pipeline.spec.task.keypoints
-        self.keypoint_names: tuple[str, ...] = keypoints.names if keypoints else ()
+        self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
 
     @overload
     def __call__(

@@ -23,7 +23,10 @@ from trt_perception.evaluation.metrics.overlap import (
     share_inside,
 )
 from trt_perception.images.detections import oriented_corners
-from trt_perception.model.task import COCO_KEYPOINTS, DETECT, KeypointSpec, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.obb import Obb
+from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
+from trt_perception.model.tasks.segment import Segment
 
 MASKS, ORIENTED = Measure('masks'), Measure('oriented boxes')
 RNG_MASKS = (0, 1, 0.5, 0.03, 0.97)
@@ -157,7 +160,7 @@ def test_upright_oriented_boxes_are_boxes():
 def test_similarity_of_keypoints_is_cocos(sigmas):
     cocoeval = pytest.importorskip('pycocotools.cocoeval')
     rng = np.random.default_rng(6)
-    measure = measure_of(TaskSpec('pose', COCO_KEYPOINTS), sigmas)
+    measure = measure_of(Pose(COCO_KEYPOINTS), sigmas)
     points = rng.uniform(0, 100, (5, 17, 3))
     points[:, :, 2] = rng.integers(0, 3, (5, 17))
     near = points[rng.integers(0, 5, 9)] + rng.normal(0, 4, (9, 17, 3))
@@ -190,10 +193,10 @@ def test_similarity_of_keypoints_is_cocos(sigmas):
 
 
 def test_what_is_measured_follows_the_task():
-    four = TaskSpec('pose', KeypointSpec(('a', 'b', 'c', 'd'), 2))
+    four = Pose(KeypointSpec(('a', 'b', 'c', 'd'), 2))
     assert measure_of(DETECT) == BOXES
-    assert measure_of(TaskSpec('segment', mask_coefficients=32)).kind == 'masks'
-    assert measure_of(TaskSpec('obb')).kind == 'oriented boxes'
+    assert measure_of(Segment(mask_coefficients=32)).kind == 'masks'
+    assert measure_of(Obb()).kind == 'oriented boxes'
     assert measure_of(four) == Measure('keypoints', ('a', 'b', 'c', 'd'), (0.05,) * 4)
     assert measure_of(four, [0.1, 0.2, 0.3, 0.4]).sigmas == (0.1, 0.2, 0.3, 0.4)
     assert common_measure({'one': DETECT, 'other': DETECT}) == BOXES
@@ -204,10 +207,10 @@ def test_what_is_measured_follows_the_task():
     ('tasks', 'sigmas', 'message'),
     [
         ([DETECT], [0.1], '--oks-sigma: the model has no keypoints'),
-        ([TaskSpec('pose', COCO_KEYPOINTS)], [0.1] * 3, 'one for each of the 17 keypoints (got 3'),
-        ([TaskSpec('pose', COCO_KEYPOINTS)], [0.0], 'above 0, at most 1 (got 0.0)'),
-        ([TaskSpec('pose', COCO_KEYPOINTS)], [float('nan')], 'above 0, at most 1 (got nan)'),
-        ([TaskSpec('obb'), DETECT], [], 'm1 and m0: expected models of one task (got the tasks'),
+        ([Pose(COCO_KEYPOINTS)], [0.1] * 3, 'one for each of the 17 keypoints (got 3'),
+        ([Pose(COCO_KEYPOINTS)], [0.0], 'above 0, at most 1 (got 0.0)'),
+        ([Pose(COCO_KEYPOINTS)], [float('nan')], 'above 0, at most 1 (got nan)'),
+        ([Obb(), DETECT], [], 'm1 and m0: expected models of one task (got the tasks'),
     ],
 )
 def test_what_cannot_be_measured(tasks, sigmas, message):

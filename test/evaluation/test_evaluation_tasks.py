@@ -25,7 +25,7 @@ from trt_perception.evaluation.coco.run_lengths import pixels_of, text_of
 from trt_perception.evaluation.metrics.measure import BOXES, measure_of
 from trt_perception.evaluation.metrics.overlap import Shapes, oriented_overlaps
 from trt_perception.evaluation.true_shapes import read_shapes
-from trt_perception.model.task import KeypointSpec, TaskSpec
+from trt_perception.model.tasks.pose import KeypointSpec, Pose
 
 coco_masks = pytest.importorskip('pycocotools.mask')
 ROOT = Path(__file__).resolve().parents[2]
@@ -209,7 +209,7 @@ def test_the_digits_say_what_every_task_needs(task):
     annotations = read_annotations(ROOT / 'demo' / 'truth.json')
     if task is FOUR:  # by the names that the categories give
         corners = 'top_left', 'top_right', 'bottom_right', 'bottom_left'
-        task = TaskSpec('pose', KeypointSpec(corners, 3))
+        task = Pose(KeypointSpec(corners, 3))
     read = read_shapes(annotations, measure_of(task), annotations.categories)
     boxes = [box for found in read.boxes.values() for box in found]
     assert len(boxes) == 430

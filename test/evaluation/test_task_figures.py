@@ -41,7 +41,7 @@ from trt_perception.evaluation.metrics.average_precision import measure
 from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.evaluation.metrics.mistakes import match_detections
 from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.detect import DETECT
 
 pytest.importorskip('pycocotools')
 
@@ -138,7 +138,7 @@ def test_masks_equal_pycocotools_by_hand(tmp_path, seed):
     stats = by_hand(tmp_path, rows, 'segm')
     assert list(metrics.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)
     assert 0 < metrics.figures['mAP75'] < metrics.figures['mAP50'] < 0.95
-    boxes, _ = measured(tmp_path, content, answers, TaskSpec())
+    boxes, _ = measured(tmp_path, content, answers, DETECT)
     assert boxes.figures['mAP'] != pytest.approx(metrics.figures['mAP'], abs=0.01)
     assert metrics.as_dict()['of'] == 'masks'
 
@@ -164,7 +164,7 @@ def test_keypoints_equal_pycocotools_by_hand(tmp_path, seed):
 @pytest.mark.parametrize('seed', range(4))
 def test_a_turned_scene_has_the_figures_of_the_upright_one(tmp_path, seed):
     content, answers = scene(seed)
-    upright, rows = measured(tmp_path, content, answers, TaskSpec())
+    upright, rows = measured(tmp_path, content, answers, DETECT)
     for row in rows:
         del row['segmentation'], row['keypoints']
     stats = by_hand(tmp_path, rows, 'bbox')
@@ -198,7 +198,7 @@ def test_an_upright_box_is_not_enough(tmp_path):
         answers = {0: replace(box, oriented=said)}
         metrics, _ = measured(tmp_path, content, answers, OBB)
         assert metrics.figures['mAP50'] == pytest.approx(float(right))
-    assert measured(tmp_path, content, answers, TaskSpec())[0].figures['mAP50'] == pytest.approx(1)
+    assert measured(tmp_path, content, answers, DETECT)[0].figures['mAP50'] == pytest.approx(1)
 
 
 # What is compared, and held to gates.

@@ -10,11 +10,11 @@ from support.oracles.recognition_support import (
     refusal,
     tensors,
 )
+from trt_perception.files.literals import parse_literal
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.facts import parse_literal
 from trt_perception.model.recognition.outputs import anchors_per_cell
-from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
 
 YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}

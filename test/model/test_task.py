@@ -8,13 +8,15 @@ import pytest
 from support.models.support_models import MANIFEST, manifest
 from support.oracles.recognition_support import ULTRALYTICS, recognised, refusal, tensors
 from trt_perception.errors import EngineError, ManifestError
-from trt_perception.files.json_records import json_content
 from trt_perception.model.decoder_spec import DECODERS, DecoderSpec
 from trt_perception.model.manifest import manifest_text, parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.task import COCO_KEYPOINTS, DETECT, KeypointSpec, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.obb import Obb
+from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
+from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1], [1, 2]]}
@@ -36,7 +38,7 @@ def refused(content):
 def test_schema_1_is_of_boxes():
     read = parse(manifest())
     assert MANIFEST['schema'] == 1
-    assert read.task_spec == DETECT
+    assert read.task == DETECT
     assert b'"schema": 2,\n  "task": "detect"' in manifest_text(read)
     assert parse_manifest(manifest_text(read), 'x.json') == read
 
@@ -51,10 +53,10 @@ def test_schema_1_knows_no_task(key, value):
 
 def test_poses_are_read_and_written():
     read = parse(manifest(**POSE))
-    assert read.task_spec == TaskSpec('pose', SPEC)
-    assert (read.task_spec.row_values, str(read.task_spec)) == (9, 'pose (3 keypoints)')
+    assert read.task == Pose(SPEC)
+    assert (read.task.row_values, str(read.task)) == (9, 'pose (3 keypoints)')
     assert parse_manifest(manifest_text(read), 'x.json') == read
-    assert json_content(read)['keypoints'] == KEYPOINTS
+    assert read.as_dict()['keypoints'] == KEYPOINTS
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def output(*shape):
 )
 def test_rows_hold_the_keypoints_too(decoder, shape, fits):
     """Two classes and nine values."""
-    assigned = assign_outputs(DECODERS[decoder], output(*shape), 2, task=TaskSpec('pose', SPEC))
+    assigned = assign_outputs(DECODERS[decoder], output(*shape), 2, task=Pose(SPEC))
     assert assigned == ((0,) if fits else None)
 
 
@@ -140,21 +142,21 @@ def test_a_decoder_without_room_for_keypoints_is_refused():
 
 def test_oriented_boxes_have_an_angle():
     read = parse(manifest(schema=2, task='obb'))
-    assert read.task_spec == TaskSpec('obb')
-    assert (read.task_spec.row_values, str(read.task_spec)) == (1, 'obb')
+    assert read.task == Obb()
+    assert (read.task.row_values, str(read.task)) == (1, 'obb')
     assert parse_manifest(manifest_text(read), 'x.json') == read
     assert 'with "keypoints"' in refused(manifest(schema=2, task='obb', keypoints=KEYPOINTS))
 
 
 def test_masks_have_coefficients():
     read = parse(manifest(schema=2, task='segment', mask_coefficients=32))
-    assert read.task_spec == TaskSpec('segment', mask_coefficients=32)
-    assert (read.task_spec.row_values, str(read.task_spec)) == (32, 'segment')
+    assert read.task == Segment(mask_coefficients=32)
+    assert (read.task.row_values, str(read.task)) == (32, 'segment')
     assert parse_manifest(manifest_text(read), 'x.json') == read
     assert 'without "mask_coefficients"' in refused(manifest(schema=2, task='segment'))
     for own in (DecoderSpec('detr', activation='sigmoid'), DecoderSpec('torchvision')):
         content = {'schema': 2, 'task': 'segment', 'decoder': own.as_dict()}
-        assert parse(manifest(**content)).task_spec == TaskSpec('segment')
+        assert parse(manifest(**content)).task == Segment()
         assert f'and only there (not with {own.family})' in refused(
             manifest(**content, mask_coefficients=32)
         )
@@ -175,7 +177,7 @@ def masked(prototypes, rows=38, metadata=()):
 
 def test_prototypes_say_how_many_coefficients_there_are():
     found = recognised(*masked((1, 32, 160, 160)))
-    assert (found.decoder, found.task) == (DECODERS['dense'], TaskSpec('segment', None, 32))
+    assert (found.decoder, found.task) == (DECODERS['dense'], Segment(32))
     assert recognised(*masked((1, 8, 160, 160), rows=14)).task.mask_coefficients == 8
 
 
@@ -224,15 +226,15 @@ def task_of(metadata, rows):
 )
 def test_names_of_keypoints_come_from_the_metadata(said, names):
     found = task_of({**OF_POSE, **said}, 15)
-    assert found == TaskSpec('pose', KeypointSpec(names, 3))
+    assert found == Pose(KeypointSpec(names, 3))
 
 
 def test_people_have_cocos_keypoints():
     whole = {**OF_POSE, 'kpt_shape': '[17, 3]'}
     person = {**whole, 'names': "{0: 'person'}"}
-    assert task_of(person, 56) == TaskSpec('pose', COCO_KEYPOINTS)
+    assert task_of(person, 56) == Pose(COCO_KEYPOINTS)
     named = {**whole, 'kpt_names': f'{{0: {[*COCO_KEYPOINTS.names]}}}'}
-    assert task_of(named, 57) == TaskSpec('pose', COCO_KEYPOINTS)
+    assert task_of(named, 57) == Pose(COCO_KEYPOINTS)
     assert task_of(whole, 57).keypoints.skeleton == ()
 
 

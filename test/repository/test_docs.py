@@ -41,7 +41,8 @@ from trt_perception.model.decoder_spec import DECODERS, FAMILIES, DecoderSpec
 from trt_perception.model.manifest import FileIdentity, Manifest, parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.task import KeypointSpec
+from trt_perception.model.tasks.pose import KeypointSpec
+from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.camera import camera_rows
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
@@ -236,7 +237,7 @@ def test_manifest_example_is_the_shipped_one():
     keys |= {f'decoder.{key}' for constants in FAMILIES.values() for key in ('family', *constants)}
     keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
     keys |= {f'keypoints.{field.name}' for field in dataclasses.fields(KeypointSpec)}
-    keys |= set(told) - {'preprocessing', 'decoder'} | {'build', 'keypoints', 'mask_coefficients'}
+    keys |= set(told) - {'preprocessing', 'decoder'} | {'build', *TASK_KEYS}
     assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))} == keys
 
 
@@ -253,7 +254,7 @@ def records_in(kind):
 
 def test_every_key_that_a_manifest_may_have_is_described():
     told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))}
-    keys = {'schema'} | keys_of(Manifest) - {'preprocessing', 'decoder'}
+    keys = {'schema', *TASK_KEYS} | keys_of(Manifest) - {'preprocessing', 'decoder'}
     keys |= {f'preprocessing.{key}' for key in keys_of(Preprocessing)}
     keys |= {f'keypoints.{key}' for key in keys_of(KeypointSpec)}
     keys |= {f'decoder.{key}' for key in keys_of(DecoderSpec)}

@@ -6,6 +6,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.time import Time
 
+from trt_perception.model.tasks.obb import Obb
+from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level, Problem
@@ -90,8 +92,7 @@ def test_counts_and_times():
     status, values = status_of(
         state='active',
         engine='/models/yolo.engine',
-        task='pose',
-        keypoints=('nose', 'left eye'),
+        task=Pose(KeypointSpec(('nose', 'left eye'), 3)),
         statistics=counts,
         received_hz=4.0,
         published_hz=2.0,
@@ -162,7 +163,7 @@ def test_each_camera_has_a_status_and_the_first_is_of_all():
         ),
         of_camera('rear', statistics=counts[1], published_hz=1.5, not_delivered=2),
     ]
-    health = Health('active', '', '/m.engine', 'obb', cameras, WELL, batches=6)
+    health = Health('active', '', '/m.engine', Obb(), cameras, WELL, batches=6)
     statuses = statuses_of(health)
     assert list(statuses) == ['detector', 'front', 'rear']
     level, message, values = statuses['detector']

@@ -10,7 +10,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.task import KeypointSpec, TaskSpec
+from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import count_candidates, decode
@@ -54,7 +54,7 @@ def run(name, values, change=None, class_filter=()):
         DECODERS[name],
         ('cat', 'dog'),
         has_manifest=True,
-        task=TaskSpec('pose', KeypointSpec(('a', 'b'), values)),
+        task=Pose(KeypointSpec(('a', 'b'), values)),
     )
     thresholds = Thresholds(class_ids=class_filter)
     letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')

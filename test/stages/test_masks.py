@@ -11,7 +11,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
@@ -36,7 +36,7 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
         DECODERS['end_to_end'],
         ('ship',),
         has_manifest=True,
-        task=TaskSpec('segment', mask_coefficients=len(prototypes)),
+        task=Segment(mask_coefficients=len(prototypes)),
     )
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]

@@ -11,7 +11,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
@@ -122,7 +122,7 @@ def run(name, rows, angles, scores, change=None):
         DECODERS[name],
         ('ship',),
         has_manifest=True,
-        task=TaskSpec('obb'),
+        task=Obb(),
     )
     letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
     (found,) = decode([output[None]], spec, [letterbox], [Thresholds()], max_detections=9)

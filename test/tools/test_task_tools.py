@@ -12,7 +12,7 @@ import trt_perception as tp
 from support.models.recorded_exports import recorded, written
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.drawing import draw_detections
-from trt_perception.model.task import COCO_KEYPOINTS
+from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.tools.detect_images import main as detect_images
 

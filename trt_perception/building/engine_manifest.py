@@ -66,9 +66,7 @@ def described(
 ) -> ModelFile:
     """Return a model with a manifest that says what was recognised, whatever its own says."""
     manifest = Manifest(
-        task=recognised.task.name,
-        keypoints=recognised.task.keypoints,
-        mask_coefficients=recognised.task.mask_coefficients or None,
+        task=recognised.task,
         onnx=identity(file),
         engine=None,
         inputs=inputs,

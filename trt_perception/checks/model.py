@@ -55,7 +55,7 @@ def check_model(
         yield Finding(_AREA, 'manifest', 'green', 'none next to it: the model is read instead')
     else:
         names = len(model.manifest.class_names)
-        kind = f'{model.manifest.task_spec}, {model.manifest.decoder.family}'
+        kind = f'{model.manifest.task}, {model.manifest.decoder.family}'
         found = f'{kind}, {names} classes; SHA-256 and size are its'
         yield Finding(_AREA, 'manifest', 'green', found)
         yield from _agreement(model.manifest.build)

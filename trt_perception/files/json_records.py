@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_typ
 from trt_perception.files.json_section import JsonSection
 
 __all__ = [
-    *('Reader', 'by_name', 'choice', 'items', 'json_content', 'optional', 'read_record', 'whole'),
+    *('Reader', 'by_name', 'choice', 'items', 'json_content', 'optional', 'read_fields'),
+    *('read_record', 'whole'),
 ]
 
 #: Takes the value of a key out of a section; ManifestError where it is missing or wrong.
@@ -28,10 +29,16 @@ _READERS: Final[Mapping[Any, Reader]] = {
     float: JsonSection.number,
     bool: JsonSection.boolean,
 }
-# The types of a dataclass's fields, which Python would make out of text each time.
-_hints: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(
-    functools.partial(get_type_hints, include_extras=True)
-)
+
+
+def _field_types(kind: Any) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields by name, without ``ClassVar`` attributes."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+# Python would make the types out of text each time.
+_hints: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(_field_types)
 
 
 def read_record(kind: type[Record], section: JsonSection) -> Record:
@@ -40,9 +47,18 @@ def read_record(kind: type[Record], section: JsonSection) -> Record:
     Raises:
         ManifestError: a key is missing, unknown or of the wrong type, or a value is out of range.
     """
-    values = {name: _reader(hint)(section, name) for name, hint in _hints(kind).items()}
+    record = read_fields(kind, section)
     section.finish()
-    return kind(**values)
+    return record
+
+
+def read_fields(kind: type[Record], section: JsonSection) -> Record:
+    """Read all fields of a dataclass. The section may have other keys, too.
+
+    Raises:
+        ManifestError: a key is missing or of the wrong type, or a value is out of range.
+    """
+    return kind(**{name: _reader(hint)(section, name) for name, hint in _hints(kind).items()})
 
 
 def _reader(hint: Any) -> Reader:

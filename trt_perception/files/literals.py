@@ -11,7 +11,7 @@ import re
 import warnings
 from typing import Any, Final
 
-__all__ = ['MAX_LENGTH', 'read_literal']
+__all__ = ['MAX_LENGTH', 'parse_literal', 'read_literal']
 
 #: As long as the names of 65536 classes are.
 MAX_LENGTH: Final = 1024 * 1024
@@ -46,6 +46,14 @@ def read_literal(text: str) -> Any:
     value = reader.value(_MOST_NESTED)
     reader.take('')
     return value
+
+
+def parse_literal(text: str) -> Any:
+    """Return the value of a Python literal, or None if the text is invalid or too long."""
+    try:
+        return read_literal(text)
+    except ValueError:
+        return None
 
 
 class _LiteralReader:

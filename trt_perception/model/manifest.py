@@ -18,12 +18,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import (
     by_name,
-    choice,
     json_content,
     optional,
     read_record,
@@ -34,7 +33,9 @@ from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault, 
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.decoder_spec import MASK_FAMILIES, DecoderSpec, families_of
 from trt_perception.model.preprocessing import Preprocessing, pixels_fault
-from trt_perception.model.task import TASKS, KeypointSpec, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.table import TASK_KEYS, TASKS, read_task, write_task
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
 
 _SCHEMA: Final = 2
 #: Keys that schema 1, of detectors of boxes alone, does not have.
-_SINCE_SCHEMA_2: Final = ('task', 'keypoints', 'mask_coefficients')
+_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
 MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -88,9 +89,7 @@ def _class_names_fault(names: Sequence[object]) -> Fault | None:
 class Manifest:
     """A whole manifest; ``build`` is None for a model that build_engine did not make."""
 
-    task: Annotated[str, optional(choice(*TASKS), missing='detect')] = 'detect'
-    keypoints: Annotated[KeypointSpec | None, optional(KeypointSpec.read)] = None
-    mask_coefficients: Annotated[int | None, optional(whole(1, 1024))] = None
+    task: Annotated[Task, read_task, write_task] = DETECT
     onnx: FileIdentity | None
     engine: FileIdentity | None
     inputs: tuple[TensorSpec, ...]
@@ -101,10 +100,10 @@ class Manifest:
     notes: Annotated[Mapping[str, str], optional(by_name(JsonSection.text), missing={})]
     build: BuildRecord | None = None
 
-    @property
-    def task_spec(self) -> TaskSpec:
-        """The task with what it needs."""
-        return TaskSpec(self.task, self.keypoints, self.mask_coefficients or 0)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of the JSON file, but for the schema."""
+        content = json_content(self)
+        return {**content.pop('task'), **content}
 
 
 def manifest_path(model: Path) -> Path:
@@ -114,7 +113,7 @@ def manifest_path(model: Path) -> Path:
 
 def manifest_text(manifest: Manifest) -> bytes:
     """Return the JSON file that parse_manifest reads as this manifest, with all keys."""
-    content = {'schema': _SCHEMA, **json_content(manifest)}
+    content = {'schema': _SCHEMA, **manifest.as_dict()}
     return (json.dumps(content, indent=2) + '\n').encode()
 
 
@@ -164,25 +163,16 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
 
 
 def _check_task(manifest: Manifest, origin: str) -> None:
-    """Hold what is said of the objects to the task, and the outputs' family to both."""
-    family = manifest.decoder.family
-    needed = {'pose': 'keypoints', 'segment': 'mask_coefficients'}
-    for task, key in needed.items():
-        given = getattr(manifest, key) is not None
-        has_own_masks = task == 'segment' and family in MASK_FAMILIES
-        if given != (manifest.task == task and not has_own_masks):
-            raise ManifestError(
-                origin,
-                f'task "{manifest.task}" {"with" if given else "without"} "{key}"',
-                expected=f'"{key}" with task "{task}", and only there'
-                f'{" (not with " + family + ")" if has_own_masks else ""}',
-            )
-    families = families_of(manifest.task)
-    if manifest.task != 'detect' and family not in families:
+    """Check that the manifest's keys of the task and the decoder's family fit the task."""
+    task, family = manifest.task, manifest.decoder.family
+    if fault := task.manifest_fault(family, has_own_outputs=family in MASK_FAMILIES):
+        raise ManifestError(origin, **fault)
+    families = families_of(task.name)
+    if task != DETECT and family not in families:
         raise ManifestError(
             f"{origin}: decoder: 'family'",
             f'"{family}"',
-            expected=f'one of {", ".join(families)} with task "{manifest.task}"',
+            expected=f'one of {", ".join(families)} with task "{task.name}"',
         )
 
 

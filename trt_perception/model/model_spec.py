@@ -30,7 +30,8 @@ from trt_perception.model.recognition.recognise import (
     overridden,
     recognise,
 )
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, TensorSpec, tensors_text
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
@@ -63,7 +64,7 @@ class ModelSpec:
     has_manifest: bool
     evidence: tuple[str, ...] = ()
     auxiliary_inputs: tuple[TensorSpec, ...] = ()
-    task: TaskSpec = DETECT
+    task: Task = DETECT
 
     @property
     def batch(self) -> int:
@@ -124,7 +125,7 @@ def resolve_model_spec(
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
     preprocessing = known.preprocessing
-    _check_resize(model.name, known.task, preprocessing)
+    known.task.check_preprocessing(model.name, preprocessing)
     resolved = _image_input(model.name, image, preprocessing, given.parameter_name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
@@ -153,16 +154,6 @@ def resolve_model_spec(
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
         known.task,
     )
-
-
-def _check_resize(name: str, task: TaskSpec, preprocessing: Preprocessing) -> None:
-    if task.is_oriented and preprocessing.resize == 'stretch':
-        raise EngineError(
-            name,
-            'oriented boxes with resize stretch',
-            expected='an image that keeps its aspect ratio: stretched boxes have other angles',
-            fix='set model.resize to letterbox, as it was trained',
-        )
 
 
 def _known(
@@ -242,7 +233,7 @@ def _image_input(
 def _check_outputs(
     name: str,
     decoder: DecoderSpec,
-    task: TaskSpec,
+    task: Task,
     outputs: tuple[TensorSpec, ...],
     classes: int,
     batch: int,

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.model.decoder_spec import DecoderSpec
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.pose import Pose
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, TensorSpec
 
 __all__ = ['Role', 'assign_outputs', 'layout', 'layout_text']
@@ -37,7 +39,7 @@ class Role:
     by_name: bool = False
 
 
-def layout(decoder: DecoderSpec, classes: int | None, task: TaskSpec = DETECT) -> tuple[Role, ...]:
+def layout(decoder: DecoderSpec, classes: int | None, task: Task = DETECT) -> tuple[Role, ...]:
     """Return the outputs that a decoder reads, in the order in which it takes them.
 
     Args:
@@ -46,14 +48,14 @@ def layout(decoder: DecoderSpec, classes: int | None, task: TaskSpec = DETECT) -
         task: what the outputs say of each object; a family that says nothing of the kind has no
             layout of it.
     """
-    if task.name != 'detect':
+    if task != DETECT:
         return _of_task(decoder, classes, task)
     fixed = _FIXED.get(decoder.family)
     return _LAYOUTS[decoder.family](decoder, classes) if fixed is None else fixed
 
 
 def layout_text(
-    decoder: DecoderSpec, classes: int | None, batch: int = 1, task: TaskSpec = DETECT
+    decoder: DecoderSpec, classes: int | None, batch: int = 1, task: Task = DETECT
 ) -> str:
     """Return the outputs for messages: ``output float32/float16 (1, 84, N)``."""
     return ', '.join(
@@ -68,7 +70,7 @@ def assign_outputs(
     outputs: tuple[TensorSpec, ...],
     classes: int | None,
     *,
-    task: TaskSpec = DETECT,
+    task: Task = DETECT,
     open_fits: bool = True,
 ) -> tuple[int, ...] | None:
     """Tell which output is what.
@@ -149,7 +151,7 @@ def _rows(classes: int | None, before: int) -> int | str:
     return before + classes
 
 
-def _of_task(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple[Role, ...]:
+def _of_task(decoder: DecoderSpec, classes: int | None, task: Task) -> tuple[Role, ...]:
     if not task.row_values or decoder.family == 'torchvision':
         return _own_outputs(decoder, classes, task)
     if decoder.family == 'dense':
@@ -158,21 +160,21 @@ def _of_task(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple
         rows = (Role('output', ('B', 'K', 6 + task.row_values)),)
     else:
         return ()
-    if not task.mask_coefficients:
+    if not task.prototypes:
         return rows
-    return (*rows, Role('prototypes', ('B', task.mask_coefficients, 'height', 'width')))
+    return (*rows, Role('prototypes', ('B', task.prototypes, 'height', 'width')))
 
 
-def _own_outputs(decoder: DecoderSpec, classes: int | None, task: TaskSpec) -> tuple[Role, ...]:
+def _own_outputs(decoder: DecoderSpec, classes: int | None, task: Task) -> tuple[Role, ...]:
     """Return the outputs of a family that has an output of its own for what the task says."""
     family = decoder.family
     boxes = layout(decoder, classes)
     if family == 'detr' and task.has_masks:
         masks = Role('masks', ('B', 'Q', 'height', 'width'), tensor_names=('masks', 'pred_masks'))
         return (*boxes, masks)
-    if family == 'torchvision' and task.has_masks and not task.mask_coefficients:
+    if family == 'torchvision' and task.has_masks and not task.prototypes:
         return (*boxes, Role('masks', ('M', 1, 'height', 'width'), tensor_names=('masks',)))
-    if family == 'torchvision' and task.keypoints is not None and task.keypoints.values == 3:
+    if family == 'torchvision' and isinstance(task, Pose) and task.keypoints.values == 3:
         count = len(task.keypoints.names)
         names = 'keypoint_scores', 'keypoints_scores'
         return (

@@ -23,6 +23,7 @@ from trt_perception.model.class_filter import filtered_ids
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.row import (
     Parameter,
@@ -46,7 +47,7 @@ OF_NODE: Final = frozenset(
     }
 )
 # What a manifest says and no parameter.
-_OF_MANIFEST: Final = ('task', 'keypoints', 'mask_coefficients')
+_OF_MANIFEST: Final = ('task', *TASK_KEYS)
 # A timer's period, in whole nanoseconds, has 64 bits.
 _LOWEST_RATE_HZ: Final = 0.01
 _HIGHEST_RATE_HZ: Final = 1000.0

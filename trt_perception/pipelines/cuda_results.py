@@ -15,22 +15,17 @@ import numpy.typing as npt
 from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, clear_async, copy_async
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.tasks.segment import mask_geometry
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
-from trt_perception.stages.selection import (
-    centred,
-    check_scores,
-    keypoints_in_source,
-    mask_geometry,
-    masks_of,
-    oriented_in_source,
-)
+from trt_perception.stages.selection import check_scores, detections_of
 
 __all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
 
@@ -178,27 +173,18 @@ class KernelDecoded:
         self, rows: npt.NDArray[Any], spec: ModelSpec, place: int, letterbox: Letterbox
     ) -> Detections:
         """Return the detections of one frame, in memory of their own."""
-        task, xyxy, oriented = spec.task, rows['xyxy'].copy(), None
-        keypoints = masks = None
-        if task.is_oriented:
-            turned = centred(xyxy, rows['carried'][:, 0])
-            xyxy, oriented = oriented_in_source(turned, letterbox)
-            inside = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-            rows, xyxy, oriented = rows[inside], xyxy[inside], oriented[inside]
-        elif task.keypoints is not None:
-            keypoints = keypoints_in_source(rows['carried'], task.keypoints, letterbox)
-        elif self._host_prototypes is not None:
+        task, xyxy = spec.task, rows['xyxy'].copy()
+        scores, class_ids = rows['score'].copy(), rows['class_id'].copy()
+        carried = rows['carried'] if task.row_values else None
+        if task.is_oriented:  # in network pixels still
+            boxes = task.boxes(xyxy, carried)
+            return detections_of(task, Candidates(boxes, scores, class_ids, carried), letterbox)
+        prototypes = None
+        if self._host_prototypes is not None:
             prototypes = array_of(self._host_prototypes.array, self._prototypes)[place]
-            masks = masks_of(xyxy, rows['carried'].copy(), prototypes, letterbox, is_own=False)
-        return Detections(
-            xyxy,
-            rows['score'].copy(),
-            rows['class_id'].copy(),
-            keypoints,
-            oriented,
-            masks,
-            self._numbered.get(place),
-        )
+        attributes = task.attributes(xyxy, carried, prototypes, letterbox)
+        numbered = self._numbered.get(place)
+        return Detections(xyxy, scores, class_ids, numbered=numbered, **attributes)
 
     def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return what the filter kernel counted."""

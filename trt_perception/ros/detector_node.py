@@ -157,9 +157,7 @@ class DetectorNode(LifecycleNode):
             self._cameras.append(camera)
         self._health.show([camera.health for camera in self._cameras])
         spec = first.spec
-        self._health.engine, self._health.task = engine, spec.task.name
-        keypoints = spec.task.keypoints
-        self._health.keypoints = keypoints.names if keypoints is not None else ()
+        self._health.engine, self._health.task = engine, spec.task
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
@@ -338,7 +336,7 @@ class DetectorNode(LifecycleNode):
 
     def _release(self) -> bool:
         """Undo activate and configure; return whether all went well. May be called again."""
-        self._health.engine, self._health.task, self._health.keypoints = None, '', ()
+        self._health.engine = self._health.task = None
         stopped = self._stop()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []

@@ -10,6 +10,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.time import Time
 
 from trt_perception.files.plain_text import plain
+from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
@@ -56,23 +57,21 @@ class Health:
         state: label of the lifecycle state.
         error: what went wrong last, empty where nothing did.
         engine: path of the model, empty before it is configured.
-        task: of the model, empty before it is configured.
+        task: of the model, None before it is configured.
         cameras: one without a name, or several with one each.
         finding: of the node, where there are several cameras; None while inactive.
         gpus: what each GPU has done, by its number; empty where there is only one.
         batches: how many the pipelines have run.
-        keypoints: their names, in the order of what is published; empty where there are none.
     """
 
     state: str
     error: str = ''
     engine: str = ''
-    task: str = ''
+    task: Task | None = None
     cameras: Sequence[CameraFacts] = (CameraFacts(),)
     finding: Problem | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
     batches: int = 0
-    keypoints: Sequence[str] = ()
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
@@ -131,8 +130,7 @@ def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> Diagn
     values = {
         'state': health.state,
         'engine': health.engine,
-        'task': health.task,
-        **({'keypoints': ', '.join(health.keypoints)} if health.keypoints else {}),
+        **_task(health.task),
         'image reliability': camera.reliability,
         **_counts(camera),
         **_stages(camera.statistics),
@@ -154,8 +152,7 @@ def _together(name: str, health: Health) -> DiagnosticStatus:
     values = {
         'state': health.state,
         'engine': health.engine,
-        'task': health.task,
-        **({'keypoints': ', '.join(health.keypoints)} if health.keypoints else {}),
+        **_task(health.task),
         'cameras': ', '.join(camera.name for camera in cameras),
         **_counts(all_of_them),
         'batches': str(health.batches),
@@ -193,6 +190,10 @@ def _of_gpu(
         p50_ms, p99_ms = statistics.compute.p50_ms, statistics.compute.p99_ms
         values['compute p50 / p99 (ms)'] = f'{p50_ms:.3f} / {p99_ms:.3f}'
     return _status(f'{name}: GPU {number}', health, None, values)
+
+
+def _task(task: Task | None) -> dict[str, str]:
+    return {'task': ''} if task is None else {'task': task.name, **task.facts()}
 
 
 def _counts(camera: CameraFacts) -> dict[str, str]:

@@ -13,6 +13,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
 
+from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
@@ -47,7 +48,7 @@ class NodeHealth:
     Attributes:
         error: what went wrong last, empty where nothing did.
         engine: the model's file, None before it is configured.
-        task: of the model, empty before it is configured.
+        task: of the model, None before it is configured.
     """
 
     def __init__(
@@ -58,8 +59,7 @@ class NodeHealth:
         self._died = died
         self.error = ''
         self.engine: FileWatch | None = None
-        self.task = ''
-        self.keypoints: tuple[str, ...] = ()
+        self.task: Task | None = None
         self._soon = node.create_guard_condition(self.publish)
         # Made by the first configure and kept, so that a failed one is heard of.
         self._publisher: Publisher | None = None
@@ -173,7 +173,6 @@ class NodeHealth:
             error=self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
-            keypoints=self.keypoints,
             cameras=self._facts(),
         )
         pipelines = self._settled

@@ -15,7 +15,8 @@ from trt_perception.model.candidates import Candidates, corners, places
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs, layout
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.pose import Pose
+from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decoders.dense import dense_candidates
 from trt_perception.stages.decoders.final_boxes import (
@@ -45,7 +46,7 @@ class _Image:
     decoder: DecoderSpec
     network_wh: tuple[int, int]
     thresholds: Thresholds
-    task: TaskSpec
+    task: Task
 
 
 # A network may say anything; what is no box leaves in a step of its own, not with a warning.
@@ -144,11 +145,11 @@ def _mask_values(family: str, arrays: Sequence[Array]) -> Array:
     return arrays[-1]
 
 
-def _torchvision(arrays: Sequence[Array], task: TaskSpec) -> Candidates:
+def _torchvision(arrays: Sequence[Array], task: Task) -> Candidates:
     carried = None
     if task.has_masks:
         carried = places(len(arrays[0]))
-    elif task.keypoints is not None:
+    elif isinstance(task, Pose):
         carried = arrays[3].reshape(len(arrays[3]), -1)
     return final_candidates(arrays[0], arrays[2], arrays[1], carried=carried)
 

@@ -13,7 +13,7 @@ from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.task import Task
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeader
@@ -75,7 +75,7 @@ class FrameKernels:
         self.header = FrameHeader(len(spec.class_names))
         in_cells = decoder.family == 'yolox_raw'  # a row for each, objectness before the classes
         self.decodes = in_cells or decoder.family == 'dense'
-        self.numbers_masks = self.decodes and task.mask_coefficients > 0
+        self.numbers_masks = self.decodes and task.prototypes > 0
         carried = ('carried', '<f4', (task.row_values,))
         self.result_row = np.dtype([*RESULT_ROW.descr, carried]) if task.row_values else RESULT_ROW
         transposed = in_cells or decoder.transposed
@@ -120,7 +120,7 @@ class FrameKernels:
         source = _source(constants, sources)
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
 
-    def _scratch_bytes(self, max_candidates: int, max_detections: int, task: TaskSpec) -> int:
+    def _scratch_bytes(self, max_candidates: int, max_detections: int, task: Task) -> int:
         """Return at least what struct Scratch takes.
 
         Counts, 64-bit keys, 16-bit classes, boxes, overlap bits; spreads of oriented boxes; rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.images.detections import Detections, MaskGeometry, Masks, oriented_corners
+from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.candidates import Candidates, places
-from trt_perception.model.task import DETECT, KeypointSpec, TaskSpec
+from trt_perception.model.candidates import Candidates
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.nms import (
     best_candidates,
@@ -21,10 +21,7 @@ from trt_perception.stages.nms import (
     oriented_non_maximum_suppression,
 )
 
-__all__ = [
-    *('Limits', 'centred', 'check_scores', 'check_unit', 'keypoints_in_source'),
-    *('mask_geometry', 'masks_of', 'oriented_in_source', 'passing', 'select'),
-]
+__all__ = ['Limits', 'check_scores', 'check_unit', 'detections_of', 'passing', 'select']
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
@@ -72,7 +69,7 @@ def select(
     classes: int,
     suppress: bool,
     labels: str = '',
-    task: TaskSpec = DETECT,
+    task: Task = DETECT,
 ) -> Detections:
     """Turn candidates into detections.
 
@@ -99,27 +96,40 @@ def select(
     ids = candidates.class_ids[chosen].astype(np.int32)
     _check(ids, scores, classes, labels)
     carried = None if candidates.carried is None else candidates.carried[chosen]
-    boxes = xyxy
-    if task.is_oriented:
-        assert carried is not None
-        boxes = centred(xyxy, carried[:, 0])
+    boxes = task.boxes(xyxy, carried)
     kept = _best(boxes, scores, ids, limits, thresholds.iou_threshold if suppress else None)
-    source, oriented = letterbox.to_source(xyxy[kept]), None
-    if task.is_oriented:
-        source, oriented = oriented_in_source(boxes[kept], letterbox)
-    inside = (source[:, 2] > source[:, 0]) & (source[:, 3] > source[:, 1])
-    source, kept = source[inside], kept[inside]
-    keypoints = masks = None
-    if task.keypoints is not None:
-        assert carried is not None
-        keypoints = keypoints_in_source(carried[kept], task.keypoints, letterbox)
-    if task.has_masks:
-        assert carried is not None
-        assert candidates.prototypes is not None
-        parts = carried[kept], candidates.prototypes
-        masks = masks_of(source, *parts, letterbox, is_own=not task.mask_coefficients)
-    turned = None if oriented is None else oriented[inside]
-    return Detections(source, scores[kept], ids[kept], keypoints, turned, masks)
+    return detections_of(
+        task,
+        Candidates(
+            boxes[kept],
+            scores[kept],
+            ids[kept],
+            None if carried is None else carried[kept],
+            candidates.prototypes,
+        ),
+        letterbox,
+    )
+
+
+def detections_of(task: Task, found: Candidates, letterbox: Letterbox) -> Detections:
+    """Return detections in source pixels. Boxes of which nothing is in the image are left out.
+
+    Args:
+        task: of the model.
+        found: the boxes that are left, with ``xyxy`` as ``task.boxes`` returns it.
+        letterbox: geometry of the frame.
+    """
+    xyxy, fields = task.boxes_in_source(found.xyxy, letterbox)
+    inside = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    xyxy = xyxy[inside]
+    carried = None if found.carried is None else found.carried[inside]
+    return Detections(
+        xyxy,
+        found.scores[inside],
+        found.class_ids[inside].astype(np.int32, copy=False),
+        **{name: values[inside] for name, values in fields.items()},
+        **task.attributes(xyxy, carried, found.prototypes, letterbox),
+    )
 
 
 def _best(
@@ -164,128 +174,6 @@ def _check_classes(ids: npt.NDArray[np.int32], classes: int, labels: str) -> Non
             expected=f'classes 0 to {classes - 1}, for {classes} class names',
             fix=f'correct model.class_names, or the manifest, and model.decoder{labels}',
         )
-
-
-def masks_of(
-    xyxy: Floats,
-    coefficients: Floats,
-    prototypes: npt.NDArray[np.floating],
-    letterbox: Letterbox,
-    *,
-    is_own: bool,
-) -> Masks:
-    """Return what masks are made of, in memory of their own: outputs are written again.
-
-    Args:
-        xyxy: float32 (n, 4), in source pixels.
-        coefficients: float32 (n, m), or the places of masks of their own.
-        prototypes: float (m, rows, columns), or the logits of masks.
-        letterbox: geometry of the frame.
-        is_own: each object has a mask of its own.
-
-    Raises:
-        EngineError: there are objects, and masks have no pixels.
-    """
-    if len(xyxy) and not prototypes[:1].size:
-        raise EngineError(
-            "the model's output",
-            f'masks or prototypes of {prototypes.shape[2]} x {prototypes.shape[1]} pixels',
-            expected='1 x 1 or more',
-            fix='export it again, with fixed shapes',
-        )
-    if is_own:  # only those that are left
-        prototypes = prototypes[coefficients[:, 0].astype(np.int64)]
-        coefficients = places(len(xyxy))
-    return Masks(
-        xyxy,
-        coefficients,
-        np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32),
-        mask_geometry(letterbox, prototypes.shape[1:]),
-        is_own,
-    )
-
-
-def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
-    """Return where an image lies in prototypes of (rows, columns)."""
-    rows, columns = shape
-    share = columns / letterbox.network_wh[0], rows / letterbox.network_wh[1]
-    scale = [
-        part * resized / side
-        for part, resized, side in zip(
-            share, letterbox.resized_wh, letterbox.source_wh, strict=True
-        )
-    ]
-    return MaskGeometry(
-        letterbox.source_wh,
-        (scale[0], scale[1]),
-        (share[0] * letterbox.pad_left, share[1] * letterbox.pad_top),
-        _parts(letterbox, columns),
-    )
-
-
-def _parts(letterbox: Letterbox, columns: int) -> int:
-    """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
-    stride = max(1, letterbox.network_wh[0] // max(1, columns))
-    sides = [
-        side - resized
-        for side, resized in zip(letterbox.network_wh, letterbox.resized_wh, strict=True)
-    ]
-    either = sides[0] | sides[1]
-    return max(1, stride // math.gcd(stride, either | either // 2))
-
-
-def centred(xyxy: Floats, angles: Floats) -> Floats:
-    """Return centre x, centre y, width, height and angle: float32 (n, 5)."""
-    center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
-    return np.concatenate([center, size, angles[:, None]], axis=1)
-
-
-def oriented_in_source(oriented: Floats, letterbox: Letterbox) -> tuple[Floats, Floats]:
-    """Return oriented boxes in source pixels, where only the centre is clipped to the image.
-
-    Both axes of a letterbox have nearly the same ratio, so the size is scaled along the box's own
-    axes. Angles half a turn apart are the same box: they become -π/2 to π/2.
-
-    Args:
-        oriented: float32 (n, 5), in network pixels.
-        letterbox: geometry of the frame.
-
-    Returns:
-        float32 (n, 4), the upright boxes around them, clipped, which may be empty; float32 (n, 5).
-    """
-    center = letterbox.points_to_source(oriented[:, :2])
-    turns = np.floor(oriented[:, 4] / np.float32(np.pi) + np.float32(0.5))
-    # Of very many turns not even the quarter is left in float32.
-    quarter = np.float32(np.pi / 2)
-    angles = (oriented[:, 4] - turns * np.float32(np.pi)).clip(-quarter, quarter)
-    size = oriented[:, 2:4] * letterbox.ratio
-    turned = np.concatenate([center, size, angles[:, None]], axis=1)
-    corners = oriented_corners(turned)
-    limit = np.array(letterbox.source_wh, np.float32)
-    sides = [corners.min(axis=1), corners.max(axis=1)]
-    upright = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
-    # A size may leave what float32 holds.
-    upright[~(np.isfinite(size) & (size > 0)).all(axis=1)] = 0
-    return upright, turned
-
-
-def keypoints_in_source(carried: Floats, keypoints: KeypointSpec, letterbox: Letterbox) -> Floats:
-    """Return x, y and score of each keypoint in source pixels, clipped to the image.
-
-    Args:
-        carried: float32 (n, v), as the rows hold them.
-        keypoints: what they are.
-        letterbox: geometry of the frame.
-
-    Returns:
-        float32 (n, k, 3).
-    """
-    count = len(keypoints.names)
-    found = np.ones((len(carried), count, 3), np.float32)
-    found[:, :, : keypoints.values] = carried.reshape(-1, count, keypoints.values)
-    found[:, :, :2] = letterbox.points_to_source(found[:, :, :2])
-    found[:, :, 2] = found[:, :, 2].clip(0, 1)
-    return found
 
 
 def check_scores(scores: Floats) -> None:

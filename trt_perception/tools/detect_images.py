@@ -83,18 +83,14 @@ class _DetectionRun:
         for name, bgr, found in self._detect(named):
             if name in self.plan.targets:
                 target = self.plan.targets[name]
-                write_image(target, bgr, found, spec.class_names, spec.task.skeleton)
+                write_image(target, bgr, found, spec.class_names, spec.task)
 
     def video(self, name: str, video: Video) -> None:
         """Run the model over the frames of a video."""
         before = len(self.results)
         target = self.plan.targets.get(name)
         spec = self.pipeline.spec
-        opened = (
-            VideoOutput(target, video.fps, spec.class_names, spec.task.skeleton)
-            if target
-            else None
-        )
+        opened = VideoOutput(target, video.fps, spec.class_names, spec.task) if target else None
         frames = (bgr for _, bgr in ImageSource(str(video.path)))
         named = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(frames))
         with opened or contextlib.nullcontext():

@@ -19,8 +19,8 @@ from trt_perception.evaluation.coco.annotations import coco_rows
 from trt_perception.evaluation.coco.run_lengths import counts_of, with_run_lengths
 from trt_perception.files.atomic_files import make_folder, write_together
 from trt_perception.images.detections import Detections
-from trt_perception.images.drawing import draw_detections
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 
 __all__ = ['Results', 'VideoOutput', 'write_image']
 
@@ -40,7 +40,7 @@ class Results:
     """
 
     def __init__(
-        self, class_names: Sequence[str], info: dict[str, Any], task: TaskSpec = DETECT
+        self, class_names: Sequence[str], info: dict[str, Any], task: Task = DETECT
     ) -> None:
         self._names = class_names
         self._task = task
@@ -77,7 +77,7 @@ class Results:
             'info': self._info,
             'images': self._images,
             'categories': [
-                {'id': id_, 'name': name, **self._of_category()}
+                {'id': id_, 'name': name, **self._task.coco_category()}
                 for id_, name in enumerate(self._names, 1)
             ],
             'annotations': self._rows,
@@ -91,14 +91,6 @@ class Results:
         return [
             {key: value for key, value in row.items() if key not in left_out} for row in self._rows
         ]
-
-    def _of_category(self) -> dict[str, Any]:
-        """Return what COCO says of the keypoints; its skeleton counts from 1."""
-        keypoints = self._task.keypoints
-        if keypoints is None:
-            return {}
-        skeleton = [[first + 1, second + 1] for first, second in keypoints.skeleton]
-        return {'keypoints': list(keypoints.names), 'skeleton': skeleton}
 
     def summary(self) -> dict[str, Any]:
         """Return counts; classes by how often they were found."""
@@ -115,7 +107,7 @@ def write_image(
     bgr: _Image,
     found: Detections,
     class_names: Sequence[str],
-    skeleton: Sequence[tuple[int, int]] = (),
+    task: Task = DETECT,
 ) -> None:
     """Draw detections and write the image whole or not at all.
 
@@ -124,13 +116,13 @@ def write_image(
         bgr: uint8 (height, width, 3), BGR; it is drawn on.
         found: in its pixels.
         class_names: of the model.
-        skeleton: pairs of keypoints to join.
+        task: of the model; it draws.
 
     Raises:
         ConfigError: its folder cannot be made.
         WriteError: it cannot be written.
     """
-    draw_detections(bgr, found, class_names, skeleton)
+    task.draw(bgr, found, class_names)
     suffix = path.suffix.lower()
     options = [] if suffix == '.png' else _JPEG_QUALITY
     content = cv2.imencode(suffix, bgr, options)[1].tobytes()
@@ -145,7 +137,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         path: ends in .mp4; its folder is made.
         fps: frames a second.
         class_names: of the model.
-        skeleton: pairs of keypoints to join.
+        task: of the model; it draws.
     """
 
     def __init__(
@@ -153,12 +145,12 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         path: Path,
         fps: float,
         class_names: Sequence[str],
-        skeleton: Sequence[tuple[int, int]] = (),
+        task: Task = DETECT,
     ) -> None:
         self._path = path
         self._fps = fps
         self._names = class_names
-        self._skeleton = skeleton
+        self._task = task
         self._temporary = _temporary(path)
         self._writer: Any = None
         self._size = (0, 0)
@@ -179,7 +171,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
                 f'{size[0]}x{size[1]}',
                 expected=f'all frames to measure {self._size[0]}x{self._size[1]} pixels',
             )
-        draw_detections(bgr, found, self._names, self._skeleton)
+        self._task.draw(bgr, found, self._names)
         self._writer.write(bgr)
         self._written += 1
 

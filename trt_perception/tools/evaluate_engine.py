@@ -31,7 +31,7 @@ from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import listed, plain
 from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
-from trt_perception.model.task import DETECT
+from trt_perception.model.tasks.detect import DETECT
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline

@@ -9,7 +9,7 @@ import pytest
 from trt_perception.building.steps import agreement_gate
 from trt_perception.building.steps.agreement_gate import compare_until_sure
 from trt_perception.images.detections import Detections
-from trt_perception.model.task import DETECT
+from trt_perception.model.tasks.detect import DETECT
 
 
 class Counting:

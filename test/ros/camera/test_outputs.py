@@ -11,7 +11,7 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.segment import Segment
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera import outputs as outputs_module
 from trt_perception.ros.camera.outputs import DetectorOutputs
@@ -100,7 +100,7 @@ def test_detections_that_are_refused_are_those_of_one_image(client, outputs, mon
 
 @pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
 def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, capfd, error):
-    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), TaskSpec('segment'))
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
     client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
@@ -132,7 +132,7 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
 
 def test_masks_that_were_not_made_are_not_published(client, node):
     """A GPU makes them of frames that came while somebody looked."""
-    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), TaskSpec('segment'))
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
     assert not outputs.masks_wanted()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')

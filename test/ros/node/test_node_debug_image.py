@@ -14,6 +14,7 @@ from std_msgs.msg import Header
 from support.models.tiny_model import CLASS_NAMES
 from support.nodes.graph import Detector, counts_of, picture_of
 from support.programs import DEADLINE_S
+from trt_perception.images import drawing
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import DetectorConfig
@@ -154,14 +155,14 @@ def watched(client, node):
 @pytest.fixture
 def held(monkeypatch):
     """Hold the next drawing until it is released; it begins when the first event is set."""
-    begun, release, draw = threading.Event(), threading.Event(), debug_image.draw_detections
+    begun, release, draw = threading.Event(), threading.Event(), drawing.draw_detections
 
     def wait(*arguments):
         begun.set()
         assert release.wait(DEADLINE_S), 'the drawing was never released'
         draw(*arguments)
 
-    monkeypatch.setattr(debug_image, 'draw_detections', wait)
+    monkeypatch.setattr(drawing, 'draw_detections', wait)
     yield begun, release
     release.set()
 
@@ -256,17 +257,17 @@ def test_what_goes_wrong_while_drawing_is_logged_and_ends_nothing(
     client, watched, monkeypatch, capfd
 ):
     debug, messages = watched
-    draw, failures = debug_image.draw_detections, []
+    draw, failures = drawing.draw_detections, []
     errors = itertools.cycle([MemoryError(), ValueError('bad'), KeyError(7)])
 
     def fail(*arguments):
         failures.append(1)
         raise next(errors)
 
-    monkeypatch.setattr(debug_image, 'draw_detections', fail)
+    monkeypatch.setattr(drawing, 'draw_detections', fail)
     begun = time.monotonic()
     client.spin_until(lambda: offer(debug) and len(failures) >= 6, 'six failures')
-    monkeypatch.setattr(debug_image, 'draw_detections', draw)
+    monkeypatch.setattr(drawing, 'draw_detections', draw)
     client.spin_until(
         lambda: offer(debug, 'after') and [m for m in messages if m.header.frame_id == 'after'],
         'a debug image after the failures',

@@ -7,7 +7,10 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.task import KeypointSpec, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.obb import Obb
+from trt_perception.model.tasks.pose import KeypointSpec, Pose
+from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda_results import KernelDecoded
@@ -17,11 +20,11 @@ from trt_perception.stages.frame_header import batch_content
 #: Of masks.
 COEFFICIENTS, STRIDE = 32, 4
 TASKS = {
-    'detect': TaskSpec(),
-    'pose of 17': TaskSpec('pose', KeypointSpec(tuple(map(str, range(17))), 3)),
-    'pose of 1': TaskSpec('pose', KeypointSpec(('tip',), 2)),
-    'obb': TaskSpec('obb'),
-    'segment': TaskSpec('segment', mask_coefficients=COEFFICIENTS),
+    'detect': DETECT,
+    'pose of 17': Pose(KeypointSpec(tuple(map(str, range(17))), 3)),
+    'pose of 1': Pose(KeypointSpec(('tip',), 2)),
+    'obb': Obb(),
+    'segment': Segment(mask_coefficients=COEFFICIENTS),
 }
 
 
@@ -66,7 +69,7 @@ def random_outputs(rng, spec, passing, special=True):
             image[-1] = rng.uniform(-4, 4, anchors)
         elif task.row_values:
             image[4 + classes :] = rng.normal(0, 1, (task.row_values, anchors))
-            if task.keypoints is not None:
+            if task.keypoint_names:
                 image[4 + classes :] *= width
         if special and len(chosen) > 100:
             image[4, chosen[:20]] = 0.9  # ties

@@ -10,13 +10,15 @@ from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.images.detections import MaskGeometry, Masks
-from trt_perception.model.task import KeypointSpec, TaskSpec
+from trt_perception.model.tasks.obb import Obb
+from trt_perception.model.tasks.pose import KeypointSpec, Pose
+from trt_perception.model.tasks.segment import Segment
 
 WIDTH, HEIGHT = SIZE_WH
 BOX = (100, 100, 100, 60)
-SEGMENT = TaskSpec('segment', mask_coefficients=1)
-OBB = TaskSpec('obb')
-FOUR = TaskSpec('pose', KeypointSpec(('a', 'b', 'c', 'd'), 3))
+SEGMENT = Segment(mask_coefficients=1)
+OBB = Obb()
+FOUR = Pose(KeypointSpec(('a', 'b', 'c', 'd'), 3))
 SQUARE = [[100, 100, 200, 100, 200, 160, 100, 160]]
 
 

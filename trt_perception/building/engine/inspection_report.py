@@ -12,7 +12,6 @@ from typing import Any, Final
 from trt_perception.building.engine.inspector import EngineFacts, LayerTime
 from trt_perception.building.engine.layers import layer_precisions
 from trt_perception.errors import EngineError
-from trt_perception.files.json_records import json_content
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
@@ -102,7 +101,7 @@ def plan_targets(content: bytes, header: PlanHeader) -> tuple[str, ...]:
 
 
 def _manifest_dict(manifest: Manifest) -> dict[str, Any]:
-    content = json_content(manifest)
+    content = manifest.as_dict()
     return {key: content[key] for key in content if key not in ('engine', 'inputs', 'outputs')}
 
 
@@ -151,7 +150,7 @@ def _manifest_text(manifest: Manifest | None) -> str:
             f'{image.color_order}, scale {image.scale:.6g}, mean {list(image.mean)}, std '
             f'{list(image.std)}',
         ),
-        ('task', str(manifest.task_spec)),
+        ('task', str(manifest.task)),
         ('decoder', manifest.decoder.family),
         ('classes', f'{len(names)}: {", ".join(names[:8])}{" …" if len(names) > 8 else ""}'),
     ]

@@ -13,7 +13,8 @@ from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.model.build_record import AccuracyRecord
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['check_labels', 'measure_accuracy']
@@ -25,7 +26,7 @@ def check_labels(
     images: Sequence[Path],
     annotations: Path | None,
     class_names: Sequence[str],
-    task: TaskSpec = DETECT,
+    task: Task = DETECT,
 ) -> None:
     """Look whether images, labels, classes and task belong together, before anything takes long.
 

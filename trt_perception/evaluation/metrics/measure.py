@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.model.task import TaskSpec
+from trt_perception.model.tasks.task import Task
 
 __all__ = ['BOXES', 'OKS_SIGMA', 'Measure', 'common_measure', 'measure_of']
 
@@ -48,7 +48,7 @@ class Measure:
 BOXES: Final = Measure()
 
 
-def measure_of(task: TaskSpec, sigmas: Sequence[float] = ()) -> Measure:
+def measure_of(task: Task, sigmas: Sequence[float] = ()) -> Measure:
     """Return what tells how good a model is.
 
     Args:
@@ -59,11 +59,11 @@ def measure_of(task: TaskSpec, sigmas: Sequence[float] = ()) -> Measure:
     Raises:
         ConfigError: the model has no keypoints or another number, or one is out of range.
     """
-    if task.keypoints is None:
+    names = task.keypoint_names
+    if not names:
         if sigmas:
             raise ConfigError('--oks-sigma', 'the model has no keypoints', fix='leave it out')
         return Measure(_KINDS[task.name])
-    names = task.keypoints.names
     if not sigmas:
         sigmas = _COCO_SIGMAS if len(names) == len(_COCO_SIGMAS) else (OKS_SIGMA,)
     if len(sigmas) == 1:
@@ -79,7 +79,7 @@ def measure_of(task: TaskSpec, sigmas: Sequence[float] = ()) -> Measure:
     return Measure(_KINDS[task.name], names, tuple(sigmas))
 
 
-def common_measure(tasks: Mapping[str, TaskSpec], sigmas: Sequence[float] = ()) -> Measure:
+def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> Measure:
     """Return what tells how good several models are.
 
     Args:
@@ -92,7 +92,7 @@ def common_measure(tasks: Mapping[str, TaskSpec], sigmas: Sequence[float] = ()) 
     (first, task), *others = tasks.items()
     measure = measure_of(task, sigmas)
     for name, other in others:
-        if measure_of(other, sigmas if other.keypoints else ()) != measure:
+        if measure_of(other, sigmas if other.keypoint_names else ()) != measure:
             raise ConfigError(
                 f'{name} and {first}',
                 f'the tasks {other} and {task}',

@@ -14,20 +14,14 @@ from typing import Any, Final
 
 from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
-from trt_perception.files.literals import read_literal
-from trt_perception.files.plain_text import name_fault, names_fault, shown
+from trt_perception.files.literals import parse_literal
+from trt_perception.files.plain_text import name_fault, names_fault
 from trt_perception.model.preprocessing import number_fault, size_fault
-from trt_perception.model.task import (
-    COCO_KEYPOINTS,
-    DETECT,
-    MAX_KEYPOINTS,
-    TASKS,
-    KeypointSpec,
-    TaskSpec,
-    keypoint_names_fault,
-)
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.table import TASKS
+from trt_perception.model.tasks.task import Task
 
-__all__ = ['ExporterInfo', 'parse_literal', 'read_exporter_info']
+__all__ = ['ExporterInfo', 'read_exporter_info']
 
 # PIL's numbers for resize filters. Hugging Face transformers use the same numbers.
 _BILINEAR: Final = 2
@@ -87,7 +81,7 @@ class ExporterInfo:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     exporter: str = ''
     decoder_candidates: tuple[tuple[str, ...], ...] = ()
-    task: TaskSpec = DETECT
+    task: Task = DETECT
     filter_problem: str = ''
     evidence: tuple[str, ...] = ()
 
@@ -113,14 +107,6 @@ def read_exporter_info(
     if 'names' in metadata:
         return _read_ultralytics_metadata(model_name, metadata)
     return _read_huggingface_config(config) if config else ExporterInfo()
-
-
-def parse_literal(text: str) -> Any:
-    """Return the value of a Python literal, or None if the text is invalid or too long."""
-    try:
-        return read_literal(text)
-    except ValueError:
-        return None
 
 
 def _read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> ExporterInfo:
@@ -152,62 +138,16 @@ def _read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> 
         exporter, candidates = 'ultralytics', _ultralytics_decoder_candidates(metadata)
     else:
         exporter, candidates = 'yolov5', (('dense_objectness_transposed',),)
-    task = TaskSpec(task_name) if task_name in ('obb', 'segment') else DETECT
-    if task_name == 'pose':
-        keypoints = _read_keypoints(model_name, metadata, class_names, evidence)
-        task = TaskSpec('pose', keypoints)
+    kind = TASKS.get(task_name, type(DETECT))
+    task, sentences = kind.of_ultralytics(model_name, metadata, class_names)
     return ExporterInfo(
         class_names=class_names,
         input_size=input_size,
         exporter=exporter,
         decoder_candidates=candidates,
         task=task,
-        evidence=tuple(evidence),
+        evidence=(*evidence, *sentences),
     )
-
-
-def _read_keypoints(
-    model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...], evidence: list[str]
-) -> KeypointSpec:
-    """Return the keypoints of a pose model, and append the findings to `evidence`.
-
-    Raises:
-        EngineError: the metadata lack a valid `kpt_shape`.
-    """
-    shape_text = metadata.get('kpt_shape', '')
-    shape = parse_literal(shape_text)
-    is_valid = (
-        isinstance(shape, list | tuple)
-        and len(shape) == 2
-        and all(type(number) is int for number in shape)
-        and 1 <= shape[0] <= MAX_KEYPOINTS
-        and shape[1] in (2, 3)
-    )
-    if not is_valid:
-        raise EngineError(
-            model_name,
-            f'"kpt_shape" {shown(shape_text)} in the metadata, with task \'pose\'',
-            expected=f'[K, 2] or [K, 3] for 1 to {MAX_KEYPOINTS} keypoints',
-            fix='export the model again, or write a manifest (docs/manifest.md)',
-        )
-    count, values_per_keypoint = shape
-    names = tuple(str(index) for index in range(count))
-    source = 'keypoints are named by index'
-    names_by_class = parse_literal(metadata.get('kpt_names', ''))
-    lists = list(names_by_class.values()) if isinstance(names_by_class, Mapping) else []
-    # If the classes have different names, no single list is right for all classes.
-    all_equal = bool(lists) and all(names_of_class == lists[0] for names_of_class in lists)
-    if all_equal and isinstance(lists[0], list | tuple):
-        given_names = tuple(lists[0])
-        if len(given_names) == count and not keypoint_names_fault(given_names):
-            names, source = given_names, 'metadata "kpt_names"'
-    coco_names = COCO_KEYPOINTS.names
-    skeleton: tuple[tuple[int, int], ...] = ()
-    if count == len(coco_names) and (names == coco_names or class_names == ('person',)):
-        names, skeleton = coco_names, COCO_KEYPOINTS.skeleton
-        source = 'COCO person keypoints'
-    evidence.append(f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}')
-    return KeypointSpec(names, values_per_keypoint, skeleton)
 
 
 def _ultralytics_decoder_candidates(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

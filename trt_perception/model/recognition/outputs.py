@@ -11,14 +11,16 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.recognition.facts import ExporterInfo
-from trt_perception.model.task import COCO_KEYPOINTS, DETECT, MAX_KEYPOINTS, KeypointSpec, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
+from trt_perception.model.tasks.segment import Segment
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INDEX_DTYPES, LoadedModel, TensorSpec, tensors_text
 
 __all__ = [
     'anchors_per_cell',
     'candidates',
     'fitting_decoders',
-    'with_mask_coefficients',
     'with_own_outputs',
 ]
 
@@ -75,7 +77,7 @@ def candidates(
         EngineError: the outputs are those of something else than a detector of boxes.
     """
     outputs = model.outputs
-    if facts.task.name != 'segment':
+    if not facts.task.has_masks:
         _refuse_others(model)
     for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
         fitting = fitting_decoders(model, classes, facts.task, open_fits=open_fits)
@@ -94,7 +96,7 @@ def candidates(
 
 
 def fitting_decoders(
-    model: LoadedModel, classes: int | None, task: TaskSpec = DETECT, *, open_fits: bool = True
+    model: LoadedModel, classes: int | None, task: Task = DETECT, *, open_fits: bool = True
 ) -> list[str]:
     """Return what the shapes alone allow; see ``assign_outputs``."""
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
@@ -104,25 +106,6 @@ def fitting_decoders(
         if assign_outputs(spec, model.outputs, classes, task=task, open_fits=open_fits) is not None
         and (decoder != 'labels_boxes_scores' or has_size_input(auxiliary_inputs))
     ]
-
-
-def with_mask_coefficients(model: LoadedModel, facts: ExporterInfo) -> ExporterInfo:
-    """Return the facts with the number of mask coefficients, which the prototypes show.
-
-    Raises:
-        EngineError: the metadata says segment, and there is not one tensor of prototypes.
-    """
-    if facts.task.name != 'segment' or facts.task.mask_coefficients or not facts.is_yolo_export:
-        return facts
-    prototypes = [tensor for tensor in model.outputs if len(tensor.shape) == 4]
-    if len(prototypes) != 1 or prototypes[0].shape[1] < 1:
-        raise EngineError(
-            model.name,
-            f"task 'segment' with the outputs {tensors_text(model.outputs)}",
-            expected='rows of boxes, and one tensor of mask prototypes (1, M, height, width)',
-            fix='export it again, with fixed shapes',
-        )
-    return replace(facts, task=TaskSpec('segment', mask_coefficients=prototypes[0].shape[1]))
 
 
 def with_own_outputs(
@@ -147,15 +130,14 @@ def with_own_outputs(
     points = [tensor for tensor in outputs if len(tensor.shape) == 3 and tensor.shape[2] == 3]
     if len(masks) == 1 and (is_rfdetr or (labelled and masks[0].shape[1] == 1)):
         sentence = f'{tensors_text(masks)} -> a mask for each object'
-        return replace(facts, task=TaskSpec('segment'), evidence=(*facts.evidence, sentence))
+        return replace(facts, task=Segment(), evidence=(*facts.evidence, sentence))
     if labelled and len(points) == 1 and 1 <= points[0].shape[1] <= MAX_KEYPOINTS:
         count = points[0].shape[1]
         spec = KeypointSpec(tuple(map(str, range(count))), 3)
         if count == len(COCO_KEYPOINTS.names) and 'person' in class_names:
             spec = COCO_KEYPOINTS
         sentence = f'{tensors_text(points)} -> {count} keypoints'
-        task = TaskSpec('pose', spec)
-        return replace(facts, task=task, evidence=(*facts.evidence, sentence))
+        return replace(facts, task=Pose(spec), evidence=(*facts.evidence, sentence))
     return facts
 
 

@@ -30,11 +30,11 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.facts import ExporterInfo, read_exporter_info
 from trt_perception.model.recognition.outputs import (
     candidates,
-    with_mask_coefficients,
     with_own_outputs,
 )
 from trt_perception.model.recognition.refusal import NEEDED, MissingModelInfo, refuse_missing_info
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, tensors_text
 
 __all__ = [
@@ -116,7 +116,7 @@ class Recognised:
     preprocessing: Preprocessing
     class_names: tuple[str, ...]
     evidence: tuple[str, ...]
-    task: TaskSpec = DETECT
+    task: Task = DETECT
 
 
 def overridden(
@@ -128,7 +128,7 @@ def overridden(
         replace(manifest.preprocessing, **given.preprocessing),
         given.class_names or manifest.class_names,
         evidence,
-        manifest.task_spec,
+        manifest.task,
     )
 
 
@@ -154,7 +154,9 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
     if not given.decoder and run is not None and size is not None:
         model = _with_output_shapes(model, size, run)
-    facts = with_own_outputs(model, with_mask_coefficients(model, facts), class_names)
+    if facts.is_yolo_export:
+        facts = replace(facts, task=facts.task.of_outputs(model))
+    facts = with_own_outputs(model, facts, class_names)
     evidence += facts.evidence[known:]
     fitting: tuple[str, ...] = (given.decoder,)
     others: tuple[str, ...] = ()

@@ -11,7 +11,8 @@ from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.outputs import fitting_decoders
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import LoadedModel, TensorSpec, tensors_text
 
 __all__ = ['NEEDED', 'MissingModelInfo', 'refuse_missing_info']
@@ -53,7 +54,7 @@ class MissingModelInfo:
     missing: tuple[str, ...]
     trained: tuple[str, ...]
     resampling: str = ''
-    task: TaskSpec = DETECT
+    task: Task = DETECT
 
 
 def refuse_missing_info(
@@ -130,7 +131,7 @@ def _missing(
     return missing
 
 
-def _classes(counts: Mapping[str, int | None], given: int, task: TaskSpec) -> str:
+def _classes(counts: Mapping[str, int | None], given: int, task: Task) -> str:
     listed = ' or '.join(
         f'{"any number of" if count is None else count} classes as {fit}'
         for fit, count in counts.items()
@@ -146,7 +147,7 @@ def _classes(counts: Mapping[str, int | None], given: int, task: TaskSpec) -> st
 
 
 def _class_counts(
-    names: Sequence[str], outputs: tuple[TensorSpec, ...], task: TaskSpec
+    names: Sequence[str], outputs: tuple[TensorSpec, ...], task: Task
 ) -> dict[str, int | None]:
     """Return how many class names each candidate would need, None where any number will do."""
     sides = {side for tensor in outputs for side in tensor.shape}

@@ -18,8 +18,9 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.drawing import draw_detections
 from trt_perception.images.jpeg import AnyFrame, JpegFrame
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name
 from trt_perception.ros.wire.cdr import HeaderView
@@ -47,7 +48,7 @@ class DebugImage:
         node: publishes on it.
         class_names: by class id.
         max_rate_hz: 0 offers no debug image.
-        skeleton: pairs of keypoints to join.
+        task: of the model; it draws.
         camera: its name, empty where there is only one.
     """
 
@@ -56,12 +57,12 @@ class DebugImage:
         node: LifecycleNode,
         class_names: tuple[str, ...],
         max_rate_hz: float,
-        skeleton: tuple[tuple[int, int], ...] = (),
+        task: Task = DETECT,
         camera: str = '',
     ) -> None:
         self._node = node
         self._log = camera_logger(node, camera)
-        self._skeleton = skeleton
+        self._task = task
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
@@ -154,7 +155,7 @@ class DebugImage:
         bgr = pixels.reshape(frame.height, frame.width, 3)
         pixels_of = frame.decode() if isinstance(frame, JpegFrame) else frame
         image = bgr_image(pixels_of, out=bgr)
-        draw_detections(image, detections, self._class_names, self._skeleton)
+        self._task.draw(image, detections, self._class_names)
 
     def _report(self, error: Exception) -> None:
         with contextlib.suppress(Exception):  # where memory is short this fails, too

@@ -19,7 +19,8 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections, NumberedMasks
 from trt_perception.images.jpeg import AnyFrame
-from trt_perception.model.task import DETECT, TaskSpec
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.runtime.log import camera_logger, log_text
@@ -47,7 +48,7 @@ class DetectorOutputs:
         node: publishes on it.
         class_names: by class id.
         config: the camera's parameters.
-        task: of the model; keypoints are published of pose.
+        task: of the model.
         camera: its name, empty where there is only one.
     """
 
@@ -56,7 +57,7 @@ class DetectorOutputs:
         node: LifecycleNode,
         class_names: tuple[str, ...],
         config: DetectorConfig,
-        task: TaskSpec = DETECT,
+        task: Task = DETECT,
         camera: str = '',
     ) -> None:
         self._node = node
@@ -74,8 +75,8 @@ class DetectorOutputs:
             self._detections = node.create_publisher(
                 Detection2DArray, topic_name(camera, 'detections'), QoSProfile(depth=10)
             )
-            if task.keypoints is not None:
-                self._serialize_keypoints = KeypointsSerializer(len(task.keypoints.names))
+            if task.keypoint_names:
+                self._serialize_keypoints = KeypointsSerializer(len(task.keypoint_names))
                 self._keypoints = node.create_publisher(
                     PointCloud2, topic_name(camera, 'keypoints'), QoSProfile(depth=10)
                 )
@@ -93,7 +94,7 @@ class DetectorOutputs:
                 LabelInfo, topic_name(camera, 'label_info'), latched, event_callbacks=NO_EVENTS
             )
             self._debug_image = DebugImage(
-                node, class_names, config.debug_image_max_rate_hz, task.skeleton, camera
+                node, class_names, config.debug_image_max_rate_hz, task, camera
             )
             self.publish_label_info(config.confidence_threshold)
         except BaseException:

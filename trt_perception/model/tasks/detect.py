@@ -1,0 +1,21 @@
+"""Boxes and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from trt_perception.model.tasks.task import Task
+
+__all__ = ['DETECT', 'Detect']
+
+
+@dataclass(frozen=True)
+class Detect(Task):
+    """Boxes with a class and a score."""
+
+    name: ClassVar[str] = 'detect'
+
+
+#: The task of a model that says nothing else.
+DETECT: Final = Detect()

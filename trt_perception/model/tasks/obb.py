@@ -1,0 +1,67 @@
+"""Oriented boxes: boxes that are rotated around their centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from trt_perception.errors import EngineError
+from trt_perception.images.detections import oriented_corners
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tasks.task import Fields, Floats, Task
+
+__all__ = ['Obb']
+
+
+@dataclass(frozen=True)
+class Obb(Task):
+    """Boxes with an angle, which stands in their row behind the scores."""
+
+    name: ClassVar[str] = 'obb'
+    is_oriented: ClassVar[bool] = True
+
+    @property
+    def row_values(self) -> int:
+        """One: the angle."""
+        return 1
+
+    def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
+        """Refuse stretched images, because boxes have other angles there."""
+        if preprocessing.resize == 'stretch':
+            raise EngineError(
+                model_name,
+                'oriented boxes with resize stretch',
+                expected='an image that keeps its aspect ratio: stretched boxes have other angles',
+                fix='set model.resize to letterbox, as it was trained',
+            )
+
+    def boxes(self, xyxy: Floats, carried: Floats | None) -> Floats:
+        """Return centre x, centre y, width, height and angle: float32 (n, 5)."""
+        assert carried is not None
+        center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
+        return np.concatenate([center, size, carried[:, :1]], axis=1)
+
+    def boxes_in_source(self, boxes: Floats, letterbox: Letterbox) -> tuple[Floats, Fields]:
+        """Return the upright boxes around oriented ones, and the oriented boxes.
+
+        Only the centre of an oriented box is clipped to the image. Both axes of a letterbox have
+        nearly the same ratio, so the size is scaled along the box's own axes. Angles half a turn
+        apart are the same box: they become -π/2 to π/2.
+        """
+        center = letterbox.points_to_source(boxes[:, :2])
+        turns = np.floor(boxes[:, 4] / np.float32(np.pi) + np.float32(0.5))
+        # Of very many turns not even the quarter is left in float32.
+        quarter = np.float32(np.pi / 2)
+        angles = (boxes[:, 4] - turns * np.float32(np.pi)).clip(-quarter, quarter)
+        size = boxes[:, 2:4] * letterbox.ratio
+        oriented = np.concatenate([center, size, angles[:, None]], axis=1)
+        corners = oriented_corners(oriented)
+        limit = np.array(letterbox.source_wh, np.float32)
+        sides = [corners.min(axis=1), corners.max(axis=1)]
+        upright = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
+        # A size may leave what float32 holds.
+        upright[~(np.isfinite(size) & (size > 0)).all(axis=1)] = 0
+        return upright, {'oriented': oriented}

@@ -1,0 +1,209 @@
+"""Keypoints: named points of each object, such as joints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import EngineError
+from trt_perception.files.json_records import whole
+from trt_perception.files.json_section import JsonSection
+from trt_perception.files.literals import parse_literal
+from trt_perception.files.plain_text import Fault, names_fault, shown
+from trt_perception.images.detections import Detections
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.tasks.task import DETECTIONS, Fields, Floats, Task, Topic
+
+__all__ = ['COCO_KEYPOINTS', 'KEYPOINTS', 'MAX_KEYPOINTS', 'KeypointSpec', 'Pose']
+
+#: Most keypoints of an object.
+MAX_KEYPOINTS: Final = 1000
+#: A row for each object, a column for each keypoint.
+KEYPOINTS: Final = Topic('keypoints', 'sensor_msgs/PointCloud2')
+
+
+def _names_fault(names: Sequence[object]) -> Fault | None:
+    """Return what is wrong with the names of an object's keypoints; None where nothing is."""
+    if not 1 <= len(names) <= MAX_KEYPOINTS:
+        return Fault(found=str(len(names)), expected=f'1 to {MAX_KEYPOINTS} names')
+    return names_fault(names)
+
+
+def _names(section: JsonSection, key: str) -> tuple[str, ...]:
+    return section.checked(key, tuple(section.items(key)), _names_fault)
+
+
+def _skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...]:
+    lines = section.items(key)
+    for line in lines:
+        if not (
+            isinstance(line, list)
+            and len(line) == 2
+            and all(type(end) is int and 0 <= end < MAX_KEYPOINTS for end in line)
+        ):
+            raise section.refusal(key, line, 'pairs of keypoints, counted from 0')
+    if len(lines) > MAX_KEYPOINTS:
+        raise section.refusal(key, len(lines), f'at most {MAX_KEYPOINTS} pairs')
+    return tuple((first, second) for first, second in lines)
+
+
+@dataclass(frozen=True)
+class KeypointSpec:
+    """The keypoints that each object has.
+
+    Attributes:
+        names: in the network's order, all different.
+        values: how many each has in the outputs: 3 (x, y, score) or 2 (x, y).
+        skeleton: pairs of keypoints, as indices into the names, that drawings join.
+    """
+
+    names: Annotated[tuple[str, ...], _names]
+    values: Annotated[int, whole(2, 3)]
+    skeleton: Annotated[tuple[tuple[int, int], ...], _skeleton] = ()
+
+    @classmethod
+    def read(cls, section: JsonSection, key: str) -> KeypointSpec:
+        """Read what a manifest says at a key."""
+        inner = section.section(key)
+        found = cls(
+            _names(inner, 'names'), inner.integer('values', 2, 3), _skeleton(inner, 'skeleton')
+        )
+        inner.finish()
+        if missing := [line for line in found.skeleton if max(line) >= len(found.names)]:
+            raise inner.refusal('skeleton', missing[0], f'keypoints 0 to {len(found.names) - 1}')
+        return found
+
+
+#: People's, as COCO numbers them (https://cocodataset.org/#keypoints-2020), and its skeleton.
+COCO_KEYPOINTS: Final = KeypointSpec(
+    (
+        *('nose', 'left_eye', 'right_eye', 'left_ear', 'right_ear', 'left_shoulder'),
+        *('right_shoulder', 'left_elbow', 'right_elbow', 'left_wrist', 'right_wrist'),
+        *('left_hip', 'right_hip', 'left_knee', 'right_knee', 'left_ankle', 'right_ankle'),
+    ),
+    3,
+    (
+        *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7)),
+        *((6, 8), (7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Pose(Task):
+    """Boxes with keypoints.
+
+    Attributes:
+        keypoints: of each object.
+    """
+
+    name: ClassVar[str] = 'pose'
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS, KEYPOINTS)
+
+    keypoints: Annotated[KeypointSpec, KeypointSpec.read]
+
+    @property
+    def row_values(self) -> int:
+        """Two or three for each keypoint."""
+        return len(self.keypoints.names) * self.keypoints.values
+
+    @property
+    def keypoint_names(self) -> tuple[str, ...]:
+        """In the network's order."""
+        return self.keypoints.names
+
+    def __str__(self) -> str:
+        """Return the task with the number of keypoints."""
+        return f'{self.name} ({len(self.keypoints.names)} keypoints)'
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the task for reports, with the keypoints' names."""
+        return {'name': self.name, 'keypoints': list(self.keypoints.names)}
+
+    def facts(self) -> dict[str, str]:
+        """Return the keypoints' names, in the order of what is published."""
+        return {'keypoints': ', '.join(self.keypoints.names)}
+
+    def coco_category(self) -> dict[str, Any]:
+        """Return names and skeleton. COCO's skeleton counts keypoints from 1."""
+        skeleton = [[first + 1, second + 1] for first, second in self.keypoints.skeleton]
+        return {'keypoints': list(self.keypoints.names), 'skeleton': skeleton}
+
+    @classmethod
+    def of_ultralytics(
+        cls, model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...]
+    ) -> tuple[Task, tuple[str, ...]]:
+        """Return the keypoints that the metadata describe.
+
+        Raises:
+            EngineError: the metadata lack a valid `kpt_shape`.
+        """
+        shape_text = metadata.get('kpt_shape', '')
+        shape = parse_literal(shape_text)
+        is_valid = (
+            isinstance(shape, list | tuple)
+            and len(shape) == 2
+            and all(type(number) is int for number in shape)
+            and 1 <= shape[0] <= MAX_KEYPOINTS
+            and shape[1] in (2, 3)
+        )
+        if not is_valid:
+            raise EngineError(
+                model_name,
+                f'"kpt_shape" {shown(shape_text)} in the metadata, with task \'pose\'',
+                expected=f'[K, 2] or [K, 3] for 1 to {MAX_KEYPOINTS} keypoints',
+                fix='export the model again, or write a manifest (docs/manifest.md)',
+            )
+        count, values = shape
+        spec, source = _named_keypoints(count, values, metadata, class_names)
+        return cls(spec), (f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}',)
+
+    def attributes(
+        self,
+        xyxy: Floats,  # noqa: ARG002
+        carried: Floats | None,
+        prototypes: npt.NDArray[np.floating] | None,  # noqa: ARG002
+        letterbox: Letterbox,
+    ) -> Fields:
+        """Return x, y and score of each keypoint, in source pixels and clipped to the image."""
+        assert carried is not None
+        count, values = len(self.keypoints.names), self.keypoints.values
+        found = np.ones((len(carried), count, 3), np.float32)
+        found[:, :, :values] = carried.reshape(-1, count, values)
+        found[:, :, :2] = letterbox.points_to_source(found[:, :, :2])
+        found[:, :, 2] = found[:, :, 2].clip(0, 1)
+        return {'keypoints': found}
+
+    def draw(
+        self, bgr: npt.NDArray[np.uint8], found: Detections, class_names: Sequence[str]
+    ) -> None:
+        """Draw detections, and lines between keypoints."""
+        from trt_perception.images.drawing import draw_detections
+
+        draw_detections(bgr, found, class_names, self.keypoints.skeleton)
+
+
+def _named_keypoints(
+    count: int, values: int, metadata: Mapping[str, str], class_names: tuple[str, ...]
+) -> tuple[KeypointSpec, str]:
+    """Return so many keypoints with names from the metadata, and where the names are from."""
+    names = tuple(str(index) for index in range(count))
+    source = 'keypoints are named by index'
+    names_by_class = parse_literal(metadata.get('kpt_names', ''))
+    lists = list(names_by_class.values()) if isinstance(names_by_class, Mapping) else []
+    # If the classes have different names, no single list is right for all classes.
+    all_equal = bool(lists) and all(names_of_class == lists[0] for names_of_class in lists)
+    if all_equal and isinstance(lists[0], list | tuple):
+        given_names = tuple(lists[0])
+        if len(given_names) == count and not _names_fault(given_names):
+            names, source = given_names, 'metadata "kpt_names"'
+    coco_names = COCO_KEYPOINTS.names
+    skeleton: tuple[tuple[int, int], ...] = ()
+    if count == len(coco_names) and (names == coco_names or class_names == ('person',)):
+        names, skeleton = coco_names, COCO_KEYPOINTS.skeleton
+        source = 'COCO person keypoints'
+    return KeypointSpec(names, values, skeleton), source

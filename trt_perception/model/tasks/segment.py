@@ -1,0 +1,139 @@
+"""Masks: which pixels belong to each object."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import EngineError
+from trt_perception.files.json_records import optional, whole
+from trt_perception.files.plain_text import Fault
+from trt_perception.images.detections import MaskGeometry, Masks
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.candidates import places
+from trt_perception.model.tasks.task import DETECTIONS, Fields, Floats, Task, Topic, key_fault
+from trt_perception.model.tensors import LoadedModel, tensors_text
+
+__all__ = ['MASKS', 'Segment', 'mask_geometry']
+
+#: Which pixel belongs to which object.
+MASKS: Final = Topic('masks', 'sensor_msgs/Image', depth=1, on_demand=True)
+
+
+@dataclass(frozen=True)
+class Segment(Task):
+    """Boxes with a mask each.
+
+    Attributes:
+        mask_coefficients: how many prototypes a mask is made of; 0 if each object has a mask of
+            its own in the outputs. A manifest has null instead of 0.
+    """
+
+    name: ClassVar[str] = 'segment'
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS, MASKS)
+    has_masks: ClassVar[bool] = True
+
+    mask_coefficients: Annotated[
+        int, optional(whole(1, 1024), missing=0), lambda count: count or None
+    ] = 0
+
+    @property
+    def row_values(self) -> int:
+        """The coefficients of the mask."""
+        return self.mask_coefficients
+
+    @property
+    def prototypes(self) -> int:
+        """One for each coefficient."""
+        return self.mask_coefficients
+
+    def of_outputs(self, model: LoadedModel) -> Task:
+        """Return the task with as many coefficients as there are prototypes.
+
+        Raises:
+            EngineError: not exactly one output holds prototypes.
+        """
+        if self.mask_coefficients:
+            return self
+        prototypes = [tensor for tensor in model.outputs if len(tensor.shape) == 4]
+        if len(prototypes) != 1 or prototypes[0].shape[1] < 1:
+            raise EngineError(
+                model.name,
+                f"task 'segment' with the outputs {tensors_text(model.outputs)}",
+                expected='rows of boxes, and one tensor of mask prototypes (1, M, height, width)',
+                fix='export it again, with fixed shapes',
+            )
+        return replace(self, mask_coefficients=prototypes[0].shape[1])
+
+    def manifest_fault(self, family: str, *, has_own_outputs: bool) -> Fault | None:
+        """Masks have coefficients unless they are outputs of their own."""
+        given = self.mask_coefficients > 0
+        if given != has_own_outputs:
+            return None
+        without = family if has_own_outputs else ''
+        key = 'mask_coefficients'
+        return key_fault(self.name, key, [self.name], given=given, without=without)
+
+    def attributes(
+        self,
+        xyxy: Floats,
+        carried: Floats | None,
+        prototypes: npt.NDArray[np.floating] | None,
+        letterbox: Letterbox,
+    ) -> Fields:
+        """Return what the masks are made of.
+
+        Raises:
+            EngineError: there are objects, and masks have no pixels.
+        """
+        if prototypes is None:
+            return {}
+        assert carried is not None
+        if len(xyxy) and not prototypes[:1].size:
+            raise EngineError(
+                "the model's output",
+                f'masks or prototypes of {prototypes.shape[2]} x {prototypes.shape[1]} pixels',
+                expected='1 x 1 or more',
+                fix='export it again, with fixed shapes',
+            )
+        is_own = not self.mask_coefficients
+        if is_own:  # only those that are left
+            prototypes = prototypes[carried[:, 0].astype(np.int64)]
+            carried = places(len(xyxy))
+        # A copy, because the outputs are written again.
+        used = np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32)
+        geometry = mask_geometry(letterbox, prototypes.shape[1:])
+        return {'masks': Masks(xyxy, carried.copy(), used, geometry, is_own)}
+
+
+def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
+    """Return where an image lies in prototypes of (rows, columns)."""
+    rows, columns = shape
+    share = columns / letterbox.network_wh[0], rows / letterbox.network_wh[1]
+    scale = [
+        part * resized / side
+        for part, resized, side in zip(
+            share, letterbox.resized_wh, letterbox.source_wh, strict=True
+        )
+    ]
+    return MaskGeometry(
+        letterbox.source_wh,
+        (scale[0], scale[1]),
+        (share[0] * letterbox.pad_left, share[1] * letterbox.pad_top),
+        _parts(letterbox, columns),
+    )
+
+
+def _parts(letterbox: Letterbox, columns: int) -> int:
+    """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
+    stride = max(1, letterbox.network_wh[0] // max(1, columns))
+    sides = [
+        side - resized
+        for side, resized in zip(letterbox.network_wh, letterbox.resized_wh, strict=True)
+    ]
+    either = sides[0] | sides[1]
+    return max(1, stride // math.gcd(stride, either | either // 2))

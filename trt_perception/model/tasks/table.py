@@ -1,0 +1,52 @@
+"""Every task that this version knows, and its part of a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from trt_perception.errors import ManifestError
+from trt_perception.files.json_records import json_content, read_fields
+from trt_perception.files.json_section import JsonSection
+from trt_perception.model.tasks.detect import DETECT, Detect
+from trt_perception.model.tasks.obb import Obb
+from trt_perception.model.tasks.pose import Pose
+from trt_perception.model.tasks.segment import Segment
+from trt_perception.model.tasks.task import Task, key_fault
+
+__all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
+
+#: Every task, by its name.
+TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
+    {task.name: task for task in (Detect, Obb, Pose, Segment)}
+)
+#: The keys of a manifest that only some tasks have.
+TASK_KEYS: Final = tuple(
+    dict.fromkeys(field.name for task in TASKS.values() for field in fields(task))
+)
+
+
+def read_task(section: JsonSection, key: str) -> Task:
+    """Read the task and its keys, which stand next to it in the section.
+
+    Raises:
+        ManifestError: the name is unknown, or a key is missing, wrong or another task's.
+    """
+    if not section.has(key):
+        return DETECT
+    kind = TASKS[section.text(key, tuple(TASKS))]
+    for name in TASK_KEYS:
+        given = section.has(name)
+        own = {field.name: field.default is MISSING for field in fields(kind)}
+        if (given and name not in own) or (not given and own.get(name)):
+            owners = [one.name for one in TASKS.values() if name in (f.name for f in fields(one))]
+            raise ManifestError(section.where, **key_fault(kind.name, name, owners, given=given))
+    return read_fields(kind, section)
+
+
+def write_task(task: Task) -> dict[str, Any]:
+    """Return the task as a manifest holds it, with null for the keys of other tasks."""
+    content = json_content(task)
+    return {'task': task.name, **{key: content.get(key) for key in TASK_KEYS}}
