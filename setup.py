@@ -48,7 +48,6 @@ setup(
             'onnxslim',
             'onnxruntime',
             'ml_dtypes',
-            'pydantic>=2',
             'pycocotools',
         ],
         'evaluate': ['pycocotools', 'matplotlib'],

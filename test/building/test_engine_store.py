@@ -15,7 +15,7 @@ from trt_perception.building import engine_store as store_module
 from trt_perception.building.engine.release import BuildGpu, TensorRt
 from trt_perception.building.engine_manifest import recorded_options
 from trt_perception.building.engine_store import EngineStore, StoredEngine, store_key
-from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import ConfigError, WriteError
 

@@ -19,7 +19,7 @@ import pytest
 from support.fuzz.untrusted_engines import paths
 from support.models.support_models import manifest
 from trt_perception.building.calibration.cache import read_ranges
-from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations
@@ -223,14 +223,14 @@ def test_is_read_or_refused_in_words(reader, tmp_path):
             'batch: ' + '1:' * 3000 + '1',
             "'batch': expected whole numbers from 1 to 255, as in 1,4,8 (got '1:1",
         ),
-        ('scale: 1:30', "'scale': expected a number from 0 to 1000 (got '1:30')"),
+        ('scale: 1:30', "'scale': expected a number from 1e-06 to 1000 (got '1:30')"),
         ('batch: !!int "1"', 'line 1: tags (!) are not supported'),
         ('class_names: !!set {a, b}', 'line 1: tags (!) are not supported'),
         ('class_names: !!binary aGk=', 'line 1: tags (!) are not supported'),
-        ('onnx: 2001-01-01', 'must be an ONNX model'),
+        ('onnx: 2001-01-01', 'expected an ONNX model'),
         ('shapes: 1x3x' + '9' * 5000 + 'x4', 'expected a shape NxCxHxW'),
-        ('output: ' + 'x' * 300 + '.engine', 'must have at most 255 bytes (got 307)'),
-        ('validate: ' + 'x' * 300, 'must have at most 255 bytes (got 300)'),
+        ('output: ' + 'x' * 300 + '.engine', 'in each part of the name of a file (got 307)'),
+        ('validate: ' + 'x' * 300, 'in each part of the name of a file (got 300)'),
         ('onnx: "a\\ud800.onnx"', 'expected a text with no control characters (got U+D800'),
         ('a: ' + '[' * 100, 'line 1: lists and mappings nest deeper than 16'),
         ('a: [' + '[],' * 5000 + ']', 'line 1: more than 4096 lists and mappings'),

@@ -33,7 +33,6 @@ EXTRAS = {
     'onnxruntime': 'onnxruntime',
     'onnxslim': 'onnxslim',
     'pycocotools': 'pycocotools',
-    'pydantic': 'pydantic',
     'tensorrt': 'tensorrt-cu13',
     'tensorrt_rtx': 'tensorrt-rtx-cu13',
     'tqdm': 'tqdm',

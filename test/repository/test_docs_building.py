@@ -9,7 +9,7 @@ import yaml
 
 from support.docs_pages import ROOT, blocks, codes, literals, quoted, rows, section, sources
 from trt_perception.building.engine.hints import HINTS
-from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import given_options, load_options
 from trt_perception.building.report import BuildReport
 from trt_perception.model.build_record import PRECISIONS

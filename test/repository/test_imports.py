@@ -45,7 +45,6 @@ ONLY = {
 }
 # What the extra 'build' brings, by package: it may be loaded when these are imported.
 ONLY_OFFLINE = {
-    'pydantic': ['building'],
     'onnx': ['building'],
     'onnxslim': ['building'],
     'pycocotools': ['evaluation'],

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_perception.building.build_state import BuildState
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.model.build_record import (
     AccuracyRecord,
     AgreementRecord,

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.building.engine.release import TensorRt
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.errors import ConfigError, WriteError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.files.json_section import parse_json

@@ -29,7 +29,7 @@ def check_report(options: BuildOptions) -> None:
         ConfigError: its folder is missing or not writable, or it would overwrite another file of
             this build.
     """
-    report = options.json_file
+    report = options.json
     if report is None:
         return
     _check_place(report, options, '--json')

@@ -1,4 +1,7 @@
-"""A strict reader of JSON objects: what is missing, mistyped or unknown is an error.
+"""A strict reader of objects from files: what is missing, mistyped or unknown is an error.
+
+Manifests, COCO annotations and build options are read by it. A kind of file with errors of another
+class, or with other words for a key, has a subclass of ``JsonSection``.
 
 Guarantee: nothing in a file is ever ignored, as long as the caller ends with ``finish()``.
 """
@@ -9,9 +12,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from trt_perception.errors import ManifestError
+from trt_perception.errors import ManifestError, TrtPerceptionError
 from trt_perception.files.plain_text import Fault, listed
 
 __all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
@@ -91,18 +94,27 @@ def read_json(text: bytes, origin: str) -> JsonSection:
 
 
 class JsonSection:
-    """A JSON object that is read key by key; whatever nobody asked for is an error."""
+    """A JSON object that is read key by key; whatever nobody asked for is an error.
+
+    Attributes:
+        error: the class of all errors.
+        page: the page that describes the file.
+        where: the file and the place in it, for messages.
+    """
+
+    error: ClassVar[type[TrtPerceptionError]] = ManifestError
+    page: ClassVar[str] = 'docs/manifest.md'
 
     def __init__(self, content: object, where: str) -> None:
         if not isinstance(content, dict):
-            raise ManifestError(where, found(content), expected='a JSON object')
+            raise self.error(where, self.shown(content), expected='a JSON object')
         self._left: dict[str, Any] = dict(content)
         self.where = where
 
     def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
-        """Return a key's value and strike it off; ManifestError if it is missing or mistyped."""
+        """Return a key's value and strike it off; an error if it is missing or mistyped."""
         if key not in self._left:
-            raise ManifestError(self.where, f'{key!r} is missing', fix=f'add {expected}')
+            raise self.error(self.where, f'{key!r} is missing', fix=f'add {expected}')
         value = self._left.pop(key)
         # bool is an int in Python, in JSON it is not.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -156,12 +168,12 @@ class JsonSection:
 
     def section(self, key: str) -> JsonSection:
         """Return an object."""
-        return JsonSection(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
+        return type(self)(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
 
     def sections(self, key: str) -> list[JsonSection]:
         """Return a list of objects."""
         return [
-            JsonSection(item, f'{self.where}: {key}[{index}]')
+            type(self)(item, f'{self.where}: {key}[{index}]')
             for index, item in enumerate(self.items(key))
         ]
 
@@ -186,17 +198,25 @@ class JsonSection:
         """Refuse what nobody asked for."""
         if self._left:
             names = listed([found(key) for key in self._left])
-            raise ManifestError(self.where, f'unknown key {names}', fix='see docs/manifest.md')
+            raise self.error(self.where, f'unknown key {names}', fix=f'see {self.page}')
 
-    def refusal(self, key: str, value: object, expected: str) -> ManifestError:
+    def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:
         """Return the error that says what is expected at a key instead of this value."""
-        return ManifestError(f'{self.where}: {key!r}', found(value), expected=expected)
+        return self.error(self.subject(key), self.shown(value), expected=expected, fix=fix)
 
     def checked(self, key: str, value: Value, check: Callable[[Value], Fault | None]) -> Value:
         """Return a value found at this key, unless the check finds a fault."""
         if fault := check(value):
-            raise ManifestError(f'{self.where}: {key!r}', **fault)
+            raise self.error(self.subject(key), **fault)
         return value
+
+    def subject(self, key: str) -> str:
+        """Return how errors name a key."""
+        return f'{self.where}: {key!r}'
+
+    def shown(self, value: object) -> str:
+        """Return how errors show a value."""
+        return found(value)
 
 
 def found(value: object) -> str:

@@ -80,14 +80,13 @@ _say = functools.partial(say, 'build_engine')
 
 def _check_packages() -> None:
     """Refuse to begin without what the extra ``build`` brings; --help needs it too."""
-    missing = [name for name in ('pydantic', 'onnx') if importlib.util.find_spec(name) is None]
-    if missing:
+    if importlib.util.find_spec('onnx') is None:
         raise EngineError(
             'building engines',
-            f'needs {" and ".join(missing)}, not installed here',
+            'needs onnx, not installed here',
             fix='install what the extra "build" of this package names, into the environment of '
             'this shell: '
-            "python3 -m pip install onnx onnxslim onnxruntime ml_dtypes 'pydantic>=2' pycocotools",
+            'python3 -m pip install onnx onnxslim onnxruntime ml_dtypes pycocotools',
         )
 
 
@@ -103,7 +102,7 @@ def _run(given: Sequence[str]) -> int:
     try:
         options = load_options(parsed.config, given_options(parsed))
         check_report(options)
-        json_file = options.json_file
+        json_file = options.json
         report.configuration['command'] = shlex.join(['build_engine', *given])
         _build(options, report)
     except (TrtPerceptionError, OSError) as error:

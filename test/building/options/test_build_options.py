@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 import pytest
 
 from support.building.given_options import options, refusal
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.options.rows import OPTIONS
+from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import (
     add_arguments,
     given_options,
@@ -18,7 +16,7 @@ from trt_perception.building.options.sources import (
     read_class_names,
 )
 from trt_perception.building.options.values import ShapeProfile
-from trt_perception.errors import ConfigError, ValuesError
+from trt_perception.errors import ConfigError
 
 
 def test_only_the_model_is_required():
@@ -26,11 +24,6 @@ def test_only_the_model_is_required():
     found = options()
     assert found.precision == 'fp16'
     assert found.engine_path() == Path('model.engine')
-
-
-def test_options_do_not_change():
-    with pytest.raises(ValueError, match='frozen'):
-        options().batch = 3
 
 
 @pytest.mark.parametrize(
@@ -89,7 +82,7 @@ def test_a_compute_capability_in_each_notation(given):
 def test_compute_capabilities_of_two_digits():
     found = options(compute_capabilities=[12.0, '100', 7.5]).compute_capabilities
     assert found == ('12.0', '10.0', '7.5')
-    assert 'looks like 8.6' in refusal({'onnx': 'm.onnx', 'compute_capabilities': 'ampere'})
+    assert 'as in 8.6 or sm_86' in refusal({'onnx': 'm.onnx', 'compute_capabilities': 'ampere'})
 
 
 @pytest.mark.parametrize(
@@ -107,12 +100,12 @@ def test_compute_capabilities_of_two_digits():
             'without --calibration-tool and --calibration-images',
         ),
         ({'output': 'model.bin'}, '.engine, .plan, .trt'),
-        ({'decoder': 'magic'}, '--decoder: must be one of dense'),
-        ({'scale': 0.0}, 'must be a number from 1e-06 to 1000 (got 0.0)'),
+        ({'decoder': 'magic'}, '--decoder: expected one of dense'),
+        ({'scale': 0.0}, 'expected a number from 1e-06 to 1000 (got 0.0)'),
         ({'mean': [0.0, 1.0]}, '--mean: expected a list of 3, each a number (got 2 values)'),
-        ({'std': [1.0, 0.0, 1.0]}, 'must be a number from 1e-06 to 1e+06 (got 0.0)'),
+        ({'std': [1.0, 0.0, 1.0]}, 'expected a number from 1e-06 to 1e+06 (got 0.0)'),
         ({'std': [1e-300, 1.0, 1.0]}, 'got 1e-300)'),
-        ({'mean': [0.0, 1e300, 0.0]}, 'must be a number from -1e+06 to 1e+06 (got 1e+300)'),
+        ({'mean': [0.0, 1e300, 0.0]}, 'expected a number from -1e+06 to 1e+06 (got 1e+300)'),
         ({'mean': [0.0, float('nan'), 0.0]}, '--mean: expected'),
         ({'input_size': '640'}, 'width and height'),
         ({'class_names': ['a', 'a']}, "'a' twice"),
@@ -132,7 +125,6 @@ def test_what_is_refused_and_why(given, reason):
     found = refusal({'onnx': 'm.onnx', **given})
     assert reason in found
     assert '\n' not in found
-    assert 'pydantic' not in found
 
 
 def test_a_dla_in_fp16_is_fine():
@@ -200,8 +192,7 @@ def test_batch_sizes(given, found):
 )
 def test_what_are_no_batch_sizes(given):
     expected = 'expected whole numbers from 1 to 255, as in 1,4,8'
-    with pytest.raises(ValuesError, match=re.escape(expected)):
-        options(batch=given)
+    assert expected in refusal({'onnx': 'm.onnx', 'batch': given})
 
 
 def test_a_word_for_a_number_is_wrong_usage(capsys):
@@ -211,7 +202,6 @@ def test_a_word_for_a_number_is_wrong_usage(capsys):
 
 
 def test_the_table_is_complete():
-    assert [option.field for option in OPTIONS] == list(BuildOptions.model_fields)
     groups = [option.group for option in OPTIONS]
     assert groups == sorted(groups, key=groups.index)  # each under one heading
     for option in OPTIONS:

@@ -34,15 +34,14 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-@pytest.mark.parametrize('name', ['pydantic', 'onnx'])
-def test_packages_of_the_extra_that_are_missing(name):
+def test_packages_of_the_extra_that_are_missing():
     code = (
-        f'import sys; sys.modules["{name}"] = None; '
+        'import sys; sys.modules["onnx"] = None; '
         'from trt_perception.tools.build_engine import main; sys.exit(main(["--help"]))'
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f'build_engine: building engines: needs {name}, not installed')
+    assert done.stderr.startswith('build_engine: building engines: needs onnx, not installed')
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -210,7 +209,7 @@ def test_an_engine_instead_of_a_model(tmp_path, refused):
     """Whichever release built it: an engine is no source of another."""
     engine = tmp_path / 'old.engine'
     engine.write_bytes(b'ftrt' + bytes(20) + bytes((10, 3, 0, 26)) + bytes(100))
-    assert "must be an ONNX model, which ends in .onnx (got 'old.engine')" in refused(
+    assert "expected an ONNX model, whose name ends in .onnx (got 'old.engine')" in refused(
         *('--onnx', engine, '--output', tmp_path / 'new.engine'), code=2
     )
     named = engine.rename(tmp_path / 'old.onnx')

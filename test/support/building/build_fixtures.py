@@ -68,9 +68,9 @@ def once(tmp_path_factory):
 
 #: Options that TensorRT never hears of, unless it calibrates itself.
 NOT_FOR_TENSORRT = {
-    *('onnx', 'output', 'json_file', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
+    *('onnx', 'output', 'json', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
     *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
-    *('calibration_method', 'validate_images', 'annotations'),
+    *('calibration_method', 'validate', 'annotations'),
     *('max_accuracy_drop', 'accept_disagreement'),
 }
 
@@ -81,8 +81,8 @@ def plans_once(once):
     real, plans = engine_steps.build_plan, {}
 
     def build_plan(content, options, tensorrt, *, fp32_nodes=(), calibration=None, **named):
-        told = options.model_dump_json(exclude=NOT_FOR_TENSORRT)
-        key = content, told, repr(tensorrt), tuple(fp32_nodes)
+        told = {k: v for k, v in options.as_dict().items() if k not in NOT_FOR_TENSORRT}
+        key = content, repr(told), repr(tensorrt), tuple(fp32_nodes)
         if calibration is not None or key not in plans:
             plans[key] = real(
                 *(content, options, tensorrt),

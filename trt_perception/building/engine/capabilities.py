@@ -170,7 +170,7 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
             fix='use fp16',
         )
     unlike = not_by_onnx_runtime(options.precision)
-    if unlike and options.validate_images and tensorrt.gpu is None:
+    if unlike and options.validate and tensorrt.gpu is None:
         yield EngineError(
             '--validate',
             f'there is no GPU here, and ONNX Runtime, which would stand in for it, {unlike}',

@@ -2,22 +2,21 @@
 
 Each field of BuildOptions is one option: its type, default, range, unit and description stand here
 and nowhere else. Command line, build.yaml and docs are made from it (sources.py).
-Guarantee: BuildOptions that exist are valid in themselves; what depends on the model, on the
-    TensorRT release or on the machine is checked where those are known.
-Needs pydantic, which only the extra ``build`` brings.
+Guarantee: BuildOptions from load_options are valid in themselves; what depends on the model, on
+    the TensorRT release or on the machine is checked where those are known.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-import pydantic
-
-from trt_perception.building.options.option_types import (
+from trt_perception.building.options.rows import option, rows_of
+from trt_perception.building.options.values import (
     Batches,
     Capabilities,
-    DecoderName,
     EnginePath,
     FilePath,
     FilePaths,
@@ -25,41 +24,40 @@ from trt_perception.building.options.option_types import (
     OnnxPath,
     PathText,
     Profiles,
-    Scale,
+    ShapeProfile,
     Size,
     Texts,
     Triple,
-    option,
 )
-from trt_perception.building.options.values import ShapeProfile
+from trt_perception.errors import ValuesError
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED, Precision
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 
-__all__ = ['BuildOptions']
+__all__ = ['OPTIONS', 'BuildOptions']
 
 
-class BuildOptions(pydantic.BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
     """The values of all options; make them with sources.load_options.
 
+    Attributes:
+        given: the names of the options that were given, whatever their values.
+
     Raises:
-        pydantic.ValidationError: a value is wrong; load_options turns it into ConfigError.
+        ValuesError: options contradict each other.
     """
 
-    model_config = pydantic.ConfigDict(
-        frozen=True, extra='forbid', strict=True, allow_inf_nan=False
-    )
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 
-    onnx: OnnxPath = option('files', 'ONNX model to build from.', default=...)
+    onnx: OnnxPath = option('files', 'ONNX model to build from.', default=dataclasses.MISSING)
     output: EnginePath | None = option(
         'files',
         'Engine to write (default: next to the ONNX file, as .engine).',
         affects='nothing',
     )
-    json_file: FilePath | None = option(
-        'files', 'Write the report as JSON too.', name='json', affects='nothing'
-    )
+    json: FilePath | None = option('files', 'Write the report as JSON too.', affects='nothing')
     store: FilePath | None = option(
         'files',
         'Keep engines in this folder and take an unchanged one from it instead of building.',
@@ -100,6 +98,7 @@ class BuildOptions(pydantic.BaseModel):
         'shapes',
         'Batch sizes, where the ONNX file leaves it open: how many images the engine takes at '
         'once. Each of 1,4,8 is an optimisation profile of its own.',
+        kind='text',
         metavar='N,N…',
     )
     shapes: Profiles = option(
@@ -114,7 +113,7 @@ class BuildOptions(pydantic.BaseModel):
         'calibration',
         'Images to calibrate with: a folder, a glob pattern in quotes, or a text file of names.',
         metavar='IMAGES',
-        is_path=True,
+        kind='path',
     )
     calibration_method: Literal['entropy', 'percentile', 'minmax'] = option(
         'calibration', 'How ranges are chosen from what the images show.', default='minmax'
@@ -133,7 +132,7 @@ class BuildOptions(pydantic.BaseModel):
         'Where results of calibration are kept: auto (the cache folder), off, or a folder.',
         default='auto',
         metavar='auto|off|DIR',
-        is_path=True,
+        kind='path',
         words=('auto', 'off'),
         affects='nothing',
     )
@@ -160,12 +159,11 @@ class BuildOptions(pydantic.BaseModel):
         affects='nothing',
     )
 
-    validate_images: PathText | None = option(
+    validate: PathText | None = option(
         'validation',
         'Images on which the engine is compared with FP32: a folder, a glob pattern, or a list.',
-        name='validate',
         metavar='IMAGES',
-        is_path=True,
+        kind='path',
     )
     annotations: FilePath | None = option('validation', 'Labels of those images, as COCO JSON.')
     max_accuracy_drop: float | None = option(
@@ -182,13 +180,16 @@ class BuildOptions(pydantic.BaseModel):
     input_size: Size | None = option(
         'model',
         "Width and height of the network's input (default: from the ONNX file).",
+        kind='text',
+        is_list=False,
         metavar='WxH',
     )
     resize: ResizeMode | None = option(
         'model', 'How an image is fitted into the input (default: letterbox).'
     )
     antialias: bool | None = option(
-        'model', 'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).'
+        'model',
+        'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).',
     )
     pad_value: int | None = option(
         'model', 'Pixel value of the padding (default: 114).', limits=(0, 255)
@@ -196,18 +197,17 @@ class BuildOptions(pydantic.BaseModel):
     color_order: Literal['rgb', 'bgr'] | None = option(
         'model', 'Order of the input channels (default: rgb).'
     )
-    scale: Scale | None = option(
-        'model', 'Factor on the pixel values (default: 1/255).', limits=(0.0, 1000.0)
+    scale: float | None = option(
+        'model', 'Factor on the pixel values (default: 1/255).', limits=(1e-6, 1e3)
     )
     mean: Triple | None = option(
-        'model', 'Mean per channel, subtracted after scaling (default: 0 0 0).', count=3
+        'model', 'Mean per channel, subtracted after scaling (default: 0 0 0).'
     )
     std: Triple | None = option(
         'model',
         'Standard deviation per channel, divided by after the mean (default: 1 1 1).',
-        count=3,
     )
-    decoder: DecoderName | None = option(
+    decoder: str | None = option(
         'model',
         'Family of the outputs (default: recognised from the model).',
         choices=tuple(DECODERS),
@@ -243,7 +243,7 @@ class BuildOptions(pydantic.BaseModel):
         'folder, one for each GPU and TensorRT release), off, or a file.',
         default='auto',
         metavar='auto|off|FILE',
-        is_path=True,
+        kind='path',
         words=('auto', 'off'),
         affects='nothing',
     )
@@ -291,8 +291,7 @@ class BuildOptions(pydantic.BaseModel):
         metavar='X.Y',
     )
 
-    @pydantic.model_validator(mode='after')
-    def _check_together(self) -> BuildOptions:
+    def __post_init__(self) -> None:
         makes_qdq = self.precision in QUANTISED and self.calibration_tool != 'tensorrt'
         rules = (
             (self.batch and self.shapes, 'give --batch or --shapes, not both'),
@@ -301,11 +300,11 @@ class BuildOptions(pydantic.BaseModel):
                 'give --class-names or --class-names-file, not both',
             ),
             (
-                self.annotations and self.validate_images is None,
+                self.annotations and self.validate is None,
                 '--annotations need the images they belong to: give --validate too',
             ),
             (
-                self.max_accuracy_drop is not None and self.validate_images is None,
+                self.max_accuracy_drop is not None and self.validate is None,
                 '--max-accuracy-drop needs images to measure on: give --validate too',
             ),
             (
@@ -324,8 +323,7 @@ class BuildOptions(pydantic.BaseModel):
             ),
         )
         if wrong := [sentence for broken, sentence in rules if broken]:
-            raise ValueError('; '.join(wrong))
-        return self
+            raise ValuesError(wrong)
 
     def engine_path(self) -> Path:
         """Return where the engine is written."""
@@ -333,13 +331,14 @@ class BuildOptions(pydantic.BaseModel):
 
     def as_dict(self) -> dict[str, Any]:
         """Return every option by its name in YAML, in values that JSON has."""
-        return {
-            info.alias or field: _plain(getattr(self, field))
-            for field, info in type(self).model_fields.items()
-        }
+        return {row.name: _plain(getattr(self, row.name)) for row in OPTIONS}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path | ShapeProfile) else value
+
+
+#: The table, in the order of BuildOptions.
+OPTIONS: Final = rows_of(BuildOptions)

@@ -1,4 +1,4 @@
-"""The options of build_engine as rows: for --help, for messages, for the docs."""
+"""A row of the table of options: what --help, messages and docs say, and how it is read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.files.json_records import Reader
+from trt_perception.files.json_section import JsonSection
 
-__all__ = ['OPTIONS', 'Option', 'expected']
+__all__ = ['Option', 'option', 'rows_of']
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,14 @@ class Option:
     """One row of the table.
 
     Attributes:
-        name: in YAML; on the command line ``--name`` with dashes.
-        field: name of the field in BuildOptions.
+        name: in YAML and as a field; on the command line ``--name`` with dashes.
         group: heading under which it stands in --help.
         kind: ``bool``, ``int``, ``float``, ``text``, ``path``.
         default: the value where none is given; None where it must be given or has a meaning that
             the description says.
         description: one or two sentences for people.
+        required: it must be given.
         is_list: several values may be given.
-        count: how many a list must have, 0 for any number.
         unit: of the value, may be empty.
         metavar: placeholder in --help.
         limits: smallest and largest value, None where there are none.
@@ -36,16 +36,16 @@ class Option:
         affects: ``engine``, as most do: the manifest records it, and it is part of the store's
             key. ``report``: the same engine is reported on differently, so that only the key has
             it. ``nothing`` of what is built, as places and logs: neither has it.
+        reader: of a type that is more than a number, a choice, or true and false.
     """
 
     name: str
-    field: str
     group: str
     kind: str
     default: Any
     description: str
+    required: bool = False
     is_list: bool = False
-    count: int = 0
     unit: str = ''
     metavar: str = ''
     limits: tuple[float, float] | None = None
@@ -53,74 +53,84 @@ class Option:
     words: tuple[str, ...] = ()
     removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     affects: Literal['engine', 'report', 'nothing'] = 'engine'
+    reader: Reader | None = None
 
     @property
     def flag(self) -> str:
         """Its name on the command line."""
         return '--' + self.name.replace('_', '-')
 
+    def read(self, section: JsonSection) -> Any:
+        """Take the value out of a section that has it; the section's error if it is wrong."""
+        if self.reader is not None:
+            return self.reader(section, self.name)
+        if self.choices:
+            return self._read_choice(section)
+        return self._read_number(section) if self.limits else section.boolean(self.name)
 
-_KINDS: Final[dict[Any, Any]] = {bool: 'bool', int: 'int', float: 'float', Path: 'path'}
+    def _read_choice(self, section: JsonSection) -> str:
+        expected = 'one of ' + ', '.join(self.choices)
+        value: str = section.take(self.name, expected, (str,))
+        if value not in self.choices:
+            fix = self.removed.get(value, '')
+            raise section.refusal(self.name, value, expected, fix)
+        return value
+
+    def _read_number(self, section: JsonSection) -> float:
+        assert self.limits is not None
+        low, high = self.limits
+        name = 'a whole number' if self.kind == 'int' else 'a number'
+        expected = f'{name} from {low:.12g} to {high:.12g} {self.unit}'.strip()
+        kinds = (int,) if self.kind == 'int' else (int, float)
+        value: float = section.take(self.name, expected, kinds)
+        if not low <= value <= high:  # also refuses NaN
+            raise section.refusal(self.name, value, expected)
+        return value if self.kind == 'int' else float(value)
+
+
+_KINDS: Final[dict[Any, str]] = {bool: 'bool', int: 'int', float: 'float', Path: 'path'}
 _METAVARS: Final = {'int': 'N', 'float': 'X', 'path': 'FILE'}
 
 
-def _kind(annotation: Any) -> tuple[Any, bool]:
-    """Return the type of one value, and whether several may be given."""
-    if get_origin(annotation) is tuple:
-        return get_args(annotation)[0], True
-    if type(None) in get_args(annotation):
-        return _kind(next(kind for kind in get_args(annotation) if kind is not type(None)))
-    if get_origin(annotation) is Annotated:
-        return _kind(get_args(annotation)[0])
-    return annotation, False
+def option(group: str, description: str, *, default: Any = None, **facts: Any) -> Any:
+    """Describe a field that is an option.
+
+    Args:
+        group: heading under which it stands in --help.
+        description: one or two sentences for people.
+        default: of the field; ``dataclasses.MISSING`` where the option must be given.
+        facts: further fields of Option.
+    """
+    metadata = {'group': group, 'description': description, **facts}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def _rows() -> tuple[Option, ...]:
-    rows = []
-    for name, info in BuildOptions.model_fields.items():
-        extra = info.json_schema_extra
-        facts: dict[str, Any] = dict(extra) if isinstance(extra, dict) else {}
-        value, is_list = _kind(info.annotation)
-        if name == 'input_size':  # one word on the command line, WxH
-            value, is_list = str, False
-        if name == 'batch':  # one word can be several
-            value = str
-        if get_origin(value) is Literal:
-            facts['choices'] = get_args(value)
-        kind = 'path' if facts.pop('is_path', False) else _KINDS.get(value, 'text')
-        rows.append(
-            Option(
-                name=info.alias or name,
-                field=name,
-                kind=kind,
-                is_list=is_list,
-                default=None if info.is_required() else info.default,
-                description=info.description or '',
-                **{'metavar': _METAVARS.get(kind, ''), **facts},
-            )
-        )
-    return tuple(rows)
+def rows_of(options: type) -> tuple[Option, ...]:
+    """Return a row for each field of a dataclass that ``option`` describes, in their order."""
+    hints = get_type_hints(options, include_extras=True)
+    described = [field for field in dataclasses.fields(options) if field.metadata]
+    return tuple(_row(field, hints[field.name]) for field in described)
 
 
-#: The table, in the order of BuildOptions.
-OPTIONS: Final = _rows()
-
-
-def expected(row: Option) -> str:
-    """Return what an option takes, in words."""
-    if row.choices:
-        return 'one of ' + ', '.join(row.choices)
-    names = {
-        'bool': 'true or false',
-        'int': 'a whole number',
-        'float': 'a number',
-        'text': 'text',
-        'path': 'the name of a file or folder',
+def _row(field: dataclasses.Field[Any], hint: Any) -> Option:
+    if type(None) in get_args(hint):
+        hint = get_args(hint)[0]
+    reader = None
+    if get_origin(hint) is Annotated:
+        hint, reader = get_args(hint)
+    is_list = get_origin(hint) is tuple
+    value = get_args(hint)[0] if is_list else hint
+    facts: dict[str, Any] = {
+        'kind': _KINDS.get(value, 'text'),
+        'is_list': is_list,
+        'choices': get_args(value) if get_origin(value) is Literal else (),
+        **field.metadata,
     }
-    text = names[row.kind]
-    if row.limits:
-        text += f' from {row.limits[0]:.12g} to {row.limits[1]:.12g}'
-    text += f' {row.unit}' if row.unit else ''
-    if row.is_list:
-        return f'a list{f" of {row.count}" if row.count else ""}, each {text}'
-    return text
+    required = field.default is dataclasses.MISSING
+    return Option(
+        name=field.name,
+        default=None if required else field.default,
+        required=required,
+        reader=reader,
+        **{'metavar': _METAVARS.get(facts['kind'], ''), **facts},
+    )

@@ -13,11 +13,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pydantic
-
-from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.options.rows import OPTIONS, Option, expected
+from trt_perception.building.options.build_options import OPTIONS, BuildOptions
+from trt_perception.building.options.rows import Option
 from trt_perception.errors import ConfigError, ValuesError
+from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_CLASSES, names_fault, nearest, shown
 from trt_perception.files.regular_files import read_given
 from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
@@ -29,6 +28,23 @@ _MOST_VALUES: Final = 1024
 _ROWS: Final = {option.name: option for option in OPTIONS}
 
 
+class _OptionSection(JsonSection):
+    """Options by name. Those that the command line gave are called as there."""
+
+    error = ConfigError
+    page = 'docs/building.md'
+
+    def __init__(self, values: Mapping[str, Any], given: Collection[str]) -> None:
+        super().__init__(dict(values), 'options')
+        self._given = given
+
+    def subject(self, key: str) -> str:
+        return _ROWS[key].flag if key in _ROWS and key in self._given else shown(key)
+
+    def shown(self, value: object) -> str:
+        return shown(value, 80)
+
+
 def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
     """Return the options of a YAML file and of the command line together.
 
@@ -38,49 +54,32 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
 
     Raises:
         ConfigError: the file cannot be read.
-        ValuesError: options are unknown or have wrong values.
+        ValuesError: options are unknown, have wrong values, or contradict each other.
     """
     values, places = ({}, {}) if config is None else _read_yaml(config, given)
-    try:
-        return BuildOptions.model_validate({**values, **given})
-    except pydantic.ValidationError as error:
-        mistakes = _mistakes(error, given)
-        raise ValuesError([f'{places.get(n, "")}{found}' for n, found in mistakes]) from error
-
-
-def _mistakes(
-    error: pydantic.ValidationError, given: Collection[str]
-) -> list[tuple[str, ConfigError | str]]:
-    """Return (option, what is wrong with it); the option is '' for combinations.
-
-    Those that are ``given`` on the command line are called as there.
-    """
-    found: dict[str, ConfigError | str] = {}
-    for entry in error.errors(include_url=False):
-        name = str(entry['loc'][0]) if entry['loc'] else ''
-        row = _ROWS.get(name)
-        if name not in found:  # of a list, the first wrong item
-            called = row.flag if row and name in given else shown(name)
-            found[name] = _mistake(name, called, row, entry)
-    return list(found.items())
-
-
-def _mistake(name: str, called: str, row: Option | None, entry: Any) -> ConfigError | str:
-    if entry['type'] == 'value_error':
-        reason = str(entry['ctx']['error'])
-        return ConfigError(called, reason) if name else reason
-    if row is None:
+    values |= given
+    section = _OptionSection(values, given)
+    found: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for row in OPTIONS:
+        # null stands for a default that the description alone says
+        is_there = section.has(row.name) if row.default is None else row.name in section.names()
+        try:
+            if is_there:
+                found[row.name] = row.read(section)
+            elif row.required:
+                subject = section.subject(row.name)
+                raise ConfigError(subject, 'is missing', fix=f'give {row.flag}')
+        except ConfigError as error:
+            mistakes.append(f'{places.get(row.name, "")}{error}')
+    for name in section.names():
         near = nearest(name.replace('-', '_'), _ROWS)
-        return ConfigError(
-            called, 'is not an option', fix=f"did you mean '{near[0]}'?" if near else ''
-        )
-    got = shown(entry['input'], 80)
-    if entry['type'] == 'missing':
-        if len(entry['loc']) == 1:
-            return ConfigError(called, 'is missing', fix=f'give {row.flag}')
-        got = f'{len(entry["input"])} values'  # of a fixed number
-    fix = row.removed.get(entry['input'], '') if isinstance(entry['input'], str) else ''
-    return ConfigError(called, got, expected=expected(row), fix=fix)
+        fix = f"did you mean '{near[0]}'?" if near else ''
+        unknown = ConfigError(section.subject(name), 'is not an option', fix=fix)
+        mistakes.append(f'{places.get(name, "")}{unknown}')
+    if mistakes:
+        raise ValuesError(mistakes)
+    return BuildOptions(given=frozenset(values), **found)
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,7 +1,8 @@
 """Values of options as people write them: shapes, profiles, sizes, paths, compute capabilities.
 
-Each function takes what the command line (text) or YAML (text, numbers, lists) gives, returns the
-value, and raises ValueError with what was expected and what was found.
+A reader takes one option out of a section, which holds text from the command line, and text,
+numbers or lists from YAML. It returns the value, or raises the section's error, which says what
+was expected and what was found.
 """
 
 from __future__ import annotations
@@ -10,28 +11,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from trt_perception.files.plain_text import shown
+from trt_perception.files.json_section import JsonSection
+from trt_perception.files.plain_text import Fault, names_fault
 from trt_perception.images.frame import MAX_SIDE
+from trt_perception.model.files.model_file import ENGINE_SUFFIXES
+from trt_perception.model.preprocessing import number_fault
 from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [
-    'ShapeProfile',
-    'check_path',
+    *('Batches', 'Capabilities', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),
+    *('PathText', 'Profiles', 'ShapeProfile', 'Size', 'Texts', 'Triple'),
     'compute_capability',
-    'listed',
-    'parse_batches',
-    'parse_capabilities',
-    'parse_path',
-    'parse_paths',
-    'parse_profile',
-    'parse_profiles',
-    'parse_shape',
-    'parse_size',
 ]
 
 _MAX_PART_BYTES: Final = 255
+_ANY: Final = (object,)
+_A_PATH: Final = 'the name of a file or folder'
 
 
 @dataclass(frozen=True)
@@ -55,136 +52,192 @@ class ShapeProfile:
         return ':'.join('x'.join(map(str, shape)) for shape in sides)
 
 
-def parse_shape(value: object) -> tuple[int, ...]:
-    """Return (N, C, H, W) from 1x3x480x640 or from a list of four numbers."""
-    return _sides(value, 4, 'a shape NxCxHxW', '1x3x480x640')
+def _listed(value: object) -> tuple[Any, ...]:
+    """Return the items of a list; one value stands for a list of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def parse_size(value: object) -> tuple[int, ...]:
-    """Return (width, height) in pixels from 640x480 or from a list of two numbers."""
-    return _sides(value, 2, 'width and height', '640x480')
-
-
-def _sides(value: object, count: int, what: str, example: str) -> tuple[int, ...]:
+def _sides(value: object, count: int) -> tuple[int, ...] | None:
+    """Return the sides of 1x3x480x640 or of a list of numbers; None if they are wrong."""
     sides = value
     if isinstance(value, str):
         parts = value.lower().split('x')
         # Python refuses to read thousands of digits.
         short = all(part.isdecimal() and len(part) <= len(str(MAX_SIDE)) for part in parts)
         sides = [int(part) for part in parts] if short else ()
-    if (
-        not isinstance(sides, list | tuple)
-        or len(sides) != count
-        or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides)
-    ):
-        raise ValueError(
-            f'expected {what}, each side from 1 to {MAX_SIDE}, as in {example} (got '
-            f'{shown(value)})'
-        )
-    return tuple(sides)
+    if not isinstance(sides, list | tuple) or len(sides) != count:
+        return None
+    allowed = all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides)
+    return tuple(sides) if allowed else None
 
 
-def parse_profile(value: object) -> ShapeProfile:
+def _size(section: JsonSection, key: str) -> tuple[int, ...]:
+    """Read (width, height) in pixels from 640x480 or from a list of two numbers."""
+    value = section.take(key, '', _ANY)
+    sides = _sides(value, 2)
+    if sides is None:
+        expected = f'width and height, each side from 1 to {MAX_SIDE}, as in 640x480'
+        raise section.refusal(key, value, expected)
+    return sides
+
+
+def _profiles(section: JsonSection, key: str) -> tuple[ShapeProfile, ...]:
+    """Read profiles from one or from a list."""
+    value = section.take(key, '', _ANY)
+    # A list of numbers is one shape, not four profiles.
+    if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
+        return (_profile(section, key, value),)
+    return tuple(_profile(section, key, item) for item in _listed(value))
+
+
+def _profile(section: JsonSection, key: str, value: object) -> ShapeProfile:
     """Return a profile from one shape, min:opt:max, or a mapping with these keys."""
-    if isinstance(value, ShapeProfile):
-        return value
     if isinstance(value, Mapping):
         if set(value) != {'min', 'opt', 'max'}:
-            raise ValueError(f'a profile must have min, opt and max (got {shown(list(value))})')
-        shapes = [parse_shape(value[key]) for key in ('min', 'opt', 'max')]
+            raise section.refusal(key, list(value), 'a profile with min, opt and max')
+        parts = [value[side] for side in ('min', 'opt', 'max')]
     else:
         parts = value.split(':') if isinstance(value, str) else [value]
         if len(parts) not in (1, 3):
-            raise ValueError(f'a profile must be one shape, or min:opt:max (got {shown(value)})')
-        shapes = [parse_shape(part) for part in parts]
+            raise section.refusal(key, value, 'a profile: one shape, or min:opt:max')
+    shapes = []
+    for part in parts:
+        shape = _sides(part, 4)
+        if shape is None:
+            expected = f'a shape NxCxHxW, each side from 1 to {MAX_SIDE}, as in 1x3x480x640'
+            raise section.refusal(key, part, expected)
+        shapes.append(shape)
     low, best, high = shapes * 3 if len(shapes) == 1 else shapes
     if not all(a <= b <= c for a, b, c in zip(low, best, high, strict=True)):
-        raise ValueError(f'each side of a profile must be min <= opt <= max (got {shown(value)})')
+        raise section.refusal(key, value, 'min <= opt <= max for each side of a profile')
     return ShapeProfile(low, best, high)
 
 
-def listed(value: object) -> object:
-    """Let one value stand for a list of one, and a list for a tuple."""
-    if isinstance(value, str | int | float | Mapping | Path | ShapeProfile):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def parse_profiles(value: object) -> object:
-    """Return a tuple of profiles from one or from a list."""
-    # A list of numbers is one shape, not four profiles.
-    if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
-        return (parse_profile(value),)
-    items = listed(value)
-    if not isinstance(items, tuple):
-        raise ValueError(f'expected shapes as in 1x3x480x640 (got {shown(value)})')
-    return tuple(parse_profile(item) for item in items)
-
-
-def parse_batches(value: object) -> tuple[int, ...]:
-    """Return different batch sizes, the smallest first, from 4, from 1,4,8 or from a list."""
-    items = listed(value)
+def _batches(section: JsonSection, key: str) -> tuple[int, ...]:
+    """Read different batch sizes, the smallest first, from 4, from 1,4,8 or from a list."""
+    value = section.take(key, '', _ANY)
     sizes: list[Any] = []
-    for item in items if isinstance(items, tuple) else ():
+    for item in _listed(value):
         for part in item.split(',') if isinstance(item, str) else (item,):
             text = part.strip() if isinstance(part, str) else ''
             # Python refuses to read thousands of digits.
             is_size = text.isdecimal() and len(text) <= len(str(MAX_BATCH))
             sizes.append(int(text) if is_size else part)
     if not sizes or not all(type(size) is int and 1 <= size <= MAX_BATCH for size in sizes):
-        raise ValueError(
-            f'expected whole numbers from 1 to {MAX_BATCH}, as in 1,4,8 (got {shown(value)})'
-        )
+        raise section.refusal(key, value, f'whole numbers from 1 to {MAX_BATCH}, as in 1,4,8')
     return tuple(sorted(set(sizes)))
 
 
-def parse_path(value: object) -> object:
-    """Return a path with ~ resolved; what is not a text stays for the type check to refuse."""
+def _texts(section: JsonSection, key: str) -> tuple[str, ...]:
+    """Read texts from one or from a list."""
+    values = _listed(section.take(key, '', _ANY))
+    for value in values:
+        if not isinstance(value, str):
+            raise section.refusal(key, value, 'a list, each text')
+    return values
+
+
+def _names(section: JsonSection, key: str) -> tuple[str, ...]:
+    return section.checked(key, _texts(section, key), names_fault)
+
+
+def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
+    """Read three numbers."""
+    values = _listed(section.take(key, '', _ANY))
+    expected = 'a list of 3, each a number'
+    if len(values) != 3:
+        raise section.error(section.subject(key), f'{len(values)} values', expected=expected)
+    numbers = tuple(section.finite(value, key) for value in values)
+    return section.checked(key, numbers, lambda found: number_fault(key, found))
+
+
+def _path_text(section: JsonSection, key: str) -> str:
+    """Read the name of a file or folder, or a pattern of them, that Linux can have."""
+    return _path_name(section, key, section.take(key, '', _ANY), _A_PATH)
+
+
+def _path(section: JsonSection, key: str) -> Path:
+    """Read a path, and resolve its ~."""
+    return _resolved(section, key, _path_text(section, key))
+
+
+def _paths(section: JsonSection, key: str) -> tuple[Path, ...]:
+    """Read paths from one or from a list."""
+    values = _listed(section.take(key, '', _ANY))
+    names = [_path_name(section, key, value, f'a list, each {_A_PATH}') for value in values]
+    return tuple(_resolved(section, key, name) for name in names)
+
+
+def _path_name(section: JsonSection, key: str, value: object, expected: str) -> str:
     if not isinstance(value, str):
-        return value
-    check_path(value)
-    try:
-        return Path(value).expanduser()
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
+        raise section.refusal(key, value, expected)
+    return section.checked(key, value, _path_fault)
 
 
-def check_path(value: str) -> str:
-    """Return the name of a file or folder, or a pattern of them, that Linux can have."""
-    if value == '':
-        raise ValueError('expected the name of a file or folder (got an empty one)')
-    longest = max(len(part.encode(errors='surrogateescape')) for part in value.split('/'))
+def _path_fault(name: str) -> Fault | None:
+    if not name:
+        return Fault(found='an empty one', expected=_A_PATH)
+    longest = max(len(part.encode(errors='surrogateescape')) for part in name.split('/'))
     if longest > _MAX_PART_BYTES:
-        raise ValueError(
-            f'each part of the name of a file must have at most {_MAX_PART_BYTES} bytes (got '
-            f'{longest})'
-        )
-    return value
+        expected = f'at most {_MAX_PART_BYTES} bytes in each part of the name of a file'
+        return Fault(found=str(longest), expected=expected)
+    return None
 
 
-def parse_paths(value: object) -> object:
-    """Return a tuple of paths from one or from a list."""
-    items = listed(value)
-    return tuple(parse_path(item) for item in items) if isinstance(items, tuple) else items
+def _resolved(section: JsonSection, key: str, name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise section.error(section.subject(key), str(error)) from error
 
 
-def compute_capability(value: object) -> str:
-    """Return a compute capability as text: ``8.6`` from 8.6, '8.6', '86', 'sm_86' or '12.0'.
+def _onnx_path(section: JsonSection, key: str) -> Path:
+    path = _path(section, key)
+    if path.suffix != '.onnx':
+        raise section.refusal(key, path.name, 'an ONNX model, whose name ends in .onnx')
+    return path
 
-    Raises:
-        ValueError: it is none.
+
+def _engine_path(section: JsonSection, key: str) -> Path:
+    path = _path(section, key)
+    if path.suffix not in ENGINE_SUFFIXES:
+        expected = f'a name that ends in one of {", ".join(ENGINE_SUFFIXES)}'
+        raise section.refusal(key, path.name, expected)
+    return path
+
+
+def compute_capability(value: object) -> str | None:
+    """Return a compute capability as text; None if the value is none.
+
+    The values 8.6, '8.6', '86' and 'sm_86' all give ``8.6``.
     """
     text = str(value).lower().removeprefix('sm_').removeprefix('sm')
     match = re.fullmatch(r'(\d{1,2})\.(\d)|(\d{1,2})(\d)', text)
     if isinstance(value, bool) or match is None:
-        raise ValueError(f'a compute capability looks like 8.6 or sm_86 (got {shown(value)})')
+        return None
     return f'{match[1] or match[3]}.{match[2] or match[4]}'
 
 
-def parse_capabilities(value: object) -> object:
-    """Return different compute capabilities from one or from a list."""
-    items = listed(value)
-    if not isinstance(items, tuple):
-        return items
-    found = tuple(compute_capability(item) for item in items)
-    return tuple(dict.fromkeys(found))
+def _capabilities(section: JsonSection, key: str) -> tuple[str, ...]:
+    """Read different compute capabilities from one or from a list."""
+    found: dict[str, None] = {}
+    for value in _listed(section.take(key, '', _ANY)):
+        capability = compute_capability(value)
+        if capability is None:
+            raise section.refusal(key, value, 'a compute capability, as in 8.6 or sm_86')
+        found[capability] = None
+    return tuple(found)
+
+
+FilePath = Annotated[Path, _path]
+OnnxPath = Annotated[Path, _onnx_path]
+EnginePath = Annotated[Path, _engine_path]
+FilePaths = Annotated[tuple[Path, ...], _paths]
+PathText = Annotated[str, _path_text]
+Texts = Annotated[tuple[str, ...], _texts]
+Names = Annotated[tuple[str, ...], _names]
+Triple = Annotated[tuple[float, float, float], _triple]
+Size = Annotated[tuple[int, int], _size]
+Batches = Annotated[tuple[int, ...], _batches]
+Profiles = Annotated[tuple[ShapeProfile, ...], _profiles]
+Capabilities = Annotated[tuple[str, ...], _capabilities]

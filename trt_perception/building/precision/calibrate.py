@@ -85,9 +85,7 @@ def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
 
 def unused_options(options: BuildOptions, *, quantised: bool) -> str:
     """Return a sentence on options of the calibration that were given for nothing, else empty."""
-    given = [
-        '--' + name.replace('_', '-') for name in _CALIBRATION if name in options.model_fields_set
-    ]
+    given = ['--' + name.replace('_', '-') for name in _CALIBRATION if name in options.given]
     if not given or (options.precision in QUANTISED and not quantised):
         return ''
     reason = (

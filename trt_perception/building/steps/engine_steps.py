@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trt_perception.building.build_state import BuildState
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import uses_strong_typing
@@ -83,7 +85,7 @@ def compare(state: BuildState) -> None:
         if not options.compare_fp16:
             step.skip('not wanted (--no-compare-fp16)')
             return
-        fp16 = options.model_copy(update={'precision': 'fp16', 'calibration_tool': 'onnxruntime'})
+        fp16 = replace(options, precision='fp16', calibration_tool='onnxruntime', qdq_onnx=None)
         slimmed = state.slimmed
         converted = convert_precision(
             dequantised(slimmed) if is_quantised(slimmed) else slimmed,

@@ -68,9 +68,7 @@ def find_images(state: BuildState) -> None:
     options, quantised = state.options, is_quantised(state.source.model)
     state.calibration = choose_images(options, quantised=quantised)
     state.report.warn(unused_options(options, quantised=quantised))
-    state.validation = tuple(
-        find_files(options.validate_images) if options.validate_images else ()
-    )
+    state.validation = tuple(find_files(options.validate) if options.validate else ())
     if state.calibration is None:
         return
     calibrated = {path.resolve() for path in state.calibration.paths}

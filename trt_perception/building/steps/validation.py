@@ -43,14 +43,14 @@ def validate(state: BuildState) -> None:
     options, report = state.options, state.report
     with state.step('validate') as step:
         accuracy: AccuracyRecord | None = None
-        if options.validate_images is None:
+        if options.validate is None:
             found = _on_calibration_images(state)
         else:
             accuracy, found = _on_validation_images(state)
         if isinstance(found, str):
             record = unmeasured(found)
             report.agreement = {**vars(record), 'summary': 'not measured'}
-            if options.validate_images is None and state.calibration is None:
+            if options.validate is None and state.calibration is None:
                 step.skip('no images given (--validate)')
         else:
             record = agreement_record(found, options)
