@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from support import golden
+from support import golden, optional_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
@@ -173,6 +173,7 @@ def pytest_configure(config):
         'markers',
         'any_ros: others test what it uses of ROS 2; --touches-ros leaves it out',
     )
+    config.addinivalue_line('markers', 'needs(package, ...): skipped where one is not installed')
     config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
     config.addinivalue_line('markers', 'unmeasured: one test alone, as the files in UNMEASURED')
     package = installed_package()
@@ -284,6 +285,21 @@ def files_of(share, quick):
         files.append(path)
         shares[index] = (seconds + QUICK.get(path.stem, 0.3), index, files)
     return frozenset(shares[number - 1][2])
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return optional_packages.Module.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    optional_packages.skip_without_needed(item)
+    return (yield from optional_packages.skipping())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    return (yield from optional_packages.skipping())
 
 
 def pytest_make_parametrize_id(val, argname):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from pycocotools import mask as coco_masks
 
 import trt_perception
 
@@ -32,6 +31,8 @@ def digits(task):
 
 
 def test_masks():
+    from pycocotools import mask as coco_masks
+
     right = []
     for one, found, places in digits('segment'):
         true = coco_masks.decode(one['segmentation']).astype(bool)

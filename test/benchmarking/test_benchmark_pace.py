@@ -176,6 +176,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ('step', 'pipelines'), [('[1/4] small.onnx: steps', 0), ('[2/4] small.onnx: depth 1', 1)]
 )
+@pytest.mark.needs('matplotlib')
 def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
     saved, plot = tmp_path / 'result.json', tmp_path / 'plot.png'
     outputs = '--json', saved, '--plot', plot

@@ -10,6 +10,7 @@ from trt_perception.evaluation.coco.annotations import coco_rows, read_annotatio
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.metrics.average_precision import measure
 
+pytestmark = pytest.mark.needs('pycocotools')
 BOX = (100, 100, 100, 100)
 
 

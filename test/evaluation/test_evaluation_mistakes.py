@@ -170,10 +170,10 @@ def test_a_list_of_pictures_removes_nothing_else(tmp_path, content):
     assert (folder / 'mine.jpg').is_file()
 
 
+@pytest.mark.needs('matplotlib')
 @pytest.mark.parametrize('count', [1, 2])
 @pytest.mark.parametrize('classes', [0, 1, 30])
 def test_any_figures_can_be_plotted(tmp_path, count, classes):
-    pytest.importorskip('matplotlib', reason='plots need matplotlib')
     recalls = np.linspace(0, 1, 101)
     names = [f'category {number}' for number in range(classes)]
     metrics = Metrics(

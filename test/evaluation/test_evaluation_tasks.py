@@ -27,7 +27,6 @@ from trt_perception.evaluation.metrics.overlap import Shapes, oriented_overlaps
 from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 
-coco_masks = pytest.importorskip('pycocotools.mask')
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -161,6 +160,8 @@ def test_masks_need_the_size_of_their_image(tmp_path):
 
 @pytest.mark.parametrize('seed', range(4))
 def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, seed):
+    from pycocotools import mask as coco_masks
+
     rng = np.random.default_rng(seed)
     accepted = 0
     for _ in range(40):

@@ -43,7 +43,7 @@ from trt_perception.evaluation.metrics.mistakes import match_detections
 from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
 from trt_perception.model.tasks.detect import DETECT
 
-pytest.importorskip('pycocotools')
+pytestmark = pytest.mark.needs('pycocotools')
 
 
 # What is measured.

@@ -10,10 +10,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import rclpy
-from onnx import TensorProto, helper, numpy_helper
 from rcl_interfaces.srv import (
     DescribeParameters,
     GetParameters,
@@ -150,6 +148,9 @@ def test_a_model_of_many_outputs(tmp_path):
 
 def wide_model(path):
     """Write a model of as many classes as there may be, with one anchor that is always empty."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
     shape = (1, 4 + MOST, 1)
     constants = {'axes': np.array([1, 2, 3]), 'nothing': np.zeros(shape, np.float32)}
     nodes = [

@@ -9,9 +9,8 @@ import time
 import warnings
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.files.literals import MAX_LENGTH, read_literal
 
 PLAIN = st.one_of(

@@ -4,9 +4,8 @@ import array
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.files.plain_text import (
     MAX_CLASSES,
     name_fault,

@@ -4,10 +4,9 @@ import array
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.oracles.reference_images import BYTES_PER_PIXEL, ENCODINGS, byte_rows, fits, row_bytes
+from support.properties import given, settings, st
 from trt_perception.errors import ImageError, TrtPerceptionError
 from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame, frame_of
 

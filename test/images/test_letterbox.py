@@ -5,10 +5,9 @@ from fractions import Fraction
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.oracles.reference_images import placed
+from support.properties import given, settings, st
 from trt_perception.images.letterbox import Letterbox
 
 sides = st.one_of(st.integers(1, 64), st.integers(1, 4096), st.sampled_from([1, 32767]))

@@ -4,11 +4,10 @@ import json
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.models.support_models import MANIFEST, changed, manifest, manifest_bytes
 from support.models.written_manifest import parse, refusal
+from support.properties import given, settings, st
 from trt_perception.errors import ManifestError
 from trt_perception.model.manifest import MAX_BYTES, Manifest
 

@@ -7,10 +7,9 @@ import shlex
 import string
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.models.support_models import manifest, write_model
+from support.properties import given, settings, st
 from trt_perception.errors import ManifestError
 from trt_perception.model.build_record import (
     IMAGE_ORIGINS,

@@ -1,9 +1,8 @@
 """Images that never arrived: gaps and reported losses, none counted twice."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.monitoring.delivery import DeliveryCounter
 
 

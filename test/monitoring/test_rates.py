@@ -1,9 +1,8 @@
 """Rates: right, or not told."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.monitoring.rates import EvenRate
 
 

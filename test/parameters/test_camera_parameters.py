@@ -4,9 +4,8 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,

@@ -5,9 +5,8 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig

@@ -6,7 +6,6 @@ import logging
 
 import cv2
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 
@@ -72,6 +71,8 @@ def open_several(path, **changes):
 @pytest.fixture
 def opened(tmp_path):
     """Return a function that opens a small detector which takes several images at once."""
+    import onnx
+
     pipelines = []
 
     def open_it(batch):

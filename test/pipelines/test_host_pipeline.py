@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 from support.models.support_models import ANCHORS, HEIGHT, WIDTH, identity, manifest, tiny_onnx
 from trt_perception.errors import ConfigError, EngineError, ManifestError, TrtPerceptionError
@@ -150,7 +149,7 @@ def test_parameters_of_the_decoder(tmp_path):
 
 
 def test_half_precision_model(tmp_path):
-    content = tiny_onnx(dtype=TensorProto.FLOAT16)
+    content = tiny_onnx(dtype='FLOAT16')
     path = write_onnx(tmp_path, content, described=False)
     values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
     pipeline = opened(path, **values)

@@ -224,6 +224,7 @@ def load(names, heavy=(*ONLY, *ROS, *NEVER)):
     )
 
 
+@pytest.mark.needs('onnx', 'onnxslim', 'ml_dtypes')
 def test_importing_loads_nothing_heavy():
     names = [name for name in MODULES if name and not is_in(name, 'ros')]
     result = load(names)

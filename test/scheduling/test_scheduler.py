@@ -3,9 +3,8 @@
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, settings, st
 from trt_perception.scheduling.scheduler import RateLimit, Scheduler
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 from support.oracles.family_outputs import (
     NAMES,
@@ -35,7 +34,7 @@ FORMS = {
     'torchvision': {'image': (3, NETWORK[1], NETWORK[0])},
     'tensorflow': {
         'image': (1, NETWORK[1], NETWORK[0], 3),
-        'image_dtype': TensorProto.UINT8,
+        'image_dtype': 'UINT8',
     },
     'labels_boxes_scores': {'beside': [('orig_target_sizes', (1, 2))]},
     'detr': {'beside': [('pixel_mask', (1, 64, 64))]},

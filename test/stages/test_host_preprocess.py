@@ -6,10 +6,8 @@ What making bytes of YUV costs (test_encodings.py) comes on top.
 """
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 
 from support.oracles.reference_images import (
     ENCODINGS,
@@ -37,6 +35,9 @@ def tolerance(encoding):
 
 
 def test_the_oracle_itself_agrees_with_the_onnx_operator():
+    import onnx
+    from onnx import TensorProto, helper
+
     rng = np.random.default_rng(3)
     resize = helper.make_node(
         'Resize',

@@ -6,10 +6,8 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
+from support.properties import given, settings, st
 from trt_perception.stages.nms import best_candidates, non_maximum_suppression
 
 CASES = 1000
@@ -121,6 +119,8 @@ def test_whole_pixels_agree_with_the_plain_implementation_also_at_the_threshold(
 
 def onnx_operator():
     """Return a session of NonMaxSuppression; the score threshold leaves out other classes."""
+    from onnx import TensorProto, helper
+
     names = ['boxes', 'scores', 'max_output', 'iou_threshold', 'score_threshold']
     shapes = [[1, 'n', 4], [1, 'c', 'n'], [1], [1], [1]]
     kinds = [TensorProto.FLOAT] * 2 + [TensorProto.INT64] + [TensorProto.FLOAT] * 2

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from support.gpu.fake_tensorrt import PLAN
@@ -108,6 +107,8 @@ def test_the_kernel_on_every_encoding(tmp_path, capsys):
 
 
 def test_batches_and_what_is_best_of_them(tmp_path, capsys):
+    import onnx
+
     path = tmp_path / 'open.onnx'
     onnx.save_model(detector_model(('n', 3, 64, 64)), path)
     saved = tmp_path / 'result.json'
@@ -351,8 +352,8 @@ def test_interrupt(model, monkeypatch, capsys):
     assert 'interrupted' in capsys.readouterr().err
 
 
+@pytest.mark.needs('matplotlib')
 def test_plot(model, tmp_path):
-    pytest.importorskip('matplotlib', reason='plots need matplotlib')
     path = tmp_path / 'plot.png'
     assert run(model, model, *QUICK, '--plot', path) == 0
     assert path.read_bytes().startswith(b'\x89PNG')
@@ -364,6 +365,7 @@ def test_plot_without_matplotlib(model, monkeypatch, tmp_path, capsys):
     assert 'pip install matplotlib' in capsys.readouterr().err
 
 
+@pytest.mark.needs('onnx')
 def test_the_reference_model_keeps_its_promise(tmp_path):
     script = ROOT / 'scripts' / 'benchmarks' / 'reference_model.py'
     path = tmp_path / 'reference.onnx'

@@ -11,7 +11,7 @@ from support.models.recorded_exports import recorded, written
 from trt_perception.tools.detect_images import main as detect_images
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
 
-pytest.importorskip('pycocotools')
+pytestmark = pytest.mark.needs('pycocotools')
 # With a threshold that leaves some detections, and fewer than the 100 that COCO looks at.
 FAMILIES = {
     'masks': ('ultralytics_segment_26', 0.06),

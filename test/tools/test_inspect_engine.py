@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
 import pytest
 
 from support.gpu.gpu_support import needs_tensorrt, why_no_gpu
@@ -266,6 +265,8 @@ def test_targets_are_read_from_plans_of_tensorrt_rtx():
 @pytest.fixture(scope='module')
 def built(tmp_path_factory):
     """Return the digits' engines in FP32 and FP16, built here, and one that tells nothing."""
+    import onnx
+
     from trt_perception.gpu import Device
 
     folder = tmp_path_factory.mktemp('engines')
@@ -291,6 +292,8 @@ def built(tmp_path_factory):
 
 
 def convolutions():
+    import onnx
+
     return {node.name for node in onnx.load(DIGITS).graph.node if node.op_type == 'Conv'}
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
 from std_msgs.msg import Header
@@ -21,6 +19,7 @@ from vision_msgs.msg import (
     VisionClass,
 )
 
+from support.properties import given, settings, st
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.encode import encode_bgr

@@ -10,9 +10,7 @@ import subprocess
 from unittest import mock
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from support.models.support_models import write_model
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
@@ -50,6 +48,9 @@ def batch_of_two(folder):
 
 
 def no_detector(folder):
+    import onnx
+    from onnx import TensorProto, helper
+
     path = folder / 'other.onnx'
     image = helper.make_tensor_value_info('image', TensorProto.FLOAT, [1, 3, 8, 8])
     number = helper.make_tensor_value_info('number', TensorProto.FLOAT, [1])
@@ -62,6 +63,8 @@ def no_detector(folder):
 
 def fails_when_it_runs(folder):
     """Write a model that loads and cannot run: two halves of an image do not fit together."""
+    from onnx import TensorProto, helper
+
     image = helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, 48, 64])
     rows = helper.make_tensor_value_info('output0', TensorProto.FLOAT, None)
     shape = helper.make_tensor('shape', TensorProto.INT64, [3], [1, 7, -1])

@@ -5,8 +5,6 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rclpy.qos import QoSProfile
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
@@ -17,6 +15,7 @@ from support.fuzz.raw_messages import swapped
 from support.models.tiny_model import expected_detections, write_tiny_model
 from support.nodes.graph import counts_of, found_in, image_message, picture_of
 from support.oracles.reference_images import ENCODINGS
+from support.properties import given, settings, st
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline

@@ -8,9 +8,7 @@ import struct
 import tracemalloc
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 
@@ -134,6 +132,8 @@ def test_a_node_drops_them_and_goes_on(start_detector, model):
 
 def forged_model(folder):
     """Write a model without manifest whose output has a name that looks like a message."""
+    import onnx
+
     path = write_tiny_model(folder / 'tiny.onnx', manifest=False)
     model = onnx.load(path)
     model.graph.output[0].name = model.graph.node[-1].output[0] = FORGED
@@ -181,6 +181,9 @@ def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):
 
 
 def test_onnx_runtime_prints_no_names_of_a_model(tmp_path, capfd):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
     nodes = [helper.make_node('Reshape', ['images', 'shape'], ['output'], name=FORGED)]
     graph = helper.make_graph(
         nodes,

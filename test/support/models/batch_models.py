@@ -2,15 +2,15 @@
 
 import json
 
-import onnx
-from onnx import numpy_helper
-
 from support.models.digits import DIGITS
 from trt_perception.model.files.model_file import read_model_file
 
 
 def with_open_batch(model):
     """Let the batch vary: inputs, outputs, and reshapes that say 1."""
+    import onnx
+    from onnx import numpy_helper
+
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = 'n'
     shapes = {node.input[1] for node in model.graph.node if node.op_type == 'Reshape'}
@@ -38,6 +38,8 @@ def with_batch(model, batch):
 
 def write_digits_twin(path, batch):
     """Write the shipped digits for so many images at once, 0 for any number, and its manifest."""
+    import onnx
+
     model = onnx.load_model(DIGITS)
     onnx.save_model(with_batch(model, batch) if batch else with_open_batch(model), path)
     manifest = json.loads(DIGITS.with_name('digits.onnx.json').read_text())

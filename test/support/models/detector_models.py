@@ -6,8 +6,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.tools import build_engine
@@ -28,6 +26,8 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
         before: nodes that make ``x`` from ``images``, instead of nothing.
         opset: of ONNX's own operators.
     """
+    from onnx import TensorProto, helper, numpy_helper
+
     random = np.random.default_rng(3)
     rows = 4 + len(CLASSES)
     arrays = {
@@ -63,6 +63,8 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
 
 
 def write_detector(folder, name='net.onnx', **changes):
+    import onnx
+
     path = folder / name
     onnx.save_model(detector_model(**changes), path)
     return path
@@ -86,6 +88,8 @@ def run(*arguments):
 
 def parsed_models(monkeypatch):
     """Return a list that receives what builds from now on give TensorRT to parse."""
+    import onnx
+
     from trt_perception.building.steps import engine_steps
 
     parsed = []

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import onnx
-
 from trt_perception.model.files.model_file import read_model_file
 
 ROOT = Path(__file__).parents[3]
@@ -18,6 +16,8 @@ INT8 = ('--precision', 'int8', '--calibration-images', CALIBRATION)
 
 def save_digits(model, path):
     """Save a changed model of the digits, with the digits' manifest."""
+    import onnx
+
     onnx.save(model, path)
     manifest = json.loads(DIGITS.with_name('digits.onnx.json').read_text())
     file = read_model_file(path)

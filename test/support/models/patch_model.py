@@ -7,27 +7,25 @@ and in each floating type that an engine may have.
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from support.models.written_manifest import write_manifest
 
 CLASS_NAMES = ('red', 'green', 'blue', 'dark')
 PATCH = 8
-TYPES = {
-    'float32': TensorProto.FLOAT,
-    'float16': TensorProto.FLOAT16,
-    'bfloat16': TensorProto.BFLOAT16,
-}
+#: In ONNX's numbers.
+TYPES = {'float32': 1, 'float16': 10, 'bfloat16': 16}
 
 
 def _constant(name, array, dtype):
     """Return an initialiser; NumPy has no bfloat16, so its bytes are the upper halves."""
+    from onnx import helper, numpy_helper
+
     array = np.asarray(array, np.float32)
     if dtype != 'bfloat16':
         return numpy_helper.from_array(array.astype(dtype), name)
     bits = array.view(np.uint32)
     rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    return helper.make_tensor(name, TensorProto.BFLOAT16, array.shape, rounded.tobytes(), raw=True)
+    return helper.make_tensor(name, TYPES['bfloat16'], array.shape, rounded.tobytes(), raw=True)
 
 
 def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
@@ -40,6 +38,8 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
         output_dtype: of the output, like ``dtype`` where not given.
         batch: images at once; -1 leaves it open.
     """
+    from onnx import helper, numpy_helper
+
     rng = np.random.default_rng(5)
     scores = len(CLASS_NAMES) + decoder.objectness
     rows = 4 + scores
@@ -84,6 +84,8 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
 
 
 def _tensor(name, dtype, shape):
+    from onnx import helper
+
     sides = [f'{name}_{index}' if side < 0 else side for index, side in enumerate(shape)]
     return helper.make_tensor_value_info(name, TYPES[dtype], sides)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from support.oracles.family_outputs import network
 
@@ -20,6 +19,8 @@ def recorded(family):
 
 def written(told, path, metadata=None):
     """Write a file that declares and gives what the exported one did; return its parameters."""
+    import onnx
+
     given = dict(told['metadata'].tolist()) if metadata is None else metadata
     outputs = {'output0': told['output']}
     if 'prototypes' in told:

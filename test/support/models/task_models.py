@@ -5,8 +5,6 @@ follow from the truth alone.
 """
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
 from support.models.digits import DIGITS
 
@@ -15,6 +13,9 @@ CORNERS = ('top_left', 'top_right', 'bottom_right', 'bottom_left')
 
 def write_task_model(path, task):
     """Write the model with Ultralytics' metadata, without a manifest."""
+    import onnx
+    from onnx import helper, numpy_helper
+
     model = onnx.load(DIGITS)
     graph = model.graph
     found = graph.output[0]

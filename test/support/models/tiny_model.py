@@ -6,8 +6,8 @@ ones whatever its size.
 """
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
+from support.models.stored_models import stored
 from support.models.written_manifest import write_manifest
 from trt_perception.model.decoder_spec import DecoderSpec
 
@@ -38,8 +38,10 @@ def expected_detections(rgb, image_wh, threshold=0.25, classes=CLASS_NAMES):
     return sorted(found, key=lambda entry: -entry[1])
 
 
-def write_tiny_model(path, *, manifest=True, batch=1):
-    """Write the ONNX file and its manifest."""
+def make_tiny_model(batch=1):
+    """Return the bytes of the ONNX file; needs the onnx package."""
+    from onnx import TensorProto, helper, numpy_helper
+
     width, height = NETWORK_WH
     count, anchors = len(CLASS_NAMES), len(ANCHORS)
     boxes = np.array([[box for _, box, _ in ANCHORS]] * batch, np.float32).transpose(0, 2, 1)
@@ -67,10 +69,15 @@ def write_tiny_model(path, *, manifest=True, batch=1):
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
+    return model.SerializeToString()
+
+
+def write_tiny_model(path, *, manifest=True, batch=1):
+    """Write the ONNX file and its manifest; a batch above 1 needs the onnx package."""
+    path.write_bytes(stored('tiny.onnx') if batch == 1 else make_tiny_model(batch))
     if manifest:
         width, height = NETWORK_WH
         image = 'images', (batch, 3, height, width), 'float32'
-        output = 'output', (batch, 4 + count, anchors), 'float32'
+        output = 'output', (batch, 4 + len(CLASS_NAMES), len(ANCHORS)), 'float32'
         write_manifest(path, NETWORK_WH, image, output, DecoderSpec('dense'), CLASS_NAMES)
     return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 CLASSES = 5
 NAMES = tuple(f'class {number}' for number in range(CLASSES))
@@ -256,6 +255,8 @@ def batched(name, images, dtype=np.float32):
 
 def _look_at(beside, constants):
     """Return nodes by which what the inputs beside the image are told decides the boxes."""
+    from onnx import TensorProto, helper
+
     parts = ['of the image']
     nodes = []
     if 'orig_target_sizes' in beside:
@@ -282,13 +283,16 @@ def network(
     beside=(),
     metadata=(),
     seed=3,
-    image_dtype=TensorProto.FLOAT,
+    image_dtype='FLOAT',
 ):
     """Return an ONNX model that gives these outputs for every image.
 
     A convolution of seeded weights looks at the image, and what it says is multiplied away: the
     outputs depend on the image for the runtime, not for the test.
     """
+    from onnx import TensorProto, helper, numpy_helper
+
+    image_type = TensorProto.DataType.Value(image_dtype)
     rng = np.random.default_rng(seed)
     constants = {
         'weights': rng.normal(size=(2, 3, 3, 3)).astype(np.float32),
@@ -322,7 +326,7 @@ def network(
         onnx_type = helper.np_dtype_to_tensor_dtype(value.dtype)
         nodes.append(helper.make_node('Cast', [f'{name} sum'], [name], to=onnx_type))
         infos.append(helper.make_tensor_value_info(name, onnx_type, value.shape))
-    inputs = [helper.make_tensor_value_info('image', image_dtype, image)]
+    inputs = [helper.make_tensor_value_info('image', image_type, image)]
     inputs += [
         helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in beside
     ]

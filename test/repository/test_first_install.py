@@ -1,0 +1,122 @@
+"""Tests run after the README's first install, and skip what needs further packages."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from support.optional_packages import OPTIONAL, needed_package
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / 'requirements'
+#: What the README installs; package.xml names further packages that rosdep installs for tests.
+FIRST_INSTALL = ('onnxruntime', 'pillow', 'pytest', 'pyyaml', 'tqdm')
+#: Files with tests of properties, of models and of ONNX Runtime.
+SOME = 'test_plain_text or test_manifest or test_host_pipeline or test_quantise'
+
+
+def normalized(name):
+    return re.sub(r'[-_.]+', '-', name).lower()
+
+
+def needs(name):
+    """Return what a distribution needs; nothing if it is not installed."""
+    try:
+        needed = metadata.requires(name) or ()
+    except metadata.PackageNotFoundError:
+        return []
+    return [re.match(r'[\w.-]+', one)[0] for one in needed if 'extra ==' not in one]
+
+
+def with_dependencies(names):
+    """Return distributions and all that they need."""
+    found, pending = set(), list(names)
+    while pending:
+        name = normalized(pending.pop())
+        if name not in found:
+            found.add(name)
+            pending += needs(name)
+    return found
+
+
+def hidden():
+    """Return the distributions and modules that the first install leaves out."""
+    pypi = (REQUIREMENTS / 'pypi.txt').read_text(encoding='utf-8')
+    _, marker, plugins = pypi.partition('# --- tests')
+    assert marker, 'pypi.txt has no tests'
+    text = (REQUIREMENTS / 'common.txt').read_text(encoding='utf-8') + plugins
+    listed = {normalized(name) for name in re.findall(r'^([\w.-]+)==', text, re.MULTILINE)}
+    left_out = listed - with_dependencies(FIRST_INSTALL)
+    installed = {one.metadata['Name'] for one in metadata.distributions()}
+    names = {name for name in installed if normalized(name) in left_out}
+    modules = metadata.packages_distributions().items()
+    return names | {name for name, sources in modules if {*map(normalized, sources)} <= left_out}
+
+
+def run(*arguments):
+    folder = ROOT / 'test' / 'support' / 'first_install'
+    path = [str(folder), *filter(None, [os.environ.get('PYTHONPATH')])]
+    environment = {
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(path),
+        'TRT_PERCEPTION_HIDDEN': ','.join(hidden()),
+    }
+    for name in ('TRT_PERCEPTION_COVERAGE', 'PYTEST_XDIST_WORKER', 'PYTEST_ADDOPTS'):
+        environment.pop(name, None)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+
+
+def test_the_packages_are_hidden():
+    names = 'onnx', 'hypothesis', 'xdist', 'pycocotools', 'scipy', 'matplotlib', 'ml_dtypes'
+    code = f'import importlib.util as u; print([n for n in {names!r} if u.find_spec(n)])'
+    assert run('-c', code).stdout == '[]\n'
+    assert run('-c', 'import numpy, onnxruntime, cv2, yaml, tqdm, PIL, pytest').returncode == 0
+
+
+def test_every_file_collects_and_skips_name_the_package():
+    done = run('-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SOME)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    reasons = re.findall(r'^SKIPPED \[\d+\] .*?: (.*)$', done.stdout, re.MULTILINE)
+    assert {'needs onnx', 'needs hypothesis'} <= set(reasons)
+    assert all(re.match(r'needs \w+|.*No module named|.*are not here', one) for one in reasons)
+    passed = re.search(r'(\d+) passed', done.stdout)
+    assert int(passed[1]) > 200
+
+
+def test_each_package_is_in_package_xml_or_on_the_page_about_tests():
+    text = (ROOT / 'package.xml').read_text() + (ROOT / 'docs' / 'testing.md').read_text()
+    words = set(re.findall(r'[\w-]+', text.replace('python3-', '')))
+    assert {name.replace('tensorrt_rtx', 'tensorrt-rtx-cu13') for name in OPTIONAL} <= words
+
+
+def import_error(code, file):
+    try:
+        exec(compile(code, str(file), 'exec'))
+    except ImportError as error:
+        return error
+    raise AssertionError(f'{code} raised nothing')
+
+
+INSTALLED = '/ws/install/lib/site-packages/trt_perception'
+
+
+@pytest.mark.parametrize(
+    ('code', 'file', 'package'),
+    [
+        ('import onnx.gone', ROOT / 'test' / 'test_any.py', 'onnx'),
+        ('import onnx.gone', f'{INSTALLED}/building/graph/any.py', 'onnx'),
+        # The node runs without it.
+        ('import onnx.gone', f'{INSTALLED}/pipelines/any.py', None),
+        ('import trt_perception.gone', ROOT / 'test' / 'test_any.py', None),
+        ('import misspelt', ROOT / 'test' / 'test_any.py', None),
+        ('from numpy import gone', ROOT / 'test' / 'test_any.py', None),
+    ],
+)
+def test_only_missing_packages_are_excused(code, file, package):
+    assert needed_package(import_error(code, file)) == package

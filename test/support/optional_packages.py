@@ -1,0 +1,79 @@
+"""Skip tests that need a package which the README's first install leaves out."""
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import pytest
+
+#: By the names of their imports; how to install them: docs/testing.md.
+OPTIONAL = frozenset(
+    [
+        *('onnx', 'onnxslim', 'ml_dtypes', 'pydantic', 'tensorrt_rtx'),
+        *('pycocotools', 'matplotlib', 'hypothesis', 'scipy'),
+    ]
+)
+TESTS = Path(__file__).resolve().parents[1]
+#: The part of the package that imports some of them wherever it is imported itself.
+BUILDING = ('trt_perception', 'building')
+
+
+def needed_package(error):
+    """Return the optional package whose absence caused an error; None if there is none.
+
+    An import of an optional package is excused in tests and in `trt_perception.building`. The
+    remaining package must work without it, so there such an error is a failure.
+    """
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            name = (error.name or '').partition('.')[0]
+            return name if name in OPTIONAL and _is_excused(error) else None
+        error = error.__cause__
+    return None
+
+
+def _is_excused(error):
+    """Return whether tests or `trt_perception.building` made the import that failed."""
+    importer = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        path = Path(traceback.tb_frame.f_code.co_filename)
+        if TESTS in path.parents or BUILDING[0] in path.parts:
+            importer = path
+        traceback = traceback.tb_next
+    if importer is None:
+        return False
+    if TESTS in importer.parents:
+        return True
+    parts = importer.parts
+    return BUILDING in itertools.pairwise(parts)
+
+
+class Module(pytest.Module):
+    """A test file; all its tests are skipped if it cannot be imported without a package."""
+
+    def collect(self):
+        try:
+            return super().collect()
+        except (self.CollectError, ImportError) as error:  # the latter from pytest_plugins
+            if package := needed_package(error):
+                pytest.skip(f'needs {package}', allow_module_level=True)
+            raise
+
+
+def skip_without_needed(item):
+    """Skip a test marked `needs('package', …)` if one of these is not installed."""
+    for marker in item.iter_markers('needs'):
+        for package in marker.args:
+            if importlib.util.find_spec(package) is None:
+                pytest.skip(f'needs {package}')
+
+
+def skipping():
+    """Wrap a hook that runs a test or its fixtures: skip where an import of theirs fails."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if package := needed_package(error):
+            pytest.skip(f'needs {package}')
+        raise
