@@ -1,50 +1,58 @@
-"""Camera topics as they were heard for a few seconds: who publishes, how, and what arrived."""
+"""doctor's findings of camera topics: who publishes, how, and which images arrived.
+
+`check_cameras` reports the cameras of the detector without a publisher first. Then it takes each
+topic through two tables of checks, `_UNUSABLE` and `_PROBLEMS`; the first problem is reported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from trt_perception.checks.camera_topics import (
-    another_topic,
-    elsewhere,
-    offers,
-    twin,
-    ways,
-    with_transport,
+    both_transports,
+    fix_other_type,
+    fix_topic,
+    fix_transport,
+    other_transport_topic,
+    suggest_topics,
 )
 from trt_perception.checks.finding import Finding, Level
+from trt_perception.parameters.camera import CameraPlan
 from trt_perception.transport.advice import LARGE_BYTES, how_to_start
 
-__all__ = ['CameraReport', 'check_cameras']
+__all__ = ['CameraReport', 'CameraScene', 'check_cameras']
 
 _AREA: Final = 'cameras'
-_IMAGES: Final = 'sensor_msgs/msg/Image'
-# The topic of a node without remappings.
+_RAW_TYPE: Final = 'sensor_msgs/msg/Image'
+# Added to a missing topic if it is the topic of a node without remappings.
 _GUESSED: Final = ' on this topic, the default (say another with --image-topic)'
 _OFF: Final = ' (it is switched off: enabled is false)'
-# As many images lost in a hundred are a transport's fault, not a start's.
-_LOSS: Final = 0.01
+# A start loses single images; a transport that loses more than 1 % is at fault.
+_LOSS_SHARE: Final = 0.01
+_DEFAULT_SEGMENT_BYTES: Final = 2**20
+
+#: What was found and how to repair it; None if there is no problem.
+_Problem: TypeAlias = 'tuple[str, str] | None'
 
 
 @dataclass(frozen=True)
 class CameraReport:
-    """One topic of images.
+    """One topic of images, as doctor heard it.
 
     Attributes:
-        topic: its full name.
-        compressed: sensor_msgs/CompressedImage.
+        topic: full name.
+        compressed: whether the type is sensor_msgs/CompressedImage.
         reliability: of each publisher, ``reliable`` or ``best_effort``.
-        received: messages that arrived.
-        lost: messages that were sent meanwhile and did not arrive; None where that is not known.
-        seconds: how long it was listened to.
-        rate_hz: at which they arrived, None where too few came, or not evenly.
+        received: number of messages that arrived.
+        lost: number of messages that were sent and did not arrive; None if unknown.
+        seconds: how long doctor listened.
+        rate_hz: rate of the messages; None if too few came, or at irregular intervals.
         message_bytes: size of the last message.
         description: size and encoding of an image, as ``640x480 bgr8``.
-        encoding: of an image.
-        fault: why a detector drops the last image, empty where it does not.
+        cv_bridge_encoding: encoding of an image if only cv_bridge reads it; otherwise empty.
+        fault: why a detector drops the last image; empty if it does not.
     """
 
     topic: str
@@ -56,238 +64,311 @@ class CameraReport:
     rate_hz: float | None = None
     message_bytes: int = 0
     description: str = ''
-    encoding: str = ''
+    cv_bridge_encoding: str = ''
     fault: str = ''
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the topic has a publisher of images."""
+        return bool(self.reliability)
 
-def check_cameras(
-    cameras: Sequence[CameraReport],
-    *,
-    wanted: Mapping[str, str],
-    topics_given: bool = True,
-    transports: Mapping[str, str] = MappingProxyType({}),
-    reliable: Collection[str] = (),
-    off: Collection[str] = (),
-    other_types: Mapping[str, str] = MappingProxyType({}),
-    segment_bytes: int,
-    profile_fix: str,
-    encodings: Sequence[str],
-) -> Iterator[Finding]:
-    """Judge every camera topic.
+    @property
+    def is_readable(self) -> bool:
+        """Whether a detector can read the topic: its name tells the detector the type."""
+        return self.compressed == self.topic.endswith('/compressed')
 
-    Args:
-        cameras: what was heard.
-        wanted: the topics that the detector is to read, by the names of its cameras, '' where it
-            has one; empty where any topic will do.
-        topics_given: they were given; else they are those of a node without remappings.
-        transports: the parameter ``image_transport`` of each camera, by its name; ``raw`` where
-            it is not there.
-        reliable: the cameras whose ``image_qos.reliability`` is ``reliable``, which takes no less.
-        off: the cameras whose parameter ``enabled`` is false: nobody misses their images.
-        other_types: of wanted topics, which other type is published there, and by which node.
-        segment_bytes: of shared memory; a larger image does not fit.
-        profile_fix: the command that makes it larger.
-        encodings: that are read without cv_bridge.
+
+@dataclass(frozen=True)
+class CameraScene:
+    """What doctor heard, and what the detector is to read.
+
+    Attributes:
+        reports: one for each topic of images.
+        plans: one for each camera of the detector. A plan without a topic: any topic will do.
+        segment_bytes: size of a process's shared memory; a larger image does not fit.
+        profile_fix: command that enlarges the shared memory.
+        topics_given: the topics of `plans` were given; else they are a node's without remappings.
+        other_types: of topics of `plans` that have no images: which node publishes which type.
     """
-    bad: Level = 'red' if topics_given else 'yellow'
-    if not cameras:
+
+    reports: Sequence[CameraReport]
+    plans: Sequence[CameraPlan]
+    segment_bytes: int
+    profile_fix: str
+    topics_given: bool = True
+    other_types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> list[CameraPlan]:
+        """The plans of cameras whose topic is known."""
+        return [plan for plan in self.plans if plan.topic]
+
+    @property
+    def published(self) -> set[str]:
+        """Topics with a publisher of images."""
+        return {report.topic for report in self.reports if report.is_published}
+
+    @property
+    def missing_level(self) -> Level:
+        """Level of a camera without images: a topic that was not given may be remapped."""
+        return 'red' if self.topics_given else 'yellow'
+
+
+def check_cameras(scene: CameraScene) -> Iterator[Finding]:
+    """Report each camera of the detector without a publisher, then each topic of images."""
+    wanted = scene.wanted
+    if not scene.reports:
         fix = (
             'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
             'this one'
         )
-        level: Level = bad if set(wanted) - set(off) else 'yellow'
+        is_missed = any(plan.enabled for plan in wanted)
+        level: Level = scene.missing_level if is_missed else 'yellow'
         yield Finding(_AREA, 'topics', level, 'no topic of images', fix)
-    if cameras or other_types or '' not in wanted:
-        where = '' if topics_given else _GUESSED
-        for name, topic, found, fix in _missing(cameras, wanted, other_types, off):
-            if name in off:
-                yield Finding(_AREA, _shown(name, topic), 'green', found + _OFF)
-            else:
-                yield Finding(_AREA, _shown(name, topic), bad, found + where, fix)
-    published = [camera.topic for camera in cameras if camera.reliability]
-    names = list(wanted)
-    owners = {way: name for name, topic in wanted.items() for way in ways(topic)}
-    # As the detector's cameras are named, then the others.
-    order = {topic: names.index(name) for topic, name in owners.items()}
-    for camera in sorted(cameras, key=lambda c: (order.get(c.topic, len(names)), c.topic)):
-        if camera.topic in owners and not camera.reliability:
-            continue  # said above, or of the other transport of the same images
-        owner = owners.get(camera.topic, '')
-        transport = transports.get(owner, 'raw')
-        # The same images in the transport that the detector does not take are no matter to it.
-        both = twin(camera.topic) in published
-        wrong = camera.compressed and camera.topic in wanted.values()
-        wrong = wrong and not (transport == 'compressed' and both)
-        spare = not wrong and _untaken(camera, transport) and both
-        read = camera.topic in owners and not spare
-        useless = None
-        if camera.received and wrong:
-            found = f'sensor_msgs/msg/CompressedImage, expected {_IMAGES}'
-            useless = found, another_topic(owner, camera.topic)
-        elif camera.received and read and owner in reliable:
-            useless = _less_reliable(camera, owner)
-        if camera.received and useless is None and (read or not wanted):
-            useless = _other_transport(camera, published, owner, transport, read=read)
-        problem = (
-            useless
-            or _sent_as_its_twin(camera, published)
-            or _problem(camera, segment_bytes, profile_fix, encodings)
-        )
-        missed = read and (camera.received == 0 or bool(camera.fault) or useless is not None)
-        yield _judged(camera, owner, problem, missed=missed, off=missed and owner in off)
+    if scene.reports or scene.other_types or any(plan.name for plan in wanted):
+        yield from _missing_cameras(scene)
+    plans = {topic: plan for plan in wanted for topic in both_transports(plan.topic)}
+    order = {topic: wanted.index(plan) for topic, plan in plans.items()}
+    # In the order of the detector's cameras, then the other topics.
+    for report in sorted(scene.reports, key=lambda r: (order.get(r.topic, len(wanted)), r.topic)):
+        plan = plans.get(report.topic)
+        if plan is None or report.is_published:  # else reported as missing
+            yield _check_topic(_Topic(scene, report, plan))
 
 
-def _missing(
-    cameras: Sequence[CameraReport],
-    wanted: Mapping[str, str],
-    other_types: Mapping[str, str],
-    off: Collection[str],
-) -> Iterator[tuple[str, str, str, str]]:
-    """Find the detector's cameras of which nobody publishes images, in either transport.
-
-    Yields:
-        Name and topic of each, what was found there, and what to do.
-    """
-    published = {camera.topic for camera in cameras if camera.reliability}
-    missing = {name: topic for name, topic in wanted.items() if published.isdisjoint(ways(topic))}
-    read = {way for topic in wanted.values() for way in ways(topic)}
+def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
+    """Report the cameras of the detector whose images have no publisher in either transport."""
+    published, wanted = scene.published, scene.wanted
+    missing = [plan for plan in wanted if published.isdisjoint(both_transports(plan.topic))]
+    read = {topic for plan in wanted for topic in both_transports(plan.topic)}
     free = [
-        camera.topic
-        for camera in cameras
-        if camera.reliability and camera.topic not in read and _may_be_read(camera)
+        report.topic
+        for report in scene.reports
+        if report.is_published and report.topic not in read and report.is_readable
     ]
-    offered = offers([name for name in missing if name not in off], free)
-    for name, topic in missing.items():
-        fix = elsewhere(name, offered, free, wanted)
-        if topic in other_types:
-            found = f'{other_types[topic]}, expected {_IMAGES}'
-            yield name, topic, found, fix or another_topic(name, topic)
+    suggested = suggest_topics([plan.name for plan in missing if plan.enabled], free)
+    for plan in missing:
+        name = _shown(plan.name, plan.topic)
+        fix = fix_topic(plan.name, suggested, free, len(wanted))
+        if plan.topic in scene.other_types:
+            found = f'{scene.other_types[plan.topic]}, expected {_RAW_TYPE}'
+            fix = fix or fix_other_type(plan.name, plan.topic)
         else:
+            found = 'nobody publishes'
             fix = fix or 'start the camera, or mend the remapping of its topic'
-            yield name, topic, 'nobody publishes', fix
+        if not plan.enabled:
+            yield Finding(_AREA, name, 'green', found + _OFF)
+        else:
+            where = '' if scene.topics_given else _GUESSED
+            yield Finding(_AREA, name, scene.missing_level, found + where, fix)
 
 
-def _may_be_read(camera: CameraReport) -> bool:
-    """Tell whether a detector can take a topic's images: the name says which type it has."""
-    return camera.compressed == camera.topic.endswith('/compressed')
+@dataclass(frozen=True)
+class _Topic:
+    """A topic of images, and the camera of the detector whose images these are.
 
-
-def _judged(
-    camera: CameraReport, owner: str, problem: tuple[str, str] | None, *, missed: bool, off: bool
-) -> Finding:
-    """Return the finding of a topic.
-
-    Args:
-        camera: what was heard.
-        owner: name of the detector's camera that reads it, if one does and has a name.
-        problem: and its cure.
-        missed: for that problem the detector has no images.
-        off: nobody misses them.
+    Attributes:
+        scene: the topic's scene.
+        report: what doctor heard.
+        plan: of the camera; None if the topic belongs to no camera of the detector.
     """
-    found, name = _facts(camera), _shown(owner, camera.topic)
+
+    scene: CameraScene
+    report: CameraReport
+    plan: CameraPlan | None
+
+    @property
+    def name(self) -> str:
+        """Name of the camera; empty if it has none."""
+        return self.plan.name if self.plan is not None else ''
+
+    @property
+    def transport(self) -> str:
+        """The transport that the detector takes: of the camera, or of the node."""
+        plans = (plan for plan in self.scene.plans if plan.name == self.name)
+        plan = self.plan or next(plans, None)
+        return plan.transport if plan is not None else 'raw'
+
+    @property
+    def is_sent_both_ways(self) -> bool:
+        """Whether the same images are published in the other transport, too."""
+        return other_transport_topic(self.report.topic) in self.scene.published
+
+    @property
+    def has_wrong_type(self) -> bool:
+        """Whether compressed images are on a topic of raw images that the detector reads."""
+        is_raw_topic = any(plan.topic == self.report.topic for plan in self.scene.wanted)
+        is_spare = self.transport == 'compressed' and self.is_sent_both_ways
+        return self.report.compressed and is_raw_topic and not is_spare
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the detector reads this topic, not the same images in the other transport."""
+        is_taken = self.transport == 'auto' or self.report.compressed == (
+            self.transport == 'compressed'
+        )
+        return self.plan is not None and (
+            self.has_wrong_type or is_taken or not self.is_sent_both_ways
+        )
+
+
+def _check_topic(topic: _Topic) -> Finding:
+    """Return the finding of a topic: its first problem, or its facts."""
+    report = topic.report
+    unusable = _first_problem(_UNUSABLE, topic) if report.received else None
+    problem = unusable or _first_problem(_PROBLEMS, topic)
+    name, found = _shown(topic.name, report.topic), _facts(report)
     if problem is None:
         return Finding(_AREA, name, 'green', found)
     found += f': {problem[0]}'
-    if off:
+    has_no_images = not report.received or bool(report.fault) or unusable is not None
+    is_missed = topic.is_read and has_no_images
+    if is_missed and topic.plan is not None and not topic.plan.enabled:
         return Finding(_AREA, name, 'green', found + _OFF)
-    return Finding(_AREA, name, 'red' if missed else 'yellow', found, problem[1])
+    return Finding(_AREA, name, 'red' if is_missed else 'yellow', found, problem[1])
 
 
-def _sent_as_its_twin(camera: CameraReport, published: Sequence[str]) -> tuple[str, str] | None:
-    """Return what is wrong where a topic's images are published in the other transport only."""
-    sent = twin(camera.topic)
-    if camera.reliability or sent not in published:
-        return None
-    raw = min(camera.topic, sent)
-    other = 'raw' if sent == raw else 'compressed'
-    return 'nobody publishes', f'start with {how_to_start(raw, other)}'
+def _first_problem(checks: Sequence[Callable[[_Topic], _Problem]], topic: _Topic) -> _Problem:
+    return next((problem for check in checks if (problem := check(topic)) is not None), None)
 
 
 def _shown(name: str, topic: str) -> str:
-    """Return a topic with the name of the detector's camera that reads it, if one has a name."""
+    """Return a topic, with the name of the detector's camera in front if it has one."""
     return f'{name}: {topic}' if name else topic
 
 
-def _facts(camera: CameraReport) -> str:
-    rate = f'{camera.received} images in {camera.seconds:.0f} s'
-    if camera.rate_hz is not None:
-        rate = f'{camera.rate_hz:.1f} Hz'
-    parts = [rate, camera.description, f'{camera.message_bytes / 1e6:.1f} MB']
-    parts = parts if camera.received else ['nothing arrived']
-    return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(camera.reliability)))]))
+def _facts(report: CameraReport) -> str:
+    rate = f'{report.received} images in {report.seconds:.0f} s'
+    if report.rate_hz is not None:
+        rate = f'{report.rate_hz:.1f} Hz'
+    parts = [rate, report.description, f'{report.message_bytes / 1e6:.1f} MB']
+    parts = parts if report.received else ['nothing arrived']
+    return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(report.reliability)))]))
 
 
-def _problem(
-    camera: CameraReport,
-    segment_bytes: int,
-    profile_fix: str,
-    encodings: Sequence[str],
-) -> tuple[str, str] | None:
-    """Return the worst problem and its cure."""
-    if not camera.reliability and camera.received:
-        return 'its publisher went meanwhile', 'start the camera again'
-    if not camera.reliability:
-        return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
-    if not _may_be_read(camera):
-        base = camera.topic.removesuffix('/compressed')
-        meant = f'{base}/compressed' if camera.compressed else base
-        found = 'no detector can read this type on a topic of this name'
-        return found, f'remap what publishes it to {meant}'
-    if not camera.received:
-        fix = f'look at the camera’s own log; if its images are large: {profile_fix}'
-        return f'silent for {camera.seconds:.0f} s', fix
-    if camera.fault:
-        fix = 'mend what publishes this topic; the detector drops such images and counts them'
-        return f'its last image cannot be read: {camera.fault}', fix
-    if camera.lost and camera.lost > _LOSS * (camera.lost + camera.received):
-        return f'{camera.lost} of {camera.lost + camera.received} lost on the way', profile_fix
-    if len(camera.reliability) > 1:
-        fix = 'let one camera publish each topic, by a namespace or remapping'
-        return f'{len(camera.reliability)} publishers mix, losses cannot be counted', fix
-    if camera.message_bytes > segment_bytes:
-        found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
-        return found, profile_fix
-    default = segment_bytes <= 1024 * 1024
-    if 'best_effort' in camera.reliability and default and camera.message_bytes > LARGE_BYTES:
-        return 'best effort on the default transport loses images under load', profile_fix
-    if not camera.compressed and camera.encoding not in encodings:
-        fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
-        return f'encoding {camera.encoding!r} needs cv_bridge', fix
-    return None
+# For these reasons the detector gets none of the images that arrive here.
 
 
-def _untaken(camera: CameraReport, transport: str) -> bool:
-    return transport != 'auto' and camera.compressed != (transport == 'compressed')
-
-
-def _less_reliable(camera: CameraReport, owner: str) -> tuple[str, str] | None:
-    """Return what is wrong where the detector asks for more than a publisher offers."""
-    if 'reliable' in camera.reliability:
+def _wrong_type(topic: _Topic) -> _Problem:
+    if not topic.has_wrong_type:
         return None
-    parameter = f'camera.{owner}.image_qos.reliability' if owner else 'image_qos.reliability'
+    found = f'sensor_msgs/msg/CompressedImage, expected {_RAW_TYPE}'
+    return found, fix_other_type(topic.name, topic.report.topic)
+
+
+def _less_reliable(topic: _Topic) -> _Problem:
+    plan = topic.plan
+    if plan is None or not topic.is_read or plan.reliability != 'reliable':
+        return None
+    if 'reliable' in topic.report.reliability:
+        return None
+    own = f'camera.{plan.name}.' if plan.name else ''
+    parameter = f'{own}image_qos.reliability'
     found = f'{parameter} is reliable: of a best effort publisher nothing reaches the detector'
     return found, f'set {parameter} to auto or best_effort'
 
 
-def _other_transport(
-    camera: CameraReport, published: Sequence[str], owner: str, transport: str, *, read: bool
-) -> tuple[str, str] | None:
-    """Return what is wrong where images come in another transport than the detector takes.
-
-    Args:
-        camera: what was heard.
-        published: all topics with images.
-        owner: name of the detector's camera, '' where it has none or reads something else.
-        transport: that this camera takes.
-        read: it is this topic that it reads.
-    """
-    raw = camera.topic.removesuffix('/compressed')
-    if camera.compressed and raw not in published and transport == 'raw':
-        fix = f'start with {with_transport(owner, raw, "compressed")}'
+def _other_transport(topic: _Topic) -> _Problem:
+    if not topic.is_read and topic.scene.wanted:
+        return None
+    report, published = topic.report, topic.scene.published
+    raw = report.topic.removesuffix('/compressed')
+    if report.compressed and raw not in published and topic.transport == 'raw':
+        fix = f'start with {fix_transport(topic.name, raw, "compressed")}'
         return 'only compressed images', fix
-    if read and not camera.compressed and transport == 'compressed':
-        if f'{raw}/compressed' in published:
-            return None
-        fix = f'start with {with_transport(owner, raw, "raw")}'
+    is_untaken = topic.is_read and not report.compressed and topic.transport == 'compressed'
+    if is_untaken and f'{raw}/compressed' not in published:
+        fix = f'start with {fix_transport(topic.name, raw, "raw")}'
         return 'only raw images, and the detector takes compressed ones', fix
     return None
+
+
+# Other problems, worst first.
+
+
+def _not_published(topic: _Topic) -> _Problem:
+    report = topic.report
+    if report.is_published:
+        return None
+    if topic.is_sent_both_ways:
+        sent = other_transport_topic(report.topic)
+        raw = min(report.topic, sent)
+        return 'nobody publishes', f'start with {how_to_start(raw, _transport_of(sent))}'
+    if report.received:
+        return 'its publisher went meanwhile', 'start the camera again'
+    return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
+
+
+def _wrong_name(topic: _Topic) -> _Problem:
+    report = topic.report
+    if report.is_readable:
+        return None
+    base = report.topic.removesuffix('/compressed')
+    meant = f'{base}/compressed' if report.compressed else base
+    found = 'no detector can read this type on a topic of this name'
+    return found, f'remap what publishes it to {meant}'
+
+
+def _silent(topic: _Topic) -> _Problem:
+    if topic.report.received:
+        return None
+    fix = f'look at the camera’s own log; if its images are large: {topic.scene.profile_fix}'
+    return f'silent for {topic.report.seconds:.0f} s', fix
+
+
+def _unreadable(topic: _Topic) -> _Problem:
+    if not topic.report.fault:
+        return None
+    fix = 'mend what publishes this topic; the detector drops such images and counts them'
+    return f'its last image cannot be read: {topic.report.fault}', fix
+
+
+def _lost(topic: _Topic) -> _Problem:
+    lost, sent = topic.report.lost or 0, (topic.report.lost or 0) + topic.report.received
+    if lost <= _LOSS_SHARE * sent:
+        return None
+    return f'{lost} of {sent} lost on the way', topic.scene.profile_fix
+
+
+def _several_publishers(topic: _Topic) -> _Problem:
+    count = len(topic.report.reliability)
+    if count <= 1:
+        return None
+    fix = 'let one camera publish each topic, by a namespace or remapping'
+    return f'{count} publishers mix, losses cannot be counted', fix
+
+
+def _too_large(topic: _Topic) -> _Problem:
+    segment_bytes = topic.scene.segment_bytes
+    if topic.report.message_bytes <= segment_bytes:
+        return None
+    found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
+    return found, topic.scene.profile_fix
+
+
+def _best_effort(topic: _Topic) -> _Problem:
+    has_profile = topic.scene.segment_bytes > _DEFAULT_SEGMENT_BYTES
+    is_small = topic.report.message_bytes <= LARGE_BYTES
+    if has_profile or is_small or 'best_effort' not in topic.report.reliability:
+        return None
+    found = 'best effort on the default transport loses images under load'
+    return found, topic.scene.profile_fix
+
+
+def _needs_cv_bridge(topic: _Topic) -> _Problem:
+    encoding = topic.report.cv_bridge_encoding
+    if not encoding:
+        return None
+    fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
+    return f'encoding {encoding!r} needs cv_bridge', fix
+
+
+def _transport_of(topic: str) -> str:
+    return 'compressed' if topic.endswith('/compressed') else 'raw'
+
+
+_UNUSABLE: Final = (_wrong_type, _less_reliable, _other_transport)
+_PROBLEMS: Final = (
+    *(_not_published, _wrong_name, _silent, _unreadable, _lost, _several_publishers),
+    *(_too_large, _best_effort, _needs_cv_bridge),
+)

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from trt_perception.files.plain_text import plain
 
-__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'guarded', 'texts']
+__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'run_check', 'texts']
 
 Level = Literal['green', 'yellow', 'red']
 #: From good to bad. Yellow: it works, but not as well as it could, or not for everything.
@@ -42,8 +42,8 @@ class Finding:
         assert (self.level == 'green') == (not self.fix), f'{self.name}: fix and colour disagree'
 
 
-def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Run a check; what it raises is a finding too, so that the other checks still run."""
+def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Run a check. An exception becomes a finding, so that the other checks still run."""
     try:
         yield from check()
     except Exception as error:  # a broken installation may raise anything

@@ -17,8 +17,8 @@ from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorCo
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = [
-    *('CAMERA_PARAMETERS', 'NodeConfig', 'camera_rows', 'is_of_camera', 'meant_parameter'),
-    'unknown_parameter',
+    *('CAMERA_PARAMETERS', 'CameraPlan', 'NodeConfig', 'camera_rows', 'is_of_camera'),
+    *('meant_parameter', 'unknown_parameter'),
 ]
 
 #: The rows of which each camera may have a value of its own.
@@ -92,6 +92,25 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
 
 
 @dataclass(frozen=True)
+class CameraPlan:
+    """How a node is to receive the images of one camera.
+
+    Attributes:
+        name: of the camera; empty if the node has only one camera.
+        topic: of its raw images; empty if unknown.
+        transport: parameter ``image_transport``.
+        reliability: parameter ``image_qos.reliability``.
+        enabled: parameter ``enabled``.
+    """
+
+    name: str = ''
+    topic: str = ''
+    transport: str = 'raw'
+    reliability: str = 'auto'
+    enabled: bool = True
+
+
+@dataclass(frozen=True)
 class NodeConfig:
     """The configuration of a node, and that of each camera made from it.
 
@@ -145,6 +164,14 @@ class NodeConfig:
             KeyError: there is no such camera.
         """
         return self._cameras[name]
+
+    def plans(self) -> list[CameraPlan]:
+        """Return the plan of each camera, without topics."""
+        configs = [(name, self._cameras[name]) for name in self.node.cameras or ('',)]
+        return [
+            CameraPlan(name, '', each.image_transport, each.image_qos_reliability, each.enabled)
+            for name, each in configs
+        ]
 
     def own_values_of(self, name: str) -> list[str]:
         """Return the parameters of cameras that do not follow a parameter of the node."""

@@ -174,12 +174,12 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         choices = choose_transports(
             self,
-            {camera.name: camera.config.image_transport for camera in self._cameras},
+            self._parameters_of_node.configs.plans(),
             decodes_jpeg=self._pipelines[0].decodes_jpeg,
         )
         self._detector = Detector(
             self._pipelines,
-            [camera.begin(choices[camera.name]) for camera in self._cameras],
+            [camera.begin(choice) for camera, choice in zip(self._cameras, choices, strict=True)],
             faulted=self._on_fault,
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )

@@ -7,6 +7,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.errors import InterruptionError
+from trt_perception.parameters.camera import CameraPlan
 from trt_perception.ros.camera import transport_choice
 from trt_perception.ros.camera.transport_choice import TransportChoice, choose_transports
 
@@ -28,12 +29,15 @@ def offered(client, node):
         client.node.destroy_publisher(publisher)
 
 
-ASKED = {'front': 'auto', 'rear': 'auto', 'left': 'compressed', 'right': 'raw'}
+NAMES = ('front', 'rear', 'left', 'right')
+PLANS = [
+    CameraPlan(name, transport=transport)
+    for name, transport in zip(NAMES, ('auto', 'auto', 'compressed', 'raw'), strict=True)
+]
 
 
 def test_each_camera_by_itself(node, offered):
-    chosen = choose_transports(node, ASKED, decodes_jpeg=True)
-    assert list(chosen) == list(ASKED)
+    chosen = dict(zip(NAMES, choose_transports(node, PLANS, decodes_jpeg=True), strict=True))
     assert chosen['front'].transport == 'compressed'
     assert '/front/image/compressed is published' in chosen['front'].reason
     assert chosen['rear'].transport == 'raw'
@@ -44,10 +48,10 @@ def test_each_camera_by_itself(node, offered):
 
 
 def test_nothing_is_asked_where_jpeg_is_not_decoded_on_a_gpu(node, offered):
-    chosen = choose_transports(node, ASKED, decodes_jpeg=False)
-    assert [choice.transport for choice in chosen.values()] == ['raw', 'raw', 'compressed', 'raw']
-    assert chosen['front'].reason == 'JPEG is not decoded on a GPU here'
-    assert not chosen['front'].retry
+    chosen = choose_transports(node, PLANS, decodes_jpeg=False)
+    assert [choice.transport for choice in chosen] == ['raw', 'raw', 'compressed', 'raw']
+    assert chosen[0].reason == 'JPEG is not decoded on a GPU here'
+    assert not chosen[0].retry
 
 
 def test_many_cameras_wait_no_longer_than_one(node, monkeypatch):
@@ -58,8 +62,9 @@ def test_many_cameras_wait_no_longer_than_one(node, monkeypatch):
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr(transport_choice, 'time', clock)
-    chosen = choose_transports(node, {f'c{n}': 'auto' for n in range(20)}, decodes_jpeg=True)
-    assert {choice.transport for choice in chosen.values()} == {'raw'}
+    plans = [CameraPlan(f'c{n}', transport='auto') for n in range(20)]
+    chosen = choose_transports(node, plans, decodes_jpeg=True)
+    assert {choice.transport for choice in chosen} == {'raw'}
     assert 1.0 <= now[0] - 100.0 < 1.1
 
 
@@ -69,4 +74,4 @@ def test_the_end_of_the_process_ends_the_wait(node, monkeypatch):
 
     monkeypatch.setattr(transport_choice, 'check_interruption', end)
     with pytest.raises(InterruptionError):
-        choose_transports(node, {'front': 'auto'}, decodes_jpeg=True)
+        choose_transports(node, PLANS[:1], decodes_jpeg=True)

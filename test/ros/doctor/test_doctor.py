@@ -19,6 +19,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
+from trt_perception.parameters.camera import NodeConfig
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.ros_graph import _TopicListener
 
@@ -306,7 +307,7 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
     executor = SingleThreadedExecutor(context=stranger.context)
     executor.add_node(stranger)
     listener = _TopicListener(stranger, topic)
-    assert listener.camera().reliability == ()
+    assert listener.report().reliability == ()
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
     jpeg = CompressedImage(format='jpeg', data=b'no JPEG')
     for kind, message, qos in ((Image, Image(), best_effort), (CompressedImage, jpeg, 5)):
@@ -316,24 +317,25 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
             listener.follow()
             publisher.publish(message)
             executor.spin_once(timeout_sec=0.05)
-            return listener.camera().received > 3
+            return listener.report().received > 3
 
         client.spin_until(heard, f'images of {kind.__name__}')
-        report = listener.camera()
+        report = listener.report()
         assert report.compressed == (kind is CompressedImage)
         assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
         node.destroy_publisher(publisher)
         client.spin_until(lambda: listener.follow() or not listener.publishers, 'nobody')
-        assert listener.camera().received > 3  # what was heard is kept
+        assert listener.report().received > 3  # what was heard is kept
 
 
 def topics(image_topic, cameras, node='/detector'):
     options = argparse.Namespace(image_topic=image_topic, node=node)
-    return doctor._image_topics(options, cameras)
+    plans = doctor._camera_plans(options, NodeConfig.from_values({'cameras': cameras}))
+    return {plan.name: plan.topic for plan in plans}
 
 
 def test_the_topics_of_a_node():
-    assert topics(None, []) == {}
+    assert topics(None, []) == {'': ''}
     assert topics('/image_raw', []) == {'': '/image_raw'}
     own = {'front': '/robot/front/image', 'rear': '/robot/rear/image'}
     assert topics(None, ['front', 'rear'], '/robot/detector') == own
@@ -346,34 +348,35 @@ def test_the_topics_of_a_node():
             topics(topic, cameras)
 
 
-def test_a_topic_that_does_not_fit_is_a_finding(monkeypatch):
-    asked = []
-    monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
-    options = argparse.Namespace(image_topic='/raw', node='/detector', seconds=0.5)
-    [finding] = doctor._graph(options, {'cameras': ['front', 'rear']}, 10)
-    assert (finding.level, finding.name) == ('red', 'image topic')
-    assert 'a topic for each of front, rear' in finding.found
-    [(_, [request], _)] = asked  # the rest is looked at all the same
-    assert json.loads(request)['image_topics'] == {}
-    options.image_topic = '/{camera}/raw'
-    [finding] = doctor._graph(options, {}, 10)
-    assert finding.level == 'red'
-    assert "-p 'cameras:=[front, rear]'" in finding.fix
-
-
 @pytest.mark.parametrize(
-    ('topic', 'named', 'wanted'),
-    [('/{camera}/raw', ['image topic'], {}), ('/raw', [], {'': '/raw'}), (None, [], {})],
+    ('topic', 'values', 'found', 'plans'),
+    [
+        ('/raw', {'cameras': ['front', 'rear']}, ['red image topic'], [('', 'auto')]),
+        ('/{camera}/raw', {}, ['red image topic'], [('', 'auto')]),
+        ('/{camera}/raw', None, ['yellow image topic'], [('', 'auto')]),
+        ('/raw', None, [], [('/raw', 'raw')]),
+        (None, None, [], [('', 'raw')]),
+        (None, {'image_transport': 'auto'}, [], [('', 'auto')]),
+        (None, {'image_transport': 'auto', 'engine_path': 'a.onnx'}, [], [('', 'raw')]),
+    ],
 )
-def test_topics_where_the_parameters_cannot_be_read(monkeypatch, topic, named, wanted):
+def test_request_to_the_graph(monkeypatch, topic, values, found, plans):
     asked = []
     monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
-    options = argparse.Namespace(image_topic=topic, node='/detector', seconds=0.5)
-    found = list(doctor._graph(options, None, 10))
-    assert [finding.name for finding in found] == named
-    assert all(finding.level == 'yellow' for finding in found)
-    [(_, [request], _)] = asked
-    assert json.loads(request)['image_topics'] == wanted
+    options = argparse.Namespace(
+        image_topic=topic, node='/detector', seconds=0.5, model='', device=None
+    )
+    inputs = doctor._Inputs(options, values)
+    findings = list(doctor._check_cameras(inputs))
+    assert [f'{finding.level} {finding.name}' for finding in findings] == found
+    for finding in findings:
+        if values == {}:
+            assert "-p 'cameras:=[front, rear]'" in finding.fix
+        elif values:
+            assert 'a topic for each of front, rear' in finding.found
+    [(_, [request], _)] = asked  # doctor listens to the graph in any case
+    asked_plans = json.loads(request)['plans']
+    assert [(plan['topic'], plan['transport']) for plan in asked_plans] == plans
 
 
 def test_what_a_detector_says(active):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rclpy.node import Node
 
+from trt_perception.parameters.camera import CameraPlan
 from trt_perception.process.interruption import check_interruption
 from trt_perception.ros.topics import compressed_topic, source_name
 
@@ -39,42 +40,45 @@ RAW: Final = TransportChoice('raw')
 
 
 def choose_transports(
-    node: Node, asked: Mapping[str, str], *, decodes_jpeg: bool
-) -> dict[str, TransportChoice]:
-    """Decide between raw and compressed images; waits a second at most for all cameras together.
+    node: Node, plans: Sequence[CameraPlan], *, decodes_jpeg: bool
+) -> list[TransportChoice]:
+    """Choose between raw and compressed images for each camera.
+
+    Waits for publishers for 1 s at most, for all cameras together.
 
     Args:
-        node: asks the graph.
-        asked: the parameter ``image_transport`` of each camera, by its name.
-        decodes_jpeg: the pipeline does so on the GPU.
+        node: asks the ROS graph.
+        plans: of the cameras; the topics are not used.
+        decodes_jpeg: whether the pipeline decodes JPEG on the GPU.
 
     Returns:
-        What was decided for each camera, by its name.
+        The choice for each plan, in the same order.
 
     Raises:
         InterruptionError: the process was asked to end meanwhile.
     """
-    chosen = {camera: TransportChoice(transport) for camera, transport in asked.items()}
-    undecided = [camera for camera, transport in asked.items() if transport == 'auto']
+    choices = [TransportChoice(plan.transport) for plan in plans]
+    undecided = [index for index, plan in enumerate(plans) if plan.transport == 'auto']
     if not decodes_jpeg:
-        other = TransportChoice('raw', 'JPEG is not decoded on a GPU here')
-        return {**chosen, **dict.fromkeys(undecided, other)}
+        for index in undecided:
+            choices[index] = TransportChoice('raw', 'JPEG is not decoded on a GPU here')
+        return choices
     end_s = time.monotonic() + _DISCOVERY_S
     while undecided:
-        over = time.monotonic() >= end_s
-        for camera in undecided:
-            chosen[camera] = _choice(node, camera)
-        undecided = [camera for camera in undecided if chosen[camera].transport == 'raw']
-        if over:
+        is_last_look = time.monotonic() >= end_s
+        for index in undecided:
+            choices[index] = _choose_by_publishers(node, plans[index].name)
+        undecided = [index for index in undecided if choices[index].transport == 'raw']
+        if is_last_look:
             break
         if undecided:
             check_interruption()
             time.sleep(_LOOK_S)
-    return chosen
+    return choices
 
 
-def _choice(node: Node, camera: str) -> TransportChoice:
-    """Decide by who publishes now."""
+def _choose_by_publishers(node: Node, camera: str) -> TransportChoice:
+    """Choose compressed images if they are published now."""
     infos = node.get_publishers_info_by_topic(source_name(node, camera, 'compressed'))
     topic = compressed_topic(node, camera)
     if any(info.topic_type == COMPRESSED_TYPE for info in infos):

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
-from trt_perception.checks.finding import Finding, as_json, guarded, texts
+from trt_perception.checks.finding import Finding, as_json, run_check, texts
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model, is_onnx
 from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
-from trt_perception.checks.software import InstalledGpu, check_gpu, check_packages, import_modules
+from trt_perception.checks.software import (
+    InstalledGpu,
+    Module,
+    check_gpu,
+    check_packages,
+    import_modules,
+)
 from trt_perception.checks.trial import run_once
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.camera import meant_parameter
+from trt_perception.parameters.camera import CameraPlan, NodeConfig, meant_parameter
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import matching, number_between
 
@@ -76,65 +84,77 @@ def _collected(findings: Iterable[Finding], into: list[Finding]) -> Iterator[Fin
         yield finding
 
 
-def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
-    """Run all checks in their order; none keeps another from running."""
-    yield from guarded('ROS 2 in this shell', 'shell', lambda: check_shell(os.environ))
-    segment_bytes = DEFAULT_SEGMENT_BYTES
-    with contextlib.suppress(OSError, ValueError):  # reported by check_shell
-        segment_bytes = read_profile(os.environ).segment_bytes
-    yield from guarded('machine', 'machine', lambda: check_machine(segment_bytes))
-    modules = import_modules()
-    values: dict[str, Any] = {}
-    readable = True
-    if options.param or options.params_file:
-        found = list(guarded('parameters', 'parameters', lambda: _parameters(options, values)))
-        readable = all(finding.level != 'red' for finding in found)
-        yield from found
-    if options.model:
-        values['engine_path'] = options.model
-    if options.device is not None:
-        values['device_ids'] = [options.device]
-    model = values.get('engine_path', '')
-    onnx = is_onnx(model)
-    yield from guarded(
-        'Python and packages', 'packages', lambda: check_packages(modules, onnx_wanted=onnx)
-    )
-    gpus: list[InstalledGpu] = []
-    yield from guarded(
-        'GPU',
-        'GPU',
-        lambda: check_gpu(
-            modules,
-            engine_wanted=bool(model) and not onnx,
-            device_ids=values.get('device_ids', [0]),
-            found=gpus,
-        ),
-    )
-    if not readable:
-        unread = 'not checked: its parameters cannot be read'
-        yield Finding('model', 'model', 'yellow', unread, _CORRECT)
-    elif model or options.param or options.params_file:
-        yield from guarded(
-            'model',
-            'model',
-            lambda: check_model(model, modules, gpus, trial=lambda: run_once(values)),
-        )
-    if options.seconds:
-        known = values if readable else None
-        yield from guarded('cameras', 'graph', lambda: _graph(options, known, segment_bytes))
+@dataclass
+class _Inputs:
+    """What the checks look at. A check may add what later checks need.
 
-
-def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator[Finding]:
-    """Let ROS read the parameters, in a process of its own: it may be what is broken.
-
-    Args:
-        options: name the files and values.
-        values: filled with the parameters that are not the defaults.
+    Attributes:
+        options: of the command line.
+        values: the node's parameters that are not the defaults, by name; None if unreadable.
+        gpus: GPUs that the GPU check found.
     """
+
+    options: argparse.Namespace
+    values: dict[str, Any] | None = None
+    gpus: list[InstalledGpu] = field(default_factory=list)
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether parameters were given on the command line."""
+        return bool(self.options.param or self.options.params_file)
+
+    @property
+    def node_values(self) -> dict[str, Any]:
+        """The readable parameters, with those that the command line overrides."""
+        values = dict(self.values or {})
+        if self.options.model:
+            values['engine_path'] = self.options.model
+        if self.options.device is not None:
+            values['device_ids'] = [self.options.device]
+        return values
+
+    @property
+    def model(self) -> str:
+        """Path of the model; empty if none was given."""
+        return str(self.node_values.get('engine_path', ''))
+
+    @functools.cached_property
+    def modules(self) -> dict[str, Module]:
+        """Result of importing each module."""
+        return import_modules()
+
+    @functools.cached_property
+    def segment_bytes(self) -> int:
+        """Size of the shared memory of a process of this shell."""
+        with contextlib.suppress(OSError, ValueError):  # reported by check_shell
+            return read_profile(os.environ).segment_bytes
+        return DEFAULT_SEGMENT_BYTES
+
+
+def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
+    """Run all checks in the order of _CHECKS. A check that fails does not stop the others."""
+    inputs = _Inputs(options)
+    for area, name, check in _CHECKS:
+        yield from run_check(area, name, functools.partial(check, inputs))
+
+
+def _check_shell(_: _Inputs) -> Iterable[Finding]:
+    return check_shell(os.environ)
+
+
+def _check_machine(inputs: _Inputs) -> Iterable[Finding]:
+    return check_machine(inputs.segment_bytes)
+
+
+def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
+    """Let ROS read the parameters, in a process of its own, because ROS may be broken."""
+    options = inputs.options
+    if not inputs.has_parameters:
+        inputs.values = {}
+        return
     arguments = [word for path in options.params_file for word in ('--params-file', path)]
     arguments += [word for given in options.param for word in ('-p', given)]
     report = _answer_of(_PARAMETERS, [options.node, *arguments], 60)
-    values.update(report['values'])
     for mistake in report['mistakes']:
         fix = 'correct it: the node would not start, with exit code 2'
         yield Finding('parameters', 'parameters', 'red', mistake, fix)
@@ -142,74 +162,104 @@ def _parameters(options: argparse.Namespace, values: dict[str, Any]) -> Iterator
         fix = 'name the section as the message says, or give --node the name that the node has'
         yield Finding('parameters', 'parameters', 'yellow', sentence, fix)
     if not report['mistakes']:
-        names = ', '.join(values) or 'all have their defaults'
+        inputs.values = report['values']
+        names = ', '.join(report['values']) or 'all have their defaults'
         yield Finding('parameters', 'parameters', 'green', f'{options.node}: {names}')
 
 
-def _graph(
-    options: argparse.Namespace, values: Mapping[str, Any] | None, segment_bytes: int
-) -> Iterable[Finding]:
-    """Ask the graph in a process of its own: a middleware that is not there ends it.
+def _check_packages(inputs: _Inputs) -> Iterable[Finding]:
+    return check_packages(inputs.modules, onnx_wanted=is_onnx(inputs.model))
 
-    Args:
-        options: of the command line.
-        values: the node's parameters by name; None where they cannot be read.
-        segment_bytes: of this shell's shared memory.
-    """
-    from trt_perception.parameters.camera import NodeConfig
 
-    configs = NodeConfig.from_values(values or {})
+def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
+    return check_gpu(
+        inputs.modules,
+        engine_wanted=bool(inputs.model) and not is_onnx(inputs.model),
+        device_ids=inputs.node_values.get('device_ids', [0]),
+        found=inputs.gpus,
+    )
+
+
+def _check_model(inputs: _Inputs) -> Iterable[Finding]:
+    if inputs.values is None:
+        found = 'not checked: its parameters cannot be read'
+        return [Finding('model', 'model', 'yellow', found, _CORRECT)]
+    if not (inputs.model or inputs.has_parameters):
+        return []
+    trial = functools.partial(run_once, inputs.node_values)
+    return check_model(inputs.model, inputs.modules, inputs.gpus, trial=trial)
+
+
+def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
+    """Ask the ROS graph in a process of its own: a missing middleware ends the process."""
+    options = inputs.options
+    if not options.seconds:
+        return
+    is_readable = inputs.values is not None
+    configs = NodeConfig.from_values(inputs.node_values if is_readable else {})
     cameras = configs.node.cameras
-    # Without a GPU nothing decodes JPEG there: auto is raw.
-    auto = 'raw' if is_onnx(configs.node.engine_path) else 'auto'
-    transports = {name: configs.camera(name).image_transport for name in ('', *cameras)}
-    transports = {name: auto if way == 'auto' else way for name, way in transports.items()}
-    topics: dict[str, str] | None = None
+    plans = None
     try:
-        if values is None and '{camera}' in (options.image_topic or ''):
+        if not is_readable and '{camera}' in (options.image_topic or ''):
             found = 'not looked for: the parameters, which name the cameras, cannot be read'
             yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT)
         else:
-            topics = _image_topics(options, cameras)
+            plans = _camera_plans(options, configs)
     except ConfigError as error:
         fix = "give --image-topic as in '/{camera}/image_raw'"
         if not cameras:
             fix = "say which cameras there are: -p 'cameras:=[front, rear]', or by --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
-    if topics is None:  # whichever transport it is, nobody knows whether it is taken
-        topics, transports = {}, {'': 'auto'}
     request = {
-        'image_topics': topics,
+        # Without plans, nobody knows which transport the detector takes.
+        'plans': [asdict(plan) for plan in plans or [CameraPlan(transport='auto')]],
         'node_name': options.node,
         'seconds': options.seconds,
-        'segment_bytes': segment_bytes,
+        'segment_bytes': inputs.segment_bytes,
         'topics_given': bool(options.image_topic),
-        'transports': transports,
-        'reliable': [
-            name
-            for name in cameras or ('',)
-            if configs.camera(name).image_qos_reliability == 'reliable'
-        ],
-        'off': [name for name in cameras or ('',) if not configs.camera(name).enabled],
     }
     for entry in _answer_of(_GRAPH, [json.dumps(request)], options.seconds + 60):
         yield Finding(**entry)
 
 
-def _image_topics(options: argparse.Namespace, cameras: Sequence[str]) -> dict[str, str]:
-    """Return the topic of each camera of the node, by its name; '' where it has one without.
+#: Area and name of each check, and the check itself.
+_CHECKS: Final[tuple[tuple[str, str, Callable[[_Inputs], Iterable[Finding]]], ...]] = (
+    ('ROS 2 in this shell', 'shell', _check_shell),
+    ('machine', 'machine', _check_machine),
+    ('parameters', 'parameters', _check_parameters),
+    ('Python and packages', 'packages', _check_packages),
+    ('GPU', 'GPU', _check_gpu),
+    ('model', 'model', _check_model),
+    ('cameras', 'graph', _check_cameras),
+)
+
+
+def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[CameraPlan]:
+    """Return the plan of each camera of the node, with its topic if one is known.
 
     Raises:
         ConfigError: ``--image-topic`` does not fit the cameras.
     """
-    from trt_perception.parameters.launch_arguments import image_remappings
+    from trt_perception.parameters.launch_arguments import image_remappings  # needs PyYAML
 
+    cameras = configs.node.cameras
     given = dict(image_remappings(options.image_topic or '', cameras))
-    if not cameras:
-        return {'': given['image']} if given else {}
-    namespace = options.node.rpartition('/')[0]
-    own = {name: f'{name}/image' for name in cameras}
-    return {name: given.get(topic, f'{namespace}/{topic}') for name, topic in own.items()}
+    if cameras:
+        namespace = options.node.rpartition('/')[0]
+        own = {name: f'{name}/image' for name in cameras}
+        topics = {name: given.get(topic, f'{namespace}/{topic}') for name, topic in own.items()}
+    else:
+        topics = {'': given.get('image', '')}
+    # Without a GPU nothing decodes JPEG there: auto is raw.
+    auto = 'raw' if is_onnx(configs.node.engine_path) else 'auto'
+    return [
+        replace(
+            plan,
+            topic=topics[plan.name],
+            transport=auto if plan.transport == 'auto' else plan.transport,
+        )
+        for plan in configs.plans()
+    ]
 
 
 def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:

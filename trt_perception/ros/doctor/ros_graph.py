@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import rclpy
@@ -24,7 +24,7 @@ from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image
 
-from trt_perception.checks.cameras import CameraReport, check_cameras
+from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.checks.shell import export_profile
 from trt_perception.errors import ImageError
@@ -32,6 +32,7 @@ from trt_perception.files.plain_text import plain
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
+from trt_perception.parameters.camera import CameraPlan
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.same_name import node_of, nodes_of_one_name
@@ -52,69 +53,64 @@ _LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
 def check_graph(
-    image_topics: Mapping[str, str],
+    plans: Sequence[CameraPlan],
     seconds: float,
     segment_bytes: int,
     *,
     node_name: str,
     topics_given: bool,
-    transports: Mapping[str, str],
-    reliable: Sequence[str],
-    off: Sequence[str],
 ) -> list[Finding]:
     """Listen to all camera topics and detectors for some seconds, and judge them.
 
     Args:
-        image_topics: those that the detector is to read, by the names of its cameras, '' where it
-            has one; empty where any will do.
-        seconds: how long.
-        segment_bytes: of this shell's shared memory.
-        node_name: full name of the detector, to which the topics' names are relative.
+        plans: one for each camera of the detector. A plan without a topic: any topic will do.
+        seconds: how long to listen.
+        segment_bytes: size of this shell's shared memory.
+        node_name: full name of the detector, to which the topics of `plans` are relative.
         topics_given: the topics were given; else they are those of a node without remappings.
-        transports: the parameter ``image_transport`` of each camera, by its name.
-        reliable: the cameras whose ``image_qos.reliability`` is ``reliable``.
-        off: the cameras whose parameter ``enabled`` is false.
     """
+    statuses: dict[str, Any] = {}
+
+    def take(message: DiagnosticArray) -> None:
+        statuses.update({status.name: status for status in message.status})
+
+    namespace, _, own = node_name.rpartition('/')
+    plans = [
+        replace(plan, topic=plan.topic and expand_topic_name(plan.topic, own, namespace or '/'))
+        for plan in plans
+    ]
+    topics = [plan.topic for plan in plans if plan.topic]
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
     try:
         node = Node('doctor', context=context, enable_rosout=False, start_parameter_services=False)
         executor = SingleThreadedExecutor(context=context)
         executor.add_node(node)
-        statuses: dict[str, Any] = {}
-
-        def take(message: DiagnosticArray) -> None:
-            statuses.update({status.name: status for status in message.status})
-
         node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
-        namespace, _, own = node_name.rpartition('/')
-        wanted = {
-            name: expand_topic_name(topic, own, namespace or '/')
-            for name, topic in image_topics.items()
-        }
-        listeners = _listen(node, executor, list(wanted.values()), seconds)
-        other_types = _other_types(node, wanted.values())
-        cameras = [
-            listener.camera() for topic, listener in listeners.items() if topic not in other_types
+        listeners = _listen(node, executor, topics, seconds)
+        other_types = _other_types(node, topics)
+        reports = [
+            listener.report() for topic, listener in listeners.items() if topic not in other_types
         ]
         same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         intake = _intake(context)
         node.destroy_node()
     finally:
         rclpy.shutdown(context=context)
-    findings = check_cameras(
-        cameras,
-        wanted=wanted,
-        topics_given=topics_given,
-        transports=transports,
-        reliable=reliable,
-        off=off,
-        other_types=other_types,
-        segment_bytes=segment_bytes,
-        profile_fix=f'in the shells of camera and detector: {export_profile(os.environ)}',
-        encodings=list(PIXEL_FORMATS),
+    scene = CameraScene(
+        reports,
+        plans,
+        segment_bytes,
+        f'in the shells of camera and detector: {export_profile(os.environ)}',
+        topics_given,
+        other_types,
     )
-    return [intake, *findings, *_same_names(same_names), *_detectors(statuses.values())]
+    return [
+        intake,
+        *check_cameras(scene),
+        *_same_names(same_names),
+        *_detectors(statuses.values()),
+    ]
 
 
 def _intake(context: rclpy.Context) -> Finding:
@@ -220,9 +216,9 @@ class _TopicListener:
             # One of another type is let go of in the executor's next round: again then.
             self._asked = None
 
-    def camera(self) -> CameraReport:
+    def report(self) -> CameraReport:
         """Return what has arrived."""
-        description = encoding = fault = ''
+        description = cv_bridge_encoding = fault = ''
         compressed = self._kind is CompressedImage
         message = None
         if self._last:
@@ -235,6 +231,8 @@ class _TopicListener:
             size = '' if compressed else f'{message.width}x{message.height} '
             description = f'{size}{encoding}'.strip()
             fault = _fault(message)
+            if not compressed and encoding not in PIXEL_FORMATS:
+                cv_bridge_encoding = encoding
         return CameraReport(
             self._topic,
             compressed,
@@ -245,7 +243,7 @@ class _TopicListener:
             self._rate.hz(),
             len(self._last),
             description,
-            encoding,
+            cv_bridge_encoding,
             fault,
         )
 
@@ -262,7 +260,7 @@ def _fault(message: Any) -> str:
     try:
         read(message)
     except ImageError as error:
-        # Of encodings check_cameras knows more.
+        # Another check reports encodings that need cv_bridge.
         return '' if error.reason == 'unknown_encoding' else str(error)
     return ''
 
@@ -304,7 +302,9 @@ def main(request: str) -> None:
     Args:
         request: the arguments of check_graph, as JSON.
     """
-    findings = check_graph(**json.loads(request))
+    arguments = json.loads(request)
+    plans = [CameraPlan(**plan) for plan in arguments.pop('plans')]
+    findings = check_graph(plans, **arguments)
     print(json.dumps([asdict(finding) for finding in findings]))
 
 

@@ -1,0 +1,61 @@
+"""What all of doctor's checks share: a check that raises, and how findings are shown."""
+
+import json
+
+import pytest
+
+from trt_perception.checks.finding import LEVELS, Finding, as_json, run_check, texts
+
+
+def test_a_check_that_raises_is_a_finding():
+    def check():
+        yield Finding('a', 'one', 'green', 'good')
+        raise RuntimeError('this broke')
+
+    one, two = run_check('a', 'all', check)
+    assert one.level == 'green'
+    assert two.level == 'red'
+    assert 'RuntimeError: this broke' in two.found
+
+
+def test_whatever_is_not_green_has_a_fix():
+    for level in LEVELS:
+        with pytest.raises(AssertionError):
+            Finding('a', 'b', level, 'c', 'fix' if level == 'green' else '')
+
+
+def test_reports():
+    findings = [
+        Finding('one', 'a', 'green', 'good'),
+        Finding('one', 'b', 'yellow', 'so so', 'do this'),
+        Finding('two', 'c', 'red', 'bad\nworse', 'do that'),
+    ]
+    given = []
+    parts = texts((given.append(finding) or finding for finding in findings), color=False)
+    text = next(parts)
+    assert given == findings[:1]  # said as soon as it is known
+    text = '\n'.join([text, *parts])
+    assert text.splitlines() == [
+        'one',
+        '  green  a: good',
+        '  yellow b: so so',
+        '         fix: do this',
+        '',
+        'two',
+        '  red    c: bad',
+        '           worse',
+        '         fix: do that',
+        '',
+        '1 green, 1 yellow, 1 red',
+    ]
+    assert '\033' not in text
+    assert '\033[31mred   \033[0m' in '\n'.join(texts(findings, color=True))
+    read = json.loads(as_json(findings))
+    assert {level: read[level] for level in LEVELS} == {'green': 1, 'yellow': 1, 'red': 1}
+    assert read['findings'][1] == {
+        'area': 'one',
+        'name': 'b',
+        'level': 'yellow',
+        'found': 'so so',
+        'fix': 'do this',
+    }
