@@ -156,28 +156,6 @@ def test_parameters_that_commands_name(page):
     assert set(named) <= known
 
 
-def name_of_topic(node):
-    """Return the name that stands in the code, for a camera too; '' where it is computed."""
-    if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'topic_name':
-        node = node.args[1]
-    return node.value if isinstance(node, ast.Constant) else ''
-
-
-def test_topics():
-    published = {
-        (name, node.args[0].id)
-        for node in calls('create_publisher')
-        if (name := name_of_topic(node.args[1]))
-    }
-    resolved = {
-        name for node in calls('resolve_topic_name') if (name := name_of_topic(node.args[0]))
-    }
-    told = [(codes(cell)[0], cell, kind) for cell, kind, _ in rows(section(README, 'Topics'))]
-    assert {name for name, cell, _ in told if cell.startswith('in ')} == resolved == {'image'}
-    out = {(name, kind.split('/')[1]) for name, cell, kind in told if cell.startswith('out ')}
-    assert out == published
-
-
 def test_encodings():
     told = section(README, 'Topics').partition('Encodings:')[2].partition(', with')[0]
     assert sorted(codes(told)) == sorted(PIXEL_FORMATS)

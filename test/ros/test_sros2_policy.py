@@ -19,6 +19,7 @@ from rclpy.action.graph import (
 
 from support.models.recorded_exports import recorded, written
 from support.programs import DEADLINE_S, Program, executable
+from trt_perception.ros.topics import PUBLISHED
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -112,6 +113,13 @@ def test_policy_of_the_detector(client, model, start_detector, tmp_path):
 
     found = everything_used(client, start, 'detector', dict.fromkeys(spaces, ready))
     assert found == allowed('detector', '/NAMESPACE')
+
+
+def test_the_detector_may_publish_every_topic_of_a_task():
+    """Each model has some of them only."""
+    names = {name for name in allowed('detector', '')['publish'] if name.count('/') == 1}
+    of_ros = {'/diagnostics', '/parameter_events', '/rosout'}
+    assert names - of_ros == {f'/{topic.name}' for topic in PUBLISHED}
 
 
 def test_policy_of_replay_images(client, tmp_path):

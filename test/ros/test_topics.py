@@ -3,8 +3,10 @@
 import pytest
 from rclpy.node import Node
 
+from support.docs_pages import README, rows, section
 from trt_perception.errors import ConfigError
 from trt_perception.ros.topics import (
+    PUBLISHED,
     check_topics,
     compressed_topic,
     image_topic,
@@ -120,3 +122,11 @@ def test_remappings_as_ros_1_had_them(make_node):
     assert (
         unused_remappings(['node', '--ros-args', '-p', 'masks:=x', '--', 'image:=/x'], node) == []
     )
+
+
+def test_topics_are_those_of_the_readme():
+    told = [(cell, kind) for cell, kind, _ in rows(section(README, 'Topics'))]
+    published = [(f'out `{topic.name}`', topic.message) for topic in PUBLISHED]
+    assert told[0] == ('in `image`', 'sensor_msgs/Image, or CompressedImage on `image/compressed`')
+    assert told[1:-1] == published
+    assert told[-1] == ('out `/diagnostics`', 'diagnostic_msgs/DiagnosticArray')

@@ -9,14 +9,25 @@ from rclpy.node import Node
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import listed, nearest
+from trt_perception.model.tasks.table import TASKS
+from trt_perception.model.tasks.task import Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
-    *('check_topics', 'compressed_topic', 'image_topic', 'source_name', 'topic_name'),
-    'unused_remappings',
+    *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED', 'check_topics', 'compressed_topic'),
+    *('image_topic', 'source_name', 'topic_name', 'unused_remappings'),
 ]
 
-_OF_A_CAMERA: Final = ('image', 'detections', 'keypoints', 'masks', 'label_info', 'debug_image')
+#: The class names and the threshold; transient local.
+LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1)
+#: The image with what was found in it.
+DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
+#: Everything that a camera publishes, whatever its model's task.
+PUBLISHED: Final = (
+    *dict.fromkeys(topic for task in TASKS.values() for topic in task.topics),
+    *(LABEL_INFO, DEBUG_IMAGE),
+)
+_OF_A_CAMERA: Final = ('image', *(topic.name for topic in PUBLISHED))
 
 
 def topic_name(camera: str, name: str) -> str:

@@ -14,9 +14,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import (
     Detection2D,
     Detection2DArray,
-    LabelInfo,
     ObjectHypothesisWithPose,
-    VisionClass,
 )
 
 from support.properties import given, settings, st
@@ -25,11 +23,8 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.jpeg import PlainJpegs
 from trt_perception.ros.camera import messages
-from trt_perception.ros.wire.serialize import (
-    DetectionsSerializer,
-    KeypointsSerializer,
-    LabelInfoSerializer,
-)
+from trt_perception.ros.camera.task_topics import keypoints_message
+from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.stages.host_preprocess import bgr_image
 
 CLASS_NAMES = ('a', 'bb', 'ccc', 'dddd', 'größer als', '自転車', 'x' * 99)
@@ -132,17 +127,6 @@ def test_bytes_of_many_detections(count):
         assert_same_message(content, expected_message(header, rows))
 
 
-@settings(deadline=None)
-@given(st.lists(TEXT, max_size=12), STAMPS, st.floats(0, 1, width=32))
-def test_label_info_has_the_bytes_of_any_message(names, stamp, threshold):
-    header = header_of('', *stamp)
-    content = LabelInfoSerializer(names)(header.stamp, threshold)
-    expected = LabelInfo(header=header, threshold=threshold)
-    expected.class_map = [VisionClass(class_id=i, class_name=name) for i, name in enumerate(names)]
-    assert deserialize_message(content, LabelInfo) == expected
-    assert len(content) == len(serialize_message(expected))
-
-
 @EITHER_WAY
 @settings(deadline=None)
 @given(
@@ -166,25 +150,19 @@ def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp, many):
     assert_same_message(content, expected)
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(TEXT, STAMPS, st.integers(0, 5)), min_size=1), st.integers(1, 17))
-def test_keypoints_have_the_bytes_of_any_message(frames, count):
-    rng = np.random.default_rng(count)
-    serialize = KeypointsSerializer(count)
-    for frame_id, stamp, found in frames:
-        header = header_of(frame_id, *stamp)
-        points = rng.random((found, count, 3), np.float32)
-        detections = replace(detections_of([(0, 0, 1, 1, 0.5, 0)] * found), keypoints=points)
-        content = serialize(header, detections)
-        expected = PointCloud2(header=header, height=found, width=count, is_dense=True)
-        expected.fields = [
-            PointField(name=name, offset=offset, datatype=PointField.FLOAT32, count=1)
-            for name, offset in (('x', 0), ('y', 4), ('score', 8))
-        ]
-        expected.point_step, expected.row_step = 12, 12 * count
-        expected.data = array.array('B', points.tobytes())
-        assert deserialize_message(content, PointCloud2) == expected
-        assert len(content) == len(serialize_message(expected))
+@pytest.mark.parametrize(('found', 'count'), [(0, 17), (3, 2)])
+def test_keypoints_are_a_row_for_each_object(found, count):
+    header = header_of('front', 5, 6)
+    points = np.random.default_rng(count).random((found, count, 3), np.float32)
+    message = keypoints_message(header, points)
+    expected = PointCloud2(header=header, height=found, width=count, is_dense=True)
+    expected.fields = [
+        PointField(name=name, offset=offset, datatype=PointField.FLOAT32, count=1)
+        for name, offset in (('x', 0), ('y', 4), ('score', 8))
+    ]
+    expected.point_step, expected.row_step = 12, 12 * count
+    expected.data = array.array('B', points.tobytes())
+    assert message == expected
 
 
 def image_of(encoding, data, width, height, step, **fields):

@@ -12,9 +12,11 @@ from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.segment import Segment
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.ros.camera import outputs as outputs_module
+from trt_perception.ros.camera import task_topics
 from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.task_topics import TASK_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -38,6 +40,12 @@ class Refusing:
         return getattr(self._publisher, name)
 
 
+def subscribed_to(outputs, name):
+    """Return what tells whether a topic of a task has a subscriber."""
+    [topic] = [each for each in outputs._topics if each.topic.name == name]
+    return lambda: topic.has_subscriber
+
+
 @pytest.fixture
 def outputs(node):
     outputs = DetectorOutputs(node, ('red', 'green'), DetectorConfig(confidence_threshold=0.25))
@@ -52,6 +60,21 @@ def labels(client):
     client.node.destroy_subscription(subscription)
 
 
+def test_every_topic_of_a_task_is_published_with_its_type():
+    types = {topic.name: topic.message for task in TASKS.values() for topic in task.topics}
+    assert list(TASK_TOPICS) == list(types)
+    for name, kind in TASK_TOPICS.items():
+        package = kind.message_type.__module__.partition('.')[0]
+        assert f'{package}/{kind.message_type.__name__}' == types[name]
+
+
+def test_label_info_has_names_and_threshold(client, outputs, labels):
+    client.spin_until(lambda: labels, 'label_info')
+    classes = [(each.class_id, each.class_name) for each in labels[0].class_map]
+    assert (classes, labels[0].threshold) == ([(0, 'red'), (1, 'green')], 0.25)
+    assert labels[0].header.stamp.sec > 0
+
+
 @pytest.mark.parametrize('count', [0, 3, 300])
 def test_detections_arrive_whole(client, outputs, count):
     messages, subscription = client.subscribe(Detection2DArray, 'detections')
@@ -59,7 +82,7 @@ def test_detections_arrive_whole(client, outputs, count):
     boxes = np.arange(count)[:, None] + np.array([0.0, 0.0, 10.0, 20.0])
     scores = np.linspace(1, 0.5, count)
     found = Detections(boxes.astype('f4'), scores.astype('f4'), np.arange(count, dtype='i4') % 2)
-    client.spin_until(outputs._detections.get_subscription_count, 'the subscription')
+    client.spin_until(subscribed_to(outputs, 'detections'), 'the subscription')
     outputs.publish(Header(frame_id='front'), frame, found)
     client.spin_until(lambda: messages, 'the detections')
     [message] = messages
@@ -76,19 +99,20 @@ def test_detections_that_are_refused_are_those_of_one_image(client, outputs, mon
     frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
     boxes = np.tile(np.array([0, 0, 10, 20], 'f4'), (count, 1))
     found = Detections(boxes, np.ones(count, 'f4'), np.zeros(count, 'i4'))
-    client.spin_until(outputs._detections.get_subscription_count, 'the subscription')
-    refusing = Refusing(outputs._detections, [BUSY])
+    client.spin_until(subscribed_to(outputs, 'detections'), 'the subscription')
+    [detections] = outputs._topics
+    refusing = Refusing(detections._publisher, [BUSY])
     if count == 300:  # published without the interpreter's lock
-        unlocked = outputs_module.publish_unlocked
+        unlocked = task_topics.publish_unlocked
         monkeypatch.setattr(
-            outputs_module,
+            task_topics,
             'publish_unlocked',
             lambda publisher, message: (
                 unlocked(publisher, message) if not refusing.errors else refusing.publish(message)
             ),
         )
     else:
-        outputs._detections = refusing
+        detections._publisher = refusing
     with pytest.raises(ImageError, match='cannot publish data') as caught:
         outputs.publish(Header(frame_id='first'), frame, found)
     assert caught.value.reason == 'not_published'
@@ -103,22 +127,22 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
     outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
-    client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
-    client.spin_until(outputs._masks.get_subscription_count, 'a subscription')
+    client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
+    client.spin_until(subscribed_to(outputs, 'masks'), 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
     box = np.array([[1, 0, 3, 4]], 'f4')
     geometry = MaskGeometry((4, 4), (1, 1), (0, 0))
     masks = Masks(box, np.ones((1, 1), 'f4'), np.ones((1, 4, 4), 'f4'), geometry)
     seen = Detections(box, np.ones(1, 'f4'), np.zeros(1, 'i4'), masks=masks)
-    publish = outputs_module.publish_unlocked
+    publish = task_topics.publish_unlocked
     errors = [error]
 
     def refusing(publisher, message):
-        if publisher is outputs._masks and errors:
+        if publisher is outputs._topics[1]._publisher and errors:
             raise errors.pop()
         publish(publisher, message)
 
-    monkeypatch.setattr(outputs_module, 'publish_unlocked', refusing)
+    monkeypatch.setattr(task_topics, 'publish_unlocked', refusing)
     for frame_id in ('first', 'second'):
         outputs.publish(Header(frame_id=frame_id), frame, seen)
     client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
@@ -136,7 +160,7 @@ def test_masks_that_were_not_made_are_not_published(client, node):
     assert not outputs.masks_wanted()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
-    client.spin_until(outputs._detections.get_subscription_count, 'a subscription')
+    client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
     client.spin_until(outputs.masks_wanted, 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
 

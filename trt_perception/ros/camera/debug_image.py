@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from builtin_interfaces.msg import Time
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
@@ -21,8 +20,9 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, JpegFrame
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
+from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
-from trt_perception.ros.topics import topic_name
+from trt_perception.ros.topics import DEBUG_IMAGE, topic_name
 from trt_perception.ros.wire.cdr import HeaderView
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 from trt_perception.stages.host_preprocess import bgr_image
@@ -75,8 +75,8 @@ class DebugImage:
         if max_rate_hz > 0:
             self._publisher = node.create_publisher(
                 Image,
-                topic_name(camera, 'debug_image'),
-                QoSProfile(depth=1),
+                topic_name(camera, DEBUG_IMAGE.name),
+                QoSProfile(depth=DEBUG_IMAGE.depth),
                 event_callbacks=NO_EVENTS,
             )
             args = self._publisher, 1 / max_rate_hz
@@ -145,10 +145,7 @@ class DebugImage:
 
     def _draw(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
         """Draw into the serialised message, where the pixels stand last."""
-        stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
-        written = Header(stamp=stamp, frame_id=header.frame_id)
-        empty = Image(header=written, height=frame.height, width=frame.width, encoding='bgr8')
-        empty.step = 3 * frame.width
+        empty = empty_image(header, frame, 'bgr8', 3)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message
         )

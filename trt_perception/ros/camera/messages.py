@@ -8,6 +8,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
 
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import Fault, name_fault, shown
@@ -18,18 +21,48 @@ from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (
     CompressedLikeBefore,
+    HeaderView,
     LikeBefore,
     read_compressed,
     read_image,
 )
 
-__all__ = ['CompressedReader', 'FrameReader', 'frame_from_compressed', 'frame_from_image']
+__all__ = [
+    *('CompressedReader', 'FrameReader', 'empty_image', 'frame_from_compressed'),
+    *('frame_from_image', 'header_message'),
+]
 
 _FrameOfFile: TypeAlias = Callable[[npt.NDArray[np.uint8]], AnyFrame]
 
 # Each detection carries the frame_id, so a long one would grow a thousandfold.
 _MAX_FRAME_ID_BYTES: Final = 256
 _MAX_ENCODING_BYTES: Final = 64
+
+
+def header_message(header: Header | HeaderView) -> Header:
+    """Return the header of a message that belongs to an image."""
+    stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
+    return Header(stamp=stamp, frame_id=header.frame_id)
+
+
+def empty_image(
+    header: Header | HeaderView, frame: AnyFrame, encoding: str, pixel_bytes: int
+) -> Image:
+    """Return an Image of a frame's size without data, for ``serialize_with_room``.
+
+    Args:
+        header: of the image that it belongs to.
+        frame: that image.
+        encoding: of the message.
+        pixel_bytes: of each pixel.
+    """
+    return Image(
+        header=header_message(header),
+        height=frame.height,
+        width=frame.width,
+        encoding=encoding,
+        step=pixel_bytes * frame.width,
+    )
 
 
 def frame_from_image(message: Any) -> Frame:

@@ -1,44 +1,33 @@
-"""What is published of one camera: detections, what the task adds, label_info, debug image."""
+"""What is published of one camera: the topics of the task, label_info, debug image."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-from builtin_interfaces.msg import Time
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from rclpy.timer import Timer
-from sensor_msgs.msg import Image, PointCloud2
 from std_msgs.msg import Header
-from vision_msgs.msg import Detection2DArray, LabelInfo
+from vision_msgs.msg import LabelInfo, VisionClass
 
 from trt_perception.errors import ImageError
-from trt_perception.images.detections import Detections, NumberedMasks
+from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
+from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
-from trt_perception.ros.topics import topic_name
+from trt_perception.ros.topics import LABEL_INFO, topic_name
 from trt_perception.ros.wire.cdr import HeaderView
-from trt_perception.ros.wire.serialize import (
-    DetectionsSerializer,
-    KeypointsSerializer,
-    LabelInfoSerializer,
-)
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 __all__ = ['DetectorOutputs']
 
 _AGAIN_S: Final = 0.05
-# Bytes of a message whose copy in the middleware takes longer than to let go of the lock.
-_LARGE: Final = 2**14
 
 
 class DetectorOutputs:
@@ -48,7 +37,7 @@ class DetectorOutputs:
         node: publishes on it.
         class_names: by class id.
         config: the camera's parameters.
-        task: of the model.
+        task: of the model; it has the topics.
         camera: its name, empty where there is only one.
     """
 
@@ -62,36 +51,24 @@ class DetectorOutputs:
     ) -> None:
         self._node = node
         self._log = camera_logger(node, camera)
-        self._serialize = DetectionsSerializer(class_names)
-        self._serialize_labels = LabelInfoSerializer(class_names)
-        self._detections = self._keypoints = self._label_info = None
-        self._masks: Any = None
-        # Used again while the images keep their size.
-        self._mask_message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._serialize_keypoints: KeypointsSerializer | None = None
+        self._classes = [
+            VisionClass(class_id=class_id, class_name=name)
+            for class_id, name in enumerate(class_names)
+        ]
+        self._topics: list[TaskTopic] = []
+        self._label_info: Any = None
         self._debug_image: DebugImage | None = None
         self._again: Timer | None = None
         try:
-            self._detections = node.create_publisher(
-                Detection2DArray, topic_name(camera, 'detections'), QoSProfile(depth=10)
-            )
-            if task.keypoint_names:
-                self._serialize_keypoints = KeypointsSerializer(len(task.keypoint_names))
-                self._keypoints = node.create_publisher(
-                    PointCloud2, topic_name(camera, 'keypoints'), QoSProfile(depth=10)
-                )
-            if task.has_masks:
-                self._masks = node.create_publisher(
-                    Image,
-                    topic_name(camera, 'masks'),
-                    QoSProfile(depth=1),
-                    event_callbacks=NO_EVENTS,
-                )
+            for topic in task.topics:
+                self._topics.append(TASK_TOPICS[topic.name](node, class_names, camera))
             # A plain publisher: a lifecycle one would drop this message, which belongs to
             # configure.
-            latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+            latched = QoSProfile(
+                depth=LABEL_INFO.depth, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL
+            )
             self._label_info = node.create_publisher(
-                LabelInfo, topic_name(camera, 'label_info'), latched, event_callbacks=NO_EVENTS
+                LabelInfo, topic_name(camera, LABEL_INFO.name), latched, event_callbacks=NO_EVENTS
             )
             self._debug_image = DebugImage(
                 node, class_names, config.debug_image_max_rate_hz, task, camera
@@ -104,61 +81,53 @@ class DetectorOutputs:
     def publish(
         self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
     ) -> None:
-        """Publish what was found in one image, detections first; from the worker.
+        """Publish what was found in one image, in the order of the task's topics; from the worker.
 
         Raises:
-            ImageError: ``not_published``, where the middleware does not take the detections or
-                keypoints.
+            ImageError: ``not_published``, where the middleware does not take a message. Messages
+                on demand are excepted.
         """
-        assert self._detections is not None
         assert self._debug_image is not None
-        try:
-            message = self._serialize(header, detections)
-            if len(message) < _LARGE:
-                self._detections.publish(bytes(message))
-            else:
-                publish_unlocked(self._detections, np.frombuffer(message, np.uint8))
-            if self._keypoints is not None and self._serialize_keypoints is not None:
-                self._keypoints.publish(self._serialize_keypoints(header, detections))
-        except rclpy_implementation.RCLError as error:
-            raise ImageError(
-                'not_published',
-                'detections',
-                f'the middleware did not take them: {error}',
-                fix='look for a subscriber that is too slow, or behind a slow network',
-            ) from error
-        if self._masks is not None and self._masks.get_subscription_count():
+        for topic in self._topics:
+            if topic.topic.on_demand:
+                self._publish_on_demand(topic, header, frame, detections)
+                continue
             try:
-                self._publish_masks(header, frame, detections.pictured)
-            except (MemoryError, RuntimeError) as error:  # an image's worth, and not what is found
-                reason = f'{type(error).__name__}: {error}'.rstrip(': ')
-                self._log.error(
-                    f'no masks: {log_text(reason)}; detections go on', throttle_duration_sec=5.0
-                )
+                topic.publish(header, frame, detections)
+            except rclpy_implementation.RCLError as error:
+                raise ImageError(
+                    'not_published',
+                    topic.topic.name,
+                    f'the middleware did not take them: {error}',
+                    fix='look for a subscriber that is too slow, or behind a slow network',
+                ) from error
         self._debug_image.offer(header, frame, detections)
 
-    def masks_wanted(self) -> bool:
-        """Tell whether somebody looks at the masks of a frame that comes now."""
-        assert self._debug_image is not None
-        if self._masks is None:
-            return False
-        return bool(self._masks.get_subscription_count()) or self._debug_image.watched
-
-    def _publish_masks(
-        self, header: Header | HeaderView, frame: AnyFrame, numbered: NumberedMasks | None
+    def _publish_on_demand(
+        self,
+        topic: TaskTopic,
+        header: Header | HeaderView,
+        frame: AnyFrame,
+        detections: Detections,
     ) -> None:
-        """Publish which pixels belong to which detection: 0 to none, i to the i-th."""
-        if numbered is None:
-            return  # nobody had subscribed yet when the frame came
-        stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
-        written = Header(stamp=stamp, frame_id=header.frame_id)
-        empty = Image(header=written, height=frame.height, width=frame.width, encoding='mono16')
-        empty.step = 2 * frame.width
-        self._mask_message, pixels = serialize_with_room(
-            empty, empty.step * frame.height, self._mask_message
-        )
-        numbered.number(pixels.view('<u2').reshape(frame.height, frame.width))
-        publish_unlocked(self._masks, self._mask_message)
+        if not topic.has_subscriber:
+            return
+        try:
+            topic.publish(header, frame, detections)
+        except (MemoryError, RuntimeError) as error:  # an image's worth, and not what is found
+            reason = f'{type(error).__name__}: {error}'.rstrip(': ')
+            self._log.error(
+                f'no {topic.topic.name}: {log_text(reason)}; detections go on',
+                throttle_duration_sec=5.0,
+            )
+
+    def masks_wanted(self) -> bool:
+        """Tell whether somebody looks at what a frame that comes now has on demand."""
+        assert self._debug_image is not None
+        on_demand = [topic for topic in self._topics if topic.topic.on_demand]
+        if not on_demand:
+            return False
+        return any(topic.has_subscriber for topic in on_demand) or self._debug_image.watched
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for subscribers of now and later.
@@ -168,9 +137,10 @@ class DetectorOutputs:
         """
         self._forget_again()
         assert self._label_info is not None
-        stamp = self._node.get_clock().now().to_msg()
+        message = LabelInfo(class_map=self._classes, threshold=confidence_threshold)
+        message.header.stamp = self._node.get_clock().now().to_msg()
         try:
-            self._label_info.publish(self._serialize_labels(stamp, confidence_threshold))
+            self._label_info.publish(message)
         except rclpy_implementation.RCLError as error:
             self._log.warning(
                 f'label_info is not out yet, trying again: {log_text(error)}',
@@ -189,9 +159,10 @@ class DetectorOutputs:
         if self._debug_image is not None:
             self._debug_image.close()
             self._debug_image = None
-        publishers: list[Any] = [self._detections, self._keypoints, self._masks, self._label_info]
-        self._detections = self._keypoints = self._masks = self._label_info = None
-        for publisher in publishers:
-            if publisher is not None:
-                self._node.destroy_publisher(publisher)
+        topics, self._topics = self._topics, []
+        for topic in topics:
+            topic.close()
+        publisher, self._label_info = self._label_info, None
+        if publisher is not None:
+            self._node.destroy_publisher(publisher)
         self._forget_again()

@@ -1,8 +1,7 @@
-"""Detections, keypoints, LabelInfo as bytes on the wire, without a Python object for each entry.
+"""Detections as bytes on the wire, without a Python object for each entry.
 
 rclpy takes 20 to 35 µs for each Detection2D that it builds and serialises, so that 300 boxes would
-take longer than the detector; filling in a template takes less than 1 µs. Class names do not
-change, so label_info is made once but for its stamp and its threshold. The bytes are those of
+take longer than the detector; filling in a template takes less than 1 µs. The bytes are those of
 rclpy's own serialisation, except that padding is zero here and undefined there.
 
 Format: classic CDR, little-endian (OMG CORBA 3.4, 9.3): a value of n bytes stands at a multiple of
@@ -18,19 +17,16 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from builtin_interfaces.msg import Time
 from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
 from trt_perception.ros.wire.cdr import HeaderView
 
-__all__ = ['DetectionsSerializer', 'KeypointsSerializer', 'LabelInfoSerializer']
+__all__ = ['DetectionsSerializer']
 
 _ENCAPSULATION: Final = b'\x00\x01\x00\x00'
 _STAMP: Final = struct.Struct('<iI')
 _COUNT: Final = struct.Struct('<I')
-_CLASS_ID: Final = struct.Struct('<H')
-_SCORE: Final = struct.Struct('<f')
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
 _BOX_NUMBERS: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
@@ -38,8 +34,6 @@ _NO_ID: Final = b'\x01\x00\x00\x00\x00'
 _NUMBERS_AT: Final = np.array(
     (-_BOX_NUMBERS - len(_POSE) // 8 - 1, *range(-_BOX_NUMBERS, 0)), np.int64
 )[:, None]
-_FLOAT32: Final = 7  # PointField.FLOAT32
-_KEYPOINT: Final = 12  # bytes
 # What packs the numbers of an entry around a text, and the text.
 _Template = tuple[Callable[..., bytes], bytes]
 
@@ -171,65 +165,6 @@ def _numbers(detections: Detections) -> npt.NDArray[np.float64]:
     return numbers
 
 
-class KeypointsSerializer:
-    """Writes a PointCloud2 of all keypoints of an image: a row for each detection, in its order.
-
-    Args:
-        count: how many keypoints each detection has.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        fields = bytearray(_COUNT.pack(3))
-        for index, name in enumerate(('x', 'y', 'score')):
-            _align(fields, 4)
-            fields += _string(name)
-            _align(fields, 4)
-            fields += _COUNT.pack(4 * index)
-            fields.append(_FLOAT32)
-            _align(fields, 4)
-            fields += _COUNT.pack(1)
-        fields.append(False)  # is_bigendian
-        _align(fields, 4)
-        self._fields = bytes(fields + _COUNT.pack(_KEYPOINT) + _COUNT.pack(_KEYPOINT * count))
-
-    def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes:
-        """Return the serialised message: fields x, y (source pixels) and score, float32."""
-        assert detections.keypoints is not None
-        body = bytearray(_STAMP.pack(header.stamp.sec, header.stamp.nanosec))
-        body += _string(header.frame_id)
-        _align(body, 4)
-        body += _COUNT.pack(len(detections)) + _COUNT.pack(self._count) + self._fields
-        data = detections.keypoints.astype('<f4').tobytes()
-        dense = b'\x01'  # no keypoint is missing
-        return b''.join((_ENCAPSULATION, body, _COUNT.pack(len(data)), data, dense))
-
-
-class LabelInfoSerializer:
-    """Writes which ids and names the detections use, and above which score they are reported.
-
-    Args:
-        class_names: by class id.
-    """
-
-    def __init__(self, class_names: Sequence[str]) -> None:
-        body = bytearray(_STAMP.size) + _string('')
-        _align(body, 4)
-        body += _COUNT.pack(len(class_names))
-        for class_id, name in enumerate(class_names):
-            _align(body, 2)
-            body += _CLASS_ID.pack(class_id)
-            _align(body, 4)
-            body += _string(name)
-        _align(body, 4)
-        self._class_map = bytes(body[_STAMP.size :])
-
-    def __call__(self, stamp: Time, threshold: float) -> bytes:
-        """Return the serialised message; frame_id is empty."""
-        written = _STAMP.pack(stamp.sec, stamp.nanosec)
-        return b''.join((_ENCAPSULATION, written, self._class_map, _SCORE.pack(threshold)))
-
-
 def _string(text: str) -> bytes:
     encoded = text.encode() + b'\x00'
     return _COUNT.pack(len(encoded)) + encoded
@@ -238,7 +173,3 @@ def _string(text: str) -> bytes:
 def _aligned(text: bytes, size: int, before: int = 0) -> bytes:
     """Return the text with padding behind it, where ``before`` bytes come before it."""
     return text + bytes(-(before + len(text)) % size)
-
-
-def _align(part: bytearray, size: int) -> None:
-    part += bytes(-len(part) % size)

@@ -1,0 +1,182 @@
+"""The topics that tasks publish for each image: one class per topic."""
+
+from __future__ import annotations
+
+import array
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image, PointCloud2, PointField
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
+
+from trt_perception.images.detections import Detections
+from trt_perception.images.jpeg import AnyFrame
+from trt_perception.model.tasks.pose import KEYPOINTS
+from trt_perception.model.tasks.segment import MASKS
+from trt_perception.model.tasks.task import DETECTIONS, Topic
+from trt_perception.ros.camera.debug_image import NO_EVENTS
+from trt_perception.ros.camera.messages import empty_image, header_message
+from trt_perception.ros.topics import topic_name
+from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.serialize import DetectionsSerializer
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+
+__all__ = ['TASK_TOPICS', 'TaskTopic', 'keypoints_message']
+
+# A copy of a message above this size (bytes) in the middleware takes longer than to release and
+# take the interpreter's lock.
+_LARGE: Final = 2**14
+_KEYPOINT_BYTES: Final = 12
+_KEYPOINT_FIELDS: Final = [
+    PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
+    for index, name in enumerate(('x', 'y', 'score'))
+]
+
+
+class TaskTopic(ABC):
+    """Publishes one topic of one camera.
+
+    Args:
+        node: publishes on it.
+        class_names: by class id.
+        camera: its name, empty if there is only one.
+
+    Attributes:
+        topic: what is published.
+        message_type: the class of the messages.
+    """
+
+    topic: ClassVar[Topic]
+    message_type: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],  # noqa: ARG002
+        camera: str = '',
+    ) -> None:
+        self._node = node
+        self._publisher = node.create_publisher(
+            self.message_type,
+            topic_name(camera, self.topic.name),
+            QoSProfile(depth=self.topic.depth),
+            event_callbacks=NO_EVENTS if self.topic.on_demand else None,
+        )
+
+    @property
+    def has_subscriber(self) -> bool:
+        """Whether somebody subscribes."""
+        return self._publisher.get_subscription_count() > 0
+
+    @abstractmethod
+    def publish(
+        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
+    ) -> None:
+        """Publish what was found in one image.
+
+        Raises:
+            RCLError: the middleware does not take the message.
+        """
+
+    def close(self) -> None:
+        """Destroy the publisher."""
+        self._node.destroy_publisher(self._publisher)
+
+
+class DetectionsTopic(TaskTopic):
+    """Boxes with class and score."""
+
+    topic = DETECTIONS
+    message_type = Detection2DArray
+
+    def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
+        super().__init__(node, class_names, camera)
+        self._serialize = DetectionsSerializer(class_names)
+
+    def publish(
+        self,
+        header: Header | HeaderView,
+        frame: AnyFrame,  # noqa: ARG002
+        detections: Detections,
+    ) -> None:
+        """Publish all boxes."""
+        message = self._serialize(header, detections)
+        if len(message) < _LARGE:
+            self._publisher.publish(bytes(message))
+        else:
+            publish_unlocked(self._publisher, np.frombuffer(message, np.uint8))
+
+
+class KeypointsTopic(TaskTopic):
+    """Keypoints: a row for each of the detections, a column for each keypoint."""
+
+    topic = KEYPOINTS
+    message_type = PointCloud2
+
+    def publish(
+        self,
+        header: Header | HeaderView,
+        frame: AnyFrame,  # noqa: ARG002
+        detections: Detections,
+    ) -> None:
+        """Publish the keypoints of all detections."""
+        assert detections.keypoints is not None
+        self._publisher.publish(keypoints_message(header, detections.keypoints))
+
+
+def keypoints_message(
+    header: Header | HeaderView, keypoints: npt.NDArray[np.float32]
+) -> PointCloud2:
+    """Return a message with x, y (source pixels) and score of each keypoint.
+
+    Args:
+        header: of the image.
+        keypoints: float32 (n, k, 3).
+    """
+    rows, columns, _ = keypoints.shape
+    message = PointCloud2(header=header_message(header), height=rows, width=columns)
+    message.fields = _KEYPOINT_FIELDS
+    message.point_step, message.row_step = _KEYPOINT_BYTES, _KEYPOINT_BYTES * columns
+    message.is_dense = True  # no keypoint is missing
+    # rclpy copies an array of bytes at once, and any other sequence byte by byte.
+    message.data = array.array('B', keypoints.astype('<f4').tobytes())
+    return message
+
+
+class MasksTopic(TaskTopic):
+    """Masks: which pixels belong to which of the detections."""
+
+    topic = MASKS
+    message_type = Image
+
+    def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
+        super().__init__(node, class_names, camera)
+        # Used again while the images keep their size.
+        self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def publish(
+        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
+    ) -> None:
+        """Publish an image with 0 in pixels of no mask, i in those of the i-th detection."""
+        numbered = detections.pictured
+        if numbered is None:
+            return  # nobody had subscribed yet when the frame came
+        empty = empty_image(header, frame, 'mono16', 2)
+        self._message, pixels = serialize_with_room(
+            empty, empty.step * frame.height, self._message
+        )
+        numbered.number(pixels.view('<u2').reshape(frame.height, frame.width))
+        publish_unlocked(self._publisher, self._message)
+
+
+#: What publishes each topic of a task, by its name.
+TASK_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
+    {kind.topic.name: kind for kind in (DetectionsTopic, KeypointsTopic, MasksTopic)}
+)
