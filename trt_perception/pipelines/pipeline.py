@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trt_perception.errors import ImageError
+from trt_perception.errors import EngineError, ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.frame import Thresholds
 
 __all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
@@ -21,13 +22,28 @@ class Result:
     """What came of one frame.
 
     Attributes:
-        detections: in source pixels.
+        found: by the model's task.
         compute_s: seconds from the start of preprocessing to the end of decoding, of all frames
             that were enqueued together.
     """
 
-    detections: Detections
+    found: Found
     compute_s: float
+
+    @property
+    def detections(self) -> Detections:
+        """What a task of objects found, in source pixels.
+
+        Raises:
+            EngineError: the model's task is another one.
+        """
+        if not isinstance(self.found, Detections):
+            raise EngineError(
+                'the model',
+                f'it finds no objects, but a {type(self.found).__name__}',
+                expected='a detector of objects',
+            )
+        return self.found
 
 
 class Pipeline(Protocol):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from trt_perception.errors import ImageError
-from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame
+from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.frame import Thresholds
 
 __all__ = ['Camera', 'CameraHandler']
@@ -33,13 +33,11 @@ class CameraHandler(Protocol[Message_contra]):
             ImageError: the message contains no valid image.
         """
 
-    def publish_detections(
-        self, message: Message_contra, frame: AnyFrame, detections: Detections
-    ) -> None:
-        """Publish the detections of a message.
+    def publish_detections(self, message: Message_contra, frame: AnyFrame, found: Found) -> None:
+        """Publish what was found in the image of a message.
 
         Raises:
-            ImageError: the detections cannot be published.
+            ImageError: the middleware refused a message.
         """
 
     def on_image_error(self, error: ImageError) -> None:

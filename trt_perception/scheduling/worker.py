@@ -305,7 +305,7 @@ class PipelineWorker(Generic[Message]):
         handler = self._state.cameras[frame.camera_index].handler
         publish_started_s = self._state.clock()
         try:
-            handler.publish_detections(frame.message, image, result.detections)
+            handler.publish_detections(frame.message, image, result.found)
         except ImageError as error:
             self._drop(frame, error, self._unpublished)
             return

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.files.plain_text import Fault
-from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import LoadedModel
 
-__all__ = ['DETECTIONS', 'Fields', 'Floats', 'Task', 'Topic', 'key_fault']
+__all__ = ['DETECTIONS', 'Fields', 'Floats', 'Found', 'Task', 'Topic', 'key_fault']
 
 Floats = npt.NDArray[np.float32]
+#: What a task finds in one image: Detections, if it is a task of objects. Only the task itself,
+#: its decoders and its topics know the type.
+Found: TypeAlias = Any
 #: Values for fields of Detections, by name. The first axis of an array counts the objects.
 Fields = dict[str, Any]
 
@@ -201,10 +203,8 @@ class Task:
 
     # For people.
 
-    def draw(
-        self, bgr: npt.NDArray[np.uint8], found: Detections, class_names: Sequence[str]
-    ) -> None:
-        """Draw detections into an image, in place.
+    def draw(self, bgr: npt.NDArray[np.uint8], found: Found, class_names: Sequence[str]) -> None:
+        """Draw what was found into an image, in place.
 
         Args:
             bgr: uint8 (height, width, 3), BGR, contiguous.

@@ -17,8 +17,8 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode
 
 from trt_perception.errors import ImageError
-from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, GivenFrame, PlainJpegs, UnreadFrame
+from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.camera.camera_health import OFF, CameraHealth
@@ -180,8 +180,8 @@ class NodeCamera:
         """Return whether the topic of masks has a subscriber."""
         return self._outputs is not None and self._outputs.masks_wanted()
 
-    def publish_detections(self, message: Any, frame: AnyFrame, detections: Detections) -> None:
-        """Publish the detections of a message."""
+    def publish_detections(self, message: Any, frame: AnyFrame, found: Found) -> None:
+        """Publish what was found in the image of a message."""
         assert self._outputs is not None
-        self._outputs.publish(message.header, frame, detections)
+        self._outputs.publish(message.header, frame, found)
         self.health.published(message.header.stamp)

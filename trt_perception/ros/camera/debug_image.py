@@ -16,10 +16,9 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
-from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame, JpegFrame
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task
+from trt_perception.model.tasks.task import Found, Task
 from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import DEBUG_IMAGE, topic_name
@@ -66,7 +65,7 @@ class DebugImage:
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
-        self._newest: tuple[Header | HeaderView, AnyFrame, Detections] | None = None
+        self._newest: tuple[Header | HeaderView, AnyFrame, Found] | None = None
         self._closed = False
         # Of the thread alone: the serialised message, used again while its size stays.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -93,12 +92,12 @@ class DebugImage:
         """Whether somebody subscribes."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
-    def offer(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
+    def offer(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
         if not self.watched:
             return
         with self._changed:
-            self._newest = header, frame, detections
+            self._newest = header, frame, found
             self._changed.notify()
 
     def close(self) -> None:
@@ -129,7 +128,7 @@ class DebugImage:
                 self._report(error)
             del newest  # the wait for the next one may be long
 
-    def _take(self, due_s: float) -> tuple[Header | HeaderView, AnyFrame, Detections] | None:
+    def _take(self, due_s: float) -> tuple[Header | HeaderView, AnyFrame, Found] | None:
         """Wait for the newest result, until it may be drawn; None: closed."""
         with self._changed:
             while not self._closed:
@@ -143,7 +142,7 @@ class DebugImage:
                     return newest
         return None
 
-    def _draw(self, header: Header | HeaderView, frame: AnyFrame, detections: Detections) -> None:
+    def _draw(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
         """Draw into the serialised message, where the pixels stand last."""
         empty = empty_image(header, frame, 'bgr8', 3)
         self._message, pixels = serialize_with_room(
@@ -152,7 +151,7 @@ class DebugImage:
         bgr = pixels.reshape(frame.height, frame.width, 3)
         pixels_of = frame.decode() if isinstance(frame, JpegFrame) else frame
         image = bgr_image(pixels_of, out=bgr)
-        self._task.draw(image, detections, self._class_names)
+        self._task.draw(image, found, self._class_names)
 
     def _report(self, error: Exception) -> None:
         with contextlib.suppress(Exception):  # where memory is short this fails, too

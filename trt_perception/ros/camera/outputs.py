@@ -13,10 +13,9 @@ from std_msgs.msg import Header
 from vision_msgs.msg import LabelInfo, VisionClass
 
 from trt_perception.errors import ImageError
-from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task
+from trt_perception.model.tasks.task import Found, Task
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
@@ -78,9 +77,7 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(
-        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
-    ) -> None:
+    def publish(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
         """Publish what was found in one image, in the order of the task's topics; from the worker.
 
         Raises:
@@ -90,10 +87,10 @@ class DetectorOutputs:
         assert self._debug_image is not None
         for topic in self._topics:
             if topic.topic.on_demand:
-                self._publish_on_demand(topic, header, frame, detections)
+                self._publish_on_demand(topic, header, frame, found)
                 continue
             try:
-                topic.publish(header, frame, detections)
+                topic.publish(header, frame, found)
             except rclpy_implementation.RCLError as error:
                 raise ImageError(
                     'not_published',
@@ -101,19 +98,19 @@ class DetectorOutputs:
                     f'the middleware did not take them: {error}',
                     fix='look for a subscriber that is too slow, or behind a slow network',
                 ) from error
-        self._debug_image.offer(header, frame, detections)
+        self._debug_image.offer(header, frame, found)
 
     def _publish_on_demand(
         self,
         topic: TaskTopic,
         header: Header | HeaderView,
         frame: AnyFrame,
-        detections: Detections,
+        found: Found,
     ) -> None:
         if not topic.has_subscriber:
             return
         try:
-            topic.publish(header, frame, detections)
+            topic.publish(header, frame, found)
         except (MemoryError, RuntimeError) as error:  # an image's worth, and not what is found
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._log.error(

@@ -20,7 +20,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.jpeg import AnyFrame
 from trt_perception.model.tasks.pose import KEYPOINTS
 from trt_perception.model.tasks.segment import MASKS
-from trt_perception.model.tasks.task import DETECTIONS, Topic
+from trt_perception.model.tasks.task import DETECTIONS, Found, Topic
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import empty_image, header_message
 from trt_perception.ros.topics import topic_name
@@ -76,9 +76,7 @@ class TaskTopic(ABC):
         return self._publisher.get_subscription_count() > 0
 
     @abstractmethod
-    def publish(
-        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
-    ) -> None:
+    def publish(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
         """Publish what was found in one image.
 
         Raises:
@@ -104,10 +102,10 @@ class DetectionsTopic(TaskTopic):
         self,
         header: Header | HeaderView,
         frame: AnyFrame,  # noqa: ARG002
-        detections: Detections,
+        found: Detections,
     ) -> None:
         """Publish all boxes."""
-        message = self._serialize(header, detections)
+        message = self._serialize(header, found)
         if len(message) < _LARGE:
             self._publisher.publish(bytes(message))
         else:
@@ -124,11 +122,11 @@ class KeypointsTopic(TaskTopic):
         self,
         header: Header | HeaderView,
         frame: AnyFrame,  # noqa: ARG002
-        detections: Detections,
+        found: Detections,
     ) -> None:
         """Publish the keypoints of all detections."""
-        assert detections.keypoints is not None
-        self._publisher.publish(keypoints_message(header, detections.keypoints))
+        assert found.keypoints is not None
+        self._publisher.publish(keypoints_message(header, found.keypoints))
 
 
 def keypoints_message(
@@ -161,11 +159,9 @@ class MasksTopic(TaskTopic):
         # Used again while the images keep their size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
-    def publish(
-        self, header: Header | HeaderView, frame: AnyFrame, detections: Detections
-    ) -> None:
+    def publish(self, header: Header | HeaderView, frame: AnyFrame, found: Detections) -> None:
         """Publish an image with 0 in pixels of no mask, i in those of the i-th detection."""
-        numbered = detections.pictured
+        numbered = found.pictured
         if numbered is None:
             return  # nobody had subscribed yet when the frame came
         empty = empty_image(header, frame, 'mono16', 2)
