@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
+from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from trt_perception.images.frame import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +58,7 @@ def test_the_public_names():
 
 def test_one_image_is_what_the_node_finds(model, images):
     config = DetectorConfig.from_values({'engine_path': str(DIGITS)})
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     expected = detect_one(pipeline, frame_of(images[0]), Thresholds()).detections
     pipeline.close()
     found = model(images[0])

@@ -72,7 +72,7 @@ class Model:
                 fix='leave it out',
             )
         config = DetectorConfig.from_values(self._values)
-        self._pipeline = open_offline(read_model_file(path), config)
+        self._pipeline = open_offline(read_model_file(path), config.pipeline_options())
         self._lock = threading.Lock()
         self._closed = False
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names

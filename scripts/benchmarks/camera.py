@@ -154,7 +154,7 @@ def run_node(kind, way, frames):
     meter = Meter(frames)
     parameters = {'autostart': True, 'image_transport': kind, 'image_intake': way}
     node = DetectorNode(
-        open_pipeline=lambda config: NoPipeline(meter),
+        open_pipeline=lambda *_: NoPipeline(meter),
         parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()],
     )
     executor = SingleThreadedExecutor()

@@ -21,7 +21,7 @@ import numpy as np
 from trt_perception.gpu import Device
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.intake.buffers import MessageBuffers
@@ -46,7 +46,7 @@ def main():
     parser.add_argument('--changes', type=int, default=100)
     parser.add_argument('--copied', action='store_true', help='frames lie in ordinary memory')
     options = parser.parse_args()
-    pipeline = open_pipeline(DetectorConfig(engine_path=options.engine))
+    pipeline = open_pipeline(options.engine, PipelineOptions(max_batch=1))
     buffers = MessageBuffers(pipeline.allocate, pipeline.front)
 
     def taken(frame):

@@ -173,7 +173,7 @@ def run_node(frames, intake):
     rclpy.init()
     meter = ThreadMeter(frames)
     node = DetectorNode(
-        open_pipeline=lambda config: EmptyPipeline(meter),
+        open_pipeline=lambda *_: EmptyPipeline(meter),
         parameter_overrides=[
             Parameter('autostart', value=True),
             Parameter('image_intake', value=intake),

@@ -28,7 +28,7 @@ from trt_perception.images.jpeg import (  # noqa: E402
     UnreadFrame,
     decoded_frame,
 )
-from trt_perception.parameters.config import DetectorConfig  # noqa: E402
+from trt_perception.model.pipeline_options import PipelineOptions  # noqa: E402
 from trt_perception.parameters.frame import Thresholds  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
@@ -84,9 +84,7 @@ def main():
     for depth in options.depth:
         start = time.perf_counter()
         pipeline = open_pipeline(
-            DetectorConfig(
-                engine_path=str(options.model), pipeline_depth=depth, image_transport='compressed'
-            )
+            str(options.model), PipelineOptions(depth=depth, jpeg_on_gpu=True, max_batch=1)
         )
         opening_s = time.perf_counter() - start
         if not pipeline.decodes_jpeg:

@@ -26,6 +26,7 @@ from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.gpu import copy_async
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
@@ -63,12 +64,15 @@ def main(arguments=None):
     model = read_model_file(options.engine)
     frames = load_frames(options.image, None, 'bgr8', PICTURES)
     pace = Pace(options.frames, warmup=min(100, options.frames))
+    config = detector_config(options, options.engine)
     wanted = BenchmarkOptions(
-        count=options.frames, parameters=detector_config(options, options.engine)
+        count=options.frames,
+        pipeline=config.pipeline_options(),
+        thresholds=config.thresholds(()),
     )
     measured, expected = measure_model(model, frames, wanted, pace)
-    config = replace(wanted.config(model, 1), use_cuda_graph=False)
-    with closing(CudaPipeline(model, config)) as pipeline:
+    single = replace(wanted.pipeline, depth=1, use_cuda_graph=False)
+    with closing(CudaPipeline(model, single)) as pipeline:
         naive, found = measure_naive(pipeline, frames, config, pace)
     agreement = compare_runs(expected, found, ()).as_dict()
     over = {str(p.depth): p.frames_per_s / naive.frames_per_s for p in measured.pipelines}
@@ -185,8 +189,7 @@ class NaiveJob:
             self.spec,
             [letterbox],
             [self.thresholds],
-            max_detections=self.config.max_detections,
-            class_agnostic=self.config.class_agnostic_nms,
+            Limits(self.config.max_detections, class_agnostic=self.config.class_agnostic_nms),
         )
         marks.append(time.perf_counter())
         return marks, detections

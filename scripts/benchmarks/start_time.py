@@ -22,7 +22,7 @@ from pathlib import Path
 CHILD = """
 import json, logging, sys, time
 from trt_perception import gpu
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.pipelines.open_pipeline import open_pipeline
 heard = []
 handler = logging.Handler(logging.WARNING)
@@ -31,7 +31,7 @@ logging.getLogger('trt_perception').addHandler(handler)
 device = gpu.Device(0)
 device.synchronize()
 start = time.perf_counter()
-pipeline = open_pipeline(DetectorConfig(engine_path=sys.argv[1]))
+pipeline = open_pipeline(sys.argv[1], PipelineOptions(max_batch=1))
 seconds = time.perf_counter() - start
 pipeline.close()
 facts = {'gpu': device.name, 'cuda': gpu.versions(), 'warnings': heard}

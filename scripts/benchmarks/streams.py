@@ -21,7 +21,7 @@ from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import constant_inputs
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.ready import put_in_place
@@ -52,10 +52,10 @@ def main(arguments=None):
     print('batch depth' + ''.join(f'{head:>12}' for head in (*heads, 'p50 ms', 'p99 / p50')))
     for batch in options.batch:
         for depth in options.depth:
-            config = DetectorConfig(engine_path=options.engine, pipeline_depth=depth)
-            bare = bare_loops(model, config, frames, options.frames, batch)
-            bare['whole'] = whole_loop(model, config, frames, options.frames, batch)
-            report = in_pipeline(model, config, frames, options.frames, batch)
+            wanted = PipelineOptions(depth=depth)
+            bare = bare_loops(model, wanted, frames, options.frames, batch)
+            bare['whole'] = whole_loop(model, wanted, frames, options.frames, batch)
+            report = in_pipeline(model, wanted, frames, options.frames, batch)
             results.append(compared(batch, depth, bare, report))
             print(line(results[-1]), flush=True)
     if options.json:
@@ -140,15 +140,15 @@ class Loop:
         self._closing.close()
 
 
-def bare_loops(model, config, frames, count, batch):
+def bare_loops(model, options, frames, count, batch):
     """Return frames a second of the engine alone and behind uploads, by the loop's name."""
-    with closing(CudaPipeline(model, replace(config, pipeline_depth=1))) as pipeline:
+    with closing(CudaPipeline(model, replace(options, depth=1))) as pipeline:
         spec = pipeline.spec
     rates = {}
     with ExitStack() as own:
-        engine = TensorRtEngine(model, Device(config.device_id))
+        engine = TensorRtEngine(model, Device(options.device_id))
         own.callback(engine.close)
-        depth = config.pipeline_depth
+        depth = options.depth
         loops = [
             own.enter_context(closing(Loop(engine, spec, frames[start : start + batch])))
             for start in range(0, depth * batch, batch)
@@ -162,11 +162,11 @@ def bare_loops(model, config, frames, count, batch):
     return rates
 
 
-def whole_loop(model, config, frames, count, batch):
+def whole_loop(model, options, frames, count, batch):
     """Return frames a second of all that a batch is on the GPU."""
-    config = replace(config, use_cuda_graph=False)
+    options = replace(options, use_cuda_graph=False)
     with (
-        closing(CudaPipeline(model, config)) as pipeline,
+        closing(CudaPipeline(model, options)) as pipeline,
         put_in_place(pipeline, frames) as placed,
     ):
         slots = pipeline.slots
@@ -208,16 +208,16 @@ def replay(slots, graphs, count):
     return time.perf_counter() - start
 
 
-def in_pipeline(model, config, frames, count, batch):
+def in_pipeline(model, options, frames, count, batch):
     """Return what the pipeline does with frames always waiting, and one batch at a time."""
     start = time.perf_counter()
     with (
-        closing(CudaPipeline(model, config)) as pipeline,
+        closing(CudaPipeline(model, options)) as pipeline,
         put_in_place(pipeline, frames) as placed,
     ):
         load_s = time.perf_counter() - start
         pace = Pace(count, warmup=min(count, WARM_UP))
-        thresholds = config.thresholds(pipeline.spec.class_names)
+        thresholds = Thresholds()
         placed = placed[: len(placed) // batch * batch]
         expected = detect_all(pipeline, placed, thresholds, pace, batch)
         return measure_pipeline(

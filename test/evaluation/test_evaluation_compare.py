@@ -24,7 +24,7 @@ from trt_perception.evaluation.metrics.overlap import box_iou
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.images.detections import Detections
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -228,7 +228,7 @@ def digits():
     pytest.importorskip('pycocotools')
     dataset = Dataset.of(sorted(ROOT.glob('demo/scenes/*.jpg')), ROOT / 'demo' / 'truth.json')
     pipeline = open_for_evaluation(
-        read_model_file(ROOT / 'models' / 'digits.onnx'), DetectorConfig()
+        read_model_file(ROOT / 'models' / 'digits.onnx'), PipelineOptions()
     )
     classes = dataset.class_map(pipeline.spec.class_names)
     return dataset, evaluate_model('digits', pipeline, dataset, classes, progress=quiet), pipeline

@@ -10,7 +10,6 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -33,7 +32,7 @@ from trt_perception.images.frame import Frame, frame_of
 from trt_perception.images.jpeg import JpegFrame, plain_jpeg
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
@@ -89,8 +88,7 @@ def engines(tmp_path_factory):
 
 
 def opened(path, **options):
-    config = DetectorConfig(**{'pipeline_depth': 2, 'image_transport': 'raw', **options})
-    return closing(CudaPipeline(read_model_file(path), config))
+    return closing(CudaPipeline(read_model_file(path), PipelineOptions(**{'depth': 2, **options})))
 
 
 def blocks(width, height, seed):
@@ -210,7 +208,7 @@ def test_a_bad_file_costs_its_place_only(engines, kind):
 def check_growth(path):
     """Frames of growing size at each place: no memory of one reaches into another's."""
     rng, found = np.random.default_rng(3), 0
-    with opened(path, pipeline_depth=1) as pipeline:
+    with opened(path, depth=1) as pipeline:
         for width in (40, 700, 41, 1900, 3000):
             sizes = [(width + 2 * at, 3 * width // 4 + 8 * at) for at in range(pipeline.batch)]
             frames = [blocks(*size, int(rng.integers(1000))) for size in sizes]
@@ -230,8 +228,8 @@ def test_frames_that_grow(engines):
 def check_max_batch(path):
     model = read_model_file(path)
     for most, expected in ((1, 1), (2, 4), (8, 8)):
-        config = replace(DetectorConfig(), pipeline_depth=1)
-        with closing(CudaPipeline(model, config, max_batch=most)) as pipeline:
+        options = PipelineOptions(depth=1, max_batch=most)
+        with closing(CudaPipeline(model, options)) as pipeline:
             assert pipeline.batch == expected
             frame = blocks(200, 90, 1)
             assert len(detect_one(pipeline, frame, Thresholds(0.3)).detections) > 0

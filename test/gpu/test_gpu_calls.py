@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
+from support.models.open_model import open_by_parameters
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.ready import put_in_place
 
@@ -28,7 +28,7 @@ def enqueue_and_count(pipeline, recorder, tensorrt):
 @pytest.mark.parametrize('integrated', [False, True])
 def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated, in_place):
     recorder, tensorrt = machine(integrated=integrated)
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     uploads = []
     runtime, header = recorder.modules[2], pipeline.front
     copy = runtime._module.cudaMemcpyAsync
@@ -69,7 +69,7 @@ def test_without_a_graph_frames_are_queued_call_by_call_after_one_warning(
     recorder.fails = lambda index, name: (
         'cudaErrorStreamCaptureInvalidated' if name == failing else None
     )
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
     assert recorder.calls.count(failing) == 1
     (warning,) = [record for record in caplog.records if record.levelname == 'WARNING']
@@ -83,11 +83,11 @@ def test_graphs_are_launched_and_can_be_switched_off(machine, config, caplog):
     from dataclasses import replace
 
     recorder, tensorrt = machine()
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (DEPTH, 0)
     pipeline.close()
     recorder, tensorrt = machine()
-    pipeline = open_pipeline(replace(config, use_cuda_graph=False))
+    pipeline = open_by_parameters(replace(config, use_cuda_graph=False))
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
     assert 'cudaStreamBeginCapture' not in recorder.calls
     pipeline.close()

@@ -20,6 +20,7 @@ from support.gpu.cuda_recorder import RELEASED_BY
 from support.gpu.fake_nvjpeg import BAD_JPEG, SUCCESS, FakeNvJpeg
 from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.gpu_support import why_no_gpu
+from support.models.open_model import open_by_parameters
 from trt_perception import gpu
 from trt_perception.errors import CudaError
 from trt_perception.gpu import bindings, nvjpeg
@@ -28,7 +29,6 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import put_in_place
 
 GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')
@@ -170,7 +170,7 @@ def test_one_ring_of_buffers_serves_both(gpus, monkeypatch):
         uploads.append(source) or copy(to, source, *rest)
     )
     with contextlib.ExitStack() as closing:
-        pipelines = [open_pipeline(config(gpus, device)) for device in (0, 1)]
+        pipelines = [open_by_parameters(config(gpus, device)) for device in (0, 1)]
         for pipeline in pipelines:
             closing.callback(pipeline.close)
         for owner in (0, 1):
@@ -206,16 +206,16 @@ def test_where_the_second_cannot_be_opened_the_first_is_closed_cleanly(gpus):
 
     runtime.cudaMalloc, runtime.cudaFree = malloc, freed
     most = 10**6
-    open_pipeline(config(gpus, 0)).close()
+    open_by_parameters(config(gpus, 0)).close()
     needed = len(calls)
     assert needed > 5
     for left in range(needed):
         calls.clear()
         most = needed + left
         with contextlib.ExitStack() as closing:
-            closing.callback(open_pipeline(config(gpus, 0)).close)
+            closing.callback(open_by_parameters(config(gpus, 0)).close)
             with pytest.raises(CudaError, match='could not be allocated'):
-                open_pipeline(config(gpus, 1))
+                open_by_parameters(config(gpus, 1))
             assert set(kept.values()) == {0}
         assert kept == {}
     assert gpus.mistakes == []
@@ -223,7 +223,7 @@ def test_where_the_second_cannot_be_opened_the_first_is_closed_cleanly(gpus):
 
 def test_two_pipelines_in_one_thread(gpus):
     with contextlib.ExitStack() as closing:
-        pipelines = [open_pipeline(config(gpus, device)) for device in (0, 1)]
+        pipelines = [open_by_parameters(config(gpus, device)) for device in (0, 1)]
         for pipeline in pipelines:
             closing.callback(pipeline.close)
         assert min(gpus.made.values()) > 20
@@ -261,7 +261,7 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
     _, content = cv2.imencode('.jpg', np.full((1800, 2000, 3), 114, np.uint8))
     frame = plain_jpeg(check_picture(content.reshape(-1)))  # larger than what a slot begins with
-    pipelines = [open_pipeline(config(gpus, each, image_transport='auto')) for each in (0, 1)]
+    pipelines = [open_by_parameters(config(gpus, each, image_transport='auto')) for each in (0, 1)]
     for status in (SUCCESS, BAD_JPEG):
         library.status['nvjpegDecode'] = status
         for slot in (0, 1):

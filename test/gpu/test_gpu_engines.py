@@ -8,12 +8,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.gpu.engine_checks import TOLERANCES, check_engine
 from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 pytestmark = needs_tensorrt
 
@@ -82,7 +82,7 @@ def test_an_engine_with_nms_inside_is_refused_with_the_reason(tmp_path):
     path = tmp_path / 'nms.engine'
     path.write_bytes(plan)
     with pytest.raises(EngineError, match='depends on the data'):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
 def test_the_letterbox_of_a_reference_frame_has_padding():

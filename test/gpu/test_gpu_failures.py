@@ -18,6 +18,7 @@ import pytest
 
 from support.gpu.cuda_recorder import Recorder
 from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
+from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
 from trt_perception.errors import CudaError, EngineError
@@ -27,7 +28,6 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -97,9 +97,9 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
         lambda *arguments: contexts.append(1) or create(*arguments),
     )
     for _ in range(3):
-        open_pipeline(config).close()
+        open_by_parameters(config).close()
     watched.calls.clear()
-    open_pipeline(config).close()
+    open_by_parameters(config).close()
     calls = list(watched.calls)
     device = gpu.Device(0)
     before, contexts[:] = device.memory()[0], []
@@ -112,7 +112,7 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
             'cudaErrorMemoryAllocation' if index == failing else None  # noqa: B023
         )
         with pytest.raises(CudaError, match=name):
-            open_pipeline(config)
+            open_by_parameters(config)
         assert watched.kinds() == []
         failed += 1
     watched.fails = lambda index, name: None
@@ -120,7 +120,7 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
     print(f'{failed} allocations failed, {len(contexts)} contexts were made, {kept} bytes kept')
     assert failed > 30
     assert kept <= len(contexts) * CONTEXT_KEEPS + STEP
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     assert len(detect(pipeline))
     pipeline.close()
 
@@ -152,7 +152,7 @@ def refused(path, content, match):
     path.write_bytes(content)
     path.with_name(path.name + '.json').unlink(missing_ok=True)
     with pytest.raises(EngineError, match=match) as caught:
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
     print(caught.value)
     return str(caught.value)
 
@@ -183,7 +183,7 @@ def test_a_plan_for_another_gpu_is_refused_or_right(path, tmp_path, watched, oth
     content = build_plan(patch_onnx(SIZE, DECODER), capabilities=[other])
     foreign = write_engine(tmp_path / 'foreign.engine', content, SIZE, DECODER)
     try:
-        pipeline = open_pipeline(DetectorConfig(engine_path=str(foreign)))
+        pipeline = open_by_parameters(DetectorConfig(engine_path=str(foreign)))
     except EngineError as error:
         pipeline, message = None, str(error)
     if pipeline is None:
@@ -195,7 +195,7 @@ def test_a_plan_for_another_gpu_is_refused_or_right(path, tmp_path, watched, oth
     print(other, 'is loaded here')
     found = detect(pipeline)
     pipeline.close()
-    own = open_pipeline(DetectorConfig(engine_path=str(path)))
+    own = open_by_parameters(DetectorConfig(engine_path=str(path)))
     expected = detect(own)
     own.close()
     assert len(expected)
@@ -216,7 +216,7 @@ def test_without_a_manifest_a_refusal_keeps_nothing(path, plan, watched):
 @needs_tensorrt
 def test_a_capture_that_fails_costs_the_graph_only(path, watched, monkeypatch, caplog):
     config = DetectorConfig(engine_path=str(path))
-    with_graph = open_pipeline(config)
+    with_graph = open_by_parameters(config)
     expected = detect(with_graph)
     with_graph.close()
 
@@ -230,7 +230,7 @@ def test_a_capture_that_fails_costs_the_graph_only(path, watched, monkeypatch, c
 
     monkeypatch.setattr(cuda_slot, 'Graph', Broken)
     caplog.clear()
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     watched.calls.clear()
     found = detect(pipeline)
     assert 'cudaGraphLaunch' not in watched.calls
@@ -247,7 +247,7 @@ def test_a_capture_that_fails_costs_the_graph_only(path, watched, monkeypatch, c
 def test_graphs_can_be_switched_off(path, watched, caplog):
     found = []
     for use in (True, False):
-        pipeline = open_pipeline(DetectorConfig(engine_path=str(path), use_cuda_graph=use))
+        pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), use_cuda_graph=use))
         watched.calls.clear()
         found.append(detect(pipeline))
         assert ('cudaGraphLaunch' in watched.calls) == use
@@ -260,7 +260,7 @@ def test_graphs_can_be_switched_off(path, watched, caplog):
 def test_a_kernel_that_does_not_compile_is_refused(path, watched, monkeypatch):
     monkeypatch.setitem(gpu_kernels._C_TYPES, 'float32', 'no_such_type')
     with pytest.raises(CudaError, match=r'NVRTC .* cannot compile[^$]*no_such_type'):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
 def bindings_missing():

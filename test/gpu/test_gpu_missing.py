@@ -6,8 +6,8 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.gpu_standins import assert_nothing_is_left
+from support.models.open_model import open_by_parameters
 from trt_perception.errors import CudaError
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
@@ -17,7 +17,7 @@ def test_a_kernel_that_does_not_compile_shows_the_compilers_log(machine, config)
     with pytest.raises(
         CudaError, match=r'NVRTC 13\.0.*sm_87: NVRTC_ERROR_COMPILATION\n.*expected a ";"$'
     ):
-        open_pipeline(config)
+        open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
@@ -26,7 +26,7 @@ def test_a_compiler_that_does_not_know_the_gpu_says_so(machine, config):
     with pytest.raises(
         CudaError, match=r'sm_87: .*\n.*; install NVRTC of another .* knows this GPU'
     ):
-        open_pipeline(config)
+        open_by_parameters(config)
 
 
 def raising(error):
@@ -41,7 +41,7 @@ def test_a_missing_compiler_says_what_to_install(machine, config):
     library = recorder.modules[1]
     library.nvrtcVersion = raising(RuntimeError('Failure finding "libnvrtc.so"'))
     with pytest.raises(CudaError, match=r'NVRTC is missing.*apt install.*pip install'):
-        open_pipeline(config)
+        open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
@@ -59,7 +59,7 @@ def test_a_missing_or_old_driver_says_what_to_install(machine, config, status, d
     runtime.cudaDriverGetVersion = lambda: (fake_cuda.cudaError_t.cudaSuccess, driver)
     recorder.fails = lambda index, name: status if name == 'cudaGetDeviceCount' else None
     with pytest.raises(CudaError, match=message):
-        open_pipeline(config)
+        open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
@@ -67,9 +67,9 @@ def test_a_driver_library_that_cannot_be_loaded_says_what_to_install(machine, co
     recorder, tensorrt = machine()
     recorder.modules[2].cudaGetDeviceCount = raising(RuntimeError('Failed to dlopen libcuda.so.1'))
     with pytest.raises(CudaError, match=r'no CUDA driver: .*libcuda.*install the NVIDIA driver'):
-        open_pipeline(config)
+        open_by_parameters(config)
     recorder, tensorrt = machine()
     recorder.modules[0].cuLibraryLoadData = raising(RuntimeError('Failed to dlopen libcuda.so.1'))
     with pytest.raises(CudaError, match=r'no CUDA driver: .*libcuda.*install the NVIDIA driver'):
-        open_pipeline(config)
+        open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)

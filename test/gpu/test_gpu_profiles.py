@@ -14,11 +14,11 @@ import pytest
 
 from support.gpu.engine_checks import check_engine, check_frame, colours
 from support.gpu.gpu_support import build_plan, needs_tensorrt, why_no_open_shapes, why_no_tensorrt
+from support.models.open_model import open_by_parameters
 from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
 from trt_perception.errors import EngineError, TrtPerceptionError
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 pytestmark = needs_tensorrt
 
@@ -67,7 +67,7 @@ def _told(function, *arguments):
 
 def check_profile(path, size):
     """Hold an engine's numbers to the host's; return which profile each slot has."""
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), pipeline_depth=2))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), pipeline_depth=2))
     try:
         chosen = [slot.context.native.active_optimization_profile for slot in pipeline.slots]
         spec = pipeline.spec
@@ -105,7 +105,7 @@ def test_the_profile_that_holds_the_size_is_taken(tmp_path, open_plan, size, pro
 
 
 def check_other_size(path, size):
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_input_size=size))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_input_size=size))
     try:
         assert pipeline.spec.preprocessing.input_size == size
         return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
@@ -121,7 +121,7 @@ def test_the_parameter_chooses_another_size(tmp_path, fixed_plan):
 def refusal(path):
     """Return why an engine is refused, empty where it is not."""
     try:
-        open_pipeline(DetectorConfig(engine_path=str(path))).close()
+        open_by_parameters(DetectorConfig(engine_path=str(path))).close()
     except EngineError as error:
         return str(error)
     return ''
@@ -143,11 +143,11 @@ def test_a_size_that_no_profile_holds_is_refused(tmp_path, open_plan, size):
     path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
     message = rf'no profile takes \[1, 3, {size[1]}, {size[0]}\]; it has .* to .*, .* to '
     with pytest.raises(EngineError, match=message):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
 def check_batch(path, content):
-    pipeline = open_pipeline(
+    pipeline = open_by_parameters(
         DetectorConfig(
             engine_path=str(path),
             model_resize='letterbox',
@@ -176,7 +176,7 @@ def test_an_open_batch_becomes_one(tmp_path, largest):
 
 
 def check_recognised(path):
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     try:
         assert not pipeline.spec.has_manifest
         assert any('output float32[1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)

@@ -18,10 +18,10 @@ from support.gpu.cuda_recorder import RELEASED_BY
 from support.gpu.fake_nvjpeg import FakeNvJpeg
 from support.gpu.fake_tensorrt import INPUT, OUTPUT, REASON, REFUSALS
 from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
+from support.models.open_model import open_by_parameters
 from trt_perception.errors import CudaError, EngineError, InterruptionError
 from trt_perception.gpu import nvjpeg
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.process import interruption
 
@@ -31,7 +31,7 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 @pytest.mark.parametrize('integrated', [False, True])
 def test_closing_releases_all_that_opening_made(machine, config, integrated):
     recorder, tensorrt = machine(integrated=integrated)
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     made = set(recorder.calls) & set(RELEASED_BY)
     assert made == set(RELEASED_BY)
     kinds = recorder.kinds()
@@ -50,13 +50,13 @@ def test_closing_releases_all_that_opening_made(machine, config, integrated):
 
 def calls_of_opening(machine, config):
     recorder, _ = machine()
-    with contextlib.closing(open_pipeline(config)):
+    with contextlib.closing(open_by_parameters(config)):
         return recorder.calls.copy()
 
 
 def test_all_is_released_even_if_the_device_cannot_be_made_current(machine, config):
     recorder, tensorrt = machine()
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     recorder.fails = lambda _, name: (
         'cudaErrorMemoryAllocation' if name == 'cudaSetDevice' else None
     )
@@ -87,14 +87,14 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
             'cudaErrorMemoryAllocation' if index == failing else None  # noqa: B023
         )
         if is_captured(calls, failing):
-            pipeline = open_pipeline(config)
+            pipeline = open_by_parameters(config)
             assert len(detect_one(pipeline, grey(64, 48), Thresholds()).detections) == 0
             pipeline.close()
             survived += 1
         else:
             # The exception is kept until after the look: it must hold nothing either.
             with pytest.raises(CudaError) as caught:
-                open_pipeline(config)
+                open_by_parameters(config)
             said = 'cannot compile' if name == 'nvrtcCompileProgram' else name
             assert said in str(caught.value), f'call {failing}, {name}'
             assert not caught.value.sticky
@@ -116,7 +116,7 @@ def test_whichever_cuda_call_fails_nothing_of_nvjpeg_is_left(machine, config, mo
         recorder, tensorrt = machine()
         recorder.fails = lambda index, _: status if index == failing else None  # noqa: B023
         try:
-            pipeline = open_pipeline(config)
+            pipeline = open_by_parameters(config)
         except CudaError as error:
             outcomes[error.sticky] += 1
         else:
@@ -164,7 +164,7 @@ def test_a_signal_while_it_is_made_ends_it_before_the_next_long_call(
     monkeypatch.setattr(tensorrt, 'answer', noted)
     recorder.fails = lambda _, name: note(name)
     with pytest.raises(InterruptionError):
-        open_pipeline(config)
+        open_by_parameters(config)
     last = len(calls) - calls[::-1].index(call)
     assert not set(LONG) & set(calls[last:])
     assert calls.count(call) == time
@@ -184,7 +184,7 @@ def test_a_lost_context_is_recognised_in_whichever_call_it_shows(machine, config
             else None
         )
         with pytest.raises(CudaError) as caught:
-            open_pipeline(config)
+            open_by_parameters(config)
         assert caught.value.sticky, f'call {failing}, {name}'
         assert_nothing_is_left(recorder, tensorrt)
 
@@ -193,7 +193,7 @@ def test_a_lost_context_is_recognised_in_whichever_call_it_shows(machine, config
 def test_whatever_tensorrt_refuses_nothing_is_left(machine, config, call):
     recorder, tensorrt = machine(refuses=call)
     with pytest.raises(EngineError, match='images' if call == 'infer_shapes' else REASON) as error:
-        open_pipeline(config)
+        open_by_parameters(config)
     assert 'tiny.engine' in str(error.value) or call in str(error.value)
     assert_nothing_is_left(recorder, tensorrt)
 
@@ -204,7 +204,7 @@ def test_a_lost_context_behind_tensorrts_refusal_is_recognised(machine, config):
         'cudaErrorIllegalAddress' if 'execute_async_v3' in tensorrt.calls else None
     )
     with pytest.raises(CudaError) as caught:
-        open_pipeline(config)
+        open_by_parameters(config)
     assert caught.value.sticky
 
 
@@ -214,7 +214,7 @@ def test_an_output_that_depends_on_the_data_is_refused_before_anything_is_alloca
     name, _, kind = OUTPUT
     recorder, tensorrt = machine(tensors={'outputs': ((name, (-1, 3), kind),)})
     with pytest.raises(EngineError, match=r'depends on the data.*without NMS'):
-        open_pipeline(config)
+        open_by_parameters(config)
     assert 'cudaMalloc' not in recorder.calls
     assert_nothing_is_left(recorder, tensorrt)
 
@@ -223,7 +223,7 @@ def test_a_second_input_is_refused(machine, config):
     other = ('scale', (1, 2), 'FLOAT')
     recorder, tensorrt = machine(tensors={'inputs': (INPUT, other)})
     with pytest.raises(EngineError, match='one image input'):
-        open_pipeline(config)
+        open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
@@ -234,13 +234,13 @@ def test_out_of_memory_says_how_much_of_what_and_what_to_do(machine, config):
             'cudaErrorMemoryAllocation' if name == call else None  # noqa: B023
         )
         with pytest.raises(CudaError, match=f'MiB of {kind}.*{call}.*pipeline_depth'):
-            open_pipeline(config)
+            open_by_parameters(config)
 
 
 def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine, config):
     large = grey(4096, 4096)
     recorder, _ = machine()
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     before = len(recorder.calls)
     pipeline.enqueue(0, [large], [Thresholds()])
     calls = recorder.calls[before:]
@@ -248,7 +248,7 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
     assert {'cudaHostAlloc', 'cudaMalloc'} <= set(calls)
     for failing, name in enumerate(calls):
         recorder, tensorrt = machine()
-        pipeline = open_pipeline(config)
+        pipeline = open_by_parameters(config)
         start = len(recorder.calls)
         recorder.fails = lambda index, _: (
             'cudaErrorMemoryAllocation' if index == start + failing else None  # noqa: B023

@@ -13,6 +13,7 @@ from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import PLAN, FakeTensorRt
 from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
@@ -20,7 +21,6 @@ from trt_perception.images.frame import frame_of
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 DENSE = [
@@ -46,7 +46,7 @@ def front_of(told):
 
 def found_by(path, family):
     """Return what a pipeline finds in the recorded image."""
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
     found = detect_one(pipeline, frame_of(recorded(family)['image']), LOW).detections
     pipeline.close()
     return found
@@ -101,7 +101,7 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
     path = tmp_path / 'made.engine'
     path.write_bytes(front_of(told) + PLAN)
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), max_detections=300))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
     pipeline.enqueue(0, [frame_of(told['image'])], [LOW])
     found = collected(pipeline, outputs)
     assert_same(found, expected, 0)
@@ -122,7 +122,7 @@ def rfdetr_outputs():
 
 
 def rfdetr_found(path):
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), **RFDETR))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
     found = detect_one(pipeline, frame_of(GREY), LOW).detections
     pipeline.close()
     return found
@@ -143,7 +143,7 @@ def test_masks_of_queries_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), **RFDETR))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
     pipeline.enqueue(0, [frame_of(GREY)], [LOW])
     found = collected(pipeline, outputs)
     assert_same(found, expected, 0)

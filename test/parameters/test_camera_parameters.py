@@ -7,6 +7,7 @@ import pytest
 
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
+from trt_perception.model.pipeline_options import Limits, PipelineOptions
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
     NodeConfig,
@@ -109,28 +110,26 @@ def test_what_is_meant_where_the_word_camera_is_missing(name, meant):
 
 
 @pytest.mark.parametrize(
-    ('node', 'own', 'transport'),
+    ('node', 'own', 'jpeg'),
     [
-        ('raw', {}, 'raw'),
-        ('auto', {}, 'auto'),
-        ('raw', {'rear': 'compressed'}, 'compressed'),
-        ('raw', {'front': 'auto'}, 'auto'),
-        ('compressed', {'front': 'raw'}, 'compressed'),
-        ('compressed', {'front': 'raw', 'rear': 'raw'}, 'raw'),
+        ('raw', {}, False),
+        ('auto', {}, True),
+        ('raw', {'rear': 'compressed'}, True),
+        ('raw', {'front': 'auto'}, True),
+        ('compressed', {'front': 'raw'}, True),
+        ('compressed', {'front': 'raw', 'rear': 'raw'}, False),
     ],
 )
-def test_pipelines_decode_jpegs_where_any_camera_needs_it(node, own, transport):
+def test_pipelines_decode_jpegs_where_any_camera_needs_it(node, own, jpeg):
     own = {f'camera.{name}.image_transport': value for name, value in own.items()}
     values = {**TWO, 'image_transport': node, 'max_detections': 7, **own}
-    config = NodeConfig.from_values(values).of_pipelines()
-    assert config == DetectorConfig(
-        cameras=('front', 'rear'), image_transport=transport, max_detections=7
-    )
+    options = NodeConfig.from_values(values).pipeline_options()
+    assert options == PipelineOptions(jpeg_on_gpu=jpeg, limits=Limits(7))
 
 
 def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
     configs = NodeConfig.from_values({'image_transport': 'auto'})
-    assert configs.of_pipelines() == configs.node
+    assert configs.pipeline_options() == configs.node.pipeline_options()
 
 
 def test_a_camera_where_none_is_named():

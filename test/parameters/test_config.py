@@ -9,6 +9,8 @@ import pytest
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
 from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.pipeline_options import Limits, PipelineOptions
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.row import parameter_value
@@ -305,12 +307,29 @@ def test_arrays_of_the_right_length_are_accepted():
     assert config.model_std == (0.1, 1, 100)
 
 
-def test_one_of_several_devices():
-    config = DetectorConfig(device_ids=(3, 1), max_detections=7)
-    assert config.device_id == 3
-    assert config.on_device(1) == DetectorConfig(device_ids=(1,), max_detections=7)
-    with pytest.raises(ConfigError):
-        config.on_device(64)
+def test_options_of_a_pipeline():
+    assert DetectorConfig().pipeline_options() == PipelineOptions()
+
+    config = DetectorConfig(
+        device_ids=(3, 1),
+        pipeline_depth=2,
+        use_cuda_graph=False,
+        cpu_threads=5,
+        max_detections=7,
+        class_agnostic_nms=True,
+        image_transport='auto',
+        model_decoder='dense',
+    )
+
+    assert config.pipeline_options() == PipelineOptions(
+        depth=2,
+        device_id=3,
+        use_cuda_graph=False,
+        jpeg_on_gpu=True,
+        cpu_threads=5,
+        limits=Limits(7, class_agnostic=True),
+        overrides=ModelOverrides(decoder='dense'),
+    )
 
 
 def test_the_constructor_holds_to_the_same_rules():
@@ -358,13 +377,6 @@ def test_a_class_filter_that_the_model_does_not_have():
         with pytest.raises(ConfigError) as caught:
             config.thresholds(tuple(f'c{number}' for number in range(count)))
         assert caught.value.expected.endswith(end)
-
-
-def test_cpu_threads(monkeypatch):
-    assert DetectorConfig(cpu_threads=7).resolved_cpu_threads() == 7
-    for cores, threads in ((1, 1), (2, 1), (3, 1), (8, 4)):
-        monkeypatch.setattr('os.sched_getaffinity', lambda pid, cores=cores: set(range(cores)))
-        assert DetectorConfig().resolved_cpu_threads() == threads
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -147,7 +147,8 @@ def test_sizes_that_nobody_needs_are_left_out(late_pipeline, tmp_path, most, exp
     model = read_model_file(tmp_path / 'tiny.engine')
     tensorrt = profiles(1, 4, 8)
     sys.modules['tensorrt'] = tensorrt
-    pipeline = CudaPipeline(model, DetectorConfig(pipeline_depth=1, **MODEL), max_batch=most)
+    options = DetectorConfig(pipeline_depth=1, **MODEL).pipeline_options()
+    pipeline = CudaPipeline(model, replace(options, max_batch=most))
     assert pipeline.batch == expected
     assert len(tensorrt.contexts) == [1, 4, 8].index(expected) + 1
     pipeline.close()

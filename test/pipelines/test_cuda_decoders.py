@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.models.open_model import open_by_parameters
 from support.models.tiny_model import write_tiny_model
 from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, OUTPUTS, batched, known, network
 from trt_perception.errors import EngineError
@@ -17,10 +19,11 @@ from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_offline, open_pipeline
+from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
@@ -80,7 +83,7 @@ def test_what_lies_in_pinned_memory_is_decoded(name, machine):
         made[1], frames[1] = made[0], frames[0]
     beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
     path, recorder = machine((IMAGE, *beside), tensors_of(frames[0]))
-    pipeline = open_pipeline(config_for(path, name))
+    pipeline = open_by_parameters(config_for(path, name))
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, [grey()], [Thresholds()])
         for key, value in outputs.items():
@@ -103,7 +106,7 @@ def test_what_lies_in_pinned_memory_is_decoded(name, machine):
 def test_each_output_is_copied_within_the_graph(machine):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
     path, recorder = machine((IMAGE,), tensors_of(outputs))
-    pipeline = open_pipeline(config_for(path, 'detr'))
+    pipeline = open_by_parameters(config_for(path, 'detr'))
     calls = recorder.calls
     began = calls.index('cudaStreamBeginCapture')
     ended = calls.index('cudaStreamEndCapture')
@@ -122,7 +125,7 @@ def test_an_image_that_the_kernel_does_not_write_is_refused(machine):
     with pytest.raises(
         EngineError, match=r'made\.engine.*\(1, 3, height, width\).*inputs-as-nchw'
     ):
-        open_pipeline(config_for(path, 'detr'))
+        open_by_parameters(config_for(path, 'detr'))
     assert recorder.kinds() == []
 
 
@@ -131,13 +134,13 @@ def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
     path, _ = machine((IMAGE,), tensors_of(outputs))
     # Five names make six logits with softmax, five with sigmoid.
     with pytest.raises(EngineError, match='activation sigmoid'):
-        open_pipeline(config_for(path, 'rtdetr'))
+        open_by_parameters(config_for(path, 'rtdetr'))
 
 
 def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine):
     path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
     with pytest.raises(EngineError, match=r'6300, the cells .* on 640 x 480 \(got 6301 anchors\)'):
-        open_pipeline(config_for(path, 'yolox_raw'))
+        open_by_parameters(config_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
 
@@ -146,7 +149,7 @@ def test_an_engine_by_ultralytics_needs_no_parameter(machine):
     told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
     front = json.dumps(told).encode()
     path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == DECODERS['dense']
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
@@ -160,7 +163,7 @@ def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
     told = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
     front = json.dumps(told).encode()
     path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path)))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.decoder == DECODERS['dense']  # for (1, 7, 4), as the stand-in says
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
     pipeline.close()
@@ -180,8 +183,10 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
         uploaded.append(ctypes.string_at(source, size) if size == 3 * 16 else b'') or (0,)
     )
     # More than the kernels hold: dense outputs, too, come back whole.
-    config = config_for(path, name)
-    pipeline = open_offline(read_model_file(path), config, max_candidates=2000)
+    options = replace(
+        config_for(path, name).pipeline_options(), limits=Limits(max_candidates=2000)
+    )
+    pipeline = open_offline(read_model_file(path), options)
     assert pipeline.batch == 3
     if name == 'labels_boxes_scores':
         sizes = np.array([NETWORK] * 3, np.int64).tobytes()
@@ -210,7 +215,7 @@ def test_more_images_at_once_than_are_counted_are_refused(machine):
     outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
     path, recorder = machine((image,), tensors_of(outputs))
     with pytest.raises(EngineError, match=r'at most 255.*256 images at once'):
-        open_pipeline(config_for(path, 'dense'))
+        open_by_parameters(config_for(path, 'dense'))
     assert recorder.kinds() == []
 
 
@@ -222,7 +227,9 @@ def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
         Frame.view(np.tile(rgb, 320 * 240), width=320, height=240, step=960, encoding='rgb8')
         for rgb in colours
     ]
-    single = open_pipeline(DetectorConfig(engine_path=str(write_tiny_model(tmp_path / 'a.onnx'))))
+    single = open_by_parameters(
+        DetectorConfig(engine_path=str(write_tiny_model(tmp_path / 'a.onnx')))
+    )
     several = write_tiny_model(tmp_path / 'b.onnx', batch=4)
     engine = tmp_path / 'b.engine'
     engine.write_bytes(build_plan(several.read_bytes()))
@@ -231,7 +238,7 @@ def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
         model_decoder='dense',
         model_class_names=single.spec.class_names,
     )
-    pipeline = open_offline(read_model_file(engine), config)
+    pipeline = open_offline(read_model_file(engine), config.pipeline_options())
     for start in (0, 4):
         for found, frame in zip(
             detect(pipeline, frames[start : start + 4], Thresholds()),
@@ -259,7 +266,7 @@ def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path
     found = {}
     for suffix in ('.onnx', '.engine'):
         path = tmp_path / f'made{suffix}'
-        pipeline = open_pipeline(config_for(path, name, use_cuda_graph=use_cuda_graph))
+        pipeline = open_by_parameters(config_for(path, name, use_cuda_graph=use_cuda_graph))
         for slot in range(pipeline.depth):
             pipeline.enqueue(slot, [grey()], [Thresholds()])
         found[suffix] = [pipeline.collect(slot)[0].detections for slot in range(pipeline.depth)]

@@ -19,6 +19,7 @@ from test_cuda_pipeline import engine as digits_engine  # noqa: F401  a fixture
 from support.fuzz import jpeg_fuzz
 from support.gpu.gpu_support import needs_nvjpeg, needs_tensorrt
 from support.gpu.patch_pipeline import input_of, run, tensor_of
+from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
@@ -29,7 +30,6 @@ from trt_perception.images.frame import frame_of
 from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, plain_jpeg
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
@@ -162,7 +162,7 @@ def scenes():
 
 
 def open_digits(path, **parameters):
-    return open_pipeline(
+    return open_by_parameters(
         DetectorConfig(engine_path=str(path), image_transport='compressed', **parameters)
     )
 

@@ -13,6 +13,7 @@ import pytest
 
 from support.camera_callbacks import camera_of
 from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
+from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.benchmarking.measure import detect_all
@@ -23,11 +24,11 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.pipeline_options import Limits, PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.scheduling.detector import Detector
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
@@ -104,8 +105,10 @@ def unmatched(expected, found, near):
 
 @pytest.mark.parametrize('use_cuda_graph', [True, False])
 def test_the_demo_scenes_give_the_hosts_detections(engine, use_cuda_graph):
-    host = open_pipeline(DetectorConfig(engine_path=str(ONNX)))
-    device = open_pipeline(DetectorConfig(engine_path=str(engine), use_cuda_graph=use_cuda_graph))
+    host = open_by_parameters(DetectorConfig(engine_path=str(ONNX)))
+    device = open_by_parameters(
+        DetectorConfig(engine_path=str(engine), use_cuda_graph=use_cuda_graph)
+    )
     total = missing = left_out = 0
     for index, path in enumerate(SCENES):
         frame = bgr_frame(cv2.imread(str(path)))
@@ -123,8 +126,8 @@ def test_the_demo_scenes_give_the_hosts_detections(engine, use_cuda_graph):
 
 
 def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
-    host = open_pipeline(DetectorConfig(engine_path=str(ONNX)))
-    device = open_pipeline(DetectorConfig(engine_path=str(engine)))
+    host = open_by_parameters(DetectorConfig(engine_path=str(ONNX)))
+    device = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     rng = np.random.default_rng(0)
     missing = total = 0
     for index in range(100):
@@ -149,7 +152,7 @@ def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
 
 def test_the_detector_overlaps_frames_and_publishes_them_in_order(engine, monkeypatch):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES]
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(engine)))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     alone = [run(pipeline, frame, Thresholds()) for frame in frames]
     busy, overlaps = set(), []
 
@@ -185,12 +188,14 @@ def drift_bytes(work, cycles=100):
 
 def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:6]]
-    config = DetectorConfig(max_detections=1024)
+    few, all_of_them = (
+        PipelineOptions(limits=Limits(1024, candidates)) for candidates in (MAX_CANDIDATES, 30_000)
+    )
     runs, counts = [], []
     for pipeline in (
-        HostPipeline(read_model_file(ONNX), config, max_candidates=MAX_CANDIDATES),
-        HostPipeline(read_model_file(ONNX), config, max_candidates=30_000),
-        CudaPipeline(read_model_file(engine), config, max_candidates=30_000),
+        HostPipeline(read_model_file(ONNX), few),
+        HostPipeline(read_model_file(ONNX), all_of_them),
+        CudaPipeline(read_model_file(engine), all_of_them),
     ):
         runs.append(detect_all(pipeline, frames, Thresholds(confidence_threshold=0.001), Pace(1)))
         # No score keeps any of the 6000 boxes out.
@@ -235,14 +240,14 @@ def test_memory_is_flat_over_open_and_close(engine):
             compiled.append(bytes(cache.serialize()))
 
     alone = drift_bytes(bare)
-    whole = drift_bytes(lambda: open_pipeline(config).close())
+    whole = drift_bytes(lambda: open_by_parameters(config).close())
     print(f'100 cycles: TensorRT alone keeps {alone} bytes, the pipeline {whole}')
     # The driver hands memory out in steps of 2 MiB.
     assert whole <= max(alone, 0) + 2 * 1024 * 1024
 
 
 def test_a_detector_keeps_order_and_count(engine):
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(engine)))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     published = []
     faults = []
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:8]]
@@ -269,25 +274,25 @@ def test_an_engine_of_other_bytes_is_refused(tmp_path):
     path = tmp_path / 'x.engine'
     path.write_bytes(b'no plan at all' * 10)
     with pytest.raises(EngineError, match='no TensorRT plan'):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
     path.write_bytes(b'vtrt' + bytes(20) + bytes([1, 4, 0, 76]) + bytes(100))
     with pytest.raises(EngineError, match='cannot load it'):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
 def test_a_device_that_is_not_there_is_refused(engine):
     with pytest.raises(Exception, match='device_ids'):
-        open_pipeline(DetectorConfig(engine_path=str(engine), device_ids=(63,)))
+        open_by_parameters(DetectorConfig(engine_path=str(engine), device_ids=(63,)))
 
 
 def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):
     lonely = tmp_path / 'lonely.engine'
     lonely.write_bytes(engine.read_bytes())
     with pytest.raises(EngineError, match=r'model\.class_names.* 10 classes as dense'):
-        open_pipeline(DetectorConfig(engine_path=str(lonely)))
+        open_by_parameters(DetectorConfig(engine_path=str(lonely)))
     manifest = parse_manifest(engine.with_name('digits.engine.json').read_bytes(), 'x')
     # With their names the shapes say the rest: the grids of 640 x 480 have 6000 cells.
-    pipeline = open_pipeline(
+    pipeline = open_by_parameters(
         DetectorConfig(engine_path=str(lonely), model_class_names=manifest.class_names)
     )
     assert pipeline.spec.preprocessing == manifest.preprocessing

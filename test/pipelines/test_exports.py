@@ -14,14 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.models.open_model import open_by_parameters
 from support.oracles.family_outputs import network
 from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.decode import decode
 
@@ -44,7 +45,7 @@ def opened(family, tmp_path, **values):
     """Open a copy that belongs to this user, as a user would: by its path and nothing else."""
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
-    return open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
+    return open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
 
 
 def rows(xyxy, scores, labels, size):
@@ -80,7 +81,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
         spec,
         [Letterbox.fit(size, (96, 64), 'stretch')],
         [Thresholds(confidence_threshold=float(told['threshold']))],
-        max_detections=1000,
+        Limits(1000),
     )
     wanted = rows(told['xyxy'], told['scores'], told['labels'], size)
     assert_same(found, *wanted, 1e-3, 1e-6)
@@ -226,7 +227,7 @@ def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
         (tmp_path / 'config.json').write_text(json.dumps(config))
     path = tmp_path / 'model.onnx'
     path.write_bytes(network(outputs, (1, 3, 64, 96)))
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_class_names=NAMES))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=NAMES))
     assert pipeline.spec.decoder == DECODERS['rfdetr']
     assert pipeline.spec.task.name == 'segment'
     width, height = map(int, told['target_wh'])
@@ -276,7 +277,7 @@ def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_p
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
     with pytest.raises(EngineError) as caught:
-        open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+        open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
     for word in ('model.decoder', 'model.class_names', 'rtdetr', '5 classes', '4 classes as detr'):
         assert word in str(caught.value)
 
@@ -288,7 +289,7 @@ def test_a_config_of_another_program_is_left_alone(tmp_path):
     for text in ('{"port": 80}', '[1, 2]', 'port = 80', '{"a": ' * 100_000):
         (folder / 'config.json').write_text(text)
         with pytest.raises(EngineError, match=r'model\.class_names'):
-            open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+            open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
 
 
 def test_the_folder_onnx_has_its_config_above_it(tmp_path):
@@ -297,6 +298,6 @@ def test_the_folder_onnx_has_its_config_above_it(tmp_path):
     shutil.copy(EXPORTS / 'yolos' / 'model.onnx', folder)
     for name in ('config.json', 'preprocessor_config.json'):
         shutil.copy(EXPORTS / 'yolos' / name, folder.parent)
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == DECODERS['detr']

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
@@ -16,7 +17,6 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 DECODER = {
@@ -129,7 +129,7 @@ def assert_same(found, told):
 @pytest.mark.parametrize('family', DECODER)
 def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
     told = recorded(family)
-    pipeline = open_pipeline(DetectorConfig(**written(told, tmp_path / 'best.onnx')))
+    pipeline = open_by_parameters(DetectorConfig(**written(told, tmp_path / 'best.onnx')))
     assert pipeline.spec.decoder == DECODERS[DECODER[family]]
     assert not pipeline.spec.has_manifest
     frame = frame_of(told['image'])
@@ -144,7 +144,7 @@ def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
 def test_keypoints_are_named_as_the_exporter_does(tmp_path):
     for family, names in [('ultralytics_pose_26', 'abcde'), ('ultralytics_pose_of_two', '0123')]:
         values = written(recorded(family), tmp_path / 'best.onnx')
-        spec = open_pipeline(DetectorConfig(**values)).spec
+        spec = open_by_parameters(DetectorConfig(**values)).spec
         assert spec.task.keypoints.names == tuple(names)
 
 
@@ -159,7 +159,7 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
         model_color_order='rgb',
         model_scale=1 / 255,
     )
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with pytest.raises(EngineError, match=r'end_to_end: expected boxes in network pixels'):
         pipeline.collect(0)
@@ -169,7 +169,7 @@ def test_class_numbers_are_no_probabilities(tmp_path):
     """As a manifest of before says, in which two classes were taken for the older layout."""
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')
-    pipeline = open_pipeline(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
+    pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with pytest.raises(EngineError, match=r'set model\.decoder to rtdetr_end_to_end'):
         pipeline.collect(0)
@@ -179,5 +179,5 @@ def test_without_metadata_two_classes_are_not_guessed(tmp_path):
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx', metadata={})
     with pytest.raises(EngineError) as caught:
-        open_pipeline(DetectorConfig(**values, model_class_names=('cat', 'dog')))
+        open_by_parameters(DetectorConfig(**values, model_class_names=('cat', 'dog')))
     assert 'end_to_end and rtdetr_ultralytics and rtdetr_end_to_end' in str(caught.value)

@@ -13,6 +13,7 @@ import trt_perception as tp
 from support.models.batch_models import write_digits_twin
 from support.models.detector_models import CLASSES, detector_model
 from support.models.digits import DIGITS, SCENES
+from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
 from support.scheduling.detector_runs import found_by_cameras
@@ -20,10 +21,11 @@ from trt_perception.evaluation.run import detect, detect_images
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.open_pipeline import open_offline, open_pipeline
+from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -64,8 +66,8 @@ def config_for(path, **changes):
 
 
 def open_several(path, **changes):
-    config = config_for(path, **changes)
-    return HostPipeline(read_model_file(path), config, open_batch=8)
+    options = config_for(path, **changes).pipeline_options()
+    return HostPipeline(read_model_file(path), options, open_batch=8)
 
 
 @pytest.fixture
@@ -212,7 +214,7 @@ def twins(tmp_path_factory):
 def offline(path):
     """Return what a model finds in nine scenes."""
     files = [(scene, None) for scene in sorted(SCENES.glob('*.jpg'))[:9]]
-    pipeline = open_offline(read_model_file(path), DetectorConfig(engine_path=str(path)))
+    pipeline = open_offline(read_model_file(path), PipelineOptions())
     found = detect_images(pipeline, files, Thresholds(), lambda *_: None)
     pipeline.close()
     return found
@@ -227,7 +229,7 @@ def one_by_one():
 
 @pytest.mark.parametrize('batch', USED)
 def test_a_node_takes_several_at_once_where_the_file_says_so(twins, batch):
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(twins[batch])))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(twins[batch])))
     assert pipeline.batch == USED[batch]
     pipeline.close()
 

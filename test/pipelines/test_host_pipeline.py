@@ -8,15 +8,17 @@ import weakref
 import numpy as np
 import pytest
 
+from support.models.open_model import open_by_parameters
 from support.models.support_models import ANCHORS, HEIGHT, WIDTH, identity, manifest, tiny_onnx
 from trt_perception.errors import ConfigError, EngineError, ManifestError, TrtPerceptionError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.pipeline_options import Limits, PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines import host
 from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.ready import warm_up
 
 PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
@@ -44,7 +46,7 @@ def write_onnx(folder, content=None, *, described=True, **changes):
 
 def opened(path, **values):
     values = {name.replace('__', '.'): value for name, value in values.items()}
-    return open_pipeline(DetectorConfig.from_values({'engine_path': str(path), **values}))
+    return open_by_parameters(DetectorConfig.from_values({'engine_path': str(path), **values}))
 
 
 def picture(anchors, width=WIDTH, height=HEIGHT):
@@ -137,14 +139,31 @@ def test_thresholds_of_each_frame(tmp_path):
     assert len(detect(pipeline, frame, Thresholds(iou_threshold=1.0))) == 2
 
 
+def test_onnx_runtime_gets_the_threads_asked_for_or_half_of_the_cores(monkeypatch, tmp_path):
+    model = read_model_file(write_onnx(tmp_path))
+    given = []
+
+    def refuse(file, threads, provider):
+        given.append(threads)
+        raise EngineError('model', 'not opened here')
+
+    monkeypatch.setattr(host, 'OnnxModel', refuse)
+    for cores, asked in ((8, 7), (1, 0), (2, 0), (3, 0), (8, 0)):
+        monkeypatch.setattr('os.sched_getaffinity', lambda pid, cores=cores: set(range(cores)))
+        with pytest.raises(EngineError):
+            HostPipeline(model, PipelineOptions(cpu_threads=asked))
+
+    assert given == [7, 1, 1, 1, 4]
+
+
 def test_parameters_of_the_decoder(tmp_path):
     same_place = {**CAT, (1, 0): (102, 51, 153)}
     path = write_onnx(tmp_path)
     assert len(detect(opened(path), picture(same_place))) == 2
     assert len(detect(opened(path, class_agnostic_nms=True), picture(same_place))) == 1
     assert detect(opened(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
-    config = DetectorConfig(engine_path=str(path), class_agnostic_nms=True)
-    pipeline = HostPipeline(read_model_file(path), config, max_candidates=1)
+    options = PipelineOptions(limits=Limits(max_candidates=1, class_agnostic=True))
+    pipeline = HostPipeline(read_model_file(path), options)
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
 
 
@@ -211,7 +230,7 @@ def test_a_model_with_another_input(tmp_path):
 
 def test_no_path_says_how_to_give_one():
     with pytest.raises(ConfigError) as caught:
-        open_pipeline(DetectorConfig())
+        open_by_parameters(DetectorConfig())
     assert "'engine_path'" in str(caught.value)
     assert 'engine_path:=' in str(caught.value)
 

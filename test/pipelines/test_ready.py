@@ -10,7 +10,7 @@ from support.oracles.reference_images import random_frame
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import put_in_place, ready_pipelines, warm_up
@@ -82,9 +82,9 @@ class OnDevice:
     depth, front, allocate = 1, 0, PlainMemory
     spec = SimpleNamespace(class_names=('thing',))
 
-    def __init__(self, config):
-        self.device = config.device_id
-        self.cameras = config.cameras
+    def __init__(self, path, options):
+        self.device = options.device_id
+        self.most = options.max_batch
         if self.device == 9:
             raise EngineError('device', 'none of this number')
         OnDevice.open.append(self.device)
@@ -102,33 +102,32 @@ class OnDevice:
             raise RuntimeError('cannot be closed')
 
 
+def ready(device_ids, *, cameras, path='model.engine'):
+    return ready_pipelines(
+        path, PipelineOptions(), OnDevice, device_ids=device_ids, cameras=cameras
+    )
+
+
 def test_a_pipeline_is_made_ready_on_each_gpu_that_has_a_camera(monkeypatch):
     monkeypatch.setattr(OnDevice, 'open', [])
-    config = DetectorConfig(device_ids=(3, 1, 2))
-    pipelines, seconds = ready_pipelines(config, OnDevice, most=2)
+    pipelines, seconds = ready((3, 1, 2), cameras=2)
     assert [pipeline.device for pipeline in pipelines] == OnDevice.open == [3, 1]
     assert seconds > 0
 
 
 def test_each_pipeline_is_made_for_the_cameras_that_it_serves(monkeypatch):
     monkeypatch.setattr(OnDevice, 'open', [])
-    names = ('front', 'rear', 'left', 'right', 'top')
-    config = DetectorConfig(device_ids=(3, 1), cameras=names)
-    pipelines, _ = ready_pipelines(config, OnDevice, most=5)
-    assert [pipeline.cameras for pipeline in pipelines] == [
-        ('front', 'left', 'top'),
-        ('rear', 'right'),
-    ]
-    [only], _ = ready_pipelines(DetectorConfig(device_ids=(3, 1)), OnDevice, most=1)
-    assert only.cameras == ()
+    pipelines, _ = ready((3, 1), cameras=5)
+    assert [pipeline.most for pipeline in pipelines] == [3, 2]
+    [only], _ = ready((3, 1), cameras=1)
+    assert only.most == 1
 
 
 def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog):
     caplog.set_level('INFO')
     monkeypatch.setattr(OnDevice, 'open', [])
-    config = DetectorConfig(engine_path='~/m.onnx', device_ids=(3, 1), cameras=('front', 'rear'))
-    [only], _ = ready_pipelines(config, OnDevice, most=2)
-    assert only.cameras == ('front', 'rear')
+    [only], _ = ready((3, 1), cameras=2, path='~/m.onnx')
+    assert only.most == 2
     assert OnDevice.open == [3]
     assert 'device_ids is of no use' in caplog.text
 
@@ -144,5 +143,5 @@ def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog):
 def test_all_are_closed_where_one_cannot_be_made_ready(monkeypatch, devices, error, words):
     monkeypatch.setattr(OnDevice, 'open', [])
     with pytest.raises(error, match=words):
-        ready_pipelines(DetectorConfig(device_ids=devices), OnDevice, most=4)
+        ready(devices, cameras=4)
     assert OnDevice.open == []

@@ -155,6 +155,20 @@ def test_imports_go_down():
     assert not upwards
 
 
+def test_the_nodes_parameters_stay_with_those_that_users_give_them_to():
+    """All below gets small values that are made for it."""
+    free = ('parameters', *LAYERS['shells'])
+    names = [name for name in MODULES if name and not any(is_in(name, each) for each in free)]
+    taken = {entry for name in names for entry in imports(name)}
+    assert {entry for entry in taken if entry.startswith('trt_perception.parameters.')} == {
+        'trt_perception.parameters.camera',
+        'trt_perception.parameters.camera.CameraPlan',
+        'trt_perception.parameters.frame',
+        'trt_perception.parameters.frame.FrameParameters',
+        'trt_perception.parameters.frame.Thresholds',
+    }
+
+
 def test_no_cycles():
     waiting = {name: own_imports(name) for name in MODULES}
     while waiting:

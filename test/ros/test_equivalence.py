@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from ament_index_python.packages import get_package_share_directory
 
+from support.models.open_model import open_by_parameters
 from support.nodes.graph import Detector, found_in, image_message
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -43,7 +43,7 @@ def node(client):
 @pytest.fixture(scope='module')
 def core():
     config = DetectorConfig(engine_path=str(MODEL), confidence_threshold=THRESHOLD)
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     yield pipeline, config.thresholds(pipeline.spec.class_names)
     pipeline.close()
 

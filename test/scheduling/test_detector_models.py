@@ -8,11 +8,11 @@ import pytest
 
 from support.models.batch_models import write_digits_twin
 from support.models.digits import DIGITS, SCENES
+from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytestmark = pytest.mark.timeout(120)
@@ -37,7 +37,7 @@ def test_each_camera_gets_the_digits_of_its_own_images(tmp_path, batch, pipeline
 
         def opened_pipeline(path):
             config = DetectorConfig(engine_path=str(path), cpu_threads=1)
-            return opened.enter_context(closing(open_pipeline(config)))
+            return opened.enter_context(closing(open_by_parameters(config)))
 
         found, _, statistics = found_by_cameras(
             [opened_pipeline(model) for _ in range(pipelines)], sources, thresholds, 3, BAD

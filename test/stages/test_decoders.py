@@ -19,6 +19,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
@@ -49,9 +50,8 @@ def spec_for(name, outputs, names=NAMES):
 
 def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     spec = spec_for(name, outputs, names)
-    limits.setdefault('max_detections', 300)
     own = [thresholds or Thresholds()] * len(letterboxes)
-    return decode(list(outputs.values()), spec, letterboxes, own, **limits)
+    return decode(list(outputs.values()), spec, letterboxes, own, Limits(**limits))
 
 
 def test_every_decoder_is_tested():

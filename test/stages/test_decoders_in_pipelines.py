@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.models.open_model import open_by_parameters
 from support.oracles.family_outputs import (
     NAMES,
     NETWORK,
@@ -22,7 +23,6 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 # Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
@@ -67,7 +67,7 @@ def test_a_generated_network_in_the_pipeline(name, tmp_path):
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, **FORMS.get(name, {})))
-    pipeline = open_pipeline(config_for(path, name))
+    pipeline = open_by_parameters(config_for(path, name))
     found = detect_one(pipeline, grey(SOURCES[0]), Thresholds()).detections
     letterbox = Letterbox.fit(SOURCES[0], NETWORK, 'letterbox')
     assert_found(found, to_source(xyxy, letterbox), scores, labels)
@@ -87,7 +87,7 @@ def test_a_network_of_a_batch_in_the_pipeline(name, tmp_path):
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, image=image, **form))
     config = config_for(path, name)
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     assert pipeline.batch == 2
     frames = [grey(size) for size in SOURCES]
     letterboxes = [Letterbox.fit(source, NETWORK, 'letterbox') for source in SOURCES]

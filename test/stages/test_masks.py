@@ -10,6 +10,7 @@ from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DECODERS
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
@@ -41,7 +42,7 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]
     (found,) = decode(
-        outputs, spec, [letterbox], [Thresholds(confidence_threshold=confidence)], max_detections=9
+        outputs, spec, [letterbox], [Thresholds(confidence_threshold=confidence)], Limits(9)
     )
     outputs[0][:] = np.nan  # the next frame's
     return found

@@ -15,6 +15,7 @@ from support.oracles.task_outputs import (
     random_outputs,
     spec_of,
 )
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results, mask_images
@@ -208,8 +209,6 @@ def test_any_room_for_candidates_and_detections(name, max_candidates):
                 spec,
                 geometries,
                 FOR_ALL[:1],
-                max_detections=most,
-                max_candidates=max_candidates,
-                class_agnostic=agnostic,
+                Limits(most, max_candidates=max_candidates, class_agnostic=agnostic),
             )
             assert_same(found[0], expected[0])

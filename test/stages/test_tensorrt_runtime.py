@@ -23,11 +23,11 @@ from support.gpu.fake_tensorrt import (
     Specialization,
     TensorFormat,
 )
+from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError
 from trt_perception.files.cache import cache_folder
 from trt_perception.gpu import bindings
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 DEPTH = 3
 OPEN = {
@@ -69,7 +69,7 @@ def machine(monkeypatch, tmp_path):
             cameras=tuple(f'camera{index}' for index in range(cameras)),
             **MODEL,
         )
-        open_pipeline(config).close()
+        open_by_parameters(config).close()
         return recorder
 
     return put

@@ -24,8 +24,8 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
@@ -47,7 +47,8 @@ class BenchmarkOptions:
         warmup: frames before each that do not count.
         seconds: most time of each measurement, None where only the frames count.
         provider: ONNX Runtime's, for ONNX files.
-        parameters: of the node that would run the models.
+        pipeline: how the models are run; ``depths`` and ``batches`` replace its depth and batch.
+        thresholds: of all frames.
         batches: frames of each batch, one measurement each, as far as the model takes so many at
             once.
         max_latency_ms: what is best within this is looked for; None: without a limit only.
@@ -58,17 +59,10 @@ class BenchmarkOptions:
     warmup: int = 100
     seconds: float | None = None
     provider: str = CPU
-    parameters: DetectorConfig = field(default_factory=DetectorConfig)
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    thresholds: Thresholds = field(default_factory=Thresholds)
     batches: tuple[int, ...] = (1,)
     max_latency_ms: float | None = None
-
-    def config(self, model: ModelFile, depth: int) -> DetectorConfig:
-        """Return the parameters of a node that would run the model.
-
-        Raises:
-            ConfigError: a value is out of its range.
-        """
-        return replace(self.parameters, engine_path=str(model.path), pipeline_depth=depth)
 
 
 @dataclass(frozen=True)
@@ -216,12 +210,12 @@ def _on_gpu(
     encodings: Sequence[Frame],
 ) -> ModelReport | None:
     pace.step(f'{model.path.name}: engine and steps')
-    config = replace(options.config(model, 1), use_cuda_graph=False)
-    with closing(CudaPipeline(model, config, max_batch=1)) as pipeline:
+    single = replace(options.pipeline, depth=1, use_cuda_graph=False, max_batch=1)
+    with closing(CudaPipeline(model, single)) as pipeline:
         if pace.stopped:
             return None
         slot, spec = pipeline.slots[0], pipeline.spec
-        thresholds = config.thresholds(spec.class_names)
+        thresholds = options.thresholds
         with put_in_place(pipeline, frames) as placed:
             stages = measure_steps(slot, placed[0], thresholds, pace)
             candidates = [run_frame(slot, frame, thresholds) for frame in placed]
@@ -234,12 +228,11 @@ def _on_host(
     model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, pace: Pace
 ) -> ModelReport | None:
     pace.step(f'{model.path.name}: steps')
-    config = options.config(model, 1)
-    with closing(HostPipeline(model, config, provider=options.provider)) as pipeline:
+    opened = HostPipeline(model, options.pipeline, provider=options.provider)
+    with closing(opened) as pipeline:
         if pace.stopped:
             return None
-        thresholds = config.thresholds(pipeline.spec.class_names)
-        stages, candidates = measure_host_steps(pipeline, frames, thresholds, pace)
+        stages, candidates = measure_host_steps(pipeline, frames, options.thresholds, pace)
         return _report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
 
 
@@ -277,21 +270,22 @@ def _in_pipeline(
     """
     if pace.stopped:
         return [], [], 0
-    config = options.config(model, depth)
-    device = None if model.is_onnx else Device(config.device_id)
+    most = max(options.batches)
+    at_depth = replace(options.pipeline, depth=depth, max_batch=most)
+    device = None if model.is_onnx else Device(at_depth.device_id)
     free = device.memory()[0] if device else 0
     pace.step(f'{model.path.name}: {cell_name(options.batches[0], depth)}')
     start = time.perf_counter()
     pipeline: Pipeline = (
-        HostPipeline(model, config, provider=options.provider, open_batch=max(options.batches))
+        HostPipeline(model, at_depth, provider=options.provider, open_batch=most)
         if model.is_onnx
-        else CudaPipeline(model, config, max_batch=max(options.batches))
+        else CudaPipeline(model, at_depth)
     )
     load_s = time.perf_counter() - start
     reports: list[PipelineReport] = []
     first: list[Detections] = []
     with closing(pipeline), put_in_place(pipeline, frames) as placed:
-        thresholds = config.thresholds(pipeline.spec.class_names)
+        thresholds = options.thresholds
         for index, batch in enumerate(each for each in options.batches if each <= pipeline.batch):
             if index:
                 pace.step(f'{model.path.name}: {cell_name(batch, depth)}')

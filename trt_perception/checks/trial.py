@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trt_perception.files.plain_text import listed
+from trt_perception.model.pipeline_options import PipelineOptions
 
 __all__ = ['check_jpeg', 'check_kernels', 'cuda_versions', 'open_device', 'run_once']
 
@@ -64,37 +65,42 @@ def check_jpeg() -> str:
         return '.'.join(map(str, nvjpeg.version))
 
 
-def run_once(values: Mapping[str, Any]) -> str:
+def run_once(
+    path: str,
+    options: PipelineOptions,
+    device_ids: Sequence[int],
+    check: Callable[[tuple[str, ...]], object],
+) -> str:
     """Open a model as *configure* does, run a grey image through it, and say what it is.
 
     Args:
-        values: the node's parameters by name.
+        path: of the model file.
+        options: how the model is run.
+        device_ids: at least one CUDA device; an engine is tried on each.
+        check: called with the class names; raises ConfigError if the parameters do not fit them.
 
     Raises:
         TrtPerceptionError: it cannot be used; the message says why.
     """
     from trt_perception.model.files.model_file import is_onnx
-    from trt_perception.parameters.camera import NodeConfig
-    from trt_perception.parameters.config import DetectorConfig
     from trt_perception.pipelines.open_pipeline import open_pipeline
     from trt_perception.pipelines.ready import ready_pipeline
 
-    configs = NodeConfig.from_values(values)
-    config = configs.of_pipelines()
-    on_gpu = not is_onnx(config.engine_path)
+    on_gpu = not is_onnx(path)
     facts = ''
-    for index in config.device_ids if on_gpu else config.device_ids[:1]:
-        pipeline, _ = ready_pipeline(config.on_device(index), open_pipeline)
+    for index in device_ids if on_gpu else device_ids[:1]:
+        pipeline, _ = ready_pipeline(path, replace(options, device_id=index), open_pipeline)
         try:
             spec = pipeline.spec
             names = spec.class_names
-            configs.check(partial(DetectorConfig.thresholds, class_names=names))
+            check(names)
             width, height = spec.preprocessing.input_size
             facts = (
                 f'{spec.task}, {spec.decoder.family}, input {width}x{height}, {len(names)} classes'
             )
         finally:
             pipeline.close()
-    several = on_gpu and len(config.device_ids) > 1
-    devices = listed([str(index) for index in config.device_ids], 64)
-    return f'works: {facts}' + (f', on devices {devices}' if several else '')
+    devices = listed([str(index) for index in device_ids], 64)
+    return f'works: {facts}' + (
+        f', on devices {devices}' if on_gpu and len(device_ids) > 1 else ''
+    )

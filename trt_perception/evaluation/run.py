@@ -21,7 +21,7 @@ from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_of
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
@@ -87,20 +87,21 @@ class Run:
     latency: Latency
 
 
-def open_for_evaluation(model: ModelFile, config: DetectorConfig) -> Pipeline:
+def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
     """Open a model with room for all candidates that a low threshold lets through.
 
     An engine's outputs are decoded on the host then, so latency is not a node's.
 
     Args:
         model: an ONNX file or an engine.
-        config: the node's parameters.
+        options: how a node would run the model.
 
     Raises:
         EngineError: it cannot be used; the message says why and what to do.
         CudaError: an engine, and no GPU to run it.
     """
-    return open_offline(model, config, max_candidates=MAX_CANDIDATES)
+    limits = replace(options.limits, max_candidates=MAX_CANDIDATES)
+    return open_offline(model, replace(options, limits=limits))
 
 
 def detect(

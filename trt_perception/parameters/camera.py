@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import listed, nearest, shown
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
@@ -178,15 +179,11 @@ class NodeConfig:
         names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]
         return [each for each in names if each in self.own]
 
-    def of_pipelines(self) -> DetectorConfig:
-        """Return the configuration to open pipelines by: the node's, made for all its cameras.
-
-        Its ``image_transport`` is raw only where it is so for each camera: one that is not needs
-        a decoder of JPEG.
-        """
-        asked = [self._cameras[name].image_transport for name in self.node.cameras or ('',)]
-        transport = next((each for each in asked if each != 'raw'), 'raw')
-        return dataclasses.replace(self.node, image_transport=transport)
+    def pipeline_options(self) -> PipelineOptions:
+        """Return the options of a pipeline that serves any of the cameras."""
+        cameras = [self._cameras[name] for name in self.node.cameras or ('',)]
+        jpeg = any(camera.pipeline_options().jpeg_on_gpu for camera in cameras)
+        return dataclasses.replace(self.node.pipeline_options(), jpeg_on_gpu=jpeg)
 
     def check(self, check: Callable[[DetectorConfig], object]) -> None:
         """Hold the node's configuration, and that of each camera that differs, to a rule.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import Fault, names_fault, nearest, shown
 from trt_perception.model.class_filter import filtered_ids
 from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.pipeline_options import Limits, PipelineOptions
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.table import TASK_KEYS
@@ -316,15 +316,6 @@ class DetectorConfig(FrameParameters):
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
 
-    @property
-    def device_id(self) -> int:
-        """The first CUDA device, the only one where there is one pipeline."""
-        return self.device_ids[0]
-
-    def on_device(self, index: int) -> DetectorConfig:
-        """Return the same configuration for one CUDA device alone."""
-        return dataclasses.replace(self, device_ids=(index,))
-
     def model_overrides(self) -> ModelOverrides:
         """Take the ``model.*`` parameters, without those left at their default."""
         names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
@@ -336,9 +327,17 @@ class DetectorConfig(FrameParameters):
             values['antialias'] = bool(self.model_antialias)
         return ModelOverrides(values, self.model_decoder, self.model_class_names)
 
-    def resolved_cpu_threads(self) -> int:
-        """Return the number of threads for ONNX Runtime, at least 1."""
-        return self.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2)
+    def pipeline_options(self) -> PipelineOptions:
+        """Return the options of a pipeline on the first of the devices."""
+        return PipelineOptions(
+            depth=self.pipeline_depth,
+            device_id=self.device_ids[0],
+            use_cuda_graph=self.use_cuda_graph,
+            jpeg_on_gpu=self.image_transport != 'raw',
+            cpu_threads=self.cpu_threads,
+            limits=Limits(self.max_detections, class_agnostic=self.class_agnostic_nms),
+            overrides=self.model_overrides(),
+        )
 
     def thresholds(self, class_names: tuple[str, ...]) -> Thresholds:
         """Return the live values, the class filter turned into indices.

@@ -50,8 +50,8 @@ from trt_perception.images.memory import Memory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import batch_size, split_inputs
 from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import LoadedModel
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.headers import Headers
@@ -61,7 +61,7 @@ from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.ready import grey_frame, put_in_place
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.batch_sizes import MAX_BATCH
-from trt_perception.stages.gpu_kernels import MAX_CANDIDATES, FrameKernels
+from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
 
 __all__ = ['CudaPipeline']
@@ -74,11 +74,8 @@ class CudaPipeline:
 
     Args:
         model: a TensorRT plan.
-        config: the node's parameters.
-        max_candidates: most boxes that enter NMS. Beyond the 1024 that the kernels have room for,
-            outputs come back whole and are decoded on the host: slower, for evaluation.
-        max_batch: most frames that come at once: sizes of batches beyond what holds them are left
-            out, and what they would take of the GPU's memory.
+        options: how the model is run. Beyond ``max_candidates`` of 1024, for which the kernels
+            have room, outputs come back whole and are decoded on the host: slower, for evaluation.
         whole_masks: what masks are made of comes back with each frame; else only a picture of
             them does, of frames of which it is wanted.
 
@@ -87,7 +84,7 @@ class CudaPipeline:
         batch: most frames of each.
         spec: the model's tensors, preprocessing, decoder and class names, for its smallest batch.
         front: bytes of the header, which goes in front of the pixels.
-        decodes_jpeg: nvJPEG works here, and ``image_transport`` may need it.
+        decodes_jpeg: nvJPEG works here, and was asked for.
         runtime: the module that runs the engine.
         slots: for measuring single steps.
 
@@ -100,26 +97,25 @@ class CudaPipeline:
     def __init__(
         self,
         model: ModelFile,
-        config: DetectorConfig,
+        options: PipelineOptions,
         *,
-        max_candidates: int = MAX_CANDIDATES,
-        max_batch: int = MAX_BATCH,
         whole_masks: bool = False,
     ) -> None:
-        self.depth = config.pipeline_depth
+        self.depth = options.depth
         self._taken: set[int] = set()  # numbers of slots
         self._closing = ExitStack()
         with ExitStack() as undo:
             # Whatever fails below, what was made before it is freed.
             undo.enter_context(self._closing)
-            self._device = Device(config.device_id)
+            self._device = Device(options.device_id)
             check_interruption()
             engine = TensorRtEngine(model, self._device)
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
-            spec = _spec(model, config, engine, streams[0])
+            spec = _spec(model, options, engine, streams[0])
             sizes: list[list[SizedContext]] = []
+            max_batch = options.max_batch or MAX_BATCH
             for stream in streams:
                 sizes.append(self._open_contexts(engine, spec, stream, max_batch))
                 max_batch = sizes[-1][-1].batch  # what one slot cannot run the others cannot
@@ -127,27 +123,20 @@ class CudaPipeline:
             self.batch = sizes[0][-1].batch
             _check_image(model.path.name, self.spec)
             check_interruption()
-            kernels = FrameKernels(
-                self._device,
-                self.spec,
-                max_detections=config.max_detections,
-                class_agnostic=config.class_agnostic_nms,
-            )
+            kernels = FrameKernels(self._device, self.spec, options.limits)
             self._closing.callback(kernels.close)
             self.front = kernels.header.size
             # Before the slots, so that it is freed after them.
-            self._jpeg = None if config.image_transport == 'raw' else self._open_jpeg()
+            self._jpeg = self._open_jpeg() if options.jpeg_on_gpu else None
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
             images = None if whole_masks else self._closing.enter_context(MaskImages(self._device))
             headers = Headers(kernels.header, self.spec.preprocessing)
             for stream, own in zip(streams, sizes, strict=True):
-                slot = CudaSlot(
-                    self._device, own, kernels, headers, stream, config, max_candidates, images
-                )
+                slot = CudaSlot(self._device, stream, own, kernels, headers, images)
                 self._closing.callback(slot.close)
                 self.slots.append(slot)
-            self._prepare(use_graph=config.use_cuda_graph)
+            self._prepare(use_graph=options.use_cuda_graph)
             if self._jpeg is not None:
                 self._closing.callback(self._jpeg.stop)
             engine.save_runtime_cache()
@@ -256,14 +245,14 @@ class CudaPipeline:
 
 
 def _spec(
-    model: ModelFile, config: DetectorConfig, engine: TensorRtEngine, stream: Stream
+    model: ModelFile, options: PipelineOptions, engine: TensorRtEngine, stream: Stream
 ) -> ModelSpec:
     """Return how the engine is fed and read; a stream is needed to ask for shapes of outputs."""
     name = model.path.name
     return resolve_model_spec(
         LoadedModel(name, engine.inputs, engine.outputs, model.metadata, model.config),
         model.manifest,
-        config.model_overrides(),
+        options.overrides,
         run=lambda tensors: _output_shapes(name, engine, stream, tensors),
     )
 

@@ -18,9 +18,9 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.segment import mask_geometry
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
@@ -204,13 +204,11 @@ class HostDecoded:
 
     Args:
         spec: the model's for its largest batch, without open dimensions.
-        config: the node's parameters.
-        max_candidates: most boxes that enter NMS.
+        limits: limits of decoding.
     """
 
-    def __init__(self, spec: ModelSpec, config: DetectorConfig, max_candidates: int) -> None:
-        self._config = config
-        self._max_candidates = max_candidates
+    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+        self._limits = limits
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -236,15 +234,7 @@ class HostDecoded:
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
     ) -> list[Detections]:
         """Decode the outputs."""
-        return decode(
-            self._arrays(spec),
-            spec,
-            letterboxes,
-            thresholds,
-            max_detections=self._config.max_detections,
-            max_candidates=self._max_candidates,
-            class_agnostic=self._config.class_agnostic_nms,
-        )
+        return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 
     def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Count what the decoder lets pass."""

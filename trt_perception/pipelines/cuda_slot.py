@@ -25,7 +25,6 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame, JpegFrame, UnreadFrame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded, KernelDecoded, SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
@@ -33,7 +32,7 @@ from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_content
-from trt_perception.stages.gpu_kernels import MAX_CANDIDATES, FrameKernels
+from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 
 __all__ = ['CudaSlot', 'SizedContext', 'UnfilledPlace']
@@ -90,12 +89,10 @@ class CudaSlot:
 
     Args:
         device: must be the current one.
+        stream: nobody else's.
         sizes: smallest first; their contexts may share memory, as one runs at a time.
         kernels: compiled for the model.
         headers: shared with the other slots.
-        stream: nobody else's.
-        config: the node's parameters.
-        max_candidates: most boxes that enter NMS.
         images: for pictures of masks; None: what masks are made of comes back instead.
 
     Attributes:
@@ -115,12 +112,10 @@ class CudaSlot:
     def __init__(
         self,
         device: Device,
+        stream: Stream,
         sizes: Sequence[SizedContext],
         kernels: FrameKernels,
         headers: Headers,
-        stream: Stream,
-        config: DetectorConfig,
-        max_candidates: int,
         images: MaskImages | None,
     ) -> None:
         self.device = device
@@ -158,8 +153,8 @@ class CudaSlot:
                 upload_once(values, addresses[name], stream)
             self.result: SlotResult = (
                 KernelDecoded(kernels, largest, stream, images)
-                if kernels.decodes and max_candidates <= MAX_CANDIDATES
-                else HostDecoded(largest, config, max_candidates)
+                if kernels.decodes
+                else HostDecoded(largest, kernels.limits)
             )
             self._closing.callback(self.result.close)
             self._table: DeviceBuffer = own(DeviceBuffer(batch_content(self._addresses).size))

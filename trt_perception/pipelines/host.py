@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,8 +19,8 @@ from trt_perception.images.memory import Memory, PlainMemory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import LoadedModel, TensorSpec
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decode import decode
@@ -53,9 +54,8 @@ class HostPipeline:
     def __init__(
         self,
         model: ModelFile,
-        config: DetectorConfig,
+        options: PipelineOptions,
         *,
-        max_candidates: int = 1024,
         provider: str = CPU,
         open_batch: int | None = None,
     ) -> None:
@@ -63,8 +63,7 @@ class HostPipeline:
 
         Args:
             model: an ONNX file.
-            config: the node's parameters.
-            max_candidates: most boxes that enter NMS; evaluation needs more than a node.
+            options: threads, limits of decoding, and what is known of the model.
             provider: ONNX Runtime's; a node runs on the CPU.
             open_batch: most frames at once of a model that leaves its batch open; None: what is
                 fastest as a rule.
@@ -72,13 +71,15 @@ class HostPipeline:
         Raises:
             EngineError: the model cannot be loaded, or it is not known how to use it.
         """
-        self._model: OnnxModel | None = OnnxModel(model, config.resolved_cpu_threads(), provider)
+        self._model: OnnxModel | None = OnnxModel(
+            model, options.cpu_threads or _half_of_the_cores(), provider
+        )
         self._file = model.path.name
         found = self._model
         self.spec = resolve_model_spec(
             LoadedModel(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
-            config.model_overrides(),
+            options.overrides,
             run=self._output_shapes,
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
@@ -88,8 +89,7 @@ class HostPipeline:
         size = self.spec.preprocessing.input_size
         self._constants = constant_inputs(auxiliary, size, self.batch)
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
-        self._config = config
-        self._max_candidates = max_candidates
+        self._limits = options.limits
         # Whether it can do what it says, where it says that it takes any number at once.
         self._takes_several: bool | None = None if self._is_open else True
         self._waiting: tuple[list[Frame], list[Thresholds]] | None = None
@@ -192,15 +192,7 @@ class HostPipeline:
             EngineError: the outputs are not what the decoder reads.
         """
         self._check_outputs(outputs, len(letterboxes))
-        return decode(
-            outputs,
-            self.spec,
-            letterboxes,
-            thresholds,
-            max_detections=self._config.max_detections,
-            max_candidates=self._max_candidates,
-            class_agnostic=self._config.class_agnostic_nms,
-        )
+        return decode(outputs, self.spec, letterboxes, thresholds, self._limits)
 
     def _check_outputs(self, outputs: Sequence[npt.NDArray[Any]], count: int) -> None:
         """Hold the outputs of so many frames to what the decoder reads."""
@@ -217,3 +209,8 @@ class HostPipeline:
             self._model.close()
         self._model = None
         self._waiting = None
+
+
+def _half_of_the_cores() -> int:
+    """Return half of the number of cores that this process may use, at least 1."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)

@@ -1,4 +1,4 @@
-"""A pipeline made ready: held to the parameters, and run once on a grey image."""
+"""A pipeline made ready: opened, and run once on a grey image."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from trt_perception.images.frame import Frame, frame_of
 from trt_perception.model.files.model_file import is_onnx
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline, detect_one
 from trt_perception.process.interruption import check_interruption
 
-__all__ = ['grey_frame', 'put_in_place', 'ready_pipeline', 'ready_pipelines', 'warm_up']
+__all__ = [
+    *(
+        'OpenPipeline',
+        'grey_frame',
+        'put_in_place',
+        'ready_pipeline',
+        'ready_pipelines',
+        'warm_up',
+    ),
+]
 
 _LOG: Final = logging.getLogger(__name__)
+
+#: Opens a model file, as ``open_pipeline`` does.
+OpenPipeline: TypeAlias = Callable[[str, PipelineOptions], Pipeline]
 
 
 def grey_frame() -> Frame:
@@ -46,23 +58,23 @@ def put_in_place(pipeline: Pipeline, frames: Sequence[Frame]) -> Iterator[list[F
 
 
 def ready_pipeline(
-    config: DetectorConfig, open_pipeline: Callable[[DetectorConfig], Pipeline]
+    path: str, options: PipelineOptions, open_pipeline: OpenPipeline
 ) -> tuple[Pipeline, float]:
-    """Open a model as *configure* does: held to the parameters, and run once.
+    """Open a model as *configure* does, and run it once in each slot.
 
     Args:
-        config: the node's parameters.
-        open_pipeline: makes the pipeline from them.
+        path: of the model file.
+        options: how the model is run.
+        open_pipeline: opens the model.
 
     Returns:
         The pipeline, and the seconds that a frame took.
 
     Raises:
-        TrtPerceptionError: the node could not be configured so; the message says why.
+        TrtPerceptionError: the model cannot be used so; the message says why.
     """
-    pipeline = open_pipeline(config)
+    pipeline = open_pipeline(path, options)
     try:
-        config.thresholds(pipeline.spec.class_names)
         return pipeline, warm_up(pipeline)
     except BaseException:
         pipeline.close()
@@ -70,34 +82,41 @@ def ready_pipeline(
 
 
 def ready_pipelines(
-    config: DetectorConfig, open_pipeline: Callable[[DetectorConfig], Pipeline], *, most: int
+    path: str,
+    options: PipelineOptions,
+    open_pipeline: OpenPipeline,
+    *,
+    device_ids: Sequence[int],
+    cameras: int,
 ) -> tuple[list[Pipeline], float]:
-    """Make a pipeline ready on each GPU of ``device_ids``, one after the other.
+    """Make a pipeline ready on each GPU, one after the other.
 
-    An ONNX file runs on the CPU, which there is once: one pipeline, whatever ``device_ids`` says.
+    An ONNX file runs on the CPU: there is one pipeline for it, whatever ``device_ids`` says.
 
     Args:
-        config: the node's parameters.
-        open_pipeline: makes a pipeline from them, for the cameras that it serves.
-        most: so many are wanted: further GPUs would have nothing to do.
+        path: of the model file.
+        options: how the model is run; the device and the number of frames at once are set here.
+        open_pipeline: opens the model.
+        device_ids: CUDA devices. Those beyond the number of cameras would have nothing to do.
+        cameras: number of cameras to serve, at least 1.
 
     Returns:
         The pipelines, of which camera i has the (i modulo their number)-th, and the seconds that a
         frame took on the slowest.
 
     Raises:
-        TrtPerceptionError: the node could not be configured so; all are closed again.
+        TrtPerceptionError: the model cannot be used so; all pipelines are closed again.
     """
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
-        devices = config.device_ids[:most]
-        if len(devices) > 1 and is_onnx(config.engine_path):
+        devices = device_ids[:cameras]
+        if len(devices) > 1 and is_onnx(path):
             _LOG.info('device_ids is of no use here: an ONNX model runs once, on the CPU')
             devices = devices[:1]
         for number, device in enumerate(devices):
-            served = config.cameras[number :: len(devices)]
-            own = replace(config.on_device(device), cameras=served)
-            pipeline, frame_s = ready_pipeline(own, open_pipeline)
+            served = len(range(number, cameras, len(devices)))
+            own = replace(options, device_id=device, max_batch=served)
+            pipeline, frame_s = ready_pipeline(path, own, open_pipeline)
             opened.callback(pipeline.close)
             pipelines.append(pipeline)
             slowest_s = max(slowest_s, frame_s)

@@ -23,7 +23,7 @@ from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.ready import ready_pipelines
+from trt_perception.pipelines.ready import OpenPipeline, ready_pipelines
 from trt_perception.process.interruption import interrupted
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import OFF
@@ -71,7 +71,7 @@ class DetectorNode(LifecycleNode):
     """A detector for one camera, or for several.
 
     Args:
-        open_pipeline: makes the pipeline from the configuration.
+        open_pipeline: opens a model file.
         options: for LifecycleNode.
 
     Raises:
@@ -82,7 +82,7 @@ class DetectorNode(LifecycleNode):
     def __init__(
         self,
         *,
-        open_pipeline: Callable[[DetectorConfig], Pipeline] = open_pipeline,
+        open_pipeline: OpenPipeline = open_pipeline,
         **options: Any,
     ) -> None:
         super().__init__('detector', **options)
@@ -145,7 +145,11 @@ class DetectorNode(LifecycleNode):
         # doctor does the same, so that it finds what is wrong here.
         configs = self._parameters_of_node.configs
         self._pipelines, self._frame_s = ready_pipelines(
-            configs.of_pipelines(), self._open_pipeline, most=len(names)
+            self.config.engine_path,
+            configs.pipeline_options(),
+            self._open_pipeline,
+            device_ids=self.config.device_ids,
+            cameras=len(names),
         )
         first = self._pipelines[0]
         configs.check(self._check_parameters)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Final
 
 from trt_perception.parameters.camera import meant_parameter
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.ready import OpenPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.detector_node import EXIT_GPU_LOST, DetectorNode
 from trt_perception.ros.runtime.command_line import own_arguments
@@ -33,7 +31,7 @@ exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage
 def main(
     args: list[str] | None = None,
     *,
-    open_pipeline: Callable[[DetectorConfig], Pipeline] = open_pipeline,
+    open_pipeline: OpenPipeline = open_pipeline,
 ) -> int:
     """Run the node until a signal comes; return the exit code."""
     command_line = sys.argv if args is None else args

@@ -15,6 +15,7 @@ from trt_perception.model.candidates import Candidates, corners, places
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs, layout
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
@@ -31,7 +32,7 @@ from trt_perception.stages.decoders.queries import (
     rtdetr_ultralytics_candidates,
 )
 from trt_perception.stages.decoders.yolox_raw import yolox_raw_candidates
-from trt_perception.stages.selection import Limits, check_unit, passing, select
+from trt_perception.stages.selection import check_unit, passing, select
 
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 
@@ -56,10 +57,7 @@ def decode(
     spec: ModelSpec,
     letterboxes: Sequence[Letterbox],
     thresholds: Sequence[Thresholds],
-    *,
-    max_detections: int,
-    max_candidates: int = 1024,
-    class_agnostic: bool = False,
+    limits: Limits,
 ) -> list[Detections]:
     """Turn the outputs of a batch into detections, one for each image.
 
@@ -69,15 +67,12 @@ def decode(
         spec: the model's.
         letterboxes: geometry of each image of the batch, in its order.
         thresholds: confidence, IoU and class filter of each image.
-        max_detections: most boxes of an image.
-        max_candidates: most boxes that enter NMS.
-        class_agnostic: boxes of different classes suppress each other too, where there is NMS.
+        limits: how many boxes go on, and which suppress each other.
 
     Raises:
         EngineError: the outputs are not what the decoder reads, final boxes are in another unit
             than it expects, or a class has no name.
     """
-    limits = Limits(max_detections, max_candidates, class_agnostic)
     family = spec.decoder.family
     found = []
     for candidates, letterbox, own in zip(

@@ -13,6 +13,7 @@ from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.task import Task
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.decoders.yolox_raw import check_cells
@@ -40,12 +41,12 @@ class FrameKernels:
     Args:
         device: compiled for its architecture and loaded there.
         spec: the model's tensors, preprocessing and decoder.
-        max_detections: most rows of the result.
-        max_candidates: most boxes that enter NMS, a multiple of 32, at most 1024.
-        class_agnostic: boxes of different classes suppress each other too.
+        limits: limits of decoding; ``max_candidates`` is a multiple of 32, or above 1024.
 
     Attributes:
-        decodes: the model's output is dense or of a grid's cells; else ``decode`` is not there.
+        limits: as given.
+        decodes: the model's output is dense or of a grid's cells, and at most 1024 boxes enter
+            NMS; else ``decode`` is not there.
         numbers_masks: ``number_masks`` is there: masks are made of prototypes.
         result_row: dtype of a row of the result: RESULT_ROW, and as ``carried`` the values behind
             the scores as they are. Oriented boxes are in network pixels, as before they turn.
@@ -59,22 +60,16 @@ class FrameKernels:
         EngineError: a grid has another number of cells than the output has anchors.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        spec: ModelSpec,
-        *,
-        max_detections: int,
-        max_candidates: int = MAX_CANDIDATES,
-        class_agnostic: bool,
-    ) -> None:
+    def __init__(self, device: Device, spec: ModelSpec, limits: Limits) -> None:
+        self.limits = limits
         decoder, task = spec.decoder, spec.task
         assigned = assign_outputs(decoder, spec.outputs, len(spec.class_names), task=task)
         assert assigned is not None, 'checked when the model was opened'
         output, prototypes = spec.outputs[assigned[0]], spec.outputs[assigned[-1]]
         self.header = FrameHeader(len(spec.class_names))
         in_cells = decoder.family == 'yolox_raw'  # a row for each, objectness before the classes
-        self.decodes = in_cells or decoder.family == 'dense'
+        has_kernels = in_cells or decoder.family == 'dense'
+        self.decodes = has_kernels and limits.max_candidates <= MAX_CANDIDATES
         self.numbers_masks = self.decodes and task.prototypes > 0
         carried = ('carried', '<f4', (task.row_values,))
         self.result_row = np.dtype([*RESULT_ROW.descr, carried]) if task.row_values else RESULT_ROW
@@ -83,9 +78,8 @@ class FrameKernels:
         self._network_wh = spec.preprocessing.input_size
         if in_cells:
             check_cells(self._anchors, decoder.strides, self._network_wh)
-        self.scratch_bytes = self._scratch_bytes(max_candidates, max_detections, task)
-        self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * max_detections
-        self._max_candidates = max_candidates
+        self.scratch_bytes = self._scratch_bytes(task)
+        self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * limits.max_detections
         constants = _letterbox_constants(spec) | {
             'CLASS_WORDS': self.header.class_words,
             'FRAME_PARAMETERS': ', '.join(FRAME_PARAMETERS),
@@ -101,9 +95,9 @@ class FrameKernels:
                 'CLASSES': len(spec.class_names),
                 'OBJECTNESS': int(in_cells or decoder.objectness),
                 'TRANSPOSED': int(transposed),
-                'CLASS_AGNOSTIC': int(class_agnostic),
-                'MAX_CANDIDATES': max_candidates,
-                'MAX_DETECTIONS': max_detections,
+                'CLASS_AGNOSTIC': int(limits.class_agnostic),
+                'MAX_CANDIDATES': limits.max_candidates,
+                'MAX_DETECTIONS': limits.max_detections,
                 'ROW_VALUES': task.row_values,
                 'ORIENTED': int(task.is_oriented),
                 'PROTOTYPES': int(self.numbers_masks),
@@ -120,12 +114,13 @@ class FrameKernels:
         source = _source(constants, sources)
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
 
-    def _scratch_bytes(self, max_candidates: int, max_detections: int, task: Task) -> int:
+    def _scratch_bytes(self, task: Task) -> int:
         """Return at least what struct Scratch takes.
 
         Counts, 64-bit keys, 16-bit classes, boxes, overlap bits; spreads of oriented boxes; rows
         for the masks.
         """
+        max_candidates = self.limits.max_candidates
         return (
             8
             + 8 * (self._anchors + max_candidates)
@@ -133,7 +128,7 @@ class FrameKernels:
             + 16 * max_candidates
             + max_candidates * max_candidates // 8
             + 20 * max_candidates * task.is_oriented
-            + self.result_row.itemsize * max_detections * self.numbers_masks
+            + self.result_row.itemsize * self.limits.max_detections * self.numbers_masks
             + 64
         )
 
@@ -158,7 +153,7 @@ class FrameKernels:
         anchors = (-(-self._anchors // 32), 1, most)
         self._launch('filter', anchors, _BLOCK, (batch, output, scratch), stream)
         self._launch('select_best', (1, 1, most), one, (batch, output, scratch), stream)
-        rows = (self._max_candidates // 8, 1, most)
+        rows = (self.limits.max_candidates // 8, 1, most)
         self._launch('overlaps', rows, _BLOCK, (batch, scratch), stream)
         self._launch('keep', (1, 1, most), one, (batch, output, scratch, result), stream)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
@@ -21,7 +21,7 @@ from trt_perception.stages.nms import (
     oriented_non_maximum_suppression,
 )
 
-__all__ = ['Limits', 'check_scores', 'check_unit', 'detections_of', 'passing', 'select']
+__all__ = ['check_scores', 'check_unit', 'detections_of', 'passing', 'select']
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
@@ -31,21 +31,6 @@ _BEYOND: Final = 0.5
 _FAR_BEYOND: Final = 4
 # What an oriented box has: centre, size and angle.
 _ORIENTED: Final = 5
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How many boxes go on, and which suppress each other.
-
-    Attributes:
-        max_detections: most boxes returned.
-        max_candidates: most boxes that enter NMS.
-        class_agnostic: boxes of different classes suppress each other too.
-    """
-
-    max_detections: int
-    max_candidates: int = 1024
-    class_agnostic: bool = False
 
 
 def passing(

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -102,21 +102,23 @@ def _prepare(options: argparse.Namespace) -> _Job:
     seconds = options.seconds
     if options.frames is None and seconds is None:
         seconds = _SECONDS
+    config = detector_config(options, '')
     wanted = BenchmarkOptions(
         () if options.steps_only else options.depth,
         options.frames or BenchmarkOptions.count,
         options.warmup,
         seconds,
         _PROVIDERS[options.provider],
-        detector_config(options, ''),
+        config.pipeline_options(),
+        config.thresholds(()),
         options.batch,
         options.max_latency_ms,
     )
     if any(given.startswith('pipeline_depth') for given in options.param):
         raise ConfigError('--param pipeline_depth', 'is set by its own option', fix='use --depth')
     models = [read_model_file(path) for path in options.models]
-    for depth in wanted.depths or (1,):
-        wanted.config(models[0], depth)
+    for depth in wanted.depths:
+        replace(config, pipeline_depth=depth)
     first, *others = options.encoding
     # A frame is in one slot only, and no batch changes from turn to turn.
     most = max(wanted.batches)
@@ -136,6 +138,10 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     if report.models and options.json:
         agreement = [one and one.as_dict() for one in report.agreement]
         content = {'command': options.command, **asdict(report), 'agreement': agreement}
+        measured = content['options']
+        for name in ('pipeline', 'thresholds'):
+            del measured[name]
+        measured['parameters'] = asdict(detector_config(options, ''))
         saver.save(options.json, write_json, content, 2)
     if report.models and options.plot:
         saver.save(options.plot, plot_reports, report.models)
@@ -176,7 +182,7 @@ def _measure(job: _Job) -> BenchmarkReport:
     on_gpu = any(not model.is_onnx for model in models)
     return BenchmarkReport(
         date=date,
-        machine=machine_facts(options.parameters.device_id if on_gpu else None),
+        machine=machine_facts(options.pipeline.device_id if on_gpu else None),
         options=options,
         images=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),

@@ -155,7 +155,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Pl
 def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespace) -> int:
     """Do the work, write the results and say what they are; return the exit code."""
     model, config, plan = job
-    with contextlib.closing(open_offline(model, config)) as pipeline:
+    with contextlib.closing(open_offline(model, config.pipeline_options())) as pipeline:
         names = pipeline.spec.class_names
         thresholds = config.thresholds(names)
         facts = {

@@ -184,7 +184,7 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None], measure: Measure) 
 def _opened(job: _Job, name: str) -> Pipeline:
     # Without mAP nothing below the node's threshold counts, so a node's pipeline will do.
     opened = open_for_evaluation if job.dataset.annotations else open_offline
-    return opened(job.models[name], job.configs[name])
+    return opened(job.models[name], job.configs[name].pipeline_options())
 
 
 def _class_maps(

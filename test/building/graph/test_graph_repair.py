@@ -20,11 +20,11 @@ from support.models.detector_models import (
     run,
     write_images,
 )
+from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 needs_builder = pytest.mark.skipif(
     not importlib.util.find_spec('tensorrt_rtx'), reason='needs tensorrt_rtx'
@@ -261,7 +261,7 @@ def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
     found = collect_magnitudes(model, ['final', 'images'], checked)
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), model_class_names=CLASSES))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=CLASSES))
     assert pipeline.spec.auxiliary_inputs[0].name == 'orig_target_sizes'
     assert found['final'].largest > 20
 
@@ -274,6 +274,6 @@ def test_an_operator_that_onnx_runtime_lacks_comes_with_what_to_do(tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
     (tmp_path / 'net.onnx').write_bytes(model.SerializeToString())
     with pytest.raises(EngineError) as caught:
-        open_pipeline(DetectorConfig(engine_path=str(tmp_path / 'net.onnx')))
+        open_by_parameters(DetectorConfig(engine_path=str(tmp_path / 'net.onnx')))
     for words in (onnxruntime.__version__, 'install --upgrade onnxruntime', 'build_engine'):
         assert words in str(caught.value)

@@ -25,8 +25,8 @@ from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.config import DetectorConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = json.loads((ROOT / 'models/digits.onnx.json').read_bytes())
@@ -68,7 +68,7 @@ def opened(folder, name, model):
     digest = hashlib.sha256(content).hexdigest()
     identity = {'file': path.name, 'sha256': digest, 'size_bytes': len(content)}
     (folder / f'{name}.onnx.json').write_text(json.dumps({**SETTINGS, 'onnx': identity}))
-    return open_for_evaluation(read_model_file(path), DetectorConfig(engine_path=str(path)))
+    return open_for_evaluation(read_model_file(path), PipelineOptions())
 
 
 @pytest.mark.engine_build

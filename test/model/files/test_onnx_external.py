@@ -19,11 +19,11 @@ from support.models.external_models import (
     outside,
     sparse,
 )
+from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError, InterruptionError
 from trt_perception.model.files import onnx_external
 from trt_perception.model.files.onnx_external import external_weights
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.process import interruption
 
 
@@ -187,7 +187,7 @@ def test_the_node_does_not_read_them(where, tmp_path, monkeypatch):
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with pytest.raises(EngineError, match=r'all weights in the file itself .*weights\.bin'):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
 def test_onnx_runtimes_own_format_is_refused(tmp_path):
@@ -200,4 +200,4 @@ def test_onnx_runtimes_own_format_is_refused(tmp_path):
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with pytest.raises(EngineError):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))

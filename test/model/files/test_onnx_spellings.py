@@ -14,12 +14,12 @@ import pytest
 from onnx import TensorProto
 
 from support.models.external_models import PLACES, SIDE, field, has_external, model, outside
+from support.models.open_model import open_by_parameters
 from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.onnx_external import external_weights
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 
 @pytest.mark.parametrize('place', PLACES)
@@ -81,7 +81,7 @@ def test_tags_that_hide_weights(tag, tmp_path, monkeypatch):
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with pytest.raises(EngineError, match='is not an ONNX model'):
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
     with pytest.raises(EngineError, match='is not an ONNX model'):
         load_onnx(read_model_file(path))
 

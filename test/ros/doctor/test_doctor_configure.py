@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from support.models.open_model import open_by_parameters
 from support.models.support_models import write_model
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.nodes import faults
@@ -19,11 +20,10 @@ from support.oracles.family_outputs import NAMES, NETWORK, OUTPUTS, batched, kno
 from support.programs import UNMEASURED, Program, executable, unmeasured
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
-from trt_perception.checks.trial import run_once
 from trt_perception.parameters.camera import NodeConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.pipelines.ready import ready_pipeline
+from trt_perception.pipelines.ready import warm_up
 from trt_perception.ros.doctor import doctor
+from trt_perception.ros.doctor.doctor import trial_run
 
 TINY = {
     'model.decoder': 'dense',
@@ -129,15 +129,16 @@ def test_red_is_what_configure_refuses(name, tmp_path, modules):
     refused = ''
     try:
         configs = NodeConfig.from_values(values)
-        with contextlib.closing(ready_pipeline(configs.node, open_pipeline)[0]) as pipeline:
-            for camera in configs.node.cameras:
+        with contextlib.closing(open_by_parameters(configs.node)) as pipeline:
+            warm_up(pipeline)
+            for camera in ('', *configs.node.cameras):
                 configs.camera(camera).thresholds(pipeline.spec.class_names)
     except Exception as error:
         refused = str(error)
     findings = []
     failed = ''
     try:
-        findings.extend(check_model(str(path), modules, (), trial=lambda: run_once(values)))
+        findings.extend(check_model(str(path), modules, (), trial=lambda: trial_run(values)))
     except Exception as error:  # doctor makes a red finding of it
         failed = str(error)
     red = [finding for finding in findings if finding.level == 'red']

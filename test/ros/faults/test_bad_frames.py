@@ -12,13 +12,13 @@ from sensor_msgs.msg import CompressedImage
 from support.camera_callbacks import camera_of
 from support.fuzz.frame_corpus import Case, compressed_corpus, corpus
 from support.fuzz.raw_messages import swapped
+from support.models.open_model import open_by_parameters
 from support.models.tiny_model import expected_detections, write_tiny_model
 from support.nodes.graph import counts_of, found_in, image_message, picture_of
 from support.oracles.reference_images import ENCODINGS
 from support.properties import given, settings, st
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.scheduling.detector import Detector
 
@@ -77,7 +77,7 @@ class Core:
 @pytest.fixture(scope='module')
 def pipeline(tmp_path_factory):
     model = write_tiny_model(tmp_path_factory.mktemp('model') / 'tiny.onnx')
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(model), cpu_threads=1))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(model), cpu_threads=1))
     yield pipeline
     pipeline.close()
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import Image, PointCloud2
 
+from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from support.nodes.graph import Detector, image_message
 from trt_perception.images.frame import frame_of
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -76,7 +76,7 @@ def array_of(cloud):
 
 
 def test_keypoints_are_those_of_the_core(detector, listener, parameters):
-    pipeline = open_pipeline(DetectorConfig.from_values(parameters))
+    pipeline = open_by_parameters(DetectorConfig.from_values(parameters))
     config = DetectorConfig.from_values(parameters)
     thresholds = config.thresholds(pipeline.spec.class_names)
     expected = detect_one(pipeline, frame_of(TOLD['image']), thresholds).detections
@@ -137,7 +137,7 @@ def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
     told = recorded('ultralytics_obb')
     values = {**written(told, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
     config = DetectorConfig.from_values(values)
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     expected = detect_one(
         pipeline, frame_of(told['image']), config.thresholds(pipeline.spec.class_names)
     ).detections.oriented
@@ -161,7 +161,7 @@ def test_masks_are_those_of_the_core(client, tmp_path):
     told = recorded('ultralytics_segment_26')
     values = {**written(told, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
     config = DetectorConfig.from_values(values)
-    pipeline = open_pipeline(config)
+    pipeline = open_by_parameters(config)
     masks = detect_one(
         pipeline, frame_of(told['image']), config.thresholds(pipeline.spec.class_names)
     ).detections.masks.whole()

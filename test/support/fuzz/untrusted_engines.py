@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
+from support.models.open_model import open_by_parameters
 from support.models.support_models import identity, manifest
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 
 def plan(seed, size=600):
@@ -43,7 +43,7 @@ class Place:
 def attempt(path):
     """Open an engine as the node does; return the error, which is the package's own."""
     with pytest.raises(TrtPerceptionError) as caught:
-        open_pipeline(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
     return caught.value
 
 

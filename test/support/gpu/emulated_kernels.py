@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from support.gpu.host_kernels import CONVERSIONS, compiled_library
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.stages import gpu_kernels
 
 _BEFORE = """
@@ -186,14 +187,14 @@ class _Emulated:
         pass
 
 
-def emulated(spec, **options):
+def emulated(spec, **limits):
     """Return FrameKernels whose launches work on addresses of the host, at once."""
     device = SimpleNamespace(compute_capability=(8, 7))
     with (
         mock.patch.object(gpu_kernels, 'compile_kernels') as compiled,
         mock.patch.object(gpu_kernels, 'Kernels'),
     ):
-        kernels = gpu_kernels.FrameKernels(device, spec, **options)
+        kernels = gpu_kernels.FrameKernels(device, spec, Limits(**limits))
     text = compiled.call_args.args[0]
     entries = ''.join(_entry(*found) for found in _KERNEL.findall(text))
     library = compiled_library(_BEFORE + CONVERSIONS + _SCHEDULING + text + entries, '-w')

@@ -12,11 +12,11 @@ import numpy as np
 import onnxruntime
 
 from support.gpu.gpu_support import from_device
+from support.models.open_model import open_by_parameters
 from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -74,7 +74,7 @@ def check_frame(pipeline, frame, reference):
 
 
 def check_engine(path, reference, sizes=((64, 48), (200, 90), (1919, 1079))):
-    pipeline = open_pipeline(DetectorConfig(engine_path=str(path), pipeline_depth=2))
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), pipeline_depth=2))
     try:
         counts = [
             check_frame(pipeline, colours(*size, seed=index), reference)

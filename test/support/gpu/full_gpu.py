@@ -10,10 +10,10 @@ Prints a JSON object: ``before`` and ``after``, free bytes around it all, with n
 import json
 import sys
 
+from support.models.open_model import open_by_parameters
 from trt_perception import gpu
 from trt_perception.errors import CudaError, TrtPerceptionError
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 MIB = 2**20
 
@@ -33,7 +33,7 @@ def attempt(device, config):
     left = device.memory()[0]
     kind = message = ''
     try:
-        open_pipeline(config).close()
+        open_by_parameters(config).close()
     except TrtPerceptionError as error:
         kind, message = type(error).__name__, str(error)
     return {
@@ -48,7 +48,7 @@ def main():
     config = DetectorConfig(engine_path=sys.argv[1])
     device = gpu.Device(0)
     for _ in range(3):  # what the driver and TensorRT keep for good
-        open_pipeline(config).close()
+        open_by_parameters(config).close()
     before = device.memory()[0]
     taken = fill()
     attempts = [attempt(device, config)]

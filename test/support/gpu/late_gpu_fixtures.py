@@ -7,9 +7,9 @@ import pytest
 from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.host_kernels import HostLetterbox
 from support.gpu.late_gpu import PREPROCESSING, LateGpu
+from support.models.open_model import open_by_parameters
 from trt_perception.gpu import bindings
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +36,7 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
             cameras=tuple(f'camera{index}' for index in range(64)),
             **{**MODEL, **parameters},
         )
-        opened.append((gpu, open_pipeline(config)))
+        opened.append((gpu, open_by_parameters(config)))
         gpu.uploads.clear()
         return opened[-1]
 

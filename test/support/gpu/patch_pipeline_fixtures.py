@@ -3,11 +3,11 @@
 import pytest
 
 from support.gpu.gpu_support import build_plan
+from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_pipeline
 
 _SIZE = (64, 48)
 _DECODER = DecoderSpec('dense')
@@ -42,7 +42,7 @@ def opened(engine, monkeypatch):
                 use_cuda_graph=graph,
                 **parameters,
             )
-            pipelines.append(open_pipeline(config))
+            pipelines.append(open_by_parameters(config))
         return pipelines[-1]
 
     yield make

@@ -13,9 +13,9 @@ from trt_perception.ros.runtime.process import run_node
 class JpegPipeline(HostPipeline):
     """Reads and decodes when it collects, as late as it may be known that a file is damaged."""
 
-    def __init__(self, config):
-        super().__init__(read_model_file(config.engine_path), config)
-        self.decodes_jpeg = config.image_transport != 'raw'
+    def __init__(self, path, options):
+        super().__init__(read_model_file(path), options)
+        self.decodes_jpeg = options.jpeg_on_gpu
         self.batch = 1
         self._kept = None
 

@@ -17,7 +17,6 @@ from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result
@@ -79,10 +78,10 @@ class Poisoned(CudaPipeline):
         super().enqueue(slot, frames, thresholds)
 
 
-def make(config: DetectorConfig):
+def make(path, options):
     if sys.argv[1] == 'pretend':
         return Pretended()
-    pipeline = open_pipeline(config)
+    pipeline = open_pipeline(path, options)
     pipeline.__class__ = Poisoned
     return pipeline
 

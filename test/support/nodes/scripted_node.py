@@ -53,12 +53,12 @@ class ScriptedPipeline:
     decodes_jpeg = False
     allocate = PlainMemory
 
-    def __init__(self, config):
-        if config.engine_path == 'raise while loading':
+    def __init__(self, path, options):
+        if path == 'raise while loading':
             raise RuntimeError('loading broke')
         self._orders = {}
-        self._broken_warm_up = config.engine_path == 'raise in warm-up'
-        self._endless_warm_up = config.engine_path == 'wait for a signal in warm-up'
+        self._broken_warm_up = path == 'raise in warm-up'
+        self._endless_warm_up = path == 'wait for a signal in warm-up'
 
     def enqueue(self, slot, frames, thresholds):
         (frame,) = frames

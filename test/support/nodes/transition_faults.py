@@ -43,8 +43,8 @@ class Pipeline(scripted_node.ScriptedPipeline):
 
     open = 0
 
-    def __init__(self, config):
-        super().__init__(config)
+    def __init__(self, path, options):
+        super().__init__(path, options)
         Pipeline.open += 1
 
     def close(self):

@@ -6,6 +6,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder_spec import DecoderSpec
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
@@ -119,8 +120,7 @@ def by_the_host(outputs, spec, geometries, thresholds, config=None):
         spec,
         geometries,
         thresholds,
-        max_detections=config.max_detections,
-        class_agnostic=config.class_agnostic_nms,
+        Limits(config.max_detections, class_agnostic=config.class_agnostic_nms),
     )
 
 

@@ -40,12 +40,12 @@ class Pipeline(scripted_node.ScriptedPipeline):
 
     torn = 0
 
-    def __init__(self, config):
+    def __init__(self, path, options):
         self._held = {}
         self._free_at = 0.0
         self._batch_s = FRAME_S
-        if config.engine_path:
-            batch, _, milliseconds, _ = config.engine_path.split()
+        if path:
+            batch, _, milliseconds, _ = path.split()
             self.batch, self._batch_s = int(batch), float(milliseconds) / 1e3
 
     def enqueue(self, slot, frames, thresholds):

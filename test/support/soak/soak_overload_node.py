@@ -31,7 +31,7 @@ START_UP = 50  # frames, until everybody has found everybody
 class Pipeline(scripted_node.ScriptedPipeline):
     """Overlaps frames without doing any work, as a GPU that somebody else pays for."""
 
-    def __init__(self, config):
+    def __init__(self, path, options):
         self._ready = {}
         self._last = 0.0
 

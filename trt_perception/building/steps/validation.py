@@ -24,7 +24,7 @@ from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.build_record import AccuracyRecord, AgreementRecord
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
@@ -167,5 +167,4 @@ def opened(model: ModelFile) -> contextlib.closing[Pipeline]:
         EngineError: it cannot be run here.
         CudaError: an engine, and no GPU to run it.
     """
-    config = DetectorConfig(engine_path=str(model.path))
-    return contextlib.closing(open_for_evaluation(model, config))
+    return contextlib.closing(open_for_evaluation(model, PipelineOptions()))

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -186,8 +186,25 @@ def _check_model(inputs: _Inputs) -> Iterable[Finding]:
         return [Finding('model', 'model', 'yellow', found, _CORRECT)]
     if not (inputs.model or inputs.has_parameters):
         return []
-    trial = functools.partial(run_once, inputs.node_values)
+    trial = functools.partial(trial_run, inputs.node_values)
     return check_model(inputs.model, inputs.modules, inputs.gpus, trial=trial)
+
+
+def trial_run(values: Mapping[str, Any]) -> str:
+    """Run a model once as the node would, with the node's parameters by name.
+
+    Raises:
+        TrtPerceptionError: it cannot be used; the message says why.
+    """
+    configs = NodeConfig.from_values(values)
+    node = configs.node
+    options = replace(configs.pipeline_options(), max_batch=max(1, len(node.cameras)))
+    return run_once(
+        node.engine_path,
+        options,
+        node.device_ids,
+        lambda names: configs.check(lambda config: config.thresholds(names)),
+    )
 
 
 def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
