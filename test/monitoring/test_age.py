@@ -15,7 +15,7 @@ def after(stamps_and_clocks, seconds=2.0):
     age = AgeOfOutput()
     last = len(stamps_and_clocks) - 1
     for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):
-        age.take(stamp_ns, clock_ns, 50.0 + seconds * i / max(1, last))
+        age.add_stamp(stamp_ns, clock_ns, 50.0 + seconds * i / max(1, last))
     return percentiles(age.ages_ms()), age.note(50.0 + seconds)
 
 
@@ -75,9 +75,9 @@ def test_one_slip_is_not_said_and_the_next_image_ends_it():
 
 def test_a_clock_that_begins_later_is_no_fault():
     age = AgeOfOutput()
-    age.take(SIMULATED, 0, 1.0)
+    age.add_stamp(SIMULATED, 0, 1.0)
     assert age.note(1.4) == ''
-    age.take(SIMULATED, SIMULATED, 1.5)
+    age.add_stamp(SIMULATED, SIMULATED, 1.5)
     assert age.note(9.0) == ''
     assert percentiles(age.ages_ms()) == (0.0, 0.0)
 
@@ -85,7 +85,7 @@ def test_a_clock_that_begins_later_is_no_fault():
 def test_the_last_images_count():
     age = AgeOfOutput(window=2)
     for milliseconds in (500, 10, 20):
-        age.take(NOW - milliseconds * 10**6, NOW, 0.0)
+        age.add_stamp(NOW - milliseconds * 10**6, NOW, 0.0)
     assert percentiles(age.ages_ms()) == pytest.approx((15.0, 19.9))
 
 

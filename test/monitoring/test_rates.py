@@ -11,7 +11,7 @@ def rate_of(times_s, looks_s):
     rate = EvenRate()
     for look_s in looks_s:
         seen = [time_s for time_s in times_s if time_s <= look_s]
-        rate.look(len(seen), seen[-1] if seen else 0.0)
+        rate.update(len(seen), seen[-1] if seen else 0.0)
     return rate.hz()
 
 
@@ -63,7 +63,7 @@ def test_a_look_at_every_event():
 def test_it_can_begin_anew():
     rate = EvenRate()
     for count in range(1, 10):
-        rate.look(count, float(count))
+        rate.update(count, float(count))
     assert rate.hz() == pytest.approx(1)
     rate.forget()
     assert rate.hz() is None

@@ -2,34 +2,37 @@
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level, Problem
-from trt_perception.monitoring.watch import PERIOD_S, CameraState, SilenceWatch
+from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog, TopicState
 
 CURE = 'the cure'
 
 
 class Life:
-    """An activation whose counts the test moves on; asked twice a second, as the node does."""
+    """An activation whose counts the test moves on; asked twice a second, as the node does.
 
-    def __init__(self, start_s=100.0, frame_s=0.02, camera=None, turns=1):
+    It is the WatchedCamera of its own watchdog.
+    """
+
+    camera_name = ''
+    topic = '/image'
+
+    def __init__(self, start_s=100.0, frame_s=0.02, topic_state=None, turns=1):
         self.time_s = start_s
-        self.camera = camera or CameraState(publishers=1)
+        self.state = topic_state or TopicState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
         self.dropped = {}
-        self.refusal = self.same_name = self.off = ''
-        self.notes = ()
+        self.refusal = ''
+        self.enabled = True
         self.message_bytes = 6_000_000
         self.times = ()
         self.received_s = self.published_s = 0.0
         self.findings = []
-        self.watch = SilenceWatch(
-            '/image',
-            start_s=start_s,
-            frame_s=frame_s,
-            turns=turns,
-            look=lambda: self.camera,
-            loss_cure=CURE,
-            message_bytes=lambda: self.message_bytes,
+        self.watchdog = CameraWatchdog(
+            self, start_s=start_s, frame_s=frame_s, turns=turns, loss_cure=CURE
         )
+
+    def topic_state(self):
+        return self.state
 
     def step(self, received=0, *, published=None, lost=0, seconds=PERIOD_S, **dropped):
         """Let one period pass in which so many images came."""
@@ -53,17 +56,10 @@ class Life:
             self.received_s,
             self.published_s,
         )
-        self.findings.append(
-            self.watch.worst_problem(
-                self.time_s,
-                counts,
-                self.not_delivered,
-                refusal=self.refusal,
-                same_name=self.same_name,
-                notes=self.notes,
-                off=self.off,
-            )
-        )
+        if not self.enabled:
+            self.watchdog.skip(self.time_s, counts)
+            return None
+        self.findings.append(self.watchdog.check(self.time_s, counts, self.refusal))
         return self.findings[-1]
 
     def run(self, seconds, *args, **kwargs):

@@ -32,8 +32,8 @@ class AgeOfOutput:
         # Since when the stamps show no age, and why.
         self._doubt: tuple[float, str] | None = None
 
-    def take(self, stamp_ns: int, clock_ns: int, time_s: float) -> None:
-        """Take an image whose detections are out.
+    def add_stamp(self, stamp_ns: int, clock_ns: int, time_s: float) -> None:
+        """Take the stamp of an image whose detections are published.
 
         Args:
             stamp_ns: of the image; 0 is a camera without a clock, whose images have no age.

@@ -1,4 +1,4 @@
-"""Rates that may be said: of a stretch in which events came evenly, by their own times."""
+"""Rates of periodic events, reported only while the intervals are regular."""
 
 from __future__ import annotations
 
@@ -8,39 +8,35 @@ from typing import Final
 
 __all__ = ['EvenRate']
 
-# Looks closer than this are one: single events never come evenly.
+# Closer updates are ignored: intervals of single events are never regular.
 _PART_S: Final = 0.4
-# So much must be seen, and the parts of it must agree this well.
+# Required duration and number of events, and the largest ratio between rates of the parts.
 _AT_LEAST_S: Final = 0.9
 _AT_LEAST_EVENTS: Final = 3
 _AGREEMENT: Final = 1.5
 
 
 class EvenRate:
-    """The rate of events that somebody else counts, from looks at the count.
+    """Estimates the rate of events that the caller counts, while their intervals are regular.
 
-    Whoever divides a count by the time between two looks takes in a part of an interval where
-    events begin, pause or end. So the times are those of the events, and a rate is given only
-    where all parts of a stretch have the same one.
+    A count divided by the time between two calls would include parts of intervals at the ends.
+    So the estimate uses the times of the events, and needs the same rate in each part.
 
     Args:
-        looks: so many are kept.
+        updates: number of updates that are kept.
     """
 
-    def __init__(self, looks: int = 20) -> None:
-        self._looks: deque[tuple[int, float]] = deque(maxlen=looks)
+    def __init__(self, updates: int = 20) -> None:
+        self._updates: deque[tuple[int, float]] = deque(maxlen=updates)
 
-    def look(self, count: int, last_s: float) -> None:
-        """Take the number of events until now and the time of the last one, in seconds.
-
-        May be called as often as one likes.
-        """
-        if count and (not self._looks or last_s - self._looks[-1][1] >= _PART_S):
-            self._looks.append((count, last_s))
+    def update(self, count: int, last_s: float) -> None:
+        """Take the number of events until now, and the time of the last event in seconds."""
+        if count and (not self._updates or last_s - self._updates[-1][1] >= _PART_S):
+            self._updates.append((count, last_s))
 
     def forget(self) -> None:
-        """Begin anew: what was counted until now says nothing of what comes."""
-        self._looks.clear()
+        """Ignore all earlier updates."""
+        self._updates.clear()
 
     def hz(self) -> float | None:
         """Return events a second over the newest stretch of at least 0.9 s and three events.
@@ -49,7 +45,7 @@ class EvenRate:
         """
         parts: list[tuple[int, float]] = []
         events, seconds = 0, 0.0
-        for (count, last_s), (later, later_s) in pairwise(reversed(self._looks)):
+        for (count, last_s), (later, later_s) in pairwise(reversed(self._updates)):
             parts.append((count - later, last_s - later_s))
             events, seconds = events + parts[-1][0], seconds + parts[-1][1]
             if len(parts) > 1 and seconds >= _AT_LEAST_S and events >= _AT_LEAST_EVENTS:

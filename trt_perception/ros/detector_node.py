@@ -354,7 +354,7 @@ class DetectorNode(LifecycleNode):
     def _stop_workers(self) -> None:
         if self._detector is not None:
             self._detector.stop()
-            self._health.settle()
+            self._health.stop_watching()
             self._detector = None
 
     def _close_buffers(self) -> None:

@@ -17,9 +17,9 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level, Problem
-from trt_perception.monitoring.watch import PERIOD_S
-from trt_perception.ros.camera.camera_health import CameraHealth, Told, counts_text
+from trt_perception.monitoring.problem import Level, Problem, with_notes
+from trt_perception.monitoring.watchdog import PERIOD_S
+from trt_perception.ros.camera.camera_health import CameraHealth, ProblemLog, counts_text
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import (
     CameraFacts,
@@ -67,11 +67,11 @@ class NodeHealth:
         # Those of the last activation, so that what it came to is shown until the next one.
         self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
         self._gpus: Sequence[int] = ()
-        self._settled: Sequence[PipelineStatistics] = ()
-        # Made by watch, freed by settle.
+        self._last_pipelines: Sequence[PipelineStatistics] = ()
+        # Made by watch, freed by stop_watching.
         self._detector: Detector[Any] | None = None
         self._watch_timer: Timer | None = None
-        self._told = Told(node.get_logger())
+        self._problems = ProblemLog(node.get_logger())
 
     def start(self, period_s: float) -> None:
         """Publish each period from now on; the period may have changed since the last time."""
@@ -90,7 +90,7 @@ class NodeHealth:
         Those of the last activation stay where they have the same names: what it came to is shown.
         """
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
-            self._cameras, self._settled = cameras, ()
+            self._cameras, self._last_pipelines = cameras, ()
 
     def watch(
         self,
@@ -106,7 +106,7 @@ class NodeHealth:
             gpus: number of the GPU of each pipeline.
         """
         self._detector, self._cameras, self._gpus = detector, cameras, gpus
-        self._told.begin(Problem(Level.OK, '', 'active, waiting for images'))
+        self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
         # In step with each other: to wake the executor costs more than either does. The period
         # begins anew, so there is a message now, too.
@@ -115,14 +115,14 @@ class NodeHealth:
                 timer.reset()
         self.publish_soon()
 
-    def settle(self) -> None:
+    def stop_watching(self) -> None:
         """Stop watching, and keep what the activation came to."""
         if self._detector is None:
             return
         parts = self._detector.statistics()
         for camera, counts in zip(self._cameras, parts, strict=True):
-            camera.settle(counts)
-        self._settled = self._detector.pipeline_statistics()
+            camera.stop_watching(counts)
+        self._last_pipelines = self._detector.pipeline_statistics()
         self._detector = None
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
@@ -149,8 +149,8 @@ class NodeHealth:
                 for camera, counts in zip(self._cameras, parts, strict=True)
                 if camera.enabled
             ]
-            finding = _of_node(of_name, notes, wanted, len(parts) - len(wanted))
-            changed = self._told.tell(finding, now)
+            problem = with_notes(_summary(wanted, len(parts) - len(wanted)), of_name, notes)
+            changed = self._problems.update(problem, now)
             of_name, notes = '', ()  # said once, not for each camera
         else:
             changed = False
@@ -175,9 +175,9 @@ class NodeHealth:
             task=self.task,
             cameras=self._facts(),
         )
-        pipelines = self._settled
+        pipelines = self._last_pipelines
         if self._detector is not None:
-            health.finding = self._told.finding
+            health.finding = self._problems.problem
             pipelines = self._detector.pipeline_statistics()
         if pipelines:
             health.gpus = dict(zip(self._gpus, pipelines, strict=True))
@@ -202,23 +202,16 @@ class NodeHealth:
             self._publisher.wait_for_all_acked(Duration(seconds=1))
 
 
-def _of_node(
-    of_name: str, notes: Sequence[str], wanted: Sequence[FrameStatistics], off: int
-) -> Problem:
-    """Return what concerns no camera by itself.
+def _summary(wanted: Sequence[FrameStatistics], off: int) -> Problem:
+    """Return how many cameras send images.
 
     Args:
-        of_name: that other nodes have this one's name, '' where none has.
-        notes: sentences about other things that somebody should look at.
         wanted: counts of the cameras that are switched on.
-        off: how many are not.
+        off: number of cameras that are switched off.
     """
-    sentences = [sentence for sentence in (of_name, *notes) if sentence]
-    if sentences:
-        return Problem(Level.WARN, 'same_name' if of_name else 'note', '; '.join(sentences))
     if off and not wanted:
         return Problem(Level.OK, '', f'active, all {off} cameras are switched off')
     received = sum(1 for counts in wanted if counts.received)
     switched_off = f', {off} switched off' if off else ''
-    said = f'active, images from {received} of {len(wanted)} cameras{switched_off}'
-    return Problem(Level.OK, '', said)
+    text = f'active, images from {received} of {len(wanted)} cameras{switched_off}'
+    return Problem(Level.OK, '', text)

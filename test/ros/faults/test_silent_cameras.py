@@ -48,7 +48,7 @@ def test_a_silent_camera_asks_for_no_publishers_of_the_nodes_own_topics(
         active, 'count_publishers', lambda topic: asked.append(topic) or count(topic)
     )
     for camera in active._cameras:
-        assert f'images are on {other.topic_name}: ' in camera._input.look().elsewhere
+        assert f'images are on {other.topic_name}: ' in camera._input.topic_state().elsewhere
     # With 64 cameras each question more is 64 x 64 of them, twice a second.
     of_node = [topic for topic in asked if topic.startswith('/silent_cameras/')]
     assert of_node == [other.topic_name] * len(NAMES)

@@ -1,4 +1,4 @@
-"""The health of one camera: what its watch finds, how old its output is, what was counted."""
+"""The health of one camera: its worst problem, the age of its output, its counts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trt_perception.files.plain_text import plain
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.problem import Level, Problem
-from trt_perception.monitoring.watch import SilenceWatch
+from trt_perception.monitoring.problem import Level, Problem, with_notes
+from trt_perception.monitoring.watchdog import CameraWatchdog
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.diagnostics import CameraFacts
-from trt_perception.ros.runtime.log import camera_logger, log_text, say
+from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
 from trt_perception.ros.wire.cdr import StampView
 from trt_perception.transport.advice import loss_cure
 
-__all__ = ['OFF', 'CameraHealth', 'Told', 'counts_text']
+__all__ = ['OFF', 'CameraHealth', 'ProblemLog', 'counts_text']
 
 #: Why a camera is switched off.
 OFF: Final = 'enabled is false'
@@ -43,49 +43,49 @@ def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
     return f'{counts}; never delivered: {lost}'
 
 
-class Told:
-    """What is wrong, and the lines of the log that it makes as it begins, lasts and ends.
+class ProblemLog:
+    """The present problem, and the log lines as a problem begins, lasts and ends.
 
     Args:
-        log: where they stand.
+        log: gets the lines.
 
     Attributes:
-        finding: the newest; None before the first.
+        problem: the newest; None before the first.
     """
 
     def __init__(self, log: RcutilsLogger) -> None:
         self._log = log
         self._announcer = Announcer()
-        self.finding: Problem | None = None
+        self.problem: Problem | None = None
 
-    def begin(self, finding: Problem) -> bool:
-        """Begin anew with this, without a line; return whether it is of another kind."""
+    def restart(self, problem: Problem) -> bool:
+        """Forget all earlier problems without a line. Return whether the kind has changed."""
         self._announcer = Announcer()
-        return self._take(finding)
+        return self._set(problem)
 
-    def tell(self, finding: Problem, time_s: float) -> bool:
-        """Take what holds now; return whether it is of another kind than before."""
-        line = self._announcer.line(finding, time_s)
+    def update(self, problem: Problem, time_s: float) -> bool:
+        """Log the problem if a line is due. Return whether the kind has changed."""
+        line = self._announcer.line(problem, time_s)
         if line is not None:
-            say(self._log, _SEVERITIES[line[0]], line[1])
-        return self._take(finding)
+            log_at(self._log, _SEVERITIES[line[0]], line[1])
+        return self._set(problem)
 
-    def _take(self, finding: Problem) -> bool:
-        changed = self.finding is None or finding.kind != self.finding.kind
-        self.finding = finding
-        return changed
+    def _set(self, problem: Problem) -> bool:
+        has_changed = self.problem is None or problem.kind != self.problem.kind
+        self.problem = problem
+        return has_changed
 
 
 class CameraHealth:
-    """What is known of one camera, from its first activation on.
+    """The state of one camera, from its first activation on.
 
     Args:
-        node: its clock, its log.
-        name: of the camera, empty where there is only one.
+        node: gives clock and log.
+        name: of the camera; empty if the node has only one camera.
 
     Attributes:
-        name: as given.
-        enabled: whether its images are wanted; else nothing that is found of it is a problem.
+        name: name of the camera.
+        enabled: whether the camera is switched on; otherwise nothing is a problem.
     """
 
     def __init__(self, node: Node, name: str = '') -> None:
@@ -93,70 +93,62 @@ class CameraHealth:
         self.enabled = True
         self._log = camera_logger(node, name)
         self._clock: Any = node.get_clock().handle
+        # Made by watch, dropped by stop_watching.
         self._input: ImageInput | None = None
-        self._watch = SilenceWatch('', start_s=0.0)
-        self._told = Told(self._log)
+        self._watchdog: CameraWatchdog | None = None
+        self._problems = ProblemLog(self._log)
         self._refusal = ''
         self._age = AgeOfOutput()
-        # Time, received and published of the last messages, for rates.
-        self._said: deque[tuple[float, int, int]] = deque()
-        # What the last activation came to, shown until the next one.
-        self._settled = FrameStatistics()
-        self._not_delivered: int | None = 0
+        # Time, received and published at the last diagnostics messages, for rates.
+        self._rate_counts: deque[tuple[float, int, int]] = deque()
+        # Counts of the last activation, shown until the next one.
+        self._last_counts = FrameStatistics()
+        self._last_not_delivered: int | None = 0
 
     def watch(self, image_input: ImageInput, frame_s: float, turns: int) -> None:
-        """Watch from now on.
+        """Watch a new subscription.
 
         Args:
             image_input: of the camera.
-            frame_s: seconds that one frame takes.
-            turns: one of so many batches is the camera's.
+            frame_s: seconds that the model takes for a frame.
+            turns: batches per turn of this camera, if all cameras send more than the model takes.
         """
         now = time.monotonic()
-        self._said = deque([(now, 0, 0)])
+        self._rate_counts = deque([(now, 0, 0)])
         self._age = AgeOfOutput()
         self._refusal = ''
         self._input = image_input
         profile = Path(get_package_share_directory('trt_perception')) / 'config'
-        self._watch = SilenceWatch(
-            image_input.topic,
-            start_s=now,
-            frame_s=frame_s,
-            turns=turns,
-            look=image_input.look,
-            loss_cure=loss_cure(
-                str(profile / 'fastdds_large_images.xml'),
-                image_input.reliability,
-                camera=self.name,
-            ),
-            message_bytes=lambda: image_input.message_bytes,
-            camera=self.name,
+        cure = loss_cure(
+            str(profile / 'fastdds_large_images.xml'), image_input.reliability, camera=self.name
         )
-        self._told.begin(Problem(Level.OK, '', 'active, waiting for images'))
+        self._watchdog = CameraWatchdog(
+            image_input, start_s=now, frame_s=frame_s, turns=turns, loss_cure=cure
+        )
+        self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
 
-    def settle(self, counts: FrameStatistics) -> None:
-        """Stop watching, and keep what the activation came to."""
+    def stop_watching(self, counts: FrameStatistics) -> None:
+        """Stop watching, and keep the counts of the activation."""
         if self._input is None:
             return
-        self._settled, self._not_delivered = counts, self._input.not_delivered
-        self._input = None
-        self._watch = SilenceWatch('', start_s=0.0)  # which knows the input, too
-        self._log.info(f'counts: {counts_text(counts, self._not_delivered)}')
+        self._last_counts, self._last_not_delivered = counts, self._input.not_delivered
+        self._input = self._watchdog = None
+        self._log.info(f'counts: {counts_text(counts, self._last_not_delivered)}')
 
     def refused(self, error: ImageError) -> None:
-        """Take an image that cannot be read, or not be published; from the worker."""
+        """Log an image that cannot be read or published. Called by the worker."""
         self._refusal = plain(error)
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
 
     def published(self, stamp: Time | StampView) -> None:
-        """Take the stamp of an image whose detections are out; from the worker."""
+        """Take the stamp of an image whose detections are published. Called by the worker."""
         # Not by rclpy's Time, which refuses a negative stamp: a camera may send any. And to make
         # one of what the clock says takes much longer than to ask it.
         with self._clock:
             now_ns = self._clock.get_now().nanoseconds
-        self._age.take(stamp.sec * 10**9 + stamp.nanosec, now_ns, time.monotonic())
+        self._age.add_stamp(stamp.sec * 10**9 + stamp.nanosec, now_ns, time.monotonic())
 
     def check(
         self,
@@ -166,58 +158,56 @@ class CameraHealth:
         same_name: str = '',
         notes: tuple[str, ...] = (),
     ) -> bool:
-        """Look at the camera, and subscribe to it again where that is lost.
+        """Check the camera, and subscribe again if the subscription is lost.
 
         Args:
             counts: since the activation.
-            now_s: of the monotonic clock.
-            same_name: that other nodes have this one's name, '' where none has.
+            now_s: time of the monotonic clock.
+            same_name: that other nodes have this node's name; empty if none has.
             notes: sentences about other things that somebody should look at.
 
         Returns:
-            Whether something else is found than the last time.
+            Whether the kind of problem has changed since the last check.
         """
-        if self._input is None:
+        if self._input is None or self._watchdog is None:
             return False
         if self._input.restore():
             lost = f'the subscription to {self._input.topic} was lost; subscribed again'
-            return self._told.tell(Problem(Level.ERROR, 'subscription_lost', lost), now_s)
-        finding = self._watch.worst_problem(
-            now_s,
-            counts,
-            self._input.not_delivered,
-            refusal=self._refusal,
-            same_name=same_name,
-            notes=[note for note in (self._age.note(now_s), *notes) if note],
-            off=f'switched off: {OFF}' if not self.enabled else '',
-        )
-        if not self.enabled and not finding.kind:
-            # Nothing has been mended by that, and the log shall not say so.
-            return self._told.begin(finding)
-        return self._told.tell(finding, now_s)
+            return self._problems.update(Problem(Level.ERROR, 'subscription_lost', lost), now_s)
+        if self.enabled:
+            problem = self._watchdog.check(now_s, counts, self._refusal)
+        else:
+            self._watchdog.skip(now_s, counts)
+            problem = Problem(Level.OK, '', f'switched off: {OFF}')
+        own_notes = [note for note in (self._age.note(now_s), *notes) if note]
+        problem = with_notes(problem, same_name, own_notes)
+        if not self.enabled and not problem.kind:
+            # Switching a camera off repairs nothing: the log must not say "recovered".
+            return self._problems.restart(problem)
+        return self._problems.update(problem, now_s)
 
     def facts(self, counts: FrameStatistics | None) -> CameraFacts:
-        """Return what is known now.
+        """Return the facts for the diagnostics.
 
         Args:
             counts: since the activation; None while the node is not active.
         """
-        facts = CameraFacts(self.name, self._settled, not_delivered=self._not_delivered)
+        facts = CameraFacts(self.name, self._last_counts, not_delivered=self._last_not_delivered)
         if counts is not None and self._input is not None:
             facts.statistics = counts
             facts.received_hz, facts.published_hz = self._rates_hz(counts)
             facts.not_delivered = self._input.not_delivered
             facts.ages_ms = self._age.ages_ms()
             facts.reliability = self._input.reliability
-            facts.finding = self._told.finding
+            facts.finding = self._problems.problem
         return facts
 
     def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:
         """Return how many frames a second were received and published since the last message."""
         now = time.monotonic()
-        self._said.append((now, counts.received, counts.published))
-        while now - self._said[1][0] >= _RATE_S:
-            self._said.popleft()
-        then, received, published = self._said[0]
+        self._rate_counts.append((now, counts.received, counts.published))
+        while now - self._rate_counts[1][0] >= _RATE_S:
+            self._rate_counts.popleft()
+        then, received, published = self._rate_counts[0]
         seconds = max(now - then, 1e-3)
         return (counts.received - received) / seconds, (counts.published - published) / seconds

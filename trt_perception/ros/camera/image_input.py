@@ -17,7 +17,7 @@ from rclpy.qos import (
 from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.monitoring.delivery import DeliveryCounter
-from trt_perception.monitoring.watch import CameraState
+from trt_perception.monitoring.watchdog import TopicState
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
@@ -39,6 +39,7 @@ class ImageInput:
     """Subscribes to ``image`` or ``image/compressed``, and submits each message to the detector.
 
     Implements ImageReceiver: an intake calls `on_image`, which calls `Detector.submit`.
+    Implements WatchedCamera: the watchdog asks for `topic_state` and `not_delivered`.
 
     Reliability ``auto`` starts reliable, because best effort loses almost every large image on a
     default transport. If the middleware reports that a camera offers less, it becomes best effort,
@@ -54,6 +55,7 @@ class ImageInput:
         camera_index: index of the camera in `detector.cameras`.
 
     Attributes:
+        camera_name: empty if the node has only one camera.
         topic: resolved name of the topic.
         reliability: the requested reliability, ``reliable`` or ``best_effort``.
         message_bytes: size of the last message; 0 before the first.
@@ -75,7 +77,7 @@ class ImageInput:
         self._intake = intake
         self._detector = detector
         self._camera_index = camera_index
-        self._camera = camera = detector.cameras[camera_index].name
+        self.camera_name = camera = detector.cameras[camera_index].name
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
         self.message_bytes = 0
@@ -105,8 +107,8 @@ class ImageInput:
         """
         return self._delivery.not_delivered
 
-    def look(self) -> CameraState:
-        """Return what the graph knows of the cameras on the topic; for when nothing arrives."""
+    def topic_state(self) -> TopicState:
+        """Return the publishers of the topic, as the ROS graph knows them."""
         wanted = _type_name(self._message_type)
         publishers, mismatch, other = 0, '', ''
         for info in self._node.get_publishers_info_by_topic(self._name):
@@ -119,8 +121,8 @@ class ImageInput:
                     f'{wanted}: {self._other_type(info.topic_type)}'
                 )
         elsewhere = '' if publishers else self._elsewhere()
-        # Beside images, what else is there does no harm.
-        return CameraState(
+        # Publishers of other types do no harm once a publisher of images exists.
+        return TopicState(
             publishers, mismatch if publishers else other, elsewhere, self._adapted_s
         )
 
@@ -203,7 +205,7 @@ class ImageInput:
             # Log one of many cameras that come at once. Before the first image the watchdog does.
             self._quiet_until_s = now_s + _QUIET_S
             other = f'a camera on {self.topic} offers an incompatible QoS'
-            self._log.error(log_text(self.look().mismatch or other))
+            self._log.error(log_text(self.topic_state().mismatch or other))
 
     def _mismatch(self, info: Any) -> str:
         """Return why a publisher's images do not arrive and what to set, empty where they do."""
@@ -215,7 +217,7 @@ class ImageInput:
         if best_effort and self.reliability == 'reliable':
             if self._config.image_qos_reliability == 'auto':
                 return ''  # the event that we adapt to is on its way
-            own = f'camera.{self._camera}.' if self._camera else ''
+            own = f'camera.{self.camera_name}.' if self.camera_name else ''
             parameter = f'{own}image_qos.reliability'
             return (
                 f'a camera on {self.topic} is best effort and {parameter} is reliable: '
@@ -227,8 +229,8 @@ class ImageInput:
         """Return what to type where something else than our images is on the topic."""
         base = self.topic.removesuffix('/compressed')
         if found == _type_name(CompressedImage) and base != self.topic:
-            return f'start with {how_to_start(base, "compressed", self._camera)}'
-        return f'start with another topic: {how_to_start("/its/topic", camera=self._camera)}'
+            return f'start with {how_to_start(base, "compressed", self.camera_name)}'
+        return f'start with another topic: {how_to_start("/its/topic", camera=self.camera_name)}'
 
     def _elsewhere(self) -> str:
         """Return where images are published, and how to take them from there."""
@@ -248,12 +250,12 @@ class ImageInput:
             for name, kind in others.items()
             if name != self.topic and node.count_publishers(name)
         }
-        image = image_topic(node, self._camera)
+        image = image_topic(node, self.camera_name)
         if self._choice.retry:
             other = (
                 image
                 if self._choice.transport == 'compressed'
-                else compressed_topic(node, self._camera)
+                else compressed_topic(node, self.camera_name)
             )
             kind = Image if other == image else CompressedImage
             if topics.get(other) == _type_name(kind):
@@ -262,7 +264,7 @@ class ImageInput:
                     f'images are on {other}, which were not there when image_transport auto was '
                     f'decided: ros2 lifecycle set {name} deactivate, then activate'
                 )
-        return images_elsewhere(topics, image, self._choice.transport, self._camera)
+        return images_elsewhere(topics, image, self._choice.transport, self.camera_name)
 
 
 def _type_name(kind: Any) -> str:

@@ -249,7 +249,7 @@ class _TopicListener:
 
     def _on_message(self, message: bytes, info: dict[str, int]) -> None:
         self._received += 1
-        self._rate.look(self._received, time.monotonic())
+        self._rate.update(self._received, time.monotonic())
         self._last = message
         self._delivery.received(info['publication_sequence_number'])
 

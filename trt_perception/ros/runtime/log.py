@@ -10,7 +10,7 @@ from rclpy.node import Node
 
 from trt_perception.files.plain_text import plain
 
-__all__ = ['NodeLog', 'camera_logger', 'log_text', 'say']
+__all__ = ['NodeLog', 'camera_logger', 'log_at', 'log_text']
 
 
 def log_text(text: object) -> str:
@@ -29,7 +29,7 @@ def camera_logger(node: Node, camera: str) -> RcutilsLogger:
     return log.get_child(camera) if camera else log
 
 
-def say(logger: RcutilsLogger, severity: int, message: str) -> None:
+def log_at(logger: RcutilsLogger, severity: int, message: str) -> None:
     """Log at a severity of Python's logging; rclpy ties each line of code to one."""
     text = log_text(message)
     if severity >= logging.ERROR:
@@ -68,7 +68,7 @@ class NodeLog(logging.Handler):
         text = log_text(record.getMessage())
         if getattr(record, 'show', False) and text not in self.shown:
             self.shown = (*self.shown[-3:], text)
-        say(self._logger, record.levelno, record.getMessage())
+        log_at(self._logger, record.levelno, record.getMessage())
 
     def forget(self) -> None:
         """Show no more what was logged until now."""

@@ -1,9 +1,9 @@
-"""Silence is a fault: what the counts of an active node say, in one sentence that says what to do.
+"""Judges a camera of an active node by its counts: silence is a fault.
 
-``SilenceWatch`` is asked twice a second and answers with one ``Problem``, the worst that holds. It
-takes the time as a number, so that it can be tested without waiting.
+``CameraWatchdog`` is asked twice a second and answers with the worst problem that holds, in one
+sentence that says what to do. It gets the time as a number, so that tests need not wait.
 
-What is found, worst first:
+Kinds of problems, worst first:
     no_output          a frame went in and does not come out: the pipeline hangs
     qos_mismatch       a camera publishes, but its QoS or type keeps its images from us
     camera_gone        there were images, and now nobody publishes any more
@@ -17,29 +17,29 @@ What is found, worst first:
     unreadable         some images cannot be read
     not_published      the middleware does not take some detections
     note               something else that somebody should look at
-Within two seconds, for cameras of 2 Hz and more; a slower one is missed after three of its
-periods. A camera that has not been there yet is waited for some seconds longer: node and camera
-are often started together, and to find each other takes time, too.
+`problem.with_notes` adds same_name and note, which concern the node. A silence is reported within
+2 s for cameras of 2 Hz and more, and after three periods of a slower camera. A camera that has not
+been there yet gets some seconds more, because node and camera are often started together.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.transport.advice import LARGE_BYTES, how_to_start
 
-__all__ = ['PERIOD_S', 'CameraState', 'SilenceWatch']
+__all__ = ['PERIOD_S', 'CameraWatchdog', 'TopicState', 'WatchedCamera']
 
-#: How often the watch wants to be asked.
+#: How often the watchdog is to be asked.
 PERIOD_S: Final = 0.5
-# Two periods, less what a busy machine makes one of them shorter.
+# Two periods. A busy machine may shorten one of them by 0.1 s.
 _SILENCE_S: Final = 2 * PERIOD_S - 0.1
 # A camera takes seconds to start on a small machine, and three more to be found where the first
 # words of the two miss each other.
@@ -57,14 +57,14 @@ _ON_PURPOSE: Final = ('replaced', *_UNWANTED)
 
 
 @dataclass(frozen=True)
-class CameraState:
-    """What the graph knows of the topic's publishers.
+class TopicState:
+    """The publishers of a camera's topic, as the ROS graph knows them.
 
     Attributes:
-        publishers: of the right type, whatever their QoS.
-        mismatch: why one of them does not reach us, and the setting to change; empty: all do.
-        elsewhere: where images are published instead and how to take them; empty: nowhere.
-        since_s: when we began to ask for what they offer, of the watch's clock; 0: long ago.
+        publishers: number of publishers of the right type, whatever their QoS.
+        mismatch: why a publisher's images do not arrive, and the setting to change; else empty.
+        elsewhere: where images are published instead, and how to take them; empty if nowhere.
+        since_s: when the subscription got its present QoS, by the watchdog's clock; 0: long ago.
     """
 
     publishers: int = 0
@@ -73,8 +73,31 @@ class CameraState:
     since_s: float = 0.0
 
 
+class WatchedCamera(Protocol):
+    """What the watchdog asks about the subscription of a camera. ImageInput implements it.
+
+    Attributes:
+        camera_name: empty if the node has only one camera.
+        topic: resolved name of the topic.
+        message_bytes: size of the last message.
+    """
+
+    camera_name: str
+    topic: str
+    message_bytes: int
+
+    @property
+    def not_delivered(self) -> int | None:
+        """Number of images that never reached the node; None if unknown."""
+
+    def topic_state(self) -> TopicState:
+        """Look the topic up in the ROS graph. Asked only while no image arrives."""
+
+
 @dataclass(frozen=True)
-class _Moment:
+class _CountSnapshot:
+    """The counts of a camera at one moment."""
+
     time_s: float
     received: int
     published: int
@@ -88,42 +111,33 @@ class _Moment:
         )
 
 
-class SilenceWatch:
-    """Judges one activation.
+class CameraWatchdog:
+    """Judges one activation of a camera.
 
     Args:
-        topic: of the images.
-        start_s: time of the activation, of any clock that only goes forward.
-        frame_s: seconds that one frame takes, as the warm-up showed.
-        turns: batches of which one is this camera's, where all cameras send more than the model
-            takes: it may have to wait for so many.
-        look: looks the topic up in the graph; asked only while nothing arrives.
+        camera: the subscription.
+        start_s: time of the activation, by a clock that only goes forward.
+        frame_s: seconds that the model takes for a frame, measured in the warm-up.
+        turns: batches per turn of this camera, if all cameras send more than the model takes.
         loss_cure: what to do about large images that the transport loses.
-        message_bytes: returns the size of the last image as it came.
-        camera: its name, empty where there is only one.
     """
 
     def __init__(
         self,
-        topic: str,
+        camera: WatchedCamera,
         *,
         start_s: float,
         frame_s: float = 0.0,
         turns: int = 1,
-        look: Callable[[], CameraState] = CameraState,
         loss_cure: str = '',
-        message_bytes: Callable[[], int] = lambda: LARGE_BYTES,
-        camera: str = '',
     ) -> None:
-        self._topic = topic
         self._camera = camera
+        self._topic = camera.topic
         self._frame_s = frame_s
         self._turns = turns
-        self._look = look
         self._loss_cure = loss_cure
-        self._message_bytes = message_bytes
         self._start_s = start_s
-        self._moments = deque([_Moment(start_s, 0, 0, {}, 0)])
+        self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
         self._sent, self._done = EvenRate(), EvenRate()
         # Since when the camera is faster than the model.
         self._slower_s: float | None = None
@@ -135,47 +149,17 @@ class SilenceWatch:
         # The last time at which a frame was finished or none was in flight.
         self._moved_s = start_s
         # What was dropped is judged since then: the last output, or what made a new beginning.
-        self._judged_since = self._moments[0]
+        self._judged_since = self._snapshots[0]
 
-    def worst_problem(
-        self,
-        time_s: float,
-        counts: FrameStatistics,
-        not_delivered: int | None = 0,
-        *,
-        refusal: str = '',
-        same_name: str = '',
-        notes: Sequence[str] = (),
-        off: str = '',
-    ) -> Problem:
-        """Return the worst that holds.
+    def check(self, time_s: float, counts: FrameStatistics, refusal: str = '') -> Problem:
+        """Return the worst problem. Its kind is empty if there is none.
 
         Args:
             time_s: now.
             counts: since the activation.
-            not_delivered: images that never reached the node, None where that is unknown.
-            refusal: why the last image was dropped that could not be read, or not be published.
-            same_name: that other nodes have this one's name, '' where none has.
-            notes: sentences about other things that somebody should look at.
-            off: that the camera is switched off, '' where it is not: then nothing of it is wrong.
+            refusal: why the last image was dropped that could not be read or published.
         """
-        now = _Moment(time_s, counts.received, counts.published, counts.dropped, not_delivered)
-        self._follow(now, counts)
-        if off:
-            self._judged_since = now
-        found = (
-            (None if off else self._wrong_with_camera(now, counts, refusal))
-            or (Problem(Level.WARN, 'note', '; '.join(notes)) if notes else None)
-            or (Problem(Level.OK, '', off) if off else self._well(now))
-        )
-        if not same_name or found.level == Level.ERROR:
-            return found
-        also = [found.message] if found.kind else []
-        return Problem(Level.WARN, 'same_name', '; '.join([same_name, *also]))
-
-    def _wrong_with_camera(
-        self, now: _Moment, counts: FrameStatistics, refusal: str
-    ) -> Problem | None:
+        now = self._follow(time_s, counts)
         return (
             self._no_output(now, counts)
             or self._no_images(now)
@@ -183,10 +167,28 @@ class SilenceWatch:
             or self._slower(now)
             or self._lost(now)
             or self._some_dropped(now, refusal)
+            or self._well(now)
         )
 
-    def _follow(self, now: _Moment, counts: FrameStatistics) -> None:
-        last = self._moments[-1]
+    def skip(self, time_s: float, counts: FrameStatistics) -> None:
+        """Follow the counts of a camera that is switched off, and judge nothing.
+
+        Args:
+            time_s: now.
+            counts: since the activation.
+        """
+        self._judged_since = self._follow(time_s, counts)
+
+    def _follow(self, time_s: float, counts: FrameStatistics) -> _CountSnapshot:
+        """Take note of the counts, and return them as a snapshot."""
+        last = self._snapshots[-1]
+        now = _CountSnapshot(
+            time_s,
+            counts.received,
+            counts.published,
+            counts.dropped,
+            self._camera.not_delivered,
+        )
         if now.received > last.received:
             if now.time_s - self._received_s > self._patience_s:
                 self._judged_since = last  # what comes now is judged by itself
@@ -201,11 +203,14 @@ class SilenceWatch:
         if now.not_delivered is None:
             self._sent.forget()
         elif now.received > last.received:
-            self._sent.look(now.received + now.not_delivered, counts.received_s)
-        self._done.look(now.published, counts.published_s)
-        self._moments.append(now)
-        while len(self._moments) > 2 and now.time_s - self._moments[1].time_s >= _WINDOW_S - 0.1:
-            self._moments.popleft()
+            self._sent.update(now.received + now.not_delivered, counts.received_s)
+        self._done.update(now.published, counts.published_s)
+        self._snapshots.append(now)
+        while (
+            len(self._snapshots) > 2 and now.time_s - self._snapshots[1].time_s >= _WINDOW_S - 0.1
+        ):
+            self._snapshots.popleft()
+        return now
 
     @property
     def _patience_s(self) -> float:
@@ -213,7 +218,7 @@ class SilenceWatch:
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA * usual_s)
 
-    def _no_output(self, now: _Moment, counts: FrameStatistics) -> Problem | None:
+    def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> Problem | None:
         waited_s = now.time_s - self._moved_s
         if waited_s < _SILENCE_S:
             return None
@@ -236,25 +241,25 @@ class SilenceWatch:
         others_s = (self._turns - 1) * latency['compute'].p50_ms * 1e-3
         return latency['total'].p50_ms * 1e-3 + others_s
 
-    def _no_images(self, now: _Moment) -> Problem | None:
+    def _no_images(self, now: _CountSnapshot) -> Problem | None:
         silent_s = now.time_s - self._received_s
         if silent_s < self._patience_s:
             return None
-        camera = self._look()
-        self._alone_s = max(self._alone_s, camera.since_s)
-        if camera.mismatch:
-            return Problem(Level.ERROR, 'qos_mismatch', camera.mismatch)
-        if not camera.publishers:
+        topic = self._camera.topic_state()
+        self._alone_s = max(self._alone_s, topic.since_s)
+        if topic.mismatch:
+            return Problem(Level.ERROR, 'qos_mismatch', topic.mismatch)
+        if not topic.publishers:
             self._alone_s = now.time_s
             if not now.received and now.time_s - self._start_s < _START_S:
                 return None
-            return self._nobody(now, silent_s, camera)
+            return self._nobody(now, silent_s, topic)
         silent_s = min(silent_s, now.time_s - self._alone_s)
         if silent_s < self._patience_s:  # it has just appeared
-            return self._nobody(now, silent_s, camera)
+            return self._nobody(now, silent_s, topic)
         if now.received:
             why = 'the camera has stalled, or its process was killed; look at its driver'
-            if now.not_delivered and self._message_bytes() >= LARGE_BYTES:
+            if now.not_delivered and self._camera.message_bytes >= LARGE_BYTES:
                 # Of a best effort camera nobody hears what is sent while all of it is lost.
                 why = (
                     f'either the camera has stalled: look at its driver; or the transport, which '
@@ -273,21 +278,21 @@ class SilenceWatch:
             f'either it sends none, or the transport loses them: {self._loss_cure}',
         )
 
-    def _nobody(self, now: _Moment, silent_s: float, camera: CameraState) -> Problem:
-        """Return that there is no camera, or one that has not had the time to send yet."""
-        start = how_to_start('/its/topic', camera=self._camera)
-        instead = camera.elsewhere or f'start the camera, or the node with {start}'
+    def _nobody(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
+        """Return that there is no camera, or a camera that may not have sent an image yet."""
+        start = how_to_start('/its/topic', camera=self._camera.camera_name)
+        instead = topic.elsewhere or f'start the camera, or the node with {start}'
         if now.received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
-            state = 'is back, and no image yet' if camera.publishers else gone
+            state = 'is back, and no image yet' if topic.publishers else gone
             return Problem(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
         alone = f'nobody publishes on {self._topic}; {instead}'
-        if camera.publishers:
+        if topic.publishers:
             appeared = f'a camera has appeared on {self._topic}, and no image yet'
             return Problem(Level.OK, '', appeared)
         return Problem(Level.WARN, 'no_publisher', alone)
 
-    def _all_dropped(self, now: _Moment, refusal: str) -> Problem | None:
+    def _all_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
         then = self._judged_since
         seconds = now.time_s - then.time_s
         bad = _bad(then, now)
@@ -295,14 +300,14 @@ class SilenceWatch:
             return None
         every = f'every image of the last {seconds:.1f} s was dropped'
         if any(now.dropped.get(reason, 0) > then.dropped.get(reason, 0) for reason in _UNWANTED):
-            # Of those that were wanted there may have been one only.
+            # One dropped image is not a trend: report only from _AT_LEAST images on.
             if sum(bad.values()) < _AT_LEAST:
                 return None
             every = f'every image of the last {seconds:.1f} s that was wanted was dropped'
-        return Problem(Level.ERROR, 'all_dropped', f'{every}: {_told(bad, refusal)}')
+        return Problem(Level.ERROR, 'all_dropped', f'{every}: {_drop_summary(bad, refusal)}')
 
-    def _slower(self, now: _Moment) -> Problem | None:
-        then = self._moments[0]
+    def _slower(self, now: _CountSnapshot) -> Problem | None:
+        then = self._snapshots[0]
         replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
         received = now.received - then.received
         if replaced < _AT_LEAST or replaced <= _SHARE * received:
@@ -329,8 +334,8 @@ class SilenceWatch:
             'engine, to have every image processed',
         )
 
-    def _lost(self, now: _Moment) -> Problem | None:
-        then = self._moments[0]
+    def _lost(self, now: _CountSnapshot) -> Problem | None:
+        then = self._snapshots[0]
         if now.not_delivered is None or then.not_delivered is None:
             return None
         lost = now.not_delivered - then.not_delivered
@@ -338,7 +343,7 @@ class SilenceWatch:
         if lost < _AT_LEAST or lost <= _SHARE * sent:
             return None
         cure = 'if they come in bursts, raise image_qos.depth'
-        if self._message_bytes() < LARGE_BYTES:
+        if self._camera.message_bytes < LARGE_BYTES:
             cure += '; else lower the rate of the camera: they are small, and still too many'
         else:
             cure = f'{self._loss_cure}; {cure}'
@@ -348,30 +353,30 @@ class SilenceWatch:
             f'{lost} of {sent} images were sent and never reached the node: {cure}',
         )
 
-    def _some_dropped(self, now: _Moment, refusal: str) -> Problem | None:
-        bad = _bad(self._moments[0], now)
+    def _some_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
+        bad = _bad(self._snapshots[0], now)
         if not bad:
             return None
-        told = _told(bad, refusal)
+        summary = _drop_summary(bad, refusal)
         if set(bad) == {'not_published'}:
-            message = f'what was found in some images cannot be published: {told}'
+            message = f'what was found in some images cannot be published: {summary}'
             return Problem(Level.WARN, 'not_published', message)
-        return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {told}')
+        return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
 
-    def _well(self, now: _Moment) -> Problem:
+    def _well(self, now: _CountSnapshot) -> Problem:
         if not now.received:
             return Problem(Level.OK, '', 'active, waiting for images')
         rate_hz = self._done.hz()
         return Problem(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
 
 
-def _bad(then: _Moment, now: _Moment) -> dict[str, int]:
-    """Return how many images were dropped in between that nobody asked to, by reason."""
+def _bad(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:
+    """Return the number of images that were dropped against the user's wish, by reason."""
     counts = Counter(now.dropped) - Counter(then.dropped)
     return {reason: n for reason, n in sorted(counts.items()) if reason not in _ON_PURPOSE}
 
 
-def _told(bad: Mapping[str, int], refusal: str) -> str:
-    """Return these images in words, '' where there are none."""
+def _drop_summary(bad: Mapping[str, int], refusal: str) -> str:
+    """Return counts of dropped images in words; empty if there are none."""
     counts = ', '.join(f'{n} x {reason}' for reason, n in bad.items())
     return f'{counts}; the last one: {refusal}' if bad else ''

@@ -7,10 +7,10 @@ import pytest
 
 from support.docs_pages import ROOT, codes, rows, section
 from support.watched_life import CURE, Life, healthy
-from trt_perception.monitoring import watch
-from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
-from trt_perception.monitoring.problem import Level, Problem
-from trt_perception.monitoring.watch import PERIOD_S, CameraState
+from trt_perception.monitoring import problem, watchdog
+from trt_perception.monitoring.frame_statistics import FrameTimes
+from trt_perception.monitoring.problem import Level, Problem, with_notes
+from trt_perception.monitoring.watchdog import PERIOD_S, TopicState
 
 PROMISE_S = 2.0
 
@@ -20,22 +20,22 @@ def test_a_fresh_activation_waits():
 
 
 @pytest.mark.parametrize(
-    ('camera', 'kind', 'level', 'words'),
+    ('state', 'kind', 'level', 'words'),
     [
         (
-            CameraState(0),
+            TopicState(0),
             'no_publisher',
             Level.WARN,
             ['nobody publishes on /image', 'image_topic:='],
         ),
-        (CameraState(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
-        (CameraState(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
-        (CameraState(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
-        (CameraState(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
+        (TopicState(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
+        (TopicState(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
+        (TopicState(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
+        (TopicState(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
     ],
 )
-def test_nothing_ever_came(camera, kind, level, words):
-    life = Life(camera=camera)
+def test_nothing_ever_came(state, kind, level, words):
+    life = Life(topic_state=state)
     if kind == 'no_publisher':  # it may be starting, and is found by and by
         assert {life.step().kind for _ in range(19)} == {''}
         life.time_s += PERIOD_S
@@ -50,17 +50,17 @@ def test_nothing_ever_came(camera, kind, level, words):
 
 
 @pytest.mark.parametrize(
-    ('camera', 'kind', 'word'),
+    ('state', 'kind', 'word'),
     [
-        (CameraState(0), 'camera_gone', 'has been gone for'),
-        (CameraState(1), 'stalled', 'stalled'),
-        (CameraState(1, mismatch='set that'), 'qos_mismatch', 'set that'),
+        (TopicState(0), 'camera_gone', 'has been gone for'),
+        (TopicState(1), 'stalled', 'stalled'),
+        (TopicState(1, mismatch='set that'), 'qos_mismatch', 'set that'),
     ],
 )
 @pytest.mark.parametrize('rate_hz', [2, 30, 1000])
-def test_images_came_and_come_no_more(camera, kind, word, rate_hz):
+def test_images_came_and_come_no_more(state, kind, word, rate_hz):
     life = healthy(rate_hz)
-    life.camera = camera
+    life.state = state
     # The last image may have come just after a question.
     assert life.seconds_until(kind) + PERIOD_S <= PROMISE_S
     assert life.findings[-1].level == Level.ERROR
@@ -74,9 +74,9 @@ def test_a_camera_that_comes_late_is_given_time():
         ('no_publisher', 'not_arriving', 'has appeared'),
         ('camera_gone', 'stalled', 'is back'),  # once images have come
     ):
-        life.camera = CameraState(0)
+        life.state = TopicState(0)
         assert life.run(12).kind == gone
-        life.camera = CameraState(1)
+        life.state = TopicState(1)
         assert life.step().kind == (gone if gone == 'camera_gone' else '')
         assert word in life.findings[-1].message
         assert life.seconds_until(silent) + PERIOD_S <= PROMISE_S
@@ -86,7 +86,7 @@ def test_a_camera_that_comes_late_is_given_time():
 
 def test_the_graph_is_asked_only_while_nothing_arrives():
     life = healthy()
-    life.watch._look = None  # to call it would raise
+    life.topic_state = None  # to call it would raise
     life.run(5, 15)
 
 
@@ -117,9 +117,9 @@ def test_a_pipeline_that_hangs():
     assert life.findings[-1].level == Level.ERROR
     assert 'nothing has come out for' in life.findings[-1].message
     # Even when the camera has gone meanwhile, this is the worse.
-    life.camera = CameraState(0)
+    life.state = TopicState(0)
     assert life.run(5).kind == 'no_output'
-    life.camera = CameraState(1)
+    life.state = TopicState(1)
     life.in_flight = 0
     assert life.run(3, 15).kind == ''
 
@@ -214,27 +214,13 @@ def test_one_bad_image_among_those_that_nobody_wanted():
     assert 'that was wanted was dropped: 3 x unknown_encoding' in finding.message
 
 
-def test_of_a_camera_that_is_switched_off_nothing_is_wrong():
-    life = healthy()
-    for camera in (CameraState(1), CameraState(0), CameraState(0, mismatch='set that')):
-        life.camera = camera
-        life.run(3)
-        now, counts = life.time_s, FrameStatistics(life.received, life.published)
-        found = life.watch.worst_problem(now, counts, 0, off='switched off')
-        assert (found.kind, found.message) == ('', 'switched off')
-        noted = life.watch.worst_problem(now, counts, 0, off='off', notes=['look here'])
-        assert (noted.kind, noted.message) == ('note', 'look here')
-        same = life.watch.worst_problem(now, counts, 0, off='off', same_name='two nodes')
-        assert (same.kind, same.message) == ('same_name', 'two nodes')
-
-
 def test_what_was_bad_before_a_camera_was_switched_off_is_forgotten():
     life = healthy(2)
     life.run(5, 1, unknown_encoding=1)
     assert life.findings[-1].kind == 'all_dropped'
-    life.off = 'switched off'
-    assert life.run(10, 1, disabled=1).message == 'switched off'
-    life.off = ''
+    life.enabled = False
+    life.run(10, 1, disabled=1)
+    life.enabled = True
     # Its first image is on its way, and good.
     assert life.step(1, published=0).kind != 'all_dropped'
     assert life.step(1, published=2).kind == ''
@@ -242,16 +228,16 @@ def test_what_was_bad_before_a_camera_was_switched_off_is_forgotten():
 
 @pytest.mark.parametrize('silent_s', [2.5, 30])
 def test_one_bad_image_after_a_silence_is_not_every_image(silent_s):
-    for life in (Life(camera=CameraState(0)), healthy(camera=CameraState(0))):
+    for life in (Life(topic_state=TopicState(0)), healthy(topic_state=TopicState(0))):
         life.run(silent_s)
         assert life.step(1, unknown_encoding=1).kind == 'unreadable'
         assert life.seconds_until('all_dropped', 1, unknown_encoding=1) <= PROMISE_S
 
 
 def test_a_subscription_that_was_made_anew_has_its_time():
-    life = Life(camera=CameraState(1))
+    life = Life(topic_state=TopicState(1))
     life.run(0.5)
-    life.camera = CameraState(1, since_s=life.time_s)
+    life.state = TopicState(1, since_s=life.time_s)
     assert life.run(0.5).kind == ''
     assert life.seconds_until('not_arriving') <= PROMISE_S
 
@@ -321,9 +307,9 @@ def test_an_engine_slower_than_the_camera(replaced, warned):
 @pytest.mark.parametrize('waited_s', [0.5, 3, 60])
 @pytest.mark.parametrize('share', [0.1, 0.5, 1.0])
 def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(rate_hz, waited_s, share):
-    life = Life(camera=CameraState(0))
+    life = Life(topic_state=TopicState(0))
     life.run(waited_s)
-    life.camera = CameraState(1)
+    life.state = TopicState(1)
     images = round(rate_hz * PERIOD_S)
     # Its first image comes somewhere between two looks.
     life.step(max(1, round(share * images)), published=1)
@@ -373,43 +359,40 @@ def test_losses_of_a_camera_that_is_too_fast_anyway_only_count_for_its_rate():
     )
 
 
-def test_notes_come_last():
-    life = healthy()
-    life.notes = ('the file was replaced', 'the disk is full')
-    finding = life.step(15)
-    assert finding == Problem(Level.WARN, 'note', 'the file was replaced; the disk is full')
-    assert life.step(15, bad_step=1).kind == 'unreadable'
-
-
 def test_the_page_has_every_kind():
-    source = inspect.getsource(watch)
+    source = inspect.getsource(watchdog) + inspect.getsource(problem)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
     assert len(kinds) == 13
     table = section((ROOT / 'docs' / 'faults.md').read_text('utf-8'), 'Silence')
     told = [(row[1], codes(row[0])[0]) for row in rows(table)]
     assert sorted(told) == sorted(kinds)
-    listed = re.findall(r'^    (\w+)  ', watch.__doc__, re.MULTILINE)
+    listed = re.findall(r'^    (\w+)  ', watchdog.__doc__, re.MULTILINE)
     assert listed == [kind for _, kind in told]
 
 
-# Other nodes of the same name.
+# What concerns the whole node.
+
+WELL = Problem(Level.OK, '', 'active')
+BAD = Problem(Level.WARN, 'unreadable', 'it is damaged')
+WORSE = Problem(Level.ERROR, 'stalled', 'no image')
 
 
-def test_nodes_of_one_name_are_said_beside_what_is_no_error():
-    life = Life()
-    life.same_name = 'two of one name'
-    life.step(20)
-    assert life.findings[-1] == Problem(Level.WARN, 'same_name', 'two of one name')
-    life.notes = ('a note',)
-    life.step(20)
-    assert life.findings[-1] == Problem(Level.WARN, 'same_name', 'two of one name; a note')
-    life.same_name = ''
-    life.step(20)
-    assert life.findings[-1].kind == 'note'
-
-
-def test_an_error_stands_before_nodes_of_one_name():
-    life = Life(camera=CameraState(1, mismatch='set that'))
-    life.same_name = 'two of one name'
-    life.seconds_until('qos_mismatch')
-    assert life.findings[-1] == Problem(Level.ERROR, 'qos_mismatch', 'set that')
+@pytest.mark.parametrize(
+    ('found', 'same_name', 'notes', 'expected'),
+    [
+        (WELL, '', [], WELL),
+        (WELL, '', ['a note', 'another'], Problem(Level.WARN, 'note', 'a note; another')),
+        (BAD, '', ['a note'], BAD),
+        (WELL, 'two nodes', [], Problem(Level.WARN, 'same_name', 'two nodes')),
+        (WELL, 'two nodes', ['a note'], Problem(Level.WARN, 'same_name', 'two nodes; a note')),
+        (
+            BAD,
+            'two nodes',
+            ['a note'],
+            Problem(Level.WARN, 'same_name', 'two nodes; it is damaged'),
+        ),
+        (WORSE, 'two nodes', ['a note'], WORSE),
+    ],
+)
+def test_notes_and_nodes_of_one_name_are_added(found, same_name, notes, expected):
+    assert with_notes(found, same_name, notes) == expected
