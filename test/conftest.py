@@ -65,7 +65,7 @@ QUICK = {
     for seconds, names in {
         5: 'benchmark_pace untrusted_readers quantise',
         3: 'antialias benchmark_engine commands',
-        2.5: 'host_preprocess hostile_pictures literals detector_schedules',
+        2.5: 'host_preprocess literals detector_schedules',
         2: 'gpu_rollback detector_models host_batches evaluation_compare',
         1.6: 'ties letterbox graph_repair jpeg onnx_spellings evaluation_mistakes encodings api'
         ' calibration_ranges build_refused_images task_kernels detector_simulated evaluate_tasks'
