@@ -24,71 +24,14 @@ from pathlib import Path
 
 import pytest
 
-from support import golden, optional_packages
+from support import durations, golden, optional_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
-# An import, also in the text of a program; nodes, commands and benchmarks that start one.
-ROS = re.compile(
-    r'\b(import|from|importorskip\(.) *'
-    r'(rclpy|rosbag2_py|cv_bridge|ament_index|launch(_ros|_testing)?\b|\w+_(msgs|interfaces)\b)'
-    r'|trt_perception\.ros\b|(executable|run)\(.(detector_node|doctor|replay_images)\b'
-    r"|\bbenchmarks' / '(cameras|frame_path|transport)\b"
-)
-IMPORTED = re.compile(r'^ *(?:from|import) ([\w.]+)(?: import (\w+))?', re.MULTILINE)
-PLUGINS = re.compile(r'^pytest_plugins = \[([^]]*)', re.MULTILINE)
-# Files of more than ten seconds, roughly: in the order in which scripts/test shall begin them.
-SLOWEST = {
-    name: seconds
-    for seconds, names in {
-        100: ['test_soak'],
-        70: ['test_node_silence', 'test_build_precisions', 'test_build_agreement'],
-        60: ['test_replay_images', 'test_node_many_cameras'],
-        45: ['test_node_start', 'test_build_engine', 'test_bad_frames', 'test_demo'],
-        40: [
-            'test_transition_faults',
-            'test_build_agreement_gpu',
-            'test_node_signals',
-            'test_doctor',
-        ],
-        30: ['test_untrusted_readers', 'test_node_cameras', 'test_node_jpeg', 'test_node_qos'],
-        20: ['test_faults', 'test_node_counting', 'test_build_query_decoder', 'test_antialias'],
-        17: ['test_node_debug_image', 'test_node_lifecycle', 'test_demo_tasks'],
-        15: ['test_quantise_weights', 'test_intake', 'test_bench_cameras', 'test_build_batches'],
-        10: ['test_quantise', 'test_node_images', 'test_shared_intake', 'test_node_many_gpus'],
-    }.items()
-    for name in names
-}
-# Seconds of those that take more than 1.5 with --quick; all others take about 0.3.
-QUICK = {
-    f'test_{name}': seconds
-    for seconds, names in {
-        5: 'benchmark_pace untrusted_readers quantise',
-        3: 'antialias benchmark_engine commands',
-        2.5: 'host_preprocess literals detector_schedules',
-        2: 'gpu_rollback detector_models host_batches evaluation_compare',
-        1.6: 'ties letterbox graph_repair jpeg onnx_spellings evaluation_mistakes encodings api'
-        ' calibration_ranges build_refused_images task_kernels detector_simulated evaluate_tasks'
-        ' build_refused_outputs nms',
-    }.items()
-    for name in names.split()
-}
-# Coverage is measured neither in these files nor in the programs that they start: it would take a
-# tenth of the whole time, for a two-hundredth of the branches.
-MEASURED_ELSEWHERE = (
-    'antialias bad_frames bench_cameras bounded bounded_work build_agreement '
-    'build_agreement_gpu build_precisions build_query_decoder build_store cuda_jpeg '
-    'cuda_jpeg_unread cuda_names cuda_slot dangerous_calls declared_imports '
-    'decoders_in_pipelines demo demo_tasks dense_decoder detector_models detector_schedules '
-    'detector_simulated docs docs_building encodings environment equivalence error_texts '
-    'fifos host_batches host_preprocess hostile_messages imports letterbox literals '
-    'manifest_json nms node_cameras node_counting node_images node_lifecycle '
-    'node_many_cameras node_many_gpus node_parameters node_qos node_remapped node_signals '
-    'node_start node_tasks quantise_weights recognition_ultralytics scheduler shared_intake '
-    'shipped_models soak tensorrt_names ties transition_faults untrusted_files '
-    'untrusted_races upload'
-)
-UNMEASURED = {f'test_{name}' for name in MEASURED_ELSEWHERE.split()}
+TESTS = ROOT / 'test'
+ROS = TESTS / 'ros'
+#: Tests that failed by waiting in vain and passed when tried once more; more than this many fail.
+MOST_RERUNS = 2
 STDERR = pytest.StashKey()
 NUMBERS = itertools.count()
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
@@ -168,14 +111,16 @@ def pytest_configure(config):
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
     # SIGALRM says where every thread stands, and then ends the process as it does by default.
     faulthandler.register(signal.SIGALRM, file=config.stash[STDERR], chain=True)
-    config.addinivalue_line('markers', 'engine_build: builds engines; --quick leaves it out')
-    config.addinivalue_line(
-        'markers',
-        'any_ros: others test what it uses of ROS 2; --touches-ros leaves it out',
-    )
-    config.addinivalue_line('markers', 'needs(package, ...): skipped where one is not installed')
-    config.addinivalue_line('markers', 'whole_gpu: nobody else may use the GPU meanwhile')
-    config.addinivalue_line('markers', 'unmeasured: one test alone, as the files in UNMEASURED')
+    for line in (
+        'engine_build: builds engines; --quick leaves it out',
+        'ros: talks to ROS 2, outside test/ros; --quick leaves it out',
+        'each_distro: meets rclpy or DDS, which differ; .ci/run has it on each ROS 2',
+        'whole_gpu: nobody else may use the GPU meanwhile',
+        'unmeasured: no coverage, which would take too long or meet a signal',
+    ):
+        config.addinivalue_line('markers', line)
+    if config.getoption('--store-durations') and 'PYTEST_XDIST_WORKER' not in os.environ:
+        config.pluginmanager.register(durations.Recorder())
     package = installed_package()
     changed = difference(package)
     if changed:
@@ -186,13 +131,22 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    for option, marker in (('--quick', 'engine_build'), ('--touches-ros', 'any_ros')):
-        if config.getoption(option):
-            left_out = {item for item in items if item.get_closest_marker(marker)}
-            config.hook.pytest_deselected(items=list(left_out))
-            items[:] = [item for item in items if item not in left_out]
+    if config.getoption('--quick'):
+        leave_out(config, items, lambda item: is_marked(item, 'engine_build', 'ros'))
+    if config.getoption('--touches-ros'):
+        leave_out(config, items, lambda item: not is_marked(item, 'each_distro'))
     if 'PYTEST_XDIST_WORKER' in os.environ:
         items[:] = side_by_side(items)
+
+
+def is_marked(item, *markers):
+    return any(item.get_closest_marker(marker) for marker in markers)
+
+
+def leave_out(config, items, condition):
+    left_out = {item for item in items if condition(item)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def side_by_side(items):
@@ -204,9 +158,9 @@ def side_by_side(items):
     files = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    order = sorted(files, key=lambda path: (SLOWEST.get(path.stem, 0), len(files[path])))
-    waits = [path for path in order if touches_ros(path)]
-    works = [path for path in order if not touches_ros(path)]
+    order = sorted(files, key=lambda path: (durations.duration_of(path), len(files[path])))
+    waits = [path for path in order if ROS in path.parents or is_marked(files[path][0], 'ros')]
+    works = [path for path in order if path not in waits]
     ordered = []
     while waits or works:
         for queue in (waits, works):
@@ -228,6 +182,16 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """Fail where tests passed by being tried once more too often (scripts/test, --reruns)."""
+    reporter = session.config.pluginmanager.getplugin('terminalreporter')
+    reruns = len(reporter.stats.get('rerun', ())) if reporter else 0
+    if reruns > MOST_RERUNS:
+        print(f'{reruns} tests waited in vain and were tried once more; at most {MOST_RERUNS} may')
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure():
     """Look through what is left once; pytest and Python would do so eight times at the end."""
@@ -240,10 +204,15 @@ def pytest_addoption(parser):
     parser.addoption(
         '--touches-ros',
         action='store_true',
-        help='only test files that name something of ROS 2, or whose helpers do',
+        help='only tests that meet rclpy or DDS, which differ between releases of ROS 2',
     )
     parser.addoption(
         '--quick', action='store_true', help='no test that has to do with ROS 2 or builds engines'
+    )
+    parser.addoption(
+        '--store-durations',
+        action='store_true',
+        help='write how long the test files took to test/durations.json',
     )
     parser.addoption(
         '--rewrite-golden',
@@ -256,35 +225,28 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path, config):
-    if collection_path.suffix != '.py':
-        return None
-    if config.getoption('--touches-ros') and not touches_ros(collection_path):
+    within_ros = collection_path == ROS or ROS in collection_path.parents
+    is_file = collection_path.suffix == '.py'
+    if config.getoption('--quick') and within_ros:
         return True
-    if config.getoption('--quick') and touches_ros(collection_path):
+    if config.getoption('--touches-ros') and is_file and not within_ros:
         return True
     share = config.getoption('--share')
-    if share and collection_path.name.startswith('test_'):
-        return collection_path not in files_of(share, config.getoption('--quick')) or None
+    if share and is_file and collection_path.name.startswith('test_'):
+        return collection_path not in files_of(share) or None
     return None
 
 
 @functools.cache
-def files_of(share, quick):
-    """Return the test files of a share, '1/2' or '2/2': each to the one with least, slowest first.
+def files_of(share):
+    """Return the test files without ROS of a share, '1/2' or '2/2'.
 
     A process that collects its share only needs no other that deals tests out to it, which takes
     longer than most tests do.
     """
     number, count = map(int, share.split('/'))
-    paths = (ROOT / 'test').rglob('test_*.py')
-    paths = [path for path in paths if not (quick and touches_ros(path))]
-    paths.sort(key=lambda path: (-QUICK.get(path.stem, 0.3), path))
-    shares = [(0.0, index, []) for index in range(count)]
-    for path in paths:
-        seconds, index, files = min(shares)
-        files.append(path)
-        shares[index] = (seconds + QUICK.get(path.stem, 0.3), index, files)
-    return frozenset(shares[number - 1][2])
+    paths = [path for path in TESTS.rglob('test_*.py') if ROS not in path.parents]
+    return durations.share_of(number, count, paths)
 
 
 def pytest_pycollect_makemodule(module_path, parent):
@@ -293,7 +255,6 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
-    optional_packages.skip_without_needed(item)
     return (yield from optional_packages.skipping())
 
 
@@ -308,23 +269,6 @@ def pytest_make_parametrize_id(val, argname):
     return f'{argname} of {len(val)}' if long else None
 
 
-@functools.cache
-def touches_ros(path):
-    """Return whether a test file, or a helper of test/support that it imports, names ROS 2.
-
-    By name and not by import, because programs that tests start may stand there as text.
-    """
-    text = path.read_text(encoding='utf-8')
-    if ROS.search(text):
-        return True
-    names = [name for found in IMPORTED.findall(text) for name in (found[0], '.'.join(found))]
-    for plugins in PLUGINS.findall(text):  # are imported too, by their names
-        names += re.findall(r'[\w.]+', plugins)
-    files = [f'{name.replace(".", "/")}.py' for name in names]
-    helpers = [folder / file for file in files for folder in (path.parent, ROOT / 'test')]
-    return any(touches_ros(helper) for helper in helpers if helper.is_file())
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """End the process where a test hangs, also in a library that holds the interpreter's lock.
@@ -335,9 +279,8 @@ def pytest_runtest_protocol(item):
     marker = item.get_closest_marker('timeout')
     seconds = float(marker.args[0] if marker else item.config.getini('timeout'))
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    unmeasured = item.path.stem in UNMEASURED or item.get_closest_marker('unmeasured')
     try:
-        with measured_nowhere() if unmeasured else contextlib.nullcontext():
+        with measured_nowhere() if is_marked(item, 'unmeasured') else contextlib.nullcontext():
             return (yield)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -14,6 +14,7 @@ from test_benchmark_parts import RecordingPipeline
 
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
+from support.optional_packages import needs
 from support.programs import UNMEASURED, Program, executable
 from trt_perception.benchmarking import frames as benchmark_frames
 from trt_perception.benchmarking import pace
@@ -176,7 +177,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ('step', 'pipelines'), [('[1/4] small.onnx: steps', 0), ('[2/4] small.onnx: depth 1', 1)]
 )
-@pytest.mark.needs('matplotlib')
+@needs('matplotlib')
 def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
     saved, plot = tmp_path / 'result.json', tmp_path / 'plot.png'
     outputs = '--json', saved, '--plot', plot

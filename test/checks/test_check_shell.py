@@ -9,6 +9,8 @@ import pytest
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.shell import check_shell, export_profile, read_profile
 
+pytestmark = pytest.mark.ros
+
 PROFILE = (
     '<dds xmlns="http://www.eprosima.com"><segment_size>{size}</segment_size>'
     '<maxMessageSize>99999999</maxMessageSize></dds>'

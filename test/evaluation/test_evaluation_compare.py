@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.optional_packages import needs
 from support.oracles.evaluation_support import (
     CLASSES,
     WrittenModel,
@@ -103,7 +104,7 @@ def test_iou_equals_pycocotools():
     assert box_iou(nothing, nothing) == [[0]]
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_models_with_annotations(tmp_path):
     boxes = [(0, 'cat', BOX), (1, 'dog', BOX)]
     perfect = {0: found(('cat', 0.9, BOX)), 1: found(('dog', 0.9, BOX))}
@@ -168,7 +169,7 @@ def test_nothing_found_is_no_drop(tmp_path):
     assert report.drop('other') == 0
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_pictures_that_nobody_annotated_are_left_out(tmp_path):
     paths = pictures(tmp_path, 4)
     annotations = written(tmp_path, truth([(1, 'cat', BOX)], images=3))
@@ -179,7 +180,7 @@ def test_pictures_that_nobody_annotated_are_left_out(tmp_path):
     assert report.models[0].metrics.figures['mAP'] == pytest.approx(1)
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_what_does_not_belong_together(tmp_path):
     paths = pictures(tmp_path, 1)
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from support.optional_packages import needs
 from support.oracles.evaluation_support import CLASSES, by_hand, found, truth, written
 from trt_perception.evaluation.coco.annotations import coco_rows, read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.metrics.average_precision import measure
 
-pytestmark = pytest.mark.needs('pycocotools')
+pytestmark = needs('pycocotools')
 BOX = (100, 100, 100, 100)
 
 

@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
+from support.optional_packages import needs
 from support.oracles.evaluation_support import CLASSES, SIZE_WH, found, pictures
 from trt_perception.errors import ConfigError, WriteError
 from trt_perception.evaluation.coco.annotations import TrueBox
@@ -170,7 +171,7 @@ def test_a_list_of_pictures_removes_nothing_else(tmp_path, content):
     assert (folder / 'mine.jpg').is_file()
 
 
-@pytest.mark.needs('matplotlib')
+@needs('matplotlib')
 @pytest.mark.parametrize('count', [1, 2])
 @pytest.mark.parametrize('classes', [0, 1, 30])
 def test_any_figures_can_be_plotted(tmp_path, count, classes):

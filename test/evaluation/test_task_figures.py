@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from support.optional_packages import needs
 from support.oracles.evaluation_support import (
     CLASSES,
     SIZE_WH,
@@ -43,7 +44,7 @@ from trt_perception.evaluation.metrics.mistakes import match_detections
 from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
 from trt_perception.model.tasks.detect import DETECT
 
-pytestmark = pytest.mark.needs('pycocotools')
+pytestmark = needs('pycocotools')
 
 
 # What is measured.

@@ -32,13 +32,14 @@ from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.ros.detector_node import DetectorNode
 
+pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
+
 MOST = 65536
 NAMES = tuple(f'class number {number}' for number in range(MOST))
 #: The last one stands twice, so that nothing is found early.
 TWICE = (*NAMES[:-1], NAMES[-2])
 IMAGE = (TensorSpec('images', (1, 3, 64, 64), 'float32'),)
 DENSE = (TensorSpec('output0', (1, 4 + MOST, 84), 'float32'),)
-without_ros = pytest.mark.any_ros  # only what a node answers has to do with it
 
 
 def loop_s():
@@ -56,7 +57,6 @@ def at_most(loops):
     assert taken < loops * loop_s()
 
 
-@without_ros
 def test_as_many_names_as_there_may_be_in_metadata():
     # As Ultralytics writes them; longer texts are not read.
     names = {index: f'{index:x}' for index in range(MOST)}
@@ -70,7 +70,6 @@ def test_as_many_names_as_there_may_be_in_metadata():
     assert len(set(found.class_names)) == MOST
 
 
-@without_ros
 def test_as_many_names_in_a_config_json():
     config = {
         'model_type': 'yolos',
@@ -85,14 +84,12 @@ def test_as_many_names_in_a_config_json():
     assert len(set(found.class_names)) == MOST
 
 
-@without_ros
 def test_a_class_filter_of_thousands_of_names():
     config = DetectorConfig.from_values({'class_filter': NAMES[-8000:]})
     with at_most(400):
         assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
 
-@without_ros
 def test_names_that_stand_twice_are_found_at_once():
     with at_most(2000), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
         load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
@@ -100,7 +97,6 @@ def test_names_that_stand_twice_are_found_at_once():
         DetectorConfig.from_values({'model.class_names': TWICE})
 
 
-@without_ros
 def test_a_class_map_of_all_names(tmp_path):
     path = tmp_path / 'truth.json'
     content = {
@@ -118,7 +114,6 @@ def test_a_class_map_of_all_names(tmp_path):
         match_classes(NAMES, truth)
 
 
-@without_ros
 def test_pictures_of_one_name_in_thousands_of_folders():
     files = [Path(f'/data/drive/{number}/left/000001.jpg') for number in range(20_000)]
     names = [f'{number}/left/000001.jpg' for number in range(20_000)]
@@ -130,7 +125,6 @@ def test_pictures_of_one_name_in_thousands_of_folders():
     )
 
 
-@without_ros
 def test_wrong_names_are_compared_with_a_few(tmp_path):
     path = tmp_path / 'build.yaml'
     path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
@@ -138,7 +132,6 @@ def test_wrong_names_are_compared_with_a_few(tmp_path):
         load_options(path, {'onnx': 'm.onnx'})
 
 
-@without_ros
 def test_a_model_of_many_outputs(tmp_path):
     outputs = tuple(TensorSpec(f'o{n}', (1, 300, n), 'float32') for n in range(1, 400))
     with at_most(4000), pytest.raises((EngineError, MissingModelInfoError)) as caught:

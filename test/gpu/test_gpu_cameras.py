@@ -21,7 +21,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 
 __all__ = ['engines']  # the fixture
 
-pytestmark = needs_tensorrt
+pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 CAMERAS = 12
 

@@ -13,7 +13,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
-pytestmark = needs_tensorrt
+pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 
 @pytest.mark.parametrize('integrated', [False, True])

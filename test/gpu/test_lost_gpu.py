@@ -15,6 +15,8 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
 from support.gpu.gpu_support import build_plan, why_no_tensorrt
 
+pytestmark = pytest.mark.ros
+
 ROOT = Path(__file__).resolve().parents[2]
 PROMISE_S = 2.0
 

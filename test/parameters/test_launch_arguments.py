@@ -22,6 +22,8 @@ from trt_perception.parameters.launch_arguments import (
     unknown_arguments,
 )
 
+pytestmark = pytest.mark.ros
+
 SHARE = Path(get_package_share_directory('trt_perception'))
 ARGUMENTS = launch_arguments(SHARE)
 

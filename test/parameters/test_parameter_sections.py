@@ -8,6 +8,8 @@ import pytest
 from support.rcl_overrides import nodes_of_arguments, overrides
 from trt_perception.parameters.sections import cameras_of_file, foreign_sections, unused_parameters
 
+pytestmark = pytest.mark.ros
+
 
 def write(path, *keys):
     """Write a file whose sections have these names; a tuple stands one below the other."""

@@ -23,7 +23,7 @@ from trt_perception.pipelines.ready import put_in_place
 from trt_perception.ros.intake.buffers import MessageBuffers
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
-pytestmark = needs_tensorrt
+pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 
 def lying(memory, offset, frame):

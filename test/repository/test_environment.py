@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, SLOWEST, UNMEASURED, difference, touches_ros
+from conftest import difference
 
 from support.programs import unmeasured
+
+pytestmark = pytest.mark.ros
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +69,6 @@ def test_that_hangs_within_a_library_that_holds_the_lock():
 """
 
 
-@pytest.mark.any_ros
 def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_path):
     (tmp_path / 'test_hangs.py').write_text(HANGS)
     command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', tmp_path]
@@ -202,7 +203,6 @@ def test_run_refuses_an_unknown_name_and_lists_the_known():
     assert len(refused.stderr.splitlines()) == 1
 
 
-@pytest.mark.any_ros
 @pytest.mark.parametrize('module', ['json', 'trt_perception'])
 def test_a_process_is_measured_once_it_imports_the_package(tmp_path, module):
     paths = [str(ROOT / 'scripts/lib/measured'), os.environ.get('PYTHONPATH')]
@@ -228,43 +228,6 @@ def test_what_coverage_leaves_out_is_there():
         names
     )
     assert [name for name in names if not (ROOT / 'trt_perception' / name).is_file()] == []
-
-
-@pytest.mark.parametrize(
-    ('text', 'expected'),
-    [
-        ('', False),
-        ('import numpy', False),
-        ('import rclpy', True),
-        ('from sensor_msgs.msg import Image', True),
-        ('from trt_perception.ros.runtime.log import x', True),
-        ("PROGRAM = 'import rclpy'", True),
-        ('from launch_testing import x', True),
-        ('import launch', True),
-        ("SCRIPT = ROOT / 'scripts' / 'benchmarks' / 'cameras.py'", True),
-        ('import plain', False),
-        ('from plain import x', False),
-        ('import through', True),
-        ('def late():\n    from through import x', True),
-    ],
-)
-def test_files_that_touch_ros(tmp_path, text, expected):
-    for name, content in (
-        ('plain', 'import json'),
-        ('direct', 'import rclpy'),
-        ('through', 'import direct'),
-        ('test_it', text),
-    ):
-        (tmp_path / f'{name}.py').write_text(content)
-    assert touches_ros(tmp_path / 'test_it.py') is expected
-
-
-def test_which_of_our_tests_touch_ros():
-    files = list((ROOT / 'test').rglob('test_*.py'))
-    found = {path.stem for path in files if touches_ros(path)}
-    nodes = {path.stem for path in files if path.stem.startswith('test_node_')}
-    assert nodes | {'test_launch', 'test_messages', 'test_replay_images'} <= found
-    assert not found & {'test_nms', 'test_letterbox', 'test_frame', 'test_manifest'}
 
 
 def test_a_checkout_that_this_user_cannot_write(tmp_path):
@@ -352,8 +315,3 @@ def test_help_of_the_environment(checkout):
     assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stdout
     assert 'shellcheck' not in ended.stdout
     assert in_bash(checkout, 'scripts/env').returncode == 2
-
-
-def test_files_that_are_listed_for_their_time_are_there():
-    there = {path.stem for path in (ROOT / 'test').rglob('test_*.py')}
-    assert {*SLOWEST, *QUICK, *UNMEASURED} <= there

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import trt_perception
+from support.optional_packages import needs
 
 PACKAGE = Path(trt_perception.__file__).parent
 
@@ -238,7 +239,7 @@ def load(names, heavy=(*ONLY, *ROS, *NEVER)):
     )
 
 
-@pytest.mark.needs('onnx', 'onnxslim', 'ml_dtypes')
+@needs('onnx', 'onnxslim', 'ml_dtypes')
 def test_importing_loads_nothing_heavy():
     names = [name for name in MODULES if name and not is_in(name, 'ros')]
     result = load(names)

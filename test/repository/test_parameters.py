@@ -9,6 +9,8 @@ from ament_index_python.packages import get_package_share_directory
 from support.docs_pages import ROOT, load_script
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
+pytestmark = pytest.mark.ros
+
 parameter_files = load_script('tables/parameter_files.py')
 MADE = {
     'config/detect.yaml': parameter_files.yaml_text,

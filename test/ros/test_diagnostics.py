@@ -13,6 +13,8 @@ from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
 
+pytestmark = pytest.mark.each_distro
+
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 

@@ -108,7 +108,6 @@ def test_every_scene(node, core):
     assert count > 2 * len(SCENES)
 
 
-@pytest.mark.any_ros  # it is the core alone
 def test_a_difference_would_be_seen(core):
     found = found_by(core, np.ascontiguousarray(cv2.imread(str(SCENES[0]))))
     name, score, (x, y, width, height) = found[0]

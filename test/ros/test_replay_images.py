@@ -254,13 +254,7 @@ WRONG_USAGE = [
 
 @pytest.mark.parametrize(
     ('arguments', 'words'),
-    [
-        *(pytest.param(*row, id=' '.join(row[0])) for row in [*WRONG_FOR_ROS, WRONG_USAGE[0]]),
-        *(
-            pytest.param(*row, id=' '.join(row[0]), marks=pytest.mark.any_ros)
-            for row in WRONG_USAGE[1:]
-        ),
-    ],
+    [pytest.param(*row, id=' '.join(row[0])) for row in [*WRONG_FOR_ROS, *WRONG_USAGE]],
 )
 def test_wrong_usage(folder, arguments, words):
     code, output = run(*[part.replace('FOLDER', str(folder)) for part in arguments])

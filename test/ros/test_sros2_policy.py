@@ -22,6 +22,7 @@ from support.programs import DEADLINE_S, Program, executable
 from trt_perception.ros.topics import PUBLISHED
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 POLICY = Path(__file__).resolve().parents[2] / 'config' / 'sros2_policy.xml'
 KINDS = ('subscribe', 'publish', 'reply', 'request', 'execute', 'call')

@@ -14,6 +14,7 @@ from trt_perception.ros.topics import (
 )
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 
 @pytest.fixture

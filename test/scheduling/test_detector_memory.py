@@ -19,6 +19,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.scheduling.detector import Detector
 
 pytestmark = [
+    pytest.mark.ros,
     pytest.mark.timeout(120),
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]

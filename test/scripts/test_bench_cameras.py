@@ -9,8 +9,9 @@ import pytest
 
 from support.models.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.ros
+
 # Other benchmarks show what they use of ROS.
-pytestmark = pytest.mark.any_ros
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'benchmarks' / 'cameras.py'
 
 

@@ -12,6 +12,7 @@ from support.models.task_models import write_task_model
 from support.models.tiny_model import write_tiny_model
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.ros
 
 DIGITS = Path(get_package_share_directory('trt_perception')) / 'models' / 'digits.onnx'
 
@@ -23,7 +24,6 @@ def demo(folder, *arguments, in_step=False):
     return ended, json.loads((folder / 'summary.json').read_text())
 
 
-@pytest.mark.any_ros  # test_the_digits_model shows it
 def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     ended, summary = demo(tmp_path / 'out', '--model', model, '--rate', '60')
@@ -38,7 +38,6 @@ def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
     assert ended.stdout.count('  not measured\n') == 2
 
 
-@pytest.mark.any_ros  # test_node_many_cameras shows it
 def test_several_cameras_find_what_one_finds(tmp_path):
     arguments = ('--model', DIGITS, '--cameras', 'front,rear', '--rate', '100')
     ended, summary = demo(tmp_path / 'out', *arguments, in_step=True)
@@ -57,7 +56,6 @@ def test_several_cameras_find_what_one_finds(tmp_path):
     assert found['front'] == found['rear']
 
 
-@pytest.mark.any_ros  # test_the_digits_model shows it
 def test_masks_come_with_their_boxes(tmp_path):
     model = write_task_model(tmp_path / 'segment.onnx', 'segment')
     arguments = ('--task', 'segment', '--model', model, '--rate', '100')

@@ -25,8 +25,9 @@ import demo_results
 
 import demo
 
+pytestmark = pytest.mark.ros
+
 # test_demo shows what of the demo depends on ROS.
-pytestmark = pytest.mark.any_ros
 SHARE = Path(get_package_share_directory('trt_perception'))
 ALL = json.loads((SHARE / 'demo' / 'truth.json').read_text())
 #: Twenty scenes of sixty: they show more than a hundred digits.

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / 'scripts'))
 from soak import show
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
 
 
 def test_lifecycle(model):

@@ -18,6 +18,12 @@ TESTS = Path(__file__).resolve().parents[1]
 BUILDING = ('trt_perception', 'building')
 
 
+def needs(*packages):
+    """Mark a test, or a file as its `pytestmark`: skipped unless these packages are installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    return pytest.mark.skipif(bool(missing), reason=f'needs {" and ".join(missing)}')
+
+
 def needed_package(error):
     """Return the optional package whose absence caused an error; None if there is none.
 
@@ -59,14 +65,6 @@ class Module(pytest.Module):
             if package := needed_package(error):
                 pytest.skip(f'needs {package}', allow_module_level=True)
             raise
-
-
-def skip_without_needed(item):
-    """Skip a test marked `needs('package', …)` if one of these is not installed."""
-    for marker in item.iter_markers('needs'):
-        for package in marker.args:
-            if importlib.util.find_spec(package) is None:
-                pytest.skip(f'needs {package}')
 
 
 def skipping():

@@ -13,6 +13,7 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.detector_models import CLASSES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
+from support.optional_packages import needs
 from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, batched, known, network
 from support.oracles.family_outputs import OUTPUTS as FAMILY_OUTPUTS
 from trt_perception.benchmarking import gpu_steps
@@ -352,7 +353,7 @@ def test_interrupt(model, monkeypatch, capsys):
     assert 'interrupted' in capsys.readouterr().err
 
 
-@pytest.mark.needs('matplotlib')
+@needs('matplotlib')
 def test_plot(model, tmp_path):
     path = tmp_path / 'plot.png'
     assert run(model, model, *QUICK, '--plot', path) == 0
@@ -365,7 +366,7 @@ def test_plot_without_matplotlib(model, monkeypatch, tmp_path, capsys):
     assert 'pip install matplotlib' in capsys.readouterr().err
 
 
-@pytest.mark.needs('onnx')
+@needs('onnx')
 def test_the_reference_model_keeps_its_promise(tmp_path):
     script = ROOT / 'scripts' / 'benchmarks' / 'reference_model.py'
     path = tmp_path / 'reference.onnx'

@@ -10,6 +10,7 @@ import pytest
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.support_models import identity
 from support.models.tiny_model import CLASS_NAMES, expected_detections, write_tiny_model
+from support.optional_packages import needs
 from support.oracles.evaluation_support import by_hand, truth, written
 from trt_perception.tools import evaluate_engine
 from trt_perception.tools.model_arguments import detector_config
@@ -59,7 +60,7 @@ def usual(place, *more):
     )  # fmt: skip
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_a_model_that_finds_everything(place, capsys):
     folder = place['folder']
     more = ['--json', folder / 'r.json', '--results', folder / 'results']
@@ -83,7 +84,7 @@ def test_a_model_that_finds_everything(place, capsys):
     assert model['metrics']['mAP'] == pytest.approx(stats[0], abs=1e-12)
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_a_tilde_is_the_home_folder(place, monkeypatch):
     monkeypatch.setenv('HOME', str(place['folder']))
     more = ['--json=~/r.json', '--results=~/results']
@@ -92,7 +93,7 @@ def test_a_tilde_is_the_home_folder(place, monkeypatch):
     assert (place['folder'] / 'results').is_dir()
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_two_models_side_by_side(place, capsys):
     (place['folder'] / 'other').mkdir()
     other = write_tiny_model(place['folder'] / 'other' / 'tiny.onnx')
@@ -125,7 +126,7 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
     assert models['several.onnx']['agreement']['F1'] == 1
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_models_that_call_their_classes_differently_share_a_class_map(place, capsys):
     other = write_tiny_model(place['folder'] / 'other.onnx')
     path = other.with_name('other.onnx.json')
@@ -154,7 +155,7 @@ def test_two_models_without_annotations(place, capsys):
     assert 'mAP' not in output
 
 
-@pytest.mark.needs('matplotlib', 'pycocotools')
+@needs('matplotlib', 'pycocotools')
 def test_the_digits_in_words_and_pictures(tmp_path, capsys):
     images = tmp_path / 'images'
     images.mkdir()
@@ -182,7 +183,7 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys):
     assert names == {'01', '02', 'mo', 'pi'}  # montage and list
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_classes_that_do_not_match(place, capsys):
     for category in place['content']['categories']:
         category['name'] = category['name'].upper()
@@ -274,14 +275,14 @@ def test_annotations_of_other_pictures(place, capsys):
     assert 'none of the 3 images' in capsys.readouterr().err
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_a_picture_that_cannot_be_read(place, capsys):
     (place['images'] / '001.png').write_bytes(b'no picture')
     assert usual(place) == 1
     assert '001.png: cannot be decoded' in capsys.readouterr().err
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_a_picture_of_another_size(place, capsys):
     for image in place['content']['images']:
         image['width'] += 1
@@ -301,7 +302,7 @@ def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(
         assert 'engine' in capsys.readouterr().err
 
 
-@pytest.mark.needs('pycocotools')
+@needs('pycocotools')
 def test_interrupt(place, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

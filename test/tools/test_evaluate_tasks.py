@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from support.models.recorded_exports import recorded, written
+from support.optional_packages import needs
 from trt_perception.tools.detect_images import main as detect_images
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
 
-pytestmark = pytest.mark.needs('pycocotools')
+pytestmark = needs('pycocotools')
 # With a threshold that leaves some detections, and fewer than the 100 that COCO looks at.
 FAMILIES = {
     'masks': ('ultralytics_segment_26', 0.06),

@@ -25,6 +25,8 @@ from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.process import standard_streams
 
+pytestmark = pytest.mark.ros
+
 
 def run(tool, *arguments, full=False, limit=None):
     """Run a tool with standard output on a full disk, or with files of so many bytes at most."""
@@ -84,10 +86,8 @@ def place(tmp_path):
 
 
 TOOLS = ['benchmark_engine', 'evaluate_engine', 'inspect_engine', 'detect_images']
-without_ros = pytest.mark.any_ros  # the tool knows nothing of it
 
 
-@without_ros
 @pytest.mark.parametrize('tool', TOOLS)
 def test_files_that_cannot_be_written(tool, place, tmp_path):
     arguments, files = place[tool]
@@ -103,7 +103,6 @@ def test_files_that_cannot_be_written(tool, place, tmp_path):
     assert left == []
 
 
-@without_ros
 @pytest.mark.parametrize('tool', TOOLS)
 def test_standard_output_that_cannot_be_written(tool, place):
     arguments, files = place[tool]
@@ -115,7 +114,6 @@ def test_standard_output_that_cannot_be_written(tool, place):
         json.loads(path.read_text())
 
 
-@without_ros
 def test_what_fits_is_written(place):
     arguments, (report, results) = place['evaluate_engine']
     ended = run('evaluate_engine', *arguments, limit=1000)
@@ -126,7 +124,6 @@ def test_what_fits_is_written(place):
     assert len(json.loads(results.read_text())) > 0
 
 
-@pytest.mark.any_ros  # test_doctor shows it
 def test_doctor_on_a_full_disk(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     for more in ([], ['--json']):
@@ -151,7 +148,6 @@ def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch,
     assert 'No space left' in said
 
 
-@without_ros
 def test_a_reader_that_has_enough_is_no_fault(place):
     arguments, _ = place['inspect_engine']
     reader, writer = os.pipe()
@@ -167,7 +163,6 @@ def test_a_reader_that_has_enough_is_no_fault(place):
     assert (ended.returncode, ended.stderr) == (0, '')
 
 
-@without_ros
 def test_standard_output_may_be_closed(place):
     arguments, files = place['inspect_engine']
     words = ' '.join(map(str, [executable('inspect_engine'), *arguments]))
@@ -213,7 +208,6 @@ def test_standard_output_is_no_file_whatever_it_leads_to():
     assert not _is_special(Path('/dev/shm'))
 
 
-@without_ros
 @pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine', 'inspect_engine'])
 def test_results_into_a_pipe(tool, place, tmp_path):
     arguments, _ = place[tool]

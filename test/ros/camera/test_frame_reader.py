@@ -21,6 +21,8 @@ from trt_perception.ros.camera.messages import (
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
 
+pytestmark = pytest.mark.each_distro
+
 STAMP = slice(4, 12)
 
 

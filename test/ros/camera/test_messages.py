@@ -27,6 +27,8 @@ from trt_perception.ros.camera.task_topics import keypoints_message
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.stages.host_preprocess import bgr_image
 
+pytestmark = pytest.mark.each_distro
+
 CLASS_NAMES = ('a', 'bb', 'ccc', 'dddd', 'größer als', '自転車', 'x' * 99)
 
 

@@ -19,6 +19,7 @@ from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.camera.task_topics import TASK_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 LATCHED = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
 BUSY = rclpy_implementation.RCLError('Failed to publish: cannot publish data')

@@ -12,6 +12,7 @@ from trt_perception.ros.camera import transport_choice
 from trt_perception.ros.camera.transport_choice import TransportChoice, choose_transports
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 
 @pytest.fixture

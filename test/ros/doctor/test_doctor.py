@@ -55,7 +55,6 @@ def test_a_model_and_this_machine(tmp_path):
     assert not [area for area, _ in found if area == 'cameras']
 
 
-@pytest.mark.any_ros
 def test_a_model_that_is_broken(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     model.write_bytes(model.read_bytes()[:-1])
@@ -63,7 +62,6 @@ def test_a_model_that_is_broken(tmp_path):
     assert found['model', 'file']['level'] == 'red'
 
 
-@pytest.mark.any_ros
 def test_plain_text_and_its_exit_code():
     ended = run('missing.onnx', '--seconds', '0')
     assert ended.returncode == 1
@@ -100,7 +98,6 @@ def test_what_is_given_rightly_is_not_among_what_was_meant():
     assert meant == '--secnds is no option; did you mean --seconds?'
 
 
-@pytest.mark.any_ros
 @pytest.mark.parametrize('no_color', [None, '1'])
 def test_colours_on_a_terminal_only(no_color):
     main, other = pty.openpty()
@@ -123,7 +120,6 @@ def test_colours_on_a_terminal_only(no_color):
     assert (b'\033[32m' in output) == (no_color is None)
 
 
-@pytest.mark.any_ros
 def test_without_ros(tmp_path):
     """No rclpy on the module path: only what needs it is red."""
     (tmp_path / 'rclpy.py').write_text("raise ImportError('no ROS here')\n")
@@ -142,7 +138,6 @@ def test_a_middleware_that_is_not_there():
     assert found['cameras', 'graph']['level'] == 'red'
 
 
-@pytest.mark.any_ros  # nothing of ROS is started
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [

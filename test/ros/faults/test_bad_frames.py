@@ -91,7 +91,6 @@ def assert_still_right(core, good, number):
     assert detections.scores == pytest.approx([score for _, score, _ in expected], abs=0.02)
 
 
-@pytest.mark.any_ros  # test_raw_frames_over_dds gives them to a node
 @pytest.mark.timeout(280)
 def test_the_corpus_through_the_core(pipeline):
     core = Core(pipeline, frame_from_image)

@@ -213,7 +213,6 @@ def test_fault_while_active(nodes, fault, tmp_path):
     detector.connect(PICTURE)
 
 
-@pytest.mark.any_ros  # test_node_start shows it
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'start'], ids=lambda fault: fault.name
 )

@@ -154,20 +154,11 @@ def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path)
 @pytest.mark.parametrize(
     ('name', 'arguments'),
     [
-        pytest.param('doctor', ['--seconds', '0'], id='doctor'),
-        # The others know nothing of ROS.
-        *(
-            pytest.param(name, arguments, id=name, marks=pytest.mark.any_ros)
-            for name, arguments in [
-                (
-                    'detect_images',
-                    ['--source', '{folder}', '--output', '{folder}/found', '--engine'],
-                ),
-                ('benchmark_engine', []),
-                ('inspect_engine', ['--no-gpu']),
-                ('build_engine', ['--onnx']),
-            ]
-        ),
+        ('doctor', ['--seconds', '0']),
+        ('detect_images', ['--source', '{folder}', '--output', '{folder}/found', '--engine']),
+        ('benchmark_engine', []),
+        ('inspect_engine', ['--no-gpu']),
+        ('build_engine', ['--onnx']),
     ],
 )
 def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):

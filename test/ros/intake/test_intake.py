@@ -12,6 +12,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.wire.rcl import WaitSet
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 
 # What arrives.

@@ -10,6 +10,8 @@ from trt_perception.errors import CudaError
 from trt_perception.images.memory import PlainMemory
 from trt_perception.ros.intake.buffers import MessageBuffers
 
+pytestmark = pytest.mark.each_distro
+
 
 class Counted(PlainMemory):
     open = 0

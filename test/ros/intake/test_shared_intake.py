@@ -15,6 +15,7 @@ from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 
 @pytest.fixture
@@ -80,7 +81,6 @@ def test_each_camera_gets_its_own_images(several):
     assert intakes() == 1
 
 
-@pytest.mark.any_ros  # as the next one
 def test_many_cameras_have_several_threads(several):
     takers = several(CAMERAS_OF_A_THREAD + 2)
     takers[-1].open(intake=takers[0].intake)

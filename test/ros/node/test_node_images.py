@@ -11,6 +11,7 @@ from support.nodes.graph import HANDSHAKE, Detector, counts_of, found_in, image_
 from trt_perception.images.encode import encode_bgr
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 COLOR = (200, 120, 80)
 BLACK = (0, 0, 0)

@@ -15,6 +15,7 @@ from support.nodes.graph import HANDSHAKE, found_in, picture_of
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 COLOR = (200, 120, 80)
 SIZE = (128, 96)

@@ -11,6 +11,7 @@ from support.models.tiny_model import expected_detections
 from support.nodes.graph import TRANSITIONS, Detector, found_in, picture_of
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 RED = (200, 0, 0)
 

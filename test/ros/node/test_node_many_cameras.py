@@ -70,7 +70,6 @@ def test_each_result_is_of_its_camera(cameras):
         assert_answered(camera, numbers)
 
 
-@pytest.mark.any_ros  # as the test before
 @pytest.mark.parametrize('intake', ['auto', 'rclpy'])
 def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intake):
     model = write_tiny_model(tmp_path / 'four.onnx', batch=4)

@@ -15,6 +15,7 @@ from support.nodes.graph import found_in, picture_of
 from trt_perception.parameters.config import PARAMETERS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 COLOR = (200, 120, 60)
 LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)

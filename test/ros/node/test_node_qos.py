@@ -9,6 +9,7 @@ from sensor_msgs.msg import Image
 from support.nodes.graph import Detector, picture_of
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 RELIABLE = QoSProfile(depth=5, reliability=ReliabilityPolicy.RELIABLE)
 BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)

@@ -11,10 +11,9 @@ from support.nodes.graph import HANDSHAKE, picture_of
 from support.programs import DEADLINE_S, Program, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.unmeasured
 
-# One of them shows how ROS 2 takes it.
-TERMINATE = pytest.param(signal.SIGTERM, marks=pytest.mark.any_ros)
-SIGNALS = pytest.mark.parametrize('number', [signal.SIGINT, TERMINATE])
+SIGNALS = pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 
 
 def assert_clean_end(detector, number):

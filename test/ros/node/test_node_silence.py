@@ -189,7 +189,6 @@ def test_the_final_counts_are_logged(scripted):
     scripted.program.wait_for_output('counts: ', 2)
 
 
-@pytest.mark.any_ros  # doctor and the graph are shown by test_doctor
 def test_another_node_of_the_same_name(client, adjustable):
     adjustable.bring_to('unconfigured')
     adjustable.bring_to('active')

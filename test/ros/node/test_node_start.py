@@ -74,10 +74,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(
     ('override', 'words'),
-    [
-        *(pytest.param(*row, id=row[0]) for row in WRONG),
-        *(pytest.param(*row, id=row[0], marks=pytest.mark.any_ros) for row in REFUSED),
-    ],
+    [pytest.param(*row, id=row[0]) for row in [*WRONG, *REFUSED]],
 )
 def test_wrong_parameter(override, words):
     code, output = start('-p', override)
@@ -286,7 +283,6 @@ def test_a_parameter_for_another_node_is_said(start_detector):
     assert 'detector:confidence_threshold:=0.9 is for this node' in detector.program.output
 
 
-@pytest.mark.any_ros  # WRONG has what ROS 2 makes of it
 @pytest.mark.parametrize(
     ('override', 'text'),
     [('class_filter:=[1, 2]', '["1", "2"]'), ('engine_path:=5', '"5"')],

@@ -12,6 +12,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 TOLD = recorded('ultralytics_pose')
 

@@ -16,6 +16,8 @@ from support.programs import DEADLINE_S, Program, script
 from trt_perception.ros.runtime.bounded import bounded
 from trt_perception.transport.shared_memory import SHARED_MEMORY
 
+pytestmark = [pytest.mark.each_distro, pytest.mark.unmeasured]
+
 #: Only this test uses it, and its ports lie below those that Linux gives away.
 DOMAIN = 101
 LOCK = Path(tempfile.gettempdir(), f'trt_perception-domain-{DOMAIN}.lock')

@@ -17,6 +17,7 @@ from trt_perception.ros.runtime import executor
 from trt_perception.ros.runtime.executor import GuardedExecutor
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 ASK_AGAIN_S = 1.0
 

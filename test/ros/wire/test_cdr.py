@@ -13,6 +13,8 @@ from support.fuzz.message_fuzz import Fuzz, cases, said
 from support.fuzz.raw_messages import swapped, written
 from trt_perception.ros.wire.cdr import read_compressed, read_image
 
+pytestmark = pytest.mark.each_distro
+
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 255)
 READERS = {Image: read_image, CompressedImage: read_compressed}
 

@@ -15,6 +15,7 @@ from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 
 class _Shorter(ctypes.Structure):

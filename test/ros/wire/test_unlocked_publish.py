@@ -16,6 +16,7 @@ from support.programs import DEADLINE_S
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
 
 
 def test_what_is_published_is_what_rclpy_would_have_written(client, node):
@@ -70,7 +71,6 @@ def test_a_refusal_of_the_middleware_is_raised(node):
 
 
 # Kilted's publishers end with their context.
-@pytest.mark.any_ros
 def test_the_middlewares_reason_is_said():
     context = rclpy.Context()
     rclpy.init(context=context)

@@ -1,0 +1,58 @@
+"""How long each test file takes: the slowest begin first, and shares of the files are even.
+
+`scripts/test --store-durations` writes test/durations.json: for each file its seconds, and its
+seconds without engine builds.
+"""
+
+import functools
+import json
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+FILE = TESTS / 'durations.json'
+#: Of a file that has not been measured, and the least that collecting a file costs.
+LEAST_S = 0.3
+
+
+@functools.cache
+def stored():
+    return json.loads(FILE.read_text(encoding='utf-8'))
+
+
+def duration_of(path, *, builds=True):
+    """Return the seconds of a test file, with or without its engine builds."""
+    all_s, quick_s = stored().get(path.relative_to(TESTS).as_posix(), (LEAST_S, LEAST_S))
+    return max(LEAST_S, all_s if builds else quick_s)
+
+
+def share_of(number, count, paths):
+    """Return a share of test files without their engine builds, such as the first of two.
+
+    Each file, longest first, goes to the share that has least.
+    """
+    shares = [(0.0, index, []) for index in range(count)]
+    for path in sorted(paths, key=lambda path: (-duration_of(path, builds=False), path)):
+        seconds, index, files = min(shares)
+        files.append(path)
+        shares[index] = (seconds + duration_of(path, builds=False), index, files)
+    return frozenset(shares[number - 1][2])
+
+
+class Recorder:
+    """A pytest plugin that stores how long the files of this run took."""
+
+    def __init__(self):
+        self._seconds = {}
+
+    def pytest_runtest_logreport(self, report):
+        name = report.nodeid.partition('::')[0].removeprefix('test/')
+        seconds = self._seconds.setdefault(name, [0.0, 0.0])
+        seconds[0] += report.duration
+        seconds[1] += 0 if 'engine_build' in report.keywords else report.duration
+
+    def pytest_sessionfinish(self):
+        measured = {name: [round(one, 1) for one in two] for name, two in self._seconds.items()}
+        kept = {name: two for name, two in stored().items() if (TESTS / name).is_file()}
+        entries = sorted({**kept, **measured}.items())
+        lines = [f'{json.dumps(name)}: {json.dumps(two)}' for name, two in entries]
+        FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n', encoding='utf-8')
