@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -207,14 +207,15 @@ class Detections:
             which: bool (n,), or indices, in whose order they come.
         """
         assert self.numbered is None
-        return Detections(
-            self.xyxy[which],
-            self.scores[which],
-            self.class_ids[which],
-            None if self.keypoints is None else self.keypoints[which],
-            None if self.oriented is None else self.oriented[which],
-            None if self.masks is None else self.masks.take(which),
-        )
+        values: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(Detections)
+        }
+        taken: dict[str, Any] = {
+            name: value.take(which) if isinstance(value, Masks) else value[which]
+            for name, value in values.items()
+            if value is not None
+        }
+        return Detections(**taken)
 
     def as_supervision(self) -> dict[str, Any]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.

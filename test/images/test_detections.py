@@ -1,0 +1,41 @@
+"""Some of the detections of an image, with all that each of them carries."""
+
+from dataclasses import fields
+
+import numpy as np
+
+from trt_perception.images.detections import Detections, MaskGeometry, Masks
+
+
+def whole(count):
+    """Return detections that have everything, with i in each number of the i-th."""
+    numbers = np.arange(count, dtype=np.float32)
+    boxes = np.tile(numbers[:, None], (1, 4))
+    geometry = MaskGeometry((9, 9), (1, 1), (0, 0))
+    return Detections(
+        boxes,
+        numbers,
+        numbers.astype(np.int32),
+        keypoints=np.tile(numbers[:, None, None], (1, 2, 3)),
+        oriented=np.tile(numbers[:, None], (1, 5)),
+        masks=Masks(boxes, numbers[:, None], np.ones((1, 9, 9), np.float32), geometry),
+    )
+
+
+def test_some_detections_keep_all_that_they_carry():
+    taken = whole(4).take(np.array([2, 0]))
+
+    for field in fields(taken):
+        value = getattr(taken, field.name)
+        if field.name == 'masks':
+            assert value.coefficients.ravel().tolist() == [2, 0]
+        elif field.name == 'numbered':
+            assert value is None
+        else:
+            assert value.reshape(2, -1)[:, 0].tolist() == [2, 0], field.name
+
+
+def test_what_the_task_lacks_stays_missing():
+    taken = Detections.empty().take(np.zeros(0, np.bool_))
+
+    assert (len(taken), taken.keypoints, taken.oriented, taken.masks) == (0, None, None, None)
