@@ -20,9 +20,9 @@ from trt_perception.images.jpeg import AnyFrame, decoded_frame
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (
-    CompressedLikeBefore,
+    CompressedHeaderCache,
+    HeaderCache,
     HeaderView,
-    LikeBefore,
     read_compressed,
     read_image,
 )
@@ -98,7 +98,7 @@ class FrameReader:
     """
 
     def __init__(self) -> None:
-        self._before: tuple[LikeBefore, tuple[int, int, int, PixelFormat, bool]] | None = None
+        self._before: tuple[HeaderCache, tuple[int, int, int, PixelFormat, bool]] | None = None
 
     def __call__(self, message: Any) -> Frame:
         """Return the message's frame; as ``frame_from_image``."""
@@ -114,7 +114,7 @@ class FrameReader:
         if frame.memory is not None:  # else the pixels are cv_bridge's
             # Not the frame itself: that would keep the memory.
             described = frame.width, frame.height, frame.step, frame.format, frame.big_endian
-            self._before = LikeBefore(message.data, message.header, frame.data), described
+            self._before = HeaderCache(message.data, message.header, frame.data), described
         return frame
 
 
@@ -203,7 +203,7 @@ class CompressedReader:
 
     def __init__(self, frame_of_file: _FrameOfFile) -> None:
         self._frame_of_file = frame_of_file
-        self._before: CompressedLikeBefore | None = None
+        self._before: CompressedHeaderCache | None = None
 
     def __call__(self, message: Any) -> AnyFrame:
         """Return the message's frame; as ``frame_from_compressed``."""
@@ -216,7 +216,7 @@ class CompressedReader:
         view = _read(message, read_compressed)
         _check_frame_id(view.header)
         if view.data.size:  # else it has no place in the message
-            self._before = CompressedLikeBefore(message.data, view)
+            self._before = CompressedHeaderCache(message.data, view)
         return _frame_of_file(view, self._frame_of_file)
 
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from trt_perception.errors import ImageError
 
 __all__ = [
+    'CompressedHeaderCache',
     'CompressedImageView',
-    'CompressedLikeBefore',
+    'HeaderCache',
     'HeaderView',
     'ImageView',
-    'LikeBefore',
     'StampView',
     'read_compressed',
     'read_image',
@@ -105,16 +105,16 @@ def read_compressed(message: _Bytes) -> CompressedImageView:
     return CompressedImageView(header, encoding, reader.octets('data', size))
 
 
-class LikeBefore:
-    """Knows again the images of a camera: in each but the stamp and the pixels are as before.
+class HeaderCache:
+    """Reuses the parsed header of an image for others that differ in stamp and pixels only.
 
     Args:
-        message: uint8 (n,), an image that could be read.
-        header: of it.
-        pixels: of it, a view of the message.
+        message: uint8 (n,), a serialised image that could be read.
+        header: of the image.
+        pixels: of the image, a view of the message.
 
     Attributes:
-        pixels: where they lie in the message.
+        pixels: place of the pixels in a message.
     """
 
     def __init__(self, message: _Bytes, header: HeaderView, pixels: _Bytes) -> None:
@@ -128,7 +128,7 @@ class LikeBefore:
         self._stamp = _ORDERS[self._begin[:2]]['iI']
 
     def header(self, message: _Bytes) -> HeaderView | None:
-        """Return the header of another message of this kind; None where it is of none."""
+        """Return the header of another message; None if other bytes differ, too."""
         memory = message.data
         if (
             message.size != self._size
@@ -140,12 +140,12 @@ class LikeBefore:
         return HeaderView(StampView(sec, nanosec), self._frame_id)
 
 
-class CompressedLikeBefore:
-    """Knows again the compressed images of a camera: all but stamp and file is as before.
+class CompressedHeaderCache:
+    """Reuses the parsed header of a compressed image, as `HeaderCache` does.
 
     Args:
-        message: uint8 (n,), a compressed image that could be read.
-        view: what was read; its file has a byte at least.
+        message: uint8 (n,), a serialised compressed image that could be read.
+        view: the parsed message; its file has at least one byte.
     """
 
     def __init__(self, message: _Bytes, view: CompressedImageView) -> None:
@@ -158,7 +158,7 @@ class CompressedLikeBefore:
         self._stamp, self._file_size = layouts['iI'], layouts['I']
 
     def read(self, message: _Bytes) -> CompressedImageView | None:
-        """Return what another message of this kind says; None where it is of none."""
+        """Return the view of another message; None if more than stamp and file differ."""
         memory = message.data
         if (
             message.size < self._size_at + 4
@@ -196,7 +196,7 @@ class _Reader:
         self._message = message
         self._memory = memory
         self._size = message.size
-        # Four bytes of encapsulation leave every multiple of four what it is.
+        # The 4-byte encapsulation header does not change 4-byte alignment.
         self._at = _ENCAPSULATION_BYTES
 
     def numbers(self, kinds: str) -> tuple[int, ...]:
