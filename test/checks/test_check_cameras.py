@@ -1,6 +1,7 @@
 """doctor's findings of camera topics: a table of scenes, whose findings are in a golden file."""
 
 from support import golden
+from support.findings import text_of
 from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
 from trt_perception.parameters.camera import CameraPlan
 
@@ -239,13 +240,8 @@ def findings_of(reports, cameras, facts=None):
 
 
 def test_findings_of_all_scenes():
-    lines = []
-    for name, scene in SCENES.items():
-        lines.append(f'== {name}')
-        for finding in findings_of(*scene):
-            lines.append(f'{finding.level} {finding.name}: {finding.found}')
-            lines += [f'  fix: {finding.fix}'] * bool(finding.fix)
-    golden.check('checks/cameras.txt', '\n'.join(lines))
+    scenes = {name: findings_of(*scene) for name, scene in SCENES.items()}
+    golden.check('checks/cameras.txt', text_of(scenes))
 
 
 def test_images_that_the_detector_misses_are_red():

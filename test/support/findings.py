@@ -1,0 +1,23 @@
+"""Findings of doctor's checks as text for golden files."""
+
+
+def lines_of(findings):
+    """Return the findings as lines, with what to do below each."""
+    lines = []
+    for finding in findings:
+        lines.append(f'{finding.level} {finding.name}: {finding.found}')
+        lines += [f'  fix: {finding.fix}'] * bool(finding.fix)
+    return lines
+
+
+def text_of(scenes, good=()):
+    """Return a text of scenes: the findings of each, without the findings of a good scene.
+
+    Args:
+        scenes: the findings of each scene, by its name.
+        good: findings that are left out.
+    """
+    lines = []
+    for name, findings in scenes.items():
+        lines += [f'== {name}', *lines_of(f for f in findings if f not in good)]
+    return '\n'.join(lines)
