@@ -7,6 +7,8 @@ from unittest import mock
 
 import pytest
 
+from support import golden
+from support.findings import text_of
 from support.gpu import fake_cuda
 from support.gpu.fake_nvjpeg import BAD_JPEG, FakeNvJpeg
 from support.models.support_models import write_model
@@ -26,37 +28,28 @@ def by_name(findings):
 ABSENT = Module('', "ModuleNotFoundError: No module named 'it'", missing=True)
 CLASH = Module('', 'ImportError: numpy.core.multiarray failed to import', clash=True)
 ALL = {name: Module('10.13.3') for name in software.MODULES}
+NEEDED = ('numpy', 'cv2', 'rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge')
+PACKAGES = {
+    'Python 3.9': {'python': (3, 9)},
+    'Python 3.14': {'python': (3, 14)},
+    **{f'{name} absent': {name: ABSENT} for name in NEEDED},
+    **{f'{name} clashes': {name: CLASH} for name in NEEDED},
+    'Pillow absent': {'PIL': ABSENT},
+    'ONNX Runtime absent': {'onnxruntime': ABSENT},
+    'ONNX Runtime absent, ONNX model': {'onnxruntime': ABSENT, 'onnx': True},
+}
 
 
 def packages(*, onnx=False, python=(3, 12), **changes):
     modules = {**ALL, **changes}
-    return by_name(software.check_packages(modules, onnx_wanted=onnx, python=python))
+    return list(software.check_packages(modules, onnx_wanted=onnx, python=python))
 
 
-def test_good_packages():
-    assert {finding.level for finding in packages().values()} == {'green'}
-
-
-@pytest.mark.parametrize('python', [(3, 9), (3, 14)])
-def test_python(python):
-    assert packages(python=python)['Python'].level == 'yellow'
-
-
-@pytest.mark.parametrize('name', ['numpy', 'cv2', 'rclpy', 'sensor_msgs.msg', 'vision_msgs.msg'])
-def test_needed_packages(name):
-    finding = packages(**{name: ABSENT})[name.removesuffix('.msg')]
-    assert finding.level == 'red'
-    assert 'numpy<2' not in finding.fix
-    assert 'numpy<2' in packages(**{name: CLASH})[name.removesuffix('.msg')].fix
-
-
-def test_optional_packages():
-    assert packages(cv_bridge=ABSENT)['cv_bridge'].level == 'green'
-    assert packages(cv_bridge=CLASH)['cv_bridge'].level == 'yellow'
-    assert packages(PIL=ABSENT)['Pillow'].level == 'yellow'
-    assert 'python3-pil' in packages(PIL=ABSENT)['Pillow'].fix
-    assert packages(onnxruntime=ABSENT)['ONNX Runtime'].level == 'yellow'
-    assert packages(onnxruntime=ABSENT, onnx=True)['ONNX Runtime'].level == 'red'
+def test_findings_of_packages():
+    good = packages()
+    assert {finding.level for finding in good} == {'green'}
+    scenes = {name: packages(**changes) for name, changes in PACKAGES.items()}
+    golden.check('checks/packages.txt', text_of(scenes, good))
 
 
 def test_modules_are_imported_for_real(tmp_path, monkeypatch):
@@ -104,65 +97,60 @@ def gpu(*, engine=True, modules=None, jpeg=None, devices=(3,), **errors):
         findings = software.check_gpu(
             {**ALL, **(modules or {})}, engine_wanted=engine, device_ids=devices, found=found
         )
-        named = by_name(findings)
+        findings = list(findings)
         assert trial.open_device.mock_calls in ([], [mock.call(index) for index in devices])
-    return named, found
+    return findings, found
 
 
-def test_a_good_gpu():
-    findings, found = gpu()
-    assert {finding.level for finding in findings.values()} == {'green'}
+MISSING = CudaError('it', 'is missing; really', fix='install it')
+BROKEN_JPEG = CudaError('nvjpegCreateEx failed', 'NVJPEG_STATUS_ARCH_MISMATCH')
+NO_TENSORRT = {'tensorrt': ABSENT, 'tensorrt_rtx': ABSENT}
+GPUS = {
+    **{
+        f'{step} fails, {"engine" if engine else "no engine"}': {step: MISSING, 'engine': engine}
+        for step in ('cuda_versions', 'open_device', 'check_kernels')
+        for engine in (True, False)
+    },
+    'no nvJPEG': {'jpeg': ''},
+    'broken nvJPEG': {'check_jpeg': BROKEN_JPEG},
+    'no TensorRT': {'modules': NO_TENSORRT},
+    'no TensorRT, no engine': {'modules': NO_TENSORRT, 'engine': False},
+    **{
+        f'TensorRT {version}': {'modules': {'tensorrt': Module(version)}}
+        for version in ('8.6.1', '10.2.0', '10.3.0')
+    },
+    'broken TensorRT': {'modules': {'tensorrt': Module('', 'OSError: libnvinfer.so.10')}},
+    'TensorRT-RTX alone': {'modules': {'tensorrt': ABSENT}},
+}
+
+
+def test_findings_of_the_gpu():
+    good, found = gpu()
+    assert {finding.level for finding in good} == {'green'}
     assert found == [InstalledGpu('Card', (8, 7), 3)]
-    assert 'CUDA 13.0, runtime 12.9' in findings['CUDA'].found
+    scenes = {'good': good}
+    for name, changes in GPUS.items():
+        findings, _ = gpu(**changes)
+        names = [finding.name for finding in findings]
+        scenes[name] = [finding for finding in findings if finding not in good]
+        if unchecked := [finding for finding in good if finding.name not in names]:
+            scenes[f'{name}: not checked'] = unchecked
+    golden.check('checks/gpu.txt', text_of(scenes))
 
 
 def test_each_of_several_gpus():
     findings, found = gpu(devices=(0, 2))
-    assert {finding.level for finding in findings.values()} == {'green'}
+    assert {finding.level for finding in findings} == {'green'}
     assert found == [InstalledGpu('Card', (8, 7), 0), InstalledGpu('Card', (8, 7), 2)]
     for name in ('device', 'NVRTC', 'nvJPEG'):
-        assert {f'{name} 0', f'{name} 2'} < set(findings)
+        assert {f'{name} 0', f'{name} 2'} < set(by_name(findings))
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
     findings, found = gpu(devices=(0, 2), open_device=[card, CudaError('device', 'there is one')])
-    assert findings['device 0'].level == findings['nvJPEG 0'].level == 'green'
-    assert findings['device 2'].level == 'red'
-    assert 'NVRTC 2' not in findings
+    named = by_name(findings)
+    assert named['device 0'].level == named['nvJPEG 0'].level == 'green'
+    assert named['device 2'].level == 'red'
+    assert 'NVRTC 2' not in named
     assert [card.index for card in found] == [0]
-
-
-@pytest.mark.parametrize(('engine', 'level'), [(True, 'red'), (False, 'yellow')])
-@pytest.mark.parametrize(
-    ('step', 'name', 'later'),
-    [
-        ('cuda_versions', 'CUDA', 'device'),
-        ('open_device', 'device', 'NVRTC'),
-        ('check_kernels', 'NVRTC', ''),
-    ],
-)
-def test_what_cuda_lacks(engine, level, step, name, later):
-    findings, _ = gpu(
-        engine=engine, **{step: CudaError('it', 'is missing; really', fix='install it')}
-    )
-    assert findings[name].level == level
-    assert findings[name].found == 'it: is missing; really'
-    assert findings[name].fix.startswith('install it')
-    assert later not in findings
-    assert 'tensorrt' in findings  # is looked for all the same
-
-
-def test_jpeg_on_the_gpu_is_optional():
-    findings, _ = gpu()
-    assert findings['nvJPEG'].found == '13.3.2, decodes JPEG'
-    findings, _ = gpu(jpeg='')
-    assert findings['nvJPEG'].level == 'green'
-    assert findings['nvJPEG'].found.startswith('not installed; compressed images are decoded on')
-    assert 'pip install nvidia-nvjpeg' in findings['nvJPEG'].found
-    broken = CudaError('nvjpegCreateEx failed', 'NVJPEG_STATUS_ARCH_MISMATCH')
-    findings, _ = gpu(check_jpeg=broken)
-    assert findings['nvJPEG'].level == 'yellow'
-    assert 'ARCH_MISMATCH; compressed images' in findings['nvJPEG'].found
-    assert findings['nvJPEG'].fix.startswith('install nvJPEG')
-    assert findings['tensorrt'].level == 'green'
 
 
 def test_a_small_jpeg_is_decoded_for_real(monkeypatch):
@@ -184,19 +172,6 @@ def test_a_small_jpeg_is_decoded_for_real(monkeypatch):
     assert trial.check_jpeg() == ''
 
 
-def test_tensorrt():
-    both = {'tensorrt': ABSENT, 'tensorrt_rtx': ABSENT}
-    assert gpu(modules=both)[0]['TensorRT'].level == 'red'
-    assert gpu(modules=both, engine=False)[0]['TensorRT'].level == 'yellow'
-    one = gpu(modules={'tensorrt': ABSENT})[0]
-    assert 'TensorRT' not in one
-    assert 'tensorrt' not in one
-    for version, level in (('8.6.1', 'yellow'), ('10.2.0', 'yellow'), ('10.3.0', 'green')):
-        assert gpu(modules={'tensorrt': Module(version)})[0]['tensorrt'].level == level
-    broken = gpu(modules={'tensorrt': Module('', 'OSError: libnvinfer.so.10')})[0]['tensorrt']
-    assert broken.level == 'red'
-
-
 # The model.
 
 PLAN = b'vtrt' + bytes(20) + bytes([1, 7, 1, 116]) + bytes(100)
@@ -215,7 +190,7 @@ BUILD = {
 
 
 def model(path, modules=RTX, cards=(CARD,), trial=lambda: 'works'):
-    return by_name(check_model(str(path), modules, cards, trial=trial))
+    return list(check_model(str(path), modules, cards, trial=trial))
 
 
 def engine(folder, card='Card', capability='8.7', content=PLAN):
@@ -223,102 +198,80 @@ def engine(folder, card='Card', capability='8.7', content=PLAN):
     return write_model(folder, 'tiny.engine', content, build=build)
 
 
-def test_a_good_engine(tmp_path):
-    findings = model(engine(tmp_path))
-    assert list(findings) == ['file', 'manifest', 'plan', 'GPU of the engine', 'trial run']
-    assert {finding.level for finding in findings.values()} == {'green'}
-
-
-def test_an_onnx_model_needs_no_gpu(tmp_path):
-    findings = model(write_model(tmp_path), ALL, ())
-    assert list(findings) == ['file', 'manifest', 'trial run']
-    assert {finding.level for finding in findings.values()} == {'green'}
-
-
-def test_files_that_are_refused(tmp_path):
-    finding = model(tmp_path / 'missing.engine')['file']
-    assert finding.level == 'red'
-    assert 'No such file' in finding.found
-    path = engine(tmp_path)
-    path.write_bytes(PLAN + b'more')
-    finding = model(path)['file']
-    assert 'SHA-256' in finding.found
-    assert 'copy model and manifest together' in finding.fix
-    path.chmod(0o666)
-    assert 'chmod o-w' in model(path)['file'].fix
-
-
-def test_no_manifest(tmp_path):
-    path = engine(tmp_path)
+def without_manifest(folder):
+    path = engine(folder)
     path.with_name('tiny.engine.json').unlink()
-    findings = model(path)  # metadata and shapes may say enough
-    assert findings['manifest'].level == 'green'
-    assert findings['trial run'].level == 'green'
+    return path
 
-    def unsaid():
-        missing = {'scale': 'a number; mostly 1/255'}
-        raise MissingModelInfoError(
-            'x', 'say model.scale; seen', fix='set it', missing=missing, seen=['inputs']
+
+def changed(folder):
+    path = engine(folder)
+    path.write_bytes(PLAN + b'more')
+    return path
+
+
+def raising(error):
+    def trial():
+        raise error
+
+    return trial
+
+
+UNSAID = MissingModelInfoError(
+    *('x', 'say model.scale; seen'),
+    fix='set it',
+    missing={'scale': 'a number; mostly 1/255'},
+    seen=['inputs'],
+)
+CARDS = (InstalledGpu('Card', (8, 7), 0), InstalledGpu('Sister', (8, 9), 2))
+#: Name of a scene: what writes the model, and arguments of `model`.
+MODELS = {
+    'engine': (engine, {}),
+    'ONNX without a GPU': (write_model, {'modules': ALL, 'cards': ()}),
+    'no file': (lambda folder: folder / 'missing.engine', {}),
+    'changed file': (changed, {}),
+    'no manifest': (without_manifest, {}),
+    'parameters missing': (without_manifest, {'trial': raising(UNSAID)}),
+    'other release': (engine, {'modules': {**RTX, 'tensorrt_rtx': Module('1.6.0.1')}}),
+    'no TensorRT-RTX': (engine, {'modules': {**RTX, 'tensorrt_rtx': ABSENT}}),
+    'no plan': (lambda folder: engine(folder, content=b'no plan' * 20), {}),
+    'several GPUs': (engine, {'cards': CARDS, 'trial': None}),
+    'no GPU': (engine, {'cards': (), 'trial': None}),
+    'other compute capability': (lambda folder: engine(folder, capability='8.6'), {'trial': None}),
+    'other GPU': (lambda folder: engine(folder, card='Sister'), {}),
+    'unknown GPU': (
+        lambda folder: write_model(folder, 'tiny.engine', PLAN, build={**BUILD, 'gpu': None}),
+        {},
+    ),
+    'trial fails with a fix': (
+        engine,
+        {'trial': raising(EngineError('it', 'has two inputs; one is read', fix='give it one'))},
+    ),
+    **{
+        f'trial fails with {kind.__name__}': (
+            engine,
+            {'trial': raising(kind("parameter 'class_filter'", "'cow' is no class"))},
         )
-
-    finding = model(path, trial=unsaid)['trial run']
-    assert finding.level == 'red'
-    assert finding.found == 'x: say model.scale; seen'
-    assert '--params-file, --param' in finding.fix
+        for kind in (ConfigError, EngineError)
+    },
+}
 
 
-def test_plans_of_elsewhere(tmp_path):
+def test_findings_of_models(tmp_path):
+    scenes = {}
+    for number, (name, (write, arguments)) in enumerate(MODELS.items()):
+        folder = tmp_path / f'{number:02}'
+        folder.mkdir()
+        scenes[name] = model(write(folder), **arguments)
+        if name in ('engine', 'ONNX without a GPU', 'no manifest', 'unknown GPU'):
+            assert {finding.level for finding in scenes[name]} == {'green'}
+    text = text_of(scenes)
+    for number in range(len(MODELS)):
+        text = golden.without_folder(text, tmp_path / f'{number:02}')
+    golden.check('checks/model.txt', text)
+
+
+def test_file_that_others_can_write_is_refused(tmp_path):
     path = engine(tmp_path)
-    for modules, words in (
-        ({**RTX, 'tensorrt_rtx': Module('1.6.0.1')}, ['1.7.1.116', '1.6.0.1']),
-        ({**RTX, 'tensorrt_rtx': ABSENT}, ['tensorrt_rtx 1.7.1.116', 'No module']),
-    ):
-        findings = model(path, modules, trial=None)
-        assert findings['plan'].level == 'red'
-        assert 'build_engine' in findings['plan'].fix
-        for word in words:
-            assert word in findings['plan'].found
-    assert model(engine(tmp_path, content=b'no plan' * 20))['plan'].level == 'red'
-
-
-def test_an_engine_on_several_gpus(tmp_path):
-    cards = (InstalledGpu('Card', (8, 7), 0), InstalledGpu('Sister', (8, 9), 2))
-    findings = model(engine(tmp_path), cards=cards, trial=None)
-    assert findings['GPU of the engine on device 0'].level == 'green'
-    other = findings['GPU of the engine on device 2']
-    assert other.level == 'red'
-    assert 'here is Sister (8.9)' in other.found
-    assert 'trial run' not in findings
-
-
-def test_gpus_of_elsewhere(tmp_path):
-    name = 'GPU of the engine'
-    assert model(engine(tmp_path), cards=(), trial=None)[name].level == 'red'
-    other = model(engine(tmp_path, capability='8.6'), trial=None)[name]
-    assert other.level == 'red'
-    assert '8.6' in other.found
-    assert '8.7' in other.found
-    assert model(engine(tmp_path, card='Sister'))[name].level == 'yellow'
-    unknown = write_model(tmp_path, 'tiny.engine', PLAN, build={**BUILD, 'gpu': None})
-    assert name not in model(unknown)
-
-
-def test_a_trial_that_fails(tmp_path):
-    def fail():
-        raise EngineError('it', 'has two inputs; one is read', fix='give it one')
-
-    finding = model(engine(tmp_path), trial=fail)['trial run']
-    assert (finding.level, finding.found, finding.fix) == (
-        'red',
-        'it: has two inputs; one is read',
-        'give it one',
-    )
-
-
-def test_a_parameter_that_does_not_fit_the_model(tmp_path):
-    for kind, fix in ((ConfigError, 'set the parameter'), (EngineError, 'export the model again')):
-
-        def fail(kind=kind):
-            raise kind("parameter 'class_filter'", "'cow' is no class of the model")
-
-        assert model(engine(tmp_path), trial=fail)['trial run'].fix.startswith(fix)
+    path.chmod(0o666)
+    assert 'chmod o-w' in by_name(model(path))['file'].fix
