@@ -32,7 +32,7 @@ from sensor_msgs.msg import Image
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
@@ -140,7 +140,7 @@ class EmptyPipeline:
         )
         names = tuple(f'class {index}' for index in range(80))
         self.spec = ModelSpec(
-            tensors[0], tensors[1:], Preprocessing((640, 640)), DecoderSpec('dense'), names, True
+            tensors[0], tensors[1:], Preprocessing((640, 640)), Dense(), names, True
         )
         left_top = np.linspace(0, 900, 10, dtype=np.float32)[:, None] + np.zeros(2, np.float32)
         boxes = np.hstack([left_top, left_top + 100])

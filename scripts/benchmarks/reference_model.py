@@ -26,17 +26,19 @@ from reference_network import CLASSES, GAIN, build_network
 
 from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.images.frame import frame_of
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, manifest_text
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.stages.decoders.dense import dense_candidates
+from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.stages.selection import Limits, select
 
 MAX_DETECTIONS = 300
+CLASS_NAMES = tuple(f'class {index}' for index in range(CLASSES))
 
 
 def size_wh(text):
@@ -85,8 +87,8 @@ def write_manifest(path, model, content, preprocessing):
         inputs=(image,),
         outputs=(output,),
         preprocessing=preprocessing,
-        decoder=DecoderSpec('dense'),
-        class_names=tuple(f'class {index}' for index in range(CLASSES)),
+        decoder=Dense(),
+        class_names=CLASS_NAMES,
         notes={'description': 'random weights of the size of YOLO11n, for benchmarks'},
     )
     manifest_path(path).write_bytes(manifest_text(manifest))
@@ -120,10 +122,13 @@ def check(model, stages, preprocessing, batch):
         tensor, letterbox = preprocess(frame_of(bgr))
         output, *inner = session.run(None, {'images': np.repeat(tensor, max(1, batch), axis=0)})
         spreads[name] = [float(values.astype(np.float32).std()) for values in inner]
-        candidates = dense_candidates(output[0], DecoderSpec('dense'), Thresholds())
-        limits = Limits(MAX_DETECTIONS)
-        classes = output.shape[1] - 4
-        found = select(candidates, letterbox, Thresholds(), limits, classes=classes, suppress=True)
+        output = output[:1]
+        image, first = (
+            TensorSpec(name, values.shape, str(values.dtype))
+            for name, values in (('images', tensor), ('output0', output))
+        )
+        spec = ModelSpec(image, (first,), preprocessing, Dense(), CLASS_NAMES, has_manifest=True)
+        (found,) = decode([output], spec, [letterbox], [Thresholds()], Limits(MAX_DETECTIONS))
         passed = int((output[0, 4:].max(axis=0) > Thresholds().confidence_threshold).sum())
         counts[name] = passed, len(found), output.shape[2]
     print('standard deviation of activations')

@@ -11,7 +11,7 @@ from test_gpu_kernels import frame_of, picture, random_output, run_decode, run_l
 from support.gpu.gpu_support import from_device, needs_gpu, to_device
 from trt_perception import gpu
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
@@ -85,9 +85,9 @@ def test_letterbox_of_a_batch(device, count, antialias, dtype):
 @pytest.mark.parametrize(
     'decoder',
     [
-        DecoderSpec('dense'),
-        DecoderSpec('dense', objectness=True, transposed=True),
-        DecoderSpec('dense', transposed=True),
+        Dense(),
+        Dense(objectness=True, transposed=True),
+        Dense(transposed=True),
     ],
 )
 @pytest.mark.parametrize('count', [1, 2, 3, 8])

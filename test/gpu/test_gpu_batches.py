@@ -30,7 +30,7 @@ from trt_perception.evaluation.metrics.overlap import box_iou
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame, frame_of
 from trt_perception.images.jpeg import JpegFrame, plain_jpeg
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
@@ -41,7 +41,7 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 pytestmark = needs_tensorrt
 
-DENSE = DecoderSpec('dense')
+DENSE = Dense()
 SIZE = 128, 96
 ENCODINGS = ['bgr8', 'rgba8', 'nv12', 'mono8', 'uyvy', 'bayer_grbg8']
 

@@ -12,17 +12,17 @@ from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.parameters.config import DetectorConfig
 
 pytestmark = needs_tensorrt
 
 SIZE = (64, 48)
 LAYOUTS = [
-    DecoderSpec('dense'),
-    DecoderSpec('dense', objectness=True),
-    DecoderSpec('dense', transposed=True),
-    DecoderSpec('dense', objectness=True, transposed=True),
+    Dense(),
+    Dense(objectness=True),
+    Dense(transposed=True),
+    Dense(objectness=True, transposed=True),
 ]
 
 

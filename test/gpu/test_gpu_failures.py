@@ -24,7 +24,7 @@ from trt_perception import gpu
 from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot
@@ -34,7 +34,7 @@ from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
 MIB = 2**20
 SIZE = (64, 48)
-DECODER = DecoderSpec('dense')
+DECODER = Dense()
 # TensorRT-RTX 1.4 keeps about 0.05 MiB for each execution context that there was, whoever made
 # it; the driver hands memory out in steps of 2 MiB.
 CONTEXT_KEEPS = 64 * 1024

@@ -13,7 +13,8 @@ from trt_perception import gpu
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.yolox_raw import YoloxRaw
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
@@ -31,7 +32,7 @@ SIZES = [(1280, 720), (1920, 1080), (3840, 2160), (1919, 1079), (64, 48), (7, 5)
 
 
 def spec_for(preprocessing, classes=80, anchors=8400, decoder=None, dtype='float32'):
-    decoder = decoder or DecoderSpec('dense')
+    decoder = decoder or Dense()
     rows = classes + (5 if decoder.objectness else 4)
     shape = (1, anchors, rows) if decoder.transposed else (1, rows, anchors)
     width, height = preprocessing.input_size
@@ -251,17 +252,17 @@ def random_output(rng, classes, anchors, passing, decoder, special=True):
 
 
 CASES = [
-    (80, 8400, 0, DecoderSpec('dense')),
-    (80, 8400, 1, DecoderSpec('dense')),
-    (80, 8400, 300, DecoderSpec('dense')),
-    (80, 8400, 1024, DecoderSpec('dense')),
-    (80, 8400, 1500, DecoderSpec('dense')),
-    (80, 8400, 8400, DecoderSpec('dense')),
-    (10, 6300, 900, DecoderSpec('dense')),
-    (1, 33, 33, DecoderSpec('dense')),
-    (365, 2100, 700, DecoderSpec('dense', transposed=True)),
-    (80, 25200, 2000, DecoderSpec('dense', objectness=True, transposed=True)),
-    (3, 1000, 500, DecoderSpec('dense', objectness=True)),
+    (80, 8400, 0, Dense()),
+    (80, 8400, 1, Dense()),
+    (80, 8400, 300, Dense()),
+    (80, 8400, 1024, Dense()),
+    (80, 8400, 1500, Dense()),
+    (80, 8400, 8400, Dense()),
+    (10, 6300, 900, Dense()),
+    (1, 33, 33, Dense()),
+    (365, 2100, 700, Dense(transposed=True)),
+    (80, 25200, 2000, Dense(objectness=True, transposed=True)),
+    (3, 1000, 500, Dense(objectness=True)),
 ]
 
 
@@ -296,9 +297,9 @@ def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, c
 @pytest.mark.parametrize('network_wh', [(640, 640), (200, 120)])  # whole cells and cut ones
 @pytest.mark.parametrize('strides', [(8, 16, 32), (32, 8)])
 def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
-    decoder = DecoderSpec('yolox_raw', strides=strides)
+    decoder = YoloxRaw(strides=strides)
     anchors = sum(-(-network_wh[0] // s) * -(-network_wh[1] // s) for s in strides)
-    form = DecoderSpec('dense', objectness=True, transposed=True)
+    form = Dense(objectness=True, transposed=True)
     spec = replace(spec_for(Preprocessing(network_wh), 20, anchors, form), decoder=decoder)
     kernels = FrameKernels(device, spec, Limits())
     geometry = Letterbox.fit((1280, 720), network_wh, 'letterbox_top_left')

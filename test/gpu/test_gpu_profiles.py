@@ -17,12 +17,12 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt, why_no_open_shap
 from support.models.open_model import open_by_parameters
 from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
 from trt_perception.errors import EngineError, TrtPerceptionError
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.parameters.config import DetectorConfig
 
 pytestmark = needs_tensorrt
 
-DENSE = DecoderSpec('dense')
+DENSE = Dense()
 OPEN = (-1, -1)
 needs_open_shapes = pytest.mark.skipif(bool(why_no_open_shapes()), reason=why_no_open_shapes())
 

@@ -7,7 +7,17 @@ import pytest
 from support.models.support_models import DIGEST, MANIFEST, changed, manifest
 from support.models.written_manifest import parse, refusal
 from trt_perception.errors import EngineError, ManifestError
-from trt_perception.model.decoder_spec import DECODERS, FAMILIES, DecoderSpec
+from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.detr import Detr
+from trt_perception.model.decoders.efficient_nms import EfficientNms
+from trt_perception.model.decoders.end_to_end import EndToEnd
+from trt_perception.model.decoders.labels_boxes_scores import LabelsBoxesScores
+from trt_perception.model.decoders.onnx_nms import OnnxNms
+from trt_perception.model.decoders.rtdetr import RtdetrEndToEnd, RtdetrUltralytics
+from trt_perception.model.decoders.table import FAMILIES, PRESETS
+from trt_perception.model.decoders.tensorflow import Tensorflow
+from trt_perception.model.decoders.torchvision import Torchvision
+from trt_perception.model.decoders.yolox_raw import YoloxRaw
 from trt_perception.model.manifest import (
     FileIdentity,
     Manifest,
@@ -45,7 +55,7 @@ def test_a_whole_manifest_is_read_as_written():
             layout='nchw',
             dtype='float32',
         ),
-        decoder=DecoderSpec('dense', objectness=False, transposed=False),
+        decoder=Dense(objectness=False, transposed=False),
         class_names=('cat', 'dog'),
         notes={'trained_on': 'nothing'},
     )
@@ -63,26 +73,27 @@ def test_what_may_be_left_out(key, how):
     assert not getattr(read, key)
 
 
-@pytest.mark.parametrize('decoder', DECODERS.values(), ids=DECODERS.keys())
-def test_every_decoder(decoder):
+@pytest.mark.parametrize('name', PRESETS)
+def test_every_decoder(name):
+    decoder = PRESETS[name].decoder
     content = manifest(decoder=decoder.as_dict())
     assert parse(content).decoder == decoder
 
 
 EVERY_FAMILY = [
-    DecoderSpec('dense', objectness=True),
-    DecoderSpec('yolox_raw', strides=(8, 16, 32)),
-    DecoderSpec('yolox_raw', strides=(1,)),
-    DecoderSpec('yolox_raw', strides=(2, 3, 4, 5, 6, 7, 8, 1024)),
-    DecoderSpec('end_to_end'),
-    DecoderSpec('efficient_nms'),
-    DecoderSpec('onnx_nms', box_format='yxyx'),
-    DecoderSpec('rtdetr_ultralytics'),
-    DecoderSpec('rtdetr_end_to_end'),
-    DecoderSpec('detr', activation='softmax'),
-    DecoderSpec('labels_boxes_scores'),
-    DecoderSpec('torchvision'),
-    DecoderSpec('tensorflow'),
+    Dense(objectness=True),
+    YoloxRaw(strides=(8, 16, 32)),
+    YoloxRaw(strides=(1,)),
+    YoloxRaw(strides=(2, 3, 4, 5, 6, 7, 8, 1024)),
+    EndToEnd(),
+    EfficientNms(),
+    OnnxNms(box_format='yxyx'),
+    RtdetrUltralytics(),
+    RtdetrEndToEnd(),
+    Detr(activation='softmax'),
+    LabelsBoxesScores(),
+    Torchvision(),
+    Tensorflow(),
 ]
 
 
@@ -101,7 +112,6 @@ def test_a_family_has_its_own_constants_and_no_others(decoder):
 
 def test_the_families_above_are_all():
     assert {decoder.family for decoder in EVERY_FAMILY} == set(FAMILIES)
-    assert {decoder.family for decoder in DECODERS.values()} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from test_manifest_text import BUILD
 
 from support.models.support_models import changed, manifest
 from trt_perception.errors import EngineError, ManifestError, MissingModelInfoError
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
@@ -53,7 +53,7 @@ def test_a_manifest_says_everything():
         mean=(0.0, 0.5, 0.0),
         std=(1.0, 1.0, 0.25),
     )
-    assert spec.decoder == DECODERS['dense']
+    assert spec.decoder == PRESETS['dense'].decoder
     assert spec.class_names == ('cat', 'dog')
     assert spec.has_manifest
 
@@ -65,7 +65,7 @@ def test_parameters_say_everything():
     assert spec.preprocessing.pad_value == 114
     assert spec.preprocessing.mean == (0.0, 0.0, 0.0)
     assert spec.preprocessing.std == (1.0, 1.0, 1.0)
-    assert spec.decoder == DECODERS['dense']
+    assert spec.decoder == PRESETS['dense'].decoder
     assert spec.class_names == ('cat', 'dog')
     assert not spec.has_manifest
 
@@ -109,7 +109,7 @@ def test_input_size_wins_over_the_manifest_where_the_tensor_is_open():
 def test_decoder_and_class_names_win_over_the_manifest():
     values = {'model.decoder': 'dense_objectness', 'model.class_names': ['fox']}
     spec = resolve(values, manifest())
-    assert spec.decoder == DECODERS['dense_objectness']
+    assert spec.decoder == PRESETS['dense_objectness'].decoder
     assert spec.class_names == ('fox',)
     assert resolve({'model.class_names': ['a', 'b']}, manifest()).class_names == ('a', 'b')
 

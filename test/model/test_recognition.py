@@ -11,7 +11,7 @@ from support.oracles.recognition_support import (
     tensors,
 )
 from trt_perception.files.literals import parse_literal
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.outputs import anchors_per_cell
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS
@@ -24,7 +24,7 @@ RAW = {'do_rescale': False}
 
 def test_an_ultralytics_export_needs_nothing():
     found = recognised(tensors(output0=(1, 84, 8400)), ULTRALYTICS)
-    assert found.decoder == DECODERS['dense']
+    assert found.decoder == PRESETS['dense'].decoder
     assert found.class_names == COCO
     assert found.preprocessing == PLAIN
     assert any('80 classes' in sentence for sentence in found.evidence)
@@ -39,23 +39,23 @@ def test_open_dimensions_are_closed_by_the_metadata():
     found = recognised(
         tensors(output0=(-1, 84, -1)), {**ULTRALYTICS, 'imgsz': '[480, 640]'}, inputs=(opened,)
     )
-    assert found.decoder == DECODERS['dense']
+    assert found.decoder == PRESETS['dense'].decoder
     assert found.preprocessing.input_size == (640, 480)
     assert 'model.input_size' in refusal(tensors(output0=(-1, 84, -1)), YOLOV5, inputs=(opened,))
 
 
 def test_a_yolov5_export_needs_nothing():
     found = recognised(tensors(output0=(1, 25200, 85)), YOLOV5)
-    assert found.decoder == DECODERS['dense_objectness_transposed']
+    assert found.decoder == PRESETS['dense_objectness_transposed'].decoder
     assert found.preprocessing == PLAIN
 
 
 def test_shapes_alone_with_class_names():
     found = recognised(tensors(output0=(1, 84, 8400)), class_names=COCO)
-    assert found.decoder == DECODERS['dense']
+    assert found.decoder == PRESETS['dense'].decoder
     assert found.preprocessing == PLAIN
     found = recognised(tensors(output=(1, 25200, 85)), class_names=COCO)
-    assert found.decoder == DECODERS['dense_objectness_transposed']
+    assert found.decoder == PRESETS['dense_objectness_transposed'].decoder
 
 
 def test_one_anchor_a_cell_with_objectness_could_be_yolox():
@@ -97,7 +97,7 @@ def test_parameters_win():
         std=[4, 5, 6],
         pad_value=0,
     )
-    assert found.decoder == DECODERS['dense_objectness']
+    assert found.decoder == PRESETS['dense_objectness'].decoder
     assert found.class_names == tuple(names)
     assert found.preprocessing == Preprocessing(
         (640, 640), 'stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)
@@ -195,7 +195,7 @@ def test_as_many_queries_as_a_coarse_grid_has_cells(size):
     inputs = (TensorSpec('images', (1, 3, *size[::-1]), 'float32'),)
     known = {**ULTRALYTICS, 'imgsz': str([*size[::-1]])}
     found = recognised(tensors(output0=(1, 300, 6)), known, inputs=inputs)
-    assert found.decoder == DECODERS['end_to_end']
+    assert found.decoder == PRESETS['end_to_end'].decoder
     message = refusal(tensors(output0=(1, 300, 6)), inputs=inputs, class_names=list(COCO))
     assert 'model.decoder: the outputs fit end_to_end and rtdetr_end_to_end' in message
 
@@ -217,7 +217,7 @@ def test_open_dimensions_fit_what_the_exporter_writes():
     # As Hugging Face's exporter leaves them when all axes are dynamic.
     outputs = tensors(logits=(-1, -1, -1), pred_boxes=(-1, -1, -1))
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'a', '1': 'b'}}
-    assert recognised(outputs, config=config).decoder == DECODERS['rtdetr']
+    assert recognised(outputs, config=config).decoder == PRESETS['rtdetr'].decoder
 
 
 def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes():
@@ -301,23 +301,25 @@ def test_a_config_of_another_network_decides_nothing():
     message = refusal(tensors(output0=(1, 84, 8400)), config=config)
     assert "'vit' is unsupported -> file ignored" in message
     found = recognised(tensors(output0=(1, 84, 8400)), config=config, class_names=COCO)
-    assert (found.decoder, found.class_names) == (DECODERS['dense'], COCO)
+    assert (found.decoder, found.class_names) == (PRESETS['dense'].decoder, COCO)
     assert (found.preprocessing.resize, found.preprocessing.mean) == ('letterbox', (0.0,) * 3)
 
 
 def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
     masked = recognised(tensors(masked_scores=(1, 84, 8400)), class_names=COCO)
-    assert masked.decoder == DECODERS['dense']
+    assert masked.decoder == PRESETS['dense'].decoder
     config = {'model_type': 'rt_detr', 'id2label': dict(enumerate(COCO))}
     swapped = tensors(pred_boxes=(1, 300, 80), logits=(1, 300, 4))
-    assert recognised(swapped, config=config).decoder == DECODERS['rtdetr']
+    assert recognised(swapped, config=config).decoder == PRESETS['rtdetr'].decoder
     # RF-DETR trained with own classes: its exporter says one more, which is no "no object" of a
     # softmax.
     labels = tensors(dets=(1, 300, 4), labels=(1, 300, 81))
     message = refusal(labels, class_names=COCO)
     assert '81 classes as rfdetr, not 80' in message
     assert 'the background: name it last' in message
-    assert recognised(labels, class_names=[*COCO, 'background']).decoder == DECODERS['rfdetr']
+    assert (
+        recognised(labels, class_names=[*COCO, 'background']).decoder == PRESETS['rfdetr'].decoder
+    )
     message = refusal(tensors(boxes=(-1, 4), masks=(-1, 1, 480, 640)), class_names=COCO)
     assert 'instance segmentation' in message
 
@@ -327,7 +329,7 @@ def test_seventeen_keypoints_are_cocos_of_a_person(names):
     outputs = tensors(a=(-1, 4), b=(-1,), c=(-1, 17, 3), d=(-1, 17))
     labels = TensorSpec('e', (-1,), 'int64')
     found = recognised((*outputs, labels), class_names=names)
-    assert (found.decoder, found.task.name) == (DECODERS['torchvision'], 'pose')
+    assert (found.decoder, found.task.name) == (PRESETS['torchvision'].decoder, 'pose')
     is_person = found.task.keypoints == COCO_KEYPOINTS
     assert is_person == ('person' in names)
     assert len(found.task.keypoints.names) == 17
@@ -344,7 +346,7 @@ def test_boxes_and_scores_of_anchors_are_no_queries():
     outputs = tensors(boxes=(1, 8400, 4), scores=(1, 8400, 80))  # as YOLO-NAS without its NMS
     assert 'YOLO-NAS' in refusal(outputs, class_names=COCO)
     given = recognised(outputs, class_names=COCO, decoder='detr_sigmoid', resize='stretch')
-    assert given.decoder == DECODERS['detr_sigmoid']
+    assert given.decoder == PRESETS['detr_sigmoid'].decoder
     assert 'detr' in refusal(tensors(boxes=(1, 900, 4), scores=(1, 900, 80)), class_names=COCO)
 
 

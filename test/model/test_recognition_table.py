@@ -8,9 +8,8 @@ import pytest
 
 from support.docs_pages import DECODERS_PAGE, rows, section
 from trt_perception.errors import EngineError
-from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.recognise import PREPROCESSING, ModelOverrides, recognise
+from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 NAMES = tuple(f'class {number}' for number in range(80))
@@ -230,7 +229,7 @@ def test_row(row, case):
     if chosen.startswith('`'):
         (name,) = names
         found = answer(case, {} if 'must be said' not in chosen else SAID)
-        assert found.decoder == DECODERS[name]
+        assert found.decoder == PRESETS[name].decoder
         assert any(sentence.endswith(f'-> {name}') for sentence in found.evidence)
         if 'must be said' in chosen:
             with pytest.raises(EngineError, match=r'model\.resize'):
@@ -241,22 +240,3 @@ def test_row(row, case):
         message = str(caught.value)
         for word in names or [chosen.split(': ')[1]]:
             assert word in message, message
-
-
-def test_the_preprocessing_of_the_page_is_the_one_in_the_code():
-    told = {
-        name.strip('`'): cells for name, *cells in rows(section(DECODERS_PAGE, 'Preprocessing'))
-    }
-    assert set(told) == set(PREPROCESSING)
-    for name, values in PREPROCESSING.items():
-        whole_values = Preprocessing((1, 1), **values)
-        resize, antialias, padding, colours, scale, mean_std = told[name]
-        assert antialias == ('yes' if whole_values.antialias else 'no')
-        assert (resize, colours) == (whole_values.resize, whole_values.color_order)
-        assert padding == ('' if resize == 'stretch' else str(whole_values.pad_value))
-        assert scale == {1 / 255: '1/255', 1.0: '1'}[whole_values.scale]
-        mean, std = (
-            tuple(float(number) for number in part.split(', '))
-            for part in ('0, 0, 0; 1, 1, 1' if mean_std == '0, 1' else mean_std).split('; ')
-        )
-        assert (mean, std) == (whole_values.mean, whole_values.std)

@@ -3,7 +3,7 @@
 import pytest
 
 from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised, refusal, tensors
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
@@ -54,7 +54,7 @@ def written(description=NO_NAME, **values):
 )
 def test_six_columns_of_two_classes_are_read_by_the_metadata(metadata, decoder):
     found = recognised(tensors(**SIX), {**metadata, **PAIR})
-    assert found.decoder == DECODERS[decoder]
+    assert found.decoder == PRESETS[decoder].decoder
     assert found.preprocessing.resize == ('letterbox' if decoder == 'end_to_end' else 'stretch')
 
 
@@ -79,7 +79,7 @@ def test_a_name_decides_nothing_that_shapes_or_metadata_contradict(
     shape = {None: (1, 300, 6), 'dense': (1, 4 + classes, 8400), 4: (1, 300, 4 + classes)}[columns]
     names = {'names': str([f'class {number}' for number in range(classes)])}
     found = recognised(tensors(output0=shape), {**written(name, **more), **names})
-    assert found.decoder == DECODERS[decoder]
+    assert found.decoder == PRESETS[decoder].decoder
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_six_columns_of_a_model_without_a_name_are_not_guessed():
     assert 'end_to_end and rtdetr_ultralytics and rtdetr_end_to_end' in message
     assert 'model.decoder' in message
     found = recognised(tensors(output0=(1, 300, 84)), written())
-    assert found.decoder == DECODERS['rtdetr_ultralytics']
+    assert found.decoder == PRESETS['rtdetr_ultralytics'].decoder
 
 
 OPEN_IMAGE = TensorSpec('images', (-1, 3, -1, -1), 'float32')
@@ -143,7 +143,7 @@ def run_once(outputs, metadata, shapes, inputs=(OPEN_IMAGE,), **given):
 def test_open_shapes_are_run_once_before_they_decide(shape, decoder):
     metadata = written(YOLO_NAME)
     found, fed = run_once(tensors(**OPEN), metadata, [shape])
-    assert found.decoder == DECODERS[decoder]
+    assert found.decoder == PRESETS[decoder].decoder
     assert fed == [{'images': ((1, 3, 640, 640), 'float32')}]
     message = refusal(tensors(**OPEN), metadata, inputs=(OPEN_IMAGE,))
     assert 'fit dense and end_to_end' in message
@@ -158,7 +158,7 @@ def test_inputs_beside_the_image_are_filled_for_that_run():
     said = {'input_size': [320, 192], 'class_names': list(COCO)}
     shapes = [(1, 300), (1, 300, 4), (1, 300)]
     found, fed = run_once(outputs, {}, shapes, inputs, **said)
-    assert found.decoder == DECODERS['labels_boxes_scores']
+    assert found.decoder == PRESETS['labels_boxes_scores'].decoder
     sizes = ((1, 2), 'int64')
     assert fed == [{'images': ((1, 3, 192, 320), 'float32'), 'orig_target_sizes': sizes}]
 
@@ -167,7 +167,7 @@ def test_no_rows_for_a_black_image_leave_their_number_open():
     outputs = (*tensors(a=(-1, 4), b=(-1,)), TensorSpec('c', (-1,), 'int64'))
     said = {'input_size': [320, 192], 'class_names': list(COCO)}
     found, _ = run_once(outputs, {}, [(0, 4), (0,), (0,)], **said)
-    assert found.decoder == DECODERS['torchvision']
+    assert found.decoder == PRESETS['torchvision'].decoder
 
 
 def test_closed_shapes_and_a_decoder_that_was_said_need_no_run():

@@ -8,10 +8,13 @@ import pytest
 from support.models.support_models import MANIFEST, manifest
 from support.oracles.recognition_support import ULTRALYTICS, recognised, refusal, tensors
 from trt_perception.errors import EngineError, ManifestError
-from trt_perception.model.decoder_spec import DECODERS, DecoderSpec
+from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.detr import Detr
+from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.torchvision import Torchvision
 from trt_perception.model.manifest import manifest_text, parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
-from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
@@ -120,7 +123,7 @@ def output(*shape):
 )
 def test_rows_hold_the_keypoints_too(decoder, shape, fits):
     """Two classes and nine values."""
-    assigned = assign_outputs(DECODERS[decoder], output(*shape), 2, task=Pose(SPEC))
+    assigned = assign_outputs(PRESETS[decoder].decoder.outputs(2, Pose(SPEC)), output(*shape))
     assert assigned == ((0,) if fits else None)
 
 
@@ -154,7 +157,7 @@ def test_masks_have_coefficients():
     assert (read.task.row_values, str(read.task)) == (32, 'segment')
     assert parse_manifest(manifest_text(read), 'x.json') == read
     assert 'without "mask_coefficients"' in refused(manifest(schema=2, task='segment'))
-    for own in (DecoderSpec('detr', activation='sigmoid'), DecoderSpec('torchvision')):
+    for own in (Detr(activation='sigmoid'), Torchvision()):
         content = {'schema': 2, 'task': 'segment', 'decoder': own.as_dict()}
         assert parse(manifest(**content)).task == Segment()
         assert f'and only there (not with {own.family})' in refused(
@@ -177,7 +180,7 @@ def masked(prototypes, rows=38, metadata=()):
 
 def test_prototypes_say_how_many_coefficients_there_are():
     found = recognised(*masked((1, 32, 160, 160)))
-    assert (found.decoder, found.task) == (DECODERS['dense'], Segment(32))
+    assert (found.decoder, found.task) == (PRESETS['dense'].decoder, Segment(32))
     assert recognised(*masked((1, 8, 160, 160), rows=14)).task.mask_coefficients == 8
 
 
@@ -261,4 +264,4 @@ def test_other_outputs_than_keypoints_make_are_refused(rows):
 def test_a_decoder_that_the_user_names_reads_keypoints():
     shape = tensors(output0=(1, 100, 15))
     found = recognised(shape, OF_POSE, decoder='dense_transposed')
-    assert (found.decoder, found.task.row_values) == (DecoderSpec('dense', transposed=True), 9)
+    assert (found.decoder, found.task.row_values) == (Dense(transposed=True), 9)

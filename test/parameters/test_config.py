@@ -8,7 +8,7 @@ import pytest
 
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import Limits, PipelineOptions
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
@@ -237,7 +237,7 @@ def test_choices(row):
 
 
 def test_the_decoders_on_offer_are_those_there_are():
-    assert ROWS['model.decoder'].choices == ('', *DECODERS)
+    assert ROWS['model.decoder'].choices == ('', *PRESETS)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, OUTPUTS, batc
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
@@ -31,7 +31,7 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
 IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
 HOST_DECODED = [
-    name for name, spec in DECODERS.items() if spec.family not in ('dense', 'yolox_raw')
+    name for name, preset in PRESETS.items() if preset.decoder.family not in ('dense', 'yolox_raw')
 ]
 
 
@@ -151,7 +151,7 @@ def test_an_engine_by_ultralytics_needs_no_parameter(machine):
     path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.class_names == NAMES
-    assert pipeline.spec.decoder == DECODERS['dense']
+    assert pipeline.spec.decoder == PRESETS['dense'].decoder
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
     pipeline.close()
 
@@ -164,7 +164,7 @@ def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
     front = json.dumps(told).encode()
     path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
-    assert pipeline.spec.decoder == DECODERS['dense']  # for (1, 7, 4), as the stand-in says
+    assert pipeline.spec.decoder == PRESETS['dense'].decoder  # for (1, 7, 4), as the stand-in says
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
     pipeline.close()
 
@@ -255,7 +255,7 @@ def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
 
 @needs_tensorrt
 @pytest.mark.parametrize('use_cuda_graph', [True, False])
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path):
     rng = np.random.default_rng(35)
     xyxy, scores, labels = known(rng)

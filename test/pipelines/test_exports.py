@@ -19,7 +19,7 @@ from support.oracles.family_outputs import network
 from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -75,7 +75,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
     told = expected(family)
     spec = opened(family, tmp_path).spec
     size = tuple(int(side) for side in told['target_wh'])
-    assert spec.decoder == DECODERS[DECODER[family]]
+    assert spec.decoder == PRESETS[DECODER[family]].decoder
     (found,) = decode(
         [told['logits'], told['pred_boxes']],
         spec,
@@ -154,7 +154,7 @@ def test_the_pictures_pixels_matter(family, tmp_path):
 def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
     told = expected(family)
     pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
-    assert pipeline.spec.decoder == DECODERS['torchvision']
+    assert pipeline.spec.decoder == PRESETS['torchvision'].decoder
     height, width = told['image'].shape[:2]
     thresholds = Thresholds(confidence_threshold=float(told['threshold']))
     seen = []
@@ -228,7 +228,7 @@ def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
     path = tmp_path / 'model.onnx'
     path.write_bytes(network(outputs, (1, 3, 64, 96)))
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=NAMES))
-    assert pipeline.spec.decoder == DECODERS['rfdetr']
+    assert pipeline.spec.decoder == PRESETS['rfdetr'].decoder
     assert pipeline.spec.task.name == 'segment'
     width, height = map(int, told['target_wh'])
     frame = Frame.view(
@@ -300,4 +300,4 @@ def test_the_folder_onnx_has_its_config_above_it(tmp_path):
         shutil.copy(EXPORTS / 'yolos' / name, folder.parent)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
     assert pipeline.spec.class_names == NAMES
-    assert pipeline.spec.decoder == DECODERS['detr']
+    assert pipeline.spec.decoder == PRESETS['detr'].decoder

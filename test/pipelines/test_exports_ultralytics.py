@@ -14,7 +14,7 @@ from support.models.recorded_exports import recorded, written
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -130,7 +130,7 @@ def assert_same(found, told):
 def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
     told = recorded(family)
     pipeline = open_by_parameters(DetectorConfig(**written(told, tmp_path / 'best.onnx')))
-    assert pipeline.spec.decoder == DECODERS[DECODER[family]]
+    assert pipeline.spec.decoder == PRESETS[DECODER[family]].decoder
     assert not pipeline.spec.has_manifest
     frame = frame_of(told['image'])
     tensor, _ = pipeline.preprocess([frame])

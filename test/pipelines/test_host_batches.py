@@ -19,7 +19,7 @@ from support.oracles.dense_decoding import decode_dense
 from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.evaluation.run import detect, detect_images
 from trt_perception.images.frame import Frame
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
@@ -93,7 +93,9 @@ def alone(content, pipeline, frame, thresholds):
     session = onnxruntime.InferenceSession(content, providers=['CPUExecutionProvider'])
     tensor, letterbox = HostPreprocessor(pipeline.spec.preprocessing)(frame)
     (output,) = session.run(None, {'images': tensor})
-    return decode_dense(output, DECODERS['dense'], letterbox, thresholds, max_detections=300)
+    return decode_dense(
+        output, PRESETS['dense'].decoder, letterbox, thresholds, max_detections=300
+    )
 
 
 def assert_same(found, expected):

@@ -28,6 +28,7 @@ from support.docs_pages import (
     codes,
     executables,
     launch_arguments,
+    load_script,
     page_id,
     prose,
     rows,
@@ -37,7 +38,7 @@ from support.docs_pages import (
 from trt_perception.files.json_records import json_content
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.build_record import BuildRecord, PrecisionRecord
-from trt_perception.model.decoder_spec import DECODERS, FAMILIES, DecoderSpec
+from trt_perception.model.decoders.table import FAMILIES
 from trt_perception.model.manifest import FileIdentity, Manifest, parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
@@ -212,11 +213,16 @@ def test_manifest_example_is_the_shipped_one():
     assert parse_manifest(example.encode(), 'docs/manifest.md').class_names == tuple('0123456789')
     assert {**told, 'notes': None} == {**shipped, 'notes': None}
     keys = {f'preprocessing.{key}' for key in told['preprocessing']}
-    keys |= {f'decoder.{key}' for constants in FAMILIES.values() for key in ('family', *constants)}
+    keys |= decoder_keys()
     keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
     keys |= {f'keypoints.{field.name}' for field in dataclasses.fields(KeypointSpec)}
     keys |= set(told) - {'preprocessing', 'decoder'} | {'build', *TASK_KEYS}
     assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))} == keys
+
+
+def decoder_keys():
+    constants = set().union(*map(keys_of, FAMILIES.values()))
+    return {f'decoder.{key}' for key in ('family', *constants)}
 
 
 def keys_of(record):
@@ -235,7 +241,7 @@ def test_every_key_that_a_manifest_may_have_is_described():
     keys = {'schema', *TASK_KEYS} | keys_of(Manifest) - {'preprocessing', 'decoder'}
     keys |= {f'preprocessing.{key}' for key in keys_of(Preprocessing)}
     keys |= {f'keypoints.{key}' for key in keys_of(KeypointSpec)}
-    keys |= {f'decoder.{key}' for key in keys_of(DecoderSpec)}
+    keys |= decoder_keys()
     keys |= {f'….{key}' for key in keys_of(FileIdentity) | keys_of(TensorSpec)}
     assert told == keys
     told = {cell.strip('`'): allowed for cell, _, allowed, _ in rows(section(MANIFEST, 'Build'))}
@@ -256,9 +262,14 @@ def test_manifest_build_section():
     assert told == {*build, *(f'precision.{key}' for key in build['precision'])} - {'precision'}
 
 
-def test_decoders_are_all_described():
-    told = [(name.strip('`'), constants) for name, constants, *_ in rows(DECODERS_PAGE)]
-    assert told[: len(DECODERS)] == [(name, str(spec)) for name, spec in DECODERS.items()]
+def test_decoder_tables_are_those_that_the_script_writes():
+    hint = 'run: PYTHONPATH=. python3 scripts/tables/decoder_tables.py'
+    tables = load_script('tables/decoder_tables.py')
+    assert tables.page_text(DECODERS_PAGE) == DECODERS_PAGE, hint
+    without = DECODERS_PAGE.replace('\n| `tensorflow` |', '\n| `removed` |')
+    assert tables.page_text(without) == DECODERS_PAGE
+    with pytest.raises(SystemExit, match='expected one table'):
+        tables.page_text(DECODERS_PAGE.replace('| family |', '| kind |'))
 
 
 def test_architecture_has_the_layers_that_are_enforced():

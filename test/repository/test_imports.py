@@ -116,7 +116,7 @@ def test_the_modules_are_found():
         '',
         'images.frame',
         'scheduling.detector',
-        'stages.decoders.dense',
+        'model.decoders.dense',
         'ros.detector_node',
     }
     assert some <= set(MODULES)

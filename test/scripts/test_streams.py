@@ -12,7 +12,7 @@ from support.models.detector_models import CLASSES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.models.written_manifest import write_manifest
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
@@ -65,7 +65,7 @@ def test_an_engine_for_several_batches_is_measured(tmp_path, capsys):
     engine = tmp_path / 'open.engine'
     engine.write_bytes(build_plan(content, profiles))
     tensors = ('images', (-1, 3, 64, 64), 'float32'), ('output', (-1, 6, 64), 'float32')
-    write_manifest(engine, (64, 64), *tensors, DecoderSpec('dense'), CLASSES)
+    write_manifest(engine, (64, 64), *tensors, Dense(), CLASSES)
     figures(tmp_path / 'r.json', engine, capsys, (1, 2))
 
 

@@ -17,7 +17,7 @@ from support.oracles.family_outputs import (
 )
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
@@ -42,7 +42,7 @@ def spec_for(name, outputs, names=NAMES):
         TensorSpec('image', (1, 3, NETWORK[1], NETWORK[0]), 'float32'),
         tensors,
         Preprocessing(NETWORK),
-        DECODERS[name],
+        PRESETS[name].decoder,
         names,
         has_manifest=True,
     )
@@ -55,11 +55,11 @@ def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
 
 
 def test_every_decoder_is_tested():
-    assert list(OUTPUTS) == list(DECODERS)
+    assert list(OUTPUTS) == list(PRESETS)
 
 
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_known_boxes_of_a_batch(name, mode):
     rng = np.random.default_rng(11)
     letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
@@ -73,7 +73,7 @@ def test_known_boxes_of_a_batch(name, mode):
         assert_found(detections, to_source(xyxy, letterbox), scores, labels)
 
 
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_nothing_above_the_threshold(name):
     rng = np.random.default_rng(12)
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
@@ -109,7 +109,7 @@ def test_no_rows_at_all(name):
     assert (found.xyxy.shape, found.class_ids.dtype) == ((0, 4), np.int32)
 
 
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_half_precision(name):
     rng = np.random.default_rng(13)
     xyxy, scores, labels = known(rng)
@@ -121,7 +121,7 @@ def test_half_precision(name):
     assert_found(found, xyxy, scores, labels, 0.5, 2e-3)
 
 
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_limits_and_filters_are_the_same_for_all(name):
     rng = np.random.default_rng(14)
     xyxy, scores, labels = known(rng)
@@ -138,7 +138,7 @@ def test_limits_and_filters_are_the_same_for_all(name):
     assert_found(found, xyxy[keep], scores[keep], labels[keep])
 
 
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_only_families_that_need_it_suppress(name):
     rng = np.random.default_rng(15)
     xyxy, scores, _ = known(rng, 3)
@@ -146,15 +146,15 @@ def test_only_families_that_need_it_suppress(name):
     labels = np.array([1, 1, 2])
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    kept = [0, 2] if DECODERS[name].family in NEEDS_NMS else [0, 1, 2]
+    kept = [0, 2] if PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
     (found,) = run(name, outputs, same)
     assert_found(found, xyxy[kept], scores[kept], labels[kept])
-    kept = [0] if DECODERS[name].family in NEEDS_NMS else [0, 1, 2]
+    kept = [0] if PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
     (found,) = run(name, outputs, same, class_agnostic=True)
     assert_found(found, xyxy[kept], scores[kept], labels[kept])
 
 
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_values_that_are_no_boxes_leave(name):
     rng = np.random.default_rng(16)
     good = known(rng)

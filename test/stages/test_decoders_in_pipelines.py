@@ -20,7 +20,7 @@ from support.oracles.family_outputs import (
 from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -60,7 +60,7 @@ def grey(size_wh):
     return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
 
 
-@pytest.mark.parametrize('name', DECODERS)
+@pytest.mark.parametrize('name', PRESETS)
 def test_a_generated_network_in_the_pipeline(name, tmp_path):
     rng = np.random.default_rng(20)
     xyxy, scores, labels = known(rng)
@@ -74,7 +74,7 @@ def test_a_generated_network_in_the_pipeline(name, tmp_path):
     pipeline.close()
 
 
-@pytest.mark.parametrize('name', [name for name in DECODERS if name != 'torchvision'])
+@pytest.mark.parametrize('name', [name for name in PRESETS if name != 'torchvision'])
 def test_a_network_of_a_batch_in_the_pipeline(name, tmp_path):
     """Two images at once and then one, of several sizes."""
     rng = np.random.default_rng(21)

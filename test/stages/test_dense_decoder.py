@@ -10,14 +10,15 @@ import pytest
 from support.oracles.dense_decoding import decode_dense
 from support.properties import given, settings, st
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.parameters.frame import Thresholds
 
 NETWORK = (640, 640)
 SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
 HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, 140 rows above
 NAN, INF = math.nan, math.inf
-DENSE = [name for name, decoder in DECODERS.items() if decoder.family == 'dense']
+DENSE = [name for name, preset in PRESETS.items() if isinstance(preset.decoder, Dense)]
 
 # Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 def output(anchors, decoder='dense', dtype=np.float32):
     """Return the output tensor for anchors of (cx, cy, w, h, [objectness,] class scores...)."""
-    columns = 5 + DECODERS[decoder].objectness
+    columns = 5 + PRESETS[decoder].decoder.objectness
     table = np.array(anchors, dtype).reshape(-1, len(anchors[0]) if anchors else columns)
-    return (table if DECODERS[decoder].transposed else table.T)[None]
+    return (table if PRESETS[decoder].decoder.transposed else table.T)[None]
 
 
 def decode(anchors, letterbox=SAME, decoder='dense', dtype=np.float32, **options):
@@ -36,7 +37,7 @@ def decode(anchors, letterbox=SAME, decoder='dense', dtype=np.float32, **options
     options.setdefault('max_detections', 300)
     return decode_dense(
         output(anchors, decoder, dtype),
-        DECODERS[decoder],
+        PRESETS[decoder].decoder,
         letterbox,
         Thresholds(**live),
         **options,
@@ -71,10 +72,10 @@ def test_nothing_above_the_threshold():
 def test_known_boxes(decoder):
     scores = [[0.9, 0.1, 0.0], [0.2, 0.3, 0.8]]
     boxes = [[320, 320, 100, 50], [60.5, 400.25, 33, 17.5]]
-    middle = [[0.5]] if DECODERS[decoder].objectness else [[]]
+    middle = [[0.5]] if PRESETS[decoder].decoder.objectness else [[]]
     anchors = [box + middle[0] + score for box, score in zip(boxes, scores, strict=True)]
     found = decode(anchors, HD, decoder)
-    factor = 0.5 if DECODERS[decoder].objectness else 1
+    factor = 0.5 if PRESETS[decoder].decoder.objectness else 1
     assert listed(found) == [
         ([810, 465, 1110, 615], 0.9 * factor, 0),
         ([132, 754.5, 231, 807], 0.8 * factor, 2),
@@ -243,7 +244,7 @@ def test_the_output_is_left_alone():
     tensor = output([[50, 50, 9, 9, 0.9], [NAN, 1, 1, 1, 0.8]])
     before = tensor.copy()
     tensor.flags.writeable = False
-    decode_dense(tensor, DECODERS['dense'], SAME, Thresholds(), max_detections=9)
+    decode_dense(tensor, PRESETS['dense'].decoder, SAME, Thresholds(), max_detections=9)
     assert np.array_equal(tensor, before, equal_nan=True)
 
 
@@ -298,11 +299,11 @@ def test_agrees_with_the_steps_of_the_design(
 ):
     anchors = [list(anchor) for anchor in anchors]
     tensor = output(anchors, decoder, dtype) if anchors else np.empty((1, 6, 0), dtype)
-    if not anchors and DECODERS[decoder].transposed:
+    if not anchors and PRESETS[decoder].decoder.transposed:
         tensor = tensor.transpose(0, 2, 1)
     found = decode_dense(
         tensor,
-        DECODERS[decoder],
+        PRESETS[decoder].decoder,
         Letterbox.fit((64, 64), (64, 64), 'letterbox'),
         Thresholds(confidence, iou, class_ids=class_ids),
         max_detections=detections,

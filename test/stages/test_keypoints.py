@@ -7,7 +7,7 @@ import pytest
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
@@ -52,7 +52,7 @@ def run(name, values, change=None, class_filter=()):
         TensorSpec('images', (1, 3, 48, 64), 'float32'),
         (TensorSpec('output0', (1, *output.shape), 'float32'),),
         Preprocessing(NETWORK),
-        DECODERS[name],
+        PRESETS[name].decoder,
         ('cat', 'dog'),
         has_manifest=True,
         task=Pose(KeypointSpec(('a', 'b'), values)),

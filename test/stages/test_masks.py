@@ -8,7 +8,7 @@ from trt_perception.errors import EngineError
 from trt_perception.evaluation.coco.run_lengths import run_lengths
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
@@ -34,7 +34,7 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
             TensorSpec('output0', output.shape, 'float32'),
         ),
         Preprocessing(NETWORK),
-        DECODERS['end_to_end'],
+        PRESETS['end_to_end'].decoder,
         ('ship',),
         has_manifest=True,
         task=Segment(mask_coefficients=len(prototypes)),

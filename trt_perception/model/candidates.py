@@ -7,14 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['Candidates', 'corners', 'places']
+__all__ = [
+    *('Candidates', 'Floats', 'best_class', 'corners', 'counted_boxes', 'final_boxes'),
+    *('network_pixels', 'places'),
+]
 
+#: Computation after the network is in float32.
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a family read off the outputs of one image; anything may still be no box.
+    """What a decoder read off the outputs of one image; anything may still be no box.
 
     Attributes:
         xyxy: float32 (n, 4), network pixels; of oriented boxes as they are before they turn.
@@ -42,3 +46,59 @@ def corners(cxcywh: Floats) -> Floats:
     """Return left, top, right, bottom from centre x, centre y, width, height: float32 (n, 4)."""
     half = cxcywh[:, 2:] * np.float32(0.5)
     return np.concatenate([cxcywh[:, :2] - half, cxcywh[:, :2] + half], axis=1)
+
+
+def network_pixels(cxcywh: Floats, network_wh: tuple[int, int]) -> Floats:
+    """Return left, top, right, bottom in network pixels from centre and size in 0…1."""
+    return corners(cxcywh) * np.array(network_wh * 2, np.float32)
+
+
+def best_class(xyxy: Floats, scores: Floats) -> Candidates:
+    """Return each box with its best class, the first of equals.
+
+    Args:
+        xyxy: float32 (n, 4), network pixels.
+        scores: float32 (n, C), probabilities.
+    """
+    ids = scores.argmax(axis=1)
+    return Candidates(xyxy, scores[np.arange(len(scores)), ids], ids)
+
+
+def final_boxes(
+    xyxy: Floats,
+    scores: Floats,
+    labels: npt.NDArray[np.generic],
+    first_label: int = 0,
+    carried: Floats | None = None,
+    prototypes: npt.NDArray[np.floating] | None = None,
+) -> Candidates:
+    """Return final boxes of one image as they are.
+
+    Args:
+        xyxy: float32 (K, 4), network pixels.
+        scores: float32 (K,).
+        labels: float or int (K,). A box whose label is NaN gets the score NaN.
+        first_label: the label that the first class name stands for.
+        carried: see Candidates.
+        prototypes: see Candidates.
+    """
+    if not np.issubdtype(labels.dtype, np.integer):
+        known = np.isfinite(labels.astype(np.float32))
+        scores = np.where(known, scores, np.float32(np.nan))
+        labels = np.rint(np.where(known, labels, first_label))
+    # Wide labels stay apart from small ones also after the cast to int32.
+    ids = np.clip(labels.astype(np.int64) - first_label, -1, 2**31 - 1)
+    return Candidates(xyxy, scores, ids, carried, prototypes)
+
+
+def counted_boxes(
+    number: npt.NDArray[np.generic],
+    xyxy: Floats,
+    scores: Floats,
+    labels: npt.NDArray[np.generic],
+    first_label: int = 0,
+) -> Candidates:
+    """Return the first ``number`` of K final boxes; a number outside 0 … K takes none or all."""
+    value = float(number.reshape(-1)[0])
+    count = int(np.clip(value, 0, len(scores))) if np.isfinite(value) else 0
+    return final_boxes(xyxy[:count], scores[:count], labels[:count], first_label)

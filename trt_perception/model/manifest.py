@@ -31,7 +31,8 @@ from trt_perception.files.json_records import (
 from trt_perception.files.json_section import JsonSection, read_json
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault, names_fault
 from trt_perception.model.build_record import BuildRecord
-from trt_perception.model.decoder_spec import MASK_FAMILIES, DecoderSpec, families_of
+from trt_perception.model.decoder import Decoder
+from trt_perception.model.decoders.table import families_of, read_decoder
 from trt_perception.model.preprocessing import Preprocessing, pixels_fault
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS, read_task, write_task
@@ -95,7 +96,7 @@ class Manifest:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     preprocessing: Annotated[Preprocessing, _preprocessing]
-    decoder: Annotated[DecoderSpec, DecoderSpec.read, DecoderSpec.as_dict]
+    decoder: Annotated[Decoder, read_decoder, Decoder.as_dict]
     class_names: Annotated[tuple[str, ...], _class_names]
     notes: Annotated[Mapping[str, str], optional(by_name(JsonSection.text), missing={})]
     build: BuildRecord | None = None
@@ -165,7 +166,9 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
 def _check_task(manifest: Manifest, origin: str) -> None:
     """Check that the manifest's keys of the task and the decoder's family fit the task."""
     task, family = manifest.task, manifest.decoder.family
-    if fault := task.manifest_fault(family, has_own_outputs=family in MASK_FAMILIES):
+    if fault := task.manifest_fault(
+        family, has_own_outputs=task.name in manifest.decoder.own_outputs
+    ):
         raise ManifestError(origin, **fault)
     families = families_of(task.name)
     if task != DETECT and family not in families:

@@ -7,6 +7,7 @@ set: nothing about a model is ever guessed.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from trt_perception.errors import EngineError, ManifestError
-from trt_perception.model.decoder_spec import DecoderSpec, families_of
+from trt_perception.model.decoder import Decoder
+from trt_perception.model.decoders.table import families_of
 from trt_perception.model.input_layout import (
     batch_size,
     constant_inputs,
@@ -22,7 +24,7 @@ from trt_perception.model.input_layout import (
     split_inputs,
 )
 from trt_perception.model.manifest import Manifest, rebuild_command
-from trt_perception.model.output_layout import assign_outputs, layout, layout_text
+from trt_perception.model.output_tensor import OutputTensor, assign_outputs, outputs_text
 from trt_perception.model.preprocessing import Preprocessing, pixels_fault
 from trt_perception.model.recognition.recognise import (
     ModelOverrides,
@@ -59,7 +61,7 @@ class ModelSpec:
     input: TensorSpec
     outputs: tuple[TensorSpec, ...]
     preprocessing: Preprocessing
-    decoder: DecoderSpec
+    decoder: Decoder
     class_names: tuple[str, ...]
     has_manifest: bool
     evidence: tuple[str, ...] = ()
@@ -70,6 +72,14 @@ class ModelSpec:
     def batch(self) -> int:
         """How many images the model takes at once."""
         return batch_size(self.input)
+
+    @functools.cached_property
+    def decoder_outputs(self) -> tuple[tuple[OutputTensor, int], ...]:
+        """The outputs that the decoder reads, each with its place in ``outputs``."""
+        wanted = self.decoder.outputs(len(self.class_names), self.task)
+        assigned = assign_outputs(wanted, self.outputs)
+        assert assigned is not None, 'checked when the model was opened'
+        return tuple(zip(wanted, assigned, strict=True))
 
     def of_batch(self, batch: int) -> ModelSpec:
         """Return what is known of the model where it takes so many images at once."""
@@ -135,7 +145,7 @@ def resolve_model_spec(
     _check_outputs(
         model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_open
     )
-    if known.decoder.family == 'labels_boxes_scores' and not has_size_input(auxiliary_inputs):
+    if known.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
         raise EngineError(
             model.name,
             tensors_text(model.inputs),
@@ -232,7 +242,7 @@ def _image_input(
 
 def _check_outputs(
     name: str,
-    decoder: DecoderSpec,
+    decoder: Decoder,
     task: Task,
     outputs: tuple[TensorSpec, ...],
     classes: int,
@@ -241,8 +251,8 @@ def _check_outputs(
     any_batch: bool = False,
 ) -> None:
     """Hold outputs to what the decoder reads, of as many images as go in."""
-    roles = layout(decoder, classes, task)
-    if not roles:
+    wanted = decoder.outputs(classes, task)
+    if not wanted:
         raise EngineError(
             name,
             f'the decoder {decoder}',
@@ -250,15 +260,15 @@ def _check_outputs(
             f'for the task {task}',
             fix='correct model.decoder, or the manifest',
         )
-    assigned = assign_outputs(decoder, outputs, classes, task=task)
+    assigned = assign_outputs(wanted, outputs)
     if assigned is None or any(
-        role.shape[0] == 'B' and not any_batch and outputs[index].shape[0] not in (batch, -1)
-        for role, index in zip(roles, assigned, strict=True)
+        output.shape[0] == 'B' and not any_batch and outputs[place].shape[0] not in (batch, -1)
+        for output, place in zip(wanted, assigned, strict=True)
     ):
         raise EngineError(
             name,
             tensors_text(outputs),
-            expected=f'{layout_text(decoder, classes, batch, task)}, as the decoder '
+            expected=f'{outputs_text(wanted, batch)}, as the decoder '
             f'{decoder} reads with {classes} classes and the task {task}',
             fix='check class names, decoder and task (only a manifest says it: docs/manifest.md)',
         )

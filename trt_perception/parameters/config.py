@@ -19,7 +19,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import Fault, names_fault, nearest, shown
 from trt_perception.model.class_filter import filtered_ids
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import Limits, PipelineOptions
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
@@ -284,7 +284,7 @@ class DetectorConfig(FrameParameters):
         'How the outputs are read (docs/decoders.md); empty: from the manifest, else from what '
         'the model shows.',
         name='model.decoder',
-        choices=('', *DECODERS),
+        choices=('', *PRESETS),
     )
     model_class_names: tuple[str, ...] = parameter_field(
         (),

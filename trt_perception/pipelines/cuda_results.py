@@ -17,7 +17,6 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.segment import mask_geometry
 from trt_perception.model.tensors import TensorSpec
@@ -89,12 +88,9 @@ class KernelDecoded:
         self._kernels = kernels
         self._stream = stream
         self._images = images
-        assigned = assign_outputs(
-            spec.decoder, spec.outputs, len(spec.class_names), task=spec.task
-        )
-        assert assigned is not None, 'checked when the model was opened'
-        self._output = spec.outputs[assigned[0]].name
-        self._prototypes = spec.outputs[assigned[-1]]
+        read = [spec.outputs[place] for _, place in spec.decoder_outputs]
+        self._output = read[0].name
+        self._prototypes = read[-1]
         self._numbered: dict[int, MaskImage] = {}  # by place
         self._closing = ExitStack()
         with ExitStack() as undo:

@@ -12,11 +12,9 @@ import numpy as np
 from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.output_layout import assign_outputs
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.task import Task
 from trt_perception.stages.batch_sizes import MAX_BATCH
-from trt_perception.stages.decoders.yolox_raw import check_cells
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeader
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
@@ -45,8 +43,8 @@ class FrameKernels:
 
     Attributes:
         limits: as given.
-        decodes: the model's output is dense or of a grid's cells, and at most 1024 boxes enter
-            NMS; else ``decode`` is not there.
+        decodes: ``decode`` is there: the decoder has ``anchor_rows``, and at most 1024 boxes enter
+            NMS.
         numbers_masks: ``number_masks`` is there: masks are made of prototypes.
         result_row: dtype of a row of the result: RESULT_ROW, and as ``carried`` the values behind
             the scores as they are. Oriented boxes are in network pixels, as before they turn.
@@ -62,22 +60,20 @@ class FrameKernels:
 
     def __init__(self, device: Device, spec: ModelSpec, limits: Limits) -> None:
         self.limits = limits
-        decoder, task = spec.decoder, spec.task
-        assigned = assign_outputs(decoder, spec.outputs, len(spec.class_names), task=task)
-        assert assigned is not None, 'checked when the model was opened'
-        output, prototypes = spec.outputs[assigned[0]], spec.outputs[assigned[-1]]
+        task = spec.task
+        rows = spec.decoder.anchor_rows() if limits.max_candidates <= MAX_CANDIDATES else None
+        read = [spec.outputs[place] for _, place in spec.decoder_outputs]
+        output, prototypes = read[0], read[-1]
         self.header = FrameHeader(len(spec.class_names))
-        in_cells = decoder.family == 'yolox_raw'  # a row for each, objectness before the classes
-        has_kernels = in_cells or decoder.family == 'dense'
-        self.decodes = has_kernels and limits.max_candidates <= MAX_CANDIDATES
+        self.decodes = rows is not None
         self.numbers_masks = self.decodes and task.prototypes > 0
         carried = ('carried', '<f4', (task.row_values,))
         self.result_row = np.dtype([*RESULT_ROW.descr, carried]) if task.row_values else RESULT_ROW
-        transposed = in_cells or decoder.transposed
-        self._anchors = output.shape[1 if transposed else 2] if self.decodes else 0
+        self._anchors = 0
         self._network_wh = spec.preprocessing.input_size
-        if in_cells:
-            check_cells(self._anchors, decoder.strides, self._network_wh)
+        if rows is not None:
+            self._anchors = output.shape[1 if rows.transposed else 2]
+            rows.check_cells(self._anchors, self._network_wh)
         self.scratch_bytes = self._scratch_bytes(task)
         self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * limits.max_detections
         constants = _letterbox_constants(spec) | {
@@ -87,14 +83,14 @@ class FrameKernels:
         }
         sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
         sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
-        if self.decodes:
+        if rows is not None:
             sources += ['decode.cu', 'keep.cu']
             constants |= {
                 'OUTPUT_T': _C_TYPES[output.dtype],
                 'ANCHORS': self._anchors,
                 'CLASSES': len(spec.class_names),
-                'OBJECTNESS': int(in_cells or decoder.objectness),
-                'TRANSPOSED': int(transposed),
+                'OBJECTNESS': int(rows.objectness),
+                'TRANSPOSED': int(rows.transposed),
                 'CLASS_AGNOSTIC': int(limits.class_agnostic),
                 'MAX_CANDIDATES': limits.max_candidates,
                 'MAX_DETECTIONS': limits.max_detections,
@@ -102,8 +98,8 @@ class FrameKernels:
                 'ORIENTED': int(task.is_oriented),
                 'PROTOTYPES': int(self.numbers_masks),
             }
-            if in_cells:
-                constants['GRID_STRIDES'] = f'{{{", ".join(map(str, decoder.strides))}}}'
+            if rows.strides:
+                constants['GRID_STRIDES'] = f'{{{", ".join(map(str, rows.strides))}}}'
         if self.numbers_masks:
             sources.append('masks.cu')
             constants |= {

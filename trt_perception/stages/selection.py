@@ -11,8 +11,9 @@ from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
+from trt_perception.model.decoder import ObjectDecoder
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
-from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.nms import (
@@ -21,7 +22,7 @@ from trt_perception.stages.nms import (
     oriented_non_maximum_suppression,
 )
 
-__all__ = ['check_scores', 'check_unit', 'detections_of', 'passing', 'select']
+__all__ = ['check_scores', 'detections_of', 'passing', 'select']
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
@@ -46,15 +47,13 @@ def passing(
 
 
 def select(
+    decoder: ObjectDecoder,
     candidates: Candidates,
+    *,
+    spec: ModelSpec,
     letterbox: Letterbox,
     thresholds: Thresholds,
     limits: Limits,
-    *,
-    classes: int,
-    suppress: bool,
-    labels: str = '',
-    task: Task = DETECT,
 ) -> Detections:
     """Turn candidates into detections.
 
@@ -64,25 +63,29 @@ def select(
     empty ones removed.
 
     Args:
-        candidates: as the family reads them.
+        decoder: what read the candidates.
+        candidates: of one image.
+        spec: the model's.
         letterbox: geometry of the frame.
         thresholds: confidence, IoU and class filter.
         limits: how many boxes go on.
-        classes: how many class names there are.
-        suppress: apply NMS.
-        labels: how the family counts classes, in parentheses, for messages.
-        task: what the candidates carry.
 
     Raises:
-        EngineError: a detection is of a class that has no name, or a score is no probability.
+        EngineError: a detection is of a class that has no name, a score is no probability, or
+            final boxes are in another unit than the decoder expects.
     """
+    task = spec.task
+    if not decoder.needs_nms:
+        _check_unit(candidates, spec.preprocessing.input_size, decoder)
     chosen = _whole(candidates, passing(candidates.scores, candidates.class_ids, thresholds))
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
     ids = candidates.class_ids[chosen].astype(np.int32)
-    _check(ids, scores, classes, labels)
+    _check_classes(ids, len(spec.class_names), decoder)
+    check_scores(scores)
     carried = None if candidates.carried is None else candidates.carried[chosen]
     boxes = task.boxes(xyxy, carried)
-    kept = _best(boxes, scores, ids, limits, thresholds.iou_threshold if suppress else None)
+    iou = thresholds.iou_threshold if decoder.needs_nms else None
+    kept = _best(boxes, scores, ids, limits, iou)
     return detections_of(
         task,
         Candidates(
@@ -134,13 +137,6 @@ def _best(
     return kept[: limits.max_detections]
 
 
-def _check(
-    ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float32], classes: int, labels: str
-) -> None:
-    _check_classes(ids, classes, labels)
-    check_scores(scores)
-
-
 def _whole(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return those of the chosen that are finite and have a positive area."""
     xyxy = candidates.xyxy[chosen]
@@ -150,8 +146,11 @@ def _whole(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray
     return chosen[whole]
 
 
-def _check_classes(ids: npt.NDArray[np.int32], classes: int, labels: str) -> None:
+def _check_classes(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDecoder) -> None:
     """Refuse detections of a class that has no name."""
+    labels = ''
+    if decoder.background_first:
+        labels = ' (label 0 is the background, and its name is the first of the class names)'
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
         raise EngineError(
             "the model's output",
@@ -179,16 +178,15 @@ def check_scores(scores: Floats) -> None:
         )
 
 
-def check_unit(
-    candidates: Candidates, network_wh: tuple[int, int], decoder: str, *, normalised: bool
+def _check_unit(
+    candidates: Candidates, network_wh: tuple[int, int], decoder: ObjectDecoder
 ) -> None:
     """Refuse boxes of which every single one is in another unit than the decoder expects.
 
     Args:
         candidates: of one image, in network pixels; those of score 0 fill up and do not count.
         network_wh: size of the network's input.
-        decoder: its name, for messages.
-        normalised: the outputs hold 0…1 of the network's input, else network pixels.
+        decoder: what read them.
 
     Raises:
         EngineError: pixels are expected and all boxes lie within 0…1, or the other way round.
@@ -198,7 +196,7 @@ def check_unit(
     if not counted.any():
         return
     boxes = np.abs(candidates.xyxy[counted])
-    if normalised:
+    if decoder.normalised:
         largest = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
         wrong, wanted, found = largest.min() > _FAR_BEYOND, '0…1 of the input', 'network pixels'
     else:

@@ -11,7 +11,7 @@ import pytest
 from support.models.detector_models import KNOWN, run, write_detector
 from support.oracles.family_outputs import batched, known, network, rtdetr_end_to_end
 from trt_perception.building.steps import engine_steps
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import ModelOverrides
@@ -54,7 +54,7 @@ def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
     assert run('--onnx', path, '--precision', 'fp32') == 0
     engine = read_model_file(tmp_path / 'net.engine')
     manifest = engine.manifest
-    assert manifest.decoder == DECODERS['rtdetr_end_to_end']
+    assert manifest.decoder == PRESETS['rtdetr_end_to_end'].decoder
     assert manifest.preprocessing.resize == 'stretch'
     model = LoadedModel('net.engine', manifest.inputs, manifest.outputs)
     resolve_model_spec(model, manifest, ModelOverrides())

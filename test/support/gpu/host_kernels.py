@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tensors import TensorSpec
@@ -91,7 +91,7 @@ class HostLetterbox:
             TensorSpec('images', self._shape, 'float32'),
             (TensorSpec('output0', (1, 300, 6), 'float32'),),
             preprocessing,
-            DECODERS['end_to_end'],  # decoded by the host, so that there is one kernel only
+            PRESETS['end_to_end'].decoder,  # decoded by the host, so that there is one kernel only
             ('thing',),
             True,
         )

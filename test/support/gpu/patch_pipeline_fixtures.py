@@ -6,11 +6,11 @@ from support.gpu.gpu_support import build_plan
 from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.parameters.config import DetectorConfig
 
 _SIZE = (64, 48)
-_DECODER = DecoderSpec('dense')
+_DECODER = Dense()
 
 
 @pytest.fixture(scope='module')

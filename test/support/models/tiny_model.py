@@ -9,7 +9,7 @@ import numpy as np
 
 from support.models.stored_models import stored
 from support.models.written_manifest import write_manifest
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 
 CLASS_NAMES = ('red', 'green', 'blue')
 NETWORK_WH = (64, 48)
@@ -79,5 +79,5 @@ def write_tiny_model(path, *, manifest=True, batch=1):
         width, height = NETWORK_WH
         image = 'images', (batch, 3, height, width), 'float32'
         output = 'output', (batch, 4 + len(CLASS_NAMES), len(ANCHORS)), 'float32'
-        write_manifest(path, NETWORK_WH, image, output, DecoderSpec('dense'), CLASS_NAMES)
+        write_manifest(path, NETWORK_WH, image, output, Dense(), CLASS_NAMES)
     return path

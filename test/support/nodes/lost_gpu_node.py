@@ -13,7 +13,7 @@ from trt_perception import gpu
 from trt_perception.errors import CudaError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
@@ -37,7 +37,7 @@ class Pretended:
         TensorSpec('images', (1, 3, 64, 64), 'float32'),
         (TensorSpec('output0', (1, 5, 9), 'float32'),),
         Preprocessing((64, 64)),
-        DecoderSpec('dense'),
+        Dense(),
         ('thing',),
         True,
     )

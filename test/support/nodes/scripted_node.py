@@ -11,7 +11,7 @@ import numpy as np
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import PlainMemory
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
@@ -37,7 +37,7 @@ SPEC = ModelSpec(
     TensorSpec('images', (1, 3, 48, 64), 'float32'),
     (TensorSpec('output', (1, 5, 1), 'float32'),),
     Preprocessing((64, 48)),
-    DECODERS['dense'],
+    PRESETS['dense'].decoder,
     ('thing',),
     has_manifest=True,
 )

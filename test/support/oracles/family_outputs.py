@@ -202,7 +202,7 @@ def tensorflow(rng, xyxy, scores, labels):
     }
 
 
-#: By name of DECODERS.
+#: By name of PRESETS.
 OUTPUTS = {
     'dense': dense,
     'dense_transposed': dense_transposed,

@@ -4,7 +4,7 @@ import numpy as np
 
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder_spec import DecoderSpec
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.preprocessing import Preprocessing
@@ -42,7 +42,7 @@ def spec_of(task, network_wh, classes, anchors, batch=1, dtype='float32', transp
         TensorSpec('images', (batch, 3, height, width), 'float32'),
         tuple(outputs),
         Preprocessing(network_wh),
-        DecoderSpec('dense', transposed=transposed),
+        Dense(transposed=transposed),
         tuple(map(str, range(classes))),
         True,
         task=task,

@@ -32,7 +32,7 @@ from trt_perception.building.options.values import (
 from trt_perception.errors import ValuesError
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED, Precision
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 
 __all__ = ['OPTIONS', 'BuildOptions']
@@ -210,7 +210,7 @@ class BuildOptions:
     decoder: str | None = option(
         'model',
         'Family of the outputs (default: recognised from the model).',
-        choices=tuple(DECODERS),
+        choices=tuple(PRESETS),
         metavar='NAME',
     )
     class_names: Names = option(

@@ -20,7 +20,6 @@ from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.steps.accuracy_gate import check_labels
 from trt_perception.building.steps.prepare import check_readable, outputs_at, recognise_source
-from trt_perception.model.decoder_spec import QUERY_FAMILIES
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import batch_size, shapes_beside, split_inputs
 
@@ -169,6 +168,6 @@ def precision(state: BuildState) -> None:
         step.outcome = converted.summary
     state.queries = None
     narrow = options.precision not in ('fp32', 'tf32')
-    if narrow and state.recognised.decoder.family in QUERY_FAMILIES:
+    if narrow and state.recognised.decoder.transformer:
         found = state.queries = find_query_decoder(state.slimmed, state.shapes)
         report.optimization['query_decoder'] = found and found.as_dict()

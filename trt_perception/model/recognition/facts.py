@@ -16,6 +16,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_section import found
 from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import name_fault, names_fault
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import number_fault, size_fault
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASKS
@@ -29,7 +30,8 @@ _OTHER_FILTERS: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 
 #: Image processors of transformers whose default filter is bilinear.
 _BILINEAR_PROCESSORS: Final = {
     f'{name}{kind}'
-    for name in ('Detr', 'ConditionalDetr', 'DeformableDetr', 'RTDetr', 'RfDetr', 'Yolos')
+    for preset in PRESETS.values()
+    for name in preset.image_processors
     for kind in ('FeatureExtractor', 'ImageProcessor', 'ImageProcessorFast', 'ImageProcessorPil')
 }
 #: Ultralytics tasks that this package does not support, with a description for errors.
@@ -44,19 +46,15 @@ _RTDETR_DECODERS: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
 _FIRST_END_TO_END_RTDETR: Final = (8, 4, 47)
 #: Decoder for each "model_type" in the config.json of a Hugging Face model.
 _HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
-    'rt_detr': 'rtdetr',
-    'rt_detr_v2': 'rtdetr',
-    'd_fine': 'rtdetr',
-    'deimv2': 'rtdetr',
-    'deformable_detr': 'detr_sigmoid',
-    'conditional_detr': 'detr_sigmoid',
-    'dab-detr': 'detr_sigmoid',
-    'lw_detr': 'detr_sigmoid',
-    'rf_detr': 'rfdetr',
-    'detr': 'detr',
-    'table-transformer': 'detr',
-    'yolos': 'detr',
+    model_type: preset.name for preset in PRESETS.values() for model_type in preset.transformers
 }
+#: How the names of image processors and model types begin that resize without antialiasing.
+_NOT_ANTIALIASED: Final = tuple(
+    name
+    for preset in PRESETS.values()
+    if not preset.preprocessing.get('antialias')
+    for name in (*preset.image_processors, *preset.transformers)
+)
 
 
 @dataclass(frozen=True)
@@ -284,10 +282,10 @@ def _filter_problem(processor: Mapping[str, Any]) -> str:
 
 
 def _uses_antialiasing(processor: Mapping[str, Any], model_type: str) -> bool:
-    """Return whether a bilinear processor antialiases. Only the processor of RF-DETR does not."""
+    """Return whether a bilinear processor antialiases. Unknown processors do, as PIL does."""
     class_name = processor.get('image_processor_type')
     name = class_name if isinstance(class_name, str) else model_type
-    return not name.startswith(('RfDetr', 'rf_detr'))
+    return not name.startswith(_NOT_ANTIALIASED)
 
 
 def _valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from trt_perception.errors import EngineError
-from trt_perception.model.decoder_spec import DECODERS
+from trt_perception.model.decoder import DecoderPreset
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import has_size_input, split_inputs
-from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.facts import ExporterInfo
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
@@ -82,7 +83,7 @@ def candidates(
     for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
         fitting = fitting_decoders(model, classes, facts.task, open_fits=open_fits)
         if _most_rows(outputs) > _MOST_QUERIES:
-            fitting = [decoder for decoder in fitting if decoder != 'rtdetr_ultralytics']
+            fitting = [name for name in fitting if not _is_of_query_rows(_outputs_of(name))]
         left = _narrowed_by_exporter(fitting, outputs, facts)
         if not facts.decoder_candidates and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _by_anchors(left, outputs[0].shape, input_size)
@@ -101,11 +102,24 @@ def fitting_decoders(
     """Return what the shapes alone allow; see ``assign_outputs``."""
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
     return [
-        decoder
-        for decoder, spec in DECODERS.items()
-        if assign_outputs(spec, model.outputs, classes, task=task, open_fits=open_fits) is not None
-        and (decoder != 'labels_boxes_scores' or has_size_input(auxiliary_inputs))
+        name
+        for name, preset in PRESETS.items()
+        if assign_outputs(
+            preset.decoder.outputs(classes, task), model.outputs, open_fits=open_fits
+        )
+        is not None
+        and (not preset.decoder.needs_size_input or has_size_input(auxiliary_inputs))
     ]
+
+
+def _outputs_of(name: str) -> tuple[OutputTensor, ...]:
+    """Return the outputs of a preset's boxes; the letters of their shapes say what rows are."""
+    return PRESETS[name].decoder.outputs(None)
+
+
+def _is_of_query_rows(outputs: Sequence[OutputTensor]) -> bool:
+    """Whether one output holds all of each query."""
+    return len(outputs) == 1 and 'Q' in outputs[0].shape
 
 
 def with_own_outputs(
@@ -146,8 +160,9 @@ def _narrowed_by_exporter(
 ) -> list[str]:
     """Return those that the exporter writes, of what fits."""
     sets = facts.decoder_candidates
-    if not sets and {tensor.name for tensor in outputs} - {'masks'} == {'dets', 'labels'}:
-        sets = (('rfdetr',),)  # names that only its exporter gives
+    names = {tensor.name for tensor in outputs}
+    if not sets:
+        sets = tuple((name,) for name, preset in PRESETS.items() if names in preset.tensor_names)
     for decoders in sets:
         if left := [decoder for decoder in fitting if decoder in decoders]:
             return left
@@ -186,7 +201,8 @@ def _refuse_anchors(
 ) -> None:
     """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
     most = _most_rows(model.outputs)
-    if most > _MOST_QUERIES and {DECODERS[decoder].family for decoder in fitting} == {'detr'}:
+    queries = [name for name in fitting if any('Q' in one.shape for one in _outputs_of(name))]
+    if most > _MOST_QUERIES and fitting and queries == fitting:
         raise EngineError(
             model.name,
             f'{tensors_text(model.outputs)} are {most} boxes and their scores, as YOLO-NAS '
@@ -246,21 +262,18 @@ def _by_anchors(
 ) -> list[str]:
     """Leave out what the number of anchors excludes, read along the last or the middle axis.
 
-    A dense output has one row for each anchor of each cell, anything else has not.
+    A decoder of anchors (N) has a row for each anchor of each cell, and others have no such rows.
     """
-    first, last = anchors_per_cell(shape[2], input_size), anchors_per_cell(shape[1], input_size)
-    excluded: set[str] = set()
-    if first and not last:
-        excluded |= {*_ROWS_LAST, *_NO_ANCHORS}
-    if last and not first:
-        excluded |= {*_ROWS_FIRST}
-        excluded |= {*_NO_ANCHORS} if shape[1] > _MOST_QUERIES else set()
-        excluded |= {'yolox', 'yolox_raw'} if last == 3 else set()
-    if last == 0:
-        excluded |= set(_ROWS_LAST)
-    return [name for name in fitting if name not in excluded]
+    last, middle = (anchors_per_cell(side, input_size) for side in (shape[2], shape[1]))
+    only_last, only_middle = last and not middle, middle and not last
 
+    def fits(preset: DecoderPreset) -> bool:
+        (output,) = preset.decoder.outputs(None)
+        axis = output.shape.index('N') if 'N' in output.shape else None
+        if only_last:
+            return axis == 2
+        if axis == 1:
+            return middle != 0 and (not only_middle or middle in preset.anchors_per_cell)
+        return not only_middle or (axis is None and shape[1] <= _MOST_QUERIES)
 
-_ROWS_FIRST: Final = ('dense', 'dense_objectness')
-_ROWS_LAST: Final = ('dense_transposed', 'dense_objectness_transposed', 'yolox', 'yolox_raw')
-_NO_ANCHORS: Final = ('end_to_end', 'rtdetr_ultralytics', 'rtdetr_end_to_end')
+    return [name for name in fitting if fits(PRESETS[name])]

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.model.decoder_spec import DECODERS, DecoderSpec
+from trt_perception.model.decoder import Decoder
+from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.training import ULTRALYTICS
 from trt_perception.model.input_layout import (
     batch_size,
     closed_image,
@@ -38,48 +40,11 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, tensors_text
 
 __all__ = [
-    *('PREPROCESSING', 'ModelOverrides', 'Recognised', 'RunOnce', 'overridden', 'recognise'),
+    *('ModelOverrides', 'Recognised', 'RunOnce', 'overridden', 'recognise'),
 ]
 
 #: Runs a model on its inputs, by name, and returns the shapes of its outputs, in their order.
 RunOnce = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
-
-_RGB_255: Final = {'color_order': 'rgb', 'scale': 1 / 255}
-_IMAGENET: Final = {
-    **_RGB_255,
-    'mean': (0.485, 0.456, 0.406),
-    'std': (0.229, 0.224, 0.225),
-}
-_ULTRALYTICS: Final = {**_RGB_255, 'resize': 'letterbox'}
-# Trained on images that PIL made smaller; Ultralytics' are made so by OpenCV.
-_STRETCH: Final = {'resize': 'stretch', 'antialias': True}
-# The corner that is left is padded after the normalisation, with 0: the mean of ImageNet's means.
-_DETR: Final = {
-    **_IMAGENET,
-    'resize': 'letterbox_top_left',
-    'pad_value': 116,
-    'antialias': True,
-}
-_YOLOX: Final = {'resize': 'letterbox_top_left', 'color_order': 'bgr', 'scale': 1.0}
-#: What the models are trained with whose outputs look so, by name of DECODERS. A name that is not
-#: here belongs to no one training: then the preprocessing must be said.
-PREPROCESSING: Final[Mapping[str, Mapping[str, Any]]] = {
-    'dense': _ULTRALYTICS,
-    'dense_objectness_transposed': _ULTRALYTICS,
-    'yolox': _YOLOX,
-    'yolox_raw': _YOLOX,
-    'rtdetr_ultralytics': {**_RGB_255, 'resize': 'stretch'},
-    'rtdetr_end_to_end': {**_RGB_255, 'resize': 'stretch'},
-    'rtdetr': {**_RGB_255, **_STRETCH},
-    'labels_boxes_scores': {**_RGB_255, **_STRETCH},
-    # Resized as numbers, by training and prediction alike, without antialiasing.
-    'rfdetr': {**_IMAGENET, 'resize': 'stretch'},
-    'detr': _DETR,
-    'detr_sigmoid': _DETR,
-    # Both normalise, and resize again, inside.
-    'torchvision': {**_RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
-    'tensorflow': {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0},
-}
 
 
 @dataclass(frozen=True)
@@ -88,7 +53,7 @@ class ModelOverrides:
 
     Attributes:
         preprocessing: fields of Preprocessing.
-        decoder: a name of DECODERS, or empty.
+        decoder: a name of PRESETS, or empty.
         class_names: in the network's order, or empty.
         parameter_name: makes of a parameter's name, without ``model.``, what the user writes, for
             messages.
@@ -112,7 +77,7 @@ class Recognised:
         task: what the outputs say of each object.
     """
 
-    decoder: DecoderSpec
+    decoder: Decoder
     preprocessing: Preprocessing
     class_names: tuple[str, ...]
     evidence: tuple[str, ...]
@@ -124,7 +89,7 @@ def overridden(
 ) -> Recognised:
     """Return what a manifest says, except for what the user said."""
     return Recognised(
-        DECODERS[given.decoder] if given.decoder else manifest.decoder,
+        PRESETS[given.decoder].decoder if given.decoder else manifest.decoder,
         replace(manifest.preprocessing, **given.preprocessing),
         given.class_names or manifest.class_names,
         evidence,
@@ -168,7 +133,9 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
             by = f' by {facts.exporter}' if facts.decoder_candidates else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
     chosen = fitting[0] if len(fitting) == 1 else ''
-    trained = PREPROCESSING.get(chosen, _ULTRALYTICS if facts.is_yolo_export else {})
+    trained = PRESETS[chosen].preprocessing if chosen else {}
+    if not trained and facts.is_yolo_export:
+        trained = ULTRALYTICS
     if trained and not facts.preprocessing:
         evidence.append(
             f'{chosen or facts.exporter} -> preprocessing that such models are trained with: '
@@ -182,16 +149,17 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         with_other_names=others,
         class_names=len(class_names),
         missing=tuple(key for key in NEEDED if key not in values),
-        trained=tuple(DECODERS) if trained else tuple(PREPROCESSING),
+        trained=tuple(name for name, each in PRESETS.items() if trained or each.preprocessing),
         resampling='' if 'antialias' in given.preprocessing else facts.filter_problem,
         task=facts.task,
     )
     refuse_missing_info(model, evidence, unknown, given.parameter_name)
-    if chosen == 'torchvision':
-        evidence.append(f'torchvision -> label 0, the background, is called {class_names[0]!r}')
+    decoder = PRESETS[chosen].decoder
+    if decoder.background_first:
+        evidence.append(f'{chosen} -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    return Recognised(DECODERS[chosen], preprocessing, class_names, tuple(evidence), facts.task)
+    return Recognised(decoder, preprocessing, class_names, tuple(evidence), facts.task)
 
 
 def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce) -> LoadedModel:

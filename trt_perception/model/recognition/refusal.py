@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.errors import EngineError, MissingModelInfoError
-from trt_perception.model.decoder_spec import DECODERS
-from trt_perception.model.output_layout import assign_outputs
+from trt_perception.model.decoder import Decoder
+from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.outputs import fitting_decoders
 from trt_perception.model.tasks.detect import DETECT
@@ -25,13 +27,6 @@ _CHOICES: Final = {
     'color_order': ' or '.join(COLOR_ORDERS),
     'scale': 'what pixels of 0 to 255 are multiplied with in training, mostly 1/255 or 1',
 }
-#: By the name of a decoder: which of the class names is none of an object.
-_BACKGROUND: Final = {
-    'torchvision': 'Label 0 of torchvision is the background and stands first in the class names',
-    'rfdetr': 'RF-DETR trained with own classes has one more, the background: name it last',
-}
-#: Families whose rows hold what a task adds behind the classes.
-_MORE_CHANNELS: Final = ('dense',)
 
 
 @dataclass(frozen=True)
@@ -137,8 +132,8 @@ def _classes(counts: Mapping[str, int | None], given: int, task: Task) -> str:
         for fit, count in counts.items()
     )
     wrong = f', not {given}: correct the class names' if given else ''
-    more = [text for fit, text in _BACKGROUND.items() if fit in counts]
-    if task == DETECT and any(DECODERS[fit].family in _MORE_CHANNELS for fit in counts):
+    more = [PRESETS[fit].background for fit in counts if PRESETS[fit].background]
+    if task == DETECT and any(_may_hold_more(PRESETS[fit].decoder) for fit in counts):
         more.append(
             'With fewer classes the rest may be an angle, keypoints or mask coefficients, which '
             'are read where metadata or a manifest says the task (docs/manifest.md)'
@@ -146,19 +141,36 @@ def _classes(counts: Mapping[str, int | None], given: int, task: Task) -> str:
     return '. '.join([f'the outputs have {listed}{wrong}', *more])
 
 
+def _may_hold_more(decoder: Decoder) -> bool:
+    """Whether an axis that holds the classes may hold the values of a task too."""
+    return decoder.row_tasks and decoder.outputs(0) != decoder.outputs(1)
+
+
+@functools.cache
+def _places_of_classes() -> frozenset[int]:
+    """Return how many other values an axis with the classes may hold, of all decoders."""
+    return frozenset(
+        side
+        for preset in PRESETS.values()
+        for none, one in zip(preset.decoder.outputs(0), preset.decoder.outputs(1), strict=True)
+        for side, longer in zip(none.shape, one.shape, strict=True)
+        if side != longer and isinstance(side, int)
+    )
+
+
 def _class_counts(
     names: Sequence[str], outputs: tuple[TensorSpec, ...], task: Task
 ) -> dict[str, int | None]:
     """Return how many class names each candidate would need, None where any number will do."""
     sides = {side for tensor in outputs for side in tensor.shape}
-    befores = [before + task.row_values for before in (0, 1, 4, 5)]
+    befores = {before + task.row_values for before in _places_of_classes()}
     counts = sorted({side - before for side in sides for before in befores if side > before})
     needed: dict[str, int | None] = {}
     for name in names:
         fits = [
             count
             for count in counts
-            if assign_outputs(DECODERS[name], outputs, count, task=task) is not None
+            if assign_outputs(PRESETS[name].decoder.outputs(count, task), outputs) is not None
         ]
         needed[name] = fits[0] if len(fits) == 1 else None
     return needed

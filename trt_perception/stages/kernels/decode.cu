@@ -1,5 +1,6 @@
-// From a dense output to the final boxes, with the rules of trt_perception/stages/decoders/dense.py; with GRID_STRIDES
-// boxes are those of cells, as in yolox_raw.py there. ROW_VALUES is how many values stand behind the scores of an
+// From rows of anchors to the final boxes, with the rules of trt_perception/model/decoders/dense.py; with GRID_STRIDES
+// boxes are those of cells, as in yolox_raw.py there. OBJECTNESS, TRANSPOSED and GRID_STRIDES come from the decoder's
+// anchor_rows(). ROW_VALUES is how many values stand behind the scores of an
 // anchor: keypoints, coefficients of a mask, or with ORIENTED one angle. They come back as they are.
 //
 //   filter     best class of each anchor, thresholds, box check; survivors become 64-bit keys

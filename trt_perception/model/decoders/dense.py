@@ -1,0 +1,103 @@
+"""Dense outputs: one box with its class scores for each anchor, as most YOLOs export them.
+
+Shapes, for C classes and N anchors; boxes are centre x, centre y, width, height in network pixels,
+scores after sigmoid:
+
+    (B, 4 + C, N)   YOLOv8, 9, 11, 12
+    (B, N, 5 + C)   YOLOv5, 7, YOLOX with its grid decoding inside: transposed, with objectness,
+                    which multiplies the class scores
+
+What the task carries, keypoints or an angle, stands behind the scores: (B, 4 + C + v, N).
+The family needs NMS. The GPU does the same by its own kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from trt_perception.model.candidates import Candidates, corners
+from trt_perception.model.decoder import (
+    AnchorRows,
+    Array,
+    DecoderPreset,
+    ImageContext,
+    ObjectDecoder,
+)
+from trt_perception.model.decoders.training import ULTRALYTICS, YOLOX
+from trt_perception.model.output_tensor import OutputTensor, class_side
+
+__all__ = ['PRESETS', 'Dense']
+
+
+@dataclass(frozen=True)
+class Dense(ObjectDecoder):
+    """Dense outputs.
+
+    Attributes:
+        objectness: a score that multiplies the class scores stands before them.
+        transposed: the output is (B, N, C) instead of (B, C, N).
+    """
+
+    family: ClassVar[str] = 'dense'
+    reads: ClassVar[str] = 'one output, a row for each of N anchors'
+    boxes: ClassVar[str] = 'centre x, centre y, width, height in network pixels'
+    scores: ClassVar[str] = 'probabilities; with objectness multiplied by it'
+    needs_nms: ClassVar[bool] = True
+    row_tasks: ClassVar[bool] = True
+
+    objectness: bool = False
+    transposed: bool = False
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        rows = class_side(classes, self._first_class + row_values)
+        return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """Return the anchors above the threshold with their best class, the first of equals."""
+        rows = arrays[0].T if self.transposed else arrays[0]
+        row_values = image.task.row_values
+        behind = len(rows) - row_values
+        classes = rows[self._first_class : behind].astype(np.float32, copy=False)
+        class_ids = classes.argmax(axis=0)
+        scores = classes[class_ids, np.arange(classes.shape[1])]
+        if self.objectness:
+            scores = scores * rows[4].astype(np.float32, copy=False)
+        chosen = image.passing(scores, class_ids)
+        boxes = rows[:4, chosen].astype(np.float32).T
+        carried = rows[behind:, chosen].astype(np.float32).T if row_values else None
+        prototypes = arrays[1] if image.task.has_masks else None
+        return Candidates(corners(boxes), scores[chosen], class_ids[chosen], carried, prototypes)
+
+    def anchor_rows(self) -> AnchorRows:
+        """See Decoder."""
+        return AnchorRows(self.objectness, self.transposed)
+
+    @property
+    def _first_class(self) -> int:
+        """The place of the first class score in a row."""
+        return 5 if self.objectness else 4
+
+
+PRESETS: Final = (
+    DecoderPreset('dense', Dense(), 'YOLOv8, 9, 11, 12', preprocessing=ULTRALYTICS),
+    DecoderPreset('dense_transposed', Dense(transposed=True)),
+    DecoderPreset('dense_objectness', Dense(objectness=True)),
+    DecoderPreset(
+        'dense_objectness_transposed',
+        Dense(objectness=True, transposed=True),
+        'YOLOv5, 7',
+        preprocessing=ULTRALYTICS,
+    ),
+    DecoderPreset(
+        'yolox',
+        Dense(objectness=True, transposed=True),
+        'YOLOX with its grid decoding inside',
+        preprocessing=YOLOX,
+        anchors_per_cell=(1,),
+    ),
+)

@@ -1,0 +1,140 @@
+"""Transformers with logits and boxes of a fixed number of queries Q in two tensors.
+
+Boxes are centre x, centre y, width, height in 0…1 of the network's input. No NMS is needed.
+
+    sigmoid   logits (B, Q, C) and boxes (B, Q, 4): RT-DETR, D-FINE and Deformable DETR as Hugging
+              Face exports them, RF-DETR. Every class of a query is a detection of its own, as
+              those models are trained and measured.
+    softmax   logits (B, Q, C + 1), the last of which says "no object": DETR, YOLOS. A query is a
+              detection of its best class.
+
+A third tensor may hold the logits of each query's mask: (B, Q, height, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.files.json_records import choice
+from trt_perception.model.candidates import (
+    Candidates,
+    Floats,
+    best_class,
+    network_pixels,
+    places,
+)
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoders.training import DETR, IMAGENET, STRETCH
+from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.tasks.task import Task
+
+__all__ = ['PRESETS', 'Detr']
+
+_LOGITS: Final = ('logits', 'pred_logits', 'labels')
+_BOXES: Final = ('pred_boxes', 'dets')
+_MASKS: Final = ('masks', 'pred_masks')
+
+
+@dataclass(frozen=True)
+class Detr(ObjectDecoder):
+    """Logits and boxes of queries.
+
+    Attributes:
+        activation: ``sigmoid``, or ``softmax`` with a no-object class at the end.
+    """
+
+    family: ClassVar[str] = 'detr'
+    reads: ClassVar[str] = 'logits (B, Q, C), with softmax (B, Q, C + 1), and boxes (B, Q, 4)'
+    boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
+    scores: ClassVar[str] = (
+        'sigmoid: every class of a query by itself; softmax: the best class, the last one is '
+        '"no object"'
+    )
+    normalised: ClassVar[bool] = True
+    transformer: ClassVar[bool] = True
+    own_outputs: ClassVar[tuple[str, ...]] = ('segment',)
+
+    activation: Annotated[str, choice('sigmoid', 'softmax')]
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        width = class_side(classes)
+        if self.activation == 'softmax':  # the last one says that there is no object
+            width = 'C + 1' if isinstance(width, str) else width + 1
+        return (
+            OutputTensor('logits', ('B', 'Q', width), tensor_names=_LOGITS),
+            OutputTensor('boxes', ('B', 'Q', 4), tensor_names=_BOXES),
+        )
+
+    def further_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+        """Return the masks of the queries."""
+        if task.prototypes:
+            return ()
+        return (OutputTensor('masks', ('B', 'Q', 'height', 'width'), tensor_names=_MASKS),)
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        logits, boxes, *masks = arrays
+        query: npt.NDArray[np.int64]  # of each candidate
+        xyxy = network_pixels(boxes, image.network_wh)
+        if self.activation == 'softmax':
+            raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+            found = best_class(xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1])
+            query = np.arange(len(xyxy))
+        else:
+            scores: Floats = np.float32(1) / (np.float32(1) + np.exp(-logits.reshape(-1)))
+            ids = np.arange(scores.size) % logits.shape[1]
+            chosen = image.passing(scores, ids)
+            query = chosen // logits.shape[1]
+            found = Candidates(xyxy[query], scores[chosen], ids[chosen])
+        if not masks:
+            return found
+        return replace(found, carried=places(len(xyxy))[query], prototypes=masks[0])
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'rtdetr',
+        Detr('sigmoid'),
+        'RT-DETR, D-FINE, DEIMv2 by Hugging Face',
+        'logits, pred_boxes',
+        STRETCH,
+        transformers=('rt_detr', 'rt_detr_v2', 'd_fine', 'deimv2'),
+        image_processors=('RTDetr',),
+    ),
+    DecoderPreset(
+        'rfdetr',
+        Detr('sigmoid'),
+        'RF-DETR, RF-DETR-Seg',
+        'dets, labels; with masks also masks',
+        # Resized as numbers, by training and prediction alike, without antialiasing.
+        {**IMAGENET, 'resize': 'stretch'},
+        transformers=('rf_detr',),
+        image_processors=('RfDetr',),
+        tensor_names=(frozenset({'dets', 'labels'}), frozenset({'dets', 'labels', 'masks'})),
+        background='RF-DETR trained with own classes has one more, the background: name it last',
+    ),
+    DecoderPreset(
+        'detr_sigmoid',
+        Detr('sigmoid'),
+        'Deformable, Conditional, DAB- and LW-DETR',
+        'logits, pred_boxes',
+        DETR,
+        transformers=('deformable_detr', 'conditional_detr', 'dab-detr', 'lw_detr'),
+        image_processors=('ConditionalDetr', 'DeformableDetr'),
+    ),
+    DecoderPreset(
+        'detr',
+        Detr('softmax'),
+        'DETR, YOLOS',
+        'logits, pred_boxes',
+        DETR,
+        transformers=('detr', 'table-transformer', 'yolos'),
+        image_processors=('Detr', 'Yolos'),
+    ),
+)

@@ -1,0 +1,58 @@
+"""Final boxes of TensorRT's plugin EfficientNMS_TRT.
+
+The number of boxes int32 (B, 1), boxes (B, K, 4) as left, top, right, bottom in network pixels,
+scores (B, K), classes int32 (B, K) from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from trt_perception.model.candidates import Candidates, counted_boxes
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.output_tensor import OutputTensor
+from trt_perception.model.tensors import INDEX_DTYPES
+
+__all__ = ['PRESETS', 'EfficientNms']
+
+_NUMBER: Final = ('num_detections', 'num_dets', 'num')
+_BOXES: Final = ('detection_boxes', 'det_boxes', 'boxes')
+_SCORES: Final = ('detection_scores', 'det_scores', 'scores')
+_CLASSES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
+
+
+@dataclass(frozen=True)
+class EfficientNms(ObjectDecoder):
+    """A number of final boxes in network pixels."""
+
+    family: ClassVar[str] = 'efficient_nms'
+    reads: ClassVar[str] = (
+        'number int32 (B, 1), boxes (B, K, 4), scores (B, K), classes int32 (B, K) from 0'
+    )
+    boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (
+            OutputTensor('number', ('B', 1), INDEX_DTYPES, _NUMBER),
+            OutputTensor('boxes', ('B', 'K', 4), tensor_names=_BOXES),
+            OutputTensor('scores', ('B', 'K'), tensor_names=_SCORES),
+            OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASSES),
+        )
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        number, boxes, scores, classes = arrays
+        return counted_boxes(number, boxes, scores, classes)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'efficient_nms',
+        EfficientNms(),
+        "exports with TensorRT's plugin EfficientNMS_TRT",
+        'number, boxes, scores, classes',
+    ),
+)

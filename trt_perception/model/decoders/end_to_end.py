@@ -1,0 +1,49 @@
+"""Rows of final boxes: NMS is inside the model, or it needs none.
+
+(B, K, 6): left, top, right, bottom in network pixels, score, class from 0. YOLOv10, YOLO26,
+Ultralytics exports with nms=True. A score of 0 fills the rows that are left. What the task
+carries, keypoints or an angle, stands behind that: (B, K, 6 + v); oriented boxes are centre x,
+centre y, width, height.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from trt_perception.model.candidates import Candidates, corners, final_boxes
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.output_tensor import OutputTensor
+
+__all__ = ['PRESETS', 'EndToEnd']
+
+
+@dataclass(frozen=True)
+class EndToEnd(ObjectDecoder):
+    """Rows of final boxes in network pixels."""
+
+    family: ClassVar[str] = 'end_to_end'
+    reads: ClassVar[str] = 'K rows: box, score, class from 0'
+    boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
+    row_tasks: ClassVar[bool] = True
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (OutputTensor('output', ('B', 'K', 6 + row_values)),)
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        rows, task = arrays[0], image.task
+        return final_boxes(
+            corners(rows[:, :4]) if task.is_oriented else rows[:, :4],
+            rows[:, 4],
+            rows[:, 5],
+            carried=rows[:, 6:] if task.row_values else None,
+            prototypes=arrays[1] if task.has_masks else None,
+        )
+
+
+PRESETS: Final = (
+    DecoderPreset('end_to_end', EndToEnd(), 'YOLOv10, YOLO26, Ultralytics with `nms=True`'),
+)

@@ -1,0 +1,58 @@
+"""RT-DETR, D-FINE and their kin as their own repositories export them.
+
+Classes int64 (B, K) from 0, boxes (B, K, 4) as left, top, right, bottom in units of the second
+input orig_target_sizes, scores (B, K). That input is given the network's own size, so they are
+network pixels too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from trt_perception.model.candidates import Candidates, final_boxes
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoders.training import STRETCH
+from trt_perception.model.output_tensor import OutputTensor
+from trt_perception.model.tensors import INDEX_DTYPES
+
+__all__ = ['PRESETS', 'LabelsBoxesScores']
+
+
+@dataclass(frozen=True)
+class LabelsBoxesScores(ObjectDecoder):
+    """Final boxes in units of a second input."""
+
+    family: ClassVar[str] = 'labels_boxes_scores'
+    reads: ClassVar[str] = 'labels int64 (B, K) from 0, boxes (B, K, 4), scores (B, K)'
+    boxes: ClassVar[str] = (
+        "left, top, right, bottom in units of `orig_target_sizes`, which is set to the network's "
+        'size'
+    )
+    transformer: ClassVar[bool] = True
+    needs_size_input: ClassVar[bool] = True
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (
+            OutputTensor('labels', ('B', 'K'), INDEX_DTYPES, ('labels',)),
+            OutputTensor('boxes', ('B', 'K', 4), tensor_names=('boxes',)),
+            OutputTensor('scores', ('B', 'K'), tensor_names=('scores',)),
+        )
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        labels, boxes, scores = arrays
+        return final_boxes(boxes, scores, labels)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'labels_boxes_scores',
+        LabelsBoxesScores(),
+        'RT-DETR, D-FINE by their own repositories',
+        'labels, boxes, scores; second input `orig_target_sizes`',
+        STRETCH,
+    ),
+)

@@ -1,0 +1,83 @@
+"""A model that ends in ONNX's operator NonMaxSuppression and gives all three of its tensors.
+
+    boxes              (B, N, 4), network pixels; two opposite corners or centre and size, which
+                       the operator's attribute center_point_box says and no output shows
+    scores             (B, C, N), probabilities
+    selected_indices   int64 (M, 3): image, class, box; M depends on the image
+
+The boxes that the operator selected are final: no NMS here. The operator lets one box stand for
+several classes. Source: onnx.ai, Operators.md, NonMaxSuppression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+import numpy as np
+
+from trt_perception.files.json_records import choice
+from trt_perception.model.candidates import Candidates, corners
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.tensors import INDEX_DTYPES
+
+__all__ = ['PRESETS', 'OnnxNms']
+
+_BOXES: Final = ('detection_boxes', 'det_boxes', 'boxes')
+_SCORES: Final = ('detection_scores', 'det_scores', 'scores')
+_SELECTED: Final = ('selected_indices', 'selected')
+
+
+@dataclass(frozen=True)
+class OnnxNms(ObjectDecoder):
+    """Boxes that ONNX's operator selected.
+
+    Attributes:
+        box_format: ``xyxy``, ``yxyx`` or ``cxcywh``.
+    """
+
+    family: ClassVar[str] = 'onnx_nms'
+    reads: ClassVar[str] = 'boxes (B, N, 4), scores (B, C, N), selected_indices int64 (M, 3)'
+    boxes: ClassVar[str] = '`box_format`, in network pixels'
+
+    box_format: Annotated[str, choice('xyxy', 'yxyx', 'cxcywh')]
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (
+            OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOXES),
+            OutputTensor('scores', ('B', class_side(classes), 'N'), tensor_names=_SCORES),
+            OutputTensor('selected', ('M', 3), INDEX_DTYPES, _SELECTED),
+        )
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """Return the selected boxes of one image; the selection is that of the whole batch."""
+        boxes, scores, selected = arrays
+        ids, indices = selected[selected[:, 0] == image.index, 1:].T
+        # A runtime of fixed shapes fills up with -1.
+        valid = (ids >= 0) & (ids < len(scores)) & (indices >= 0) & (indices < len(boxes))
+        ids, indices = ids[valid], indices[valid]
+        chosen = boxes[indices]
+        if self.box_format == 'cxcywh':
+            xyxy = corners(chosen)
+        else:
+            xyxy = chosen[:, [1, 0, 3, 2]] if self.box_format == 'yxyx' else chosen
+            # The operator takes any two opposite corners.
+            least = np.minimum(xyxy[:, :2], xyxy[:, 2:])
+            most = np.maximum(xyxy[:, :2], xyxy[:, 2:])
+            xyxy = np.concatenate([least, most], axis=1)
+        return Candidates(xyxy, scores[ids, indices], ids)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'onnx_nms_xyxy',
+        OnnxNms('xyxy'),
+        "exports with ONNX's NonMaxSuppression",
+        'boxes, scores, selected_indices',
+    ),
+    DecoderPreset('onnx_nms_yxyx', OnnxNms('yxyx'), outputs='the same'),
+    DecoderPreset('onnx_nms_cxcywh', OnnxNms('cxcywh'), outputs='the same, `center_point_box=1`'),
+)

@@ -1,0 +1,99 @@
+"""RT-DETR as Ultralytics exports it: rows of queries in one tensor.
+
+Boxes are centre x, centre y, width, height in 0…1 of the network's input. None needs NMS.
+
+    rtdetr_ultralytics   (B, Q, 4 + C): boxes, then probabilities, in one tensor. A query is a
+                         detection of its best class. Ultralytics up to 8.4.46.
+    rtdetr_end_to_end    (B, K, 6): box, probability, class from 0, the K best of all classes of
+                         all queries. Ultralytics from 8.4.47.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from trt_perception.errors import EngineError
+from trt_perception.model.candidates import Candidates, best_class, final_boxes, network_pixels
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoders.training import RGB_255
+from trt_perception.model.output_tensor import OutputTensor, class_side
+
+__all__ = ['PRESETS', 'RtdetrEndToEnd', 'RtdetrUltralytics']
+
+_TRAINING: Final = {**RGB_255, 'resize': 'stretch'}
+
+
+@dataclass(frozen=True)
+class RtdetrUltralytics(ObjectDecoder):
+    """A row for each query: box and probabilities."""
+
+    family: ClassVar[str] = 'rtdetr_ultralytics'
+    reads: ClassVar[str] = 'one output, a row for each of Q queries'
+    boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
+    normalised: ClassVar[bool] = True
+    transformer: ClassVar[bool] = True
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (OutputTensor('output', ('B', 'Q', class_side(classes, 4))),)
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """Return each query with its best class.
+
+        Raises:
+            EngineError: behind the boxes stand a score and a class number: another layout, which
+                has the same shape where there are two classes.
+        """
+        (rows,) = arrays
+        if rows.shape[1] == 6 and len(rows) and np.isin(rows[:, 5], (0, 1)).all():
+            raise EngineError(
+                "the model's output",
+                'the last of two probabilities is 0 or 1 in every row, as a class number is; rows '
+                'of box, '
+                'score and class are what Ultralytics exports for RT-DETR since 8.4.47',
+                fix='set model.decoder to rtdetr_end_to_end, or make the manifest again',
+            )
+        return best_class(network_pixels(rows[:, :4], image.network_wh), rows[:, 4:])
+
+
+@dataclass(frozen=True)
+class RtdetrEndToEnd(ObjectDecoder):
+    """Rows of the best classes of all queries."""
+
+    family: ClassVar[str] = 'rtdetr_end_to_end'
+    reads: ClassVar[str] = (
+        'K rows: box, score, class from 0; a query may stand for several classes'
+    )
+    boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
+    normalised: ClassVar[bool] = True
+    transformer: ClassVar[bool] = True
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (OutputTensor('output', ('B', 'K', 6)),)
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        (rows,) = arrays
+        boxes = network_pixels(rows[:, :4], image.network_wh)
+        return final_boxes(boxes, rows[:, 4], rows[:, 5])
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'rtdetr_ultralytics',
+        RtdetrUltralytics(),
+        'RT-DETR by Ultralytics up to 8.4.46',
+        preprocessing=_TRAINING,
+    ),
+    DecoderPreset(
+        'rtdetr_end_to_end',
+        RtdetrEndToEnd(),
+        'RT-DETR by Ultralytics from 8.4.47 (May 2026)',
+        preprocessing=_TRAINING,
+    ),
+)

@@ -1,0 +1,55 @@
+"""All decoders: presets by the name of the parameter ``model.decoder``, classes by family."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from trt_perception.files.json_records import read_record
+from trt_perception.files.json_section import JsonSection
+from trt_perception.model.decoder import Decoder, DecoderPreset
+from trt_perception.model.decoders import (
+    dense,
+    detr,
+    efficient_nms,
+    end_to_end,
+    labels_boxes_scores,
+    onnx_nms,
+    rtdetr,
+    tensorflow,
+    torchvision,
+    yolox_raw,
+)
+
+__all__ = ['FAMILIES', 'PRESETS', 'families_of', 'read_decoder']
+
+_MODULES: Final = (
+    *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
+    *(torchvision, tensorflow),
+)
+#: Presets by name. Several may have the same decoder and differ in their training.
+PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(
+    {preset.name: preset for module in _MODULES for preset in module.PRESETS}
+)
+#: Classes by the name of the family in manifests.
+FAMILIES: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
+    {preset.decoder.family: type(preset.decoder) for preset in PRESETS.values()}
+)
+
+
+@functools.cache
+def families_of(task: str) -> tuple[str, ...]:
+    """Return the families whose outputs can say what a task other than detect needs."""
+    return tuple(
+        family
+        for family, decoder in FAMILIES.items()
+        if decoder.row_tasks or task in decoder.own_outputs
+    )
+
+
+def read_decoder(section: JsonSection, key: str) -> Decoder:
+    """Read what a manifest says at a key: the family and its own constants, and no others."""
+    inner = section.section(key)
+    return read_record(FAMILIES[inner.text('family', tuple(FAMILIES))], inner)

@@ -1,0 +1,61 @@
+"""TensorFlow's detection API.
+
+Boxes (B, K, 4) as top, left, bottom, right in 0…1 of the input, classes float (B, K) from 1,
+scores (B, K), number of boxes (B,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from trt_perception.model.candidates import Candidates, counted_boxes
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.output_tensor import OutputTensor
+
+__all__ = ['PRESETS', 'Tensorflow']
+
+
+@dataclass(frozen=True)
+class Tensorflow(ObjectDecoder):
+    """A number of final boxes in 0…1, with classes from 1."""
+
+    family: ClassVar[str] = 'tensorflow'
+    reads: ClassVar[str] = (
+        'boxes (B, K, 4), classes float (B, K) from 1, scores (B, K), number (B)'
+    )
+    boxes: ClassVar[str] = 'top, left, bottom, right in 0…1'
+    normalised: ClassVar[bool] = True
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return tuple(
+            OutputTensor(name, shape, tensor_names=(tensor,), by_name=True)
+            for name, shape, tensor in (
+                ('boxes', ('B', 'K', 4), 'detection_boxes'),
+                ('classes', ('B', 'K'), 'detection_classes'),
+                ('scores', ('B', 'K'), 'detection_scores'),
+                ('number', ('B',), 'num_detections'),
+            )
+        )
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        boxes, classes, scores, number = arrays
+        xyxy = boxes[:, [1, 0, 3, 2]] * np.array(image.network_wh * 2, np.float32)
+        return counted_boxes(number, xyxy, scores, classes, first_label=1)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'tensorflow',
+        Tensorflow(),
+        "TensorFlow's detection API",
+        'detection_boxes, detection_classes, detection_scores, num_detections',
+        # The model normalises, and resizes again, inside.
+        {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0},
+    ),
+)

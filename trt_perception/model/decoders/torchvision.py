@@ -1,0 +1,84 @@
+"""Detectors of torchvision, whose outputs have no axis for a batch.
+
+For each image boxes (M, 4) as left, top, right, bottom in network pixels, labels int64 (M,),
+scores (M,); M depends on the image. Label 0 is the background, which torchvision's lists of names
+begin with. Mask R-CNN has masks (M, 1, height, width) too, and Keypoint R-CNN keypoints (M, K, 3)
+with their scores (M, K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from trt_perception.model.candidates import Candidates, final_boxes, places
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoders.training import RGB_255
+from trt_perception.model.output_tensor import OutputTensor
+from trt_perception.model.tasks.pose import Pose
+from trt_perception.model.tasks.task import Task
+from trt_perception.model.tensors import INDEX_DTYPES
+
+__all__ = ['PRESETS', 'Torchvision']
+
+_KEYPOINT_SCORES: Final = ('keypoint_scores', 'keypoints_scores')
+
+
+@dataclass(frozen=True)
+class Torchvision(ObjectDecoder):
+    """Final boxes of one image, as many as there are."""
+
+    family: ClassVar[str] = 'torchvision'
+    reads: ClassVar[str] = 'boxes (M, 4), labels int64 (M), scores (M)'
+    boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
+    scores: ClassVar[str] = (
+        'probabilities; label 0 is the background, so `class_names` begins with it'
+    )
+    background_first: ClassVar[bool] = True
+    own_outputs: ClassVar[tuple[str, ...]] = ('segment', 'pose')
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        return (
+            OutputTensor('boxes', ('M', 4), tensor_names=('boxes',)),
+            OutputTensor('labels', ('M',), INDEX_DTYPES, ('labels',)),
+            OutputTensor('scores', ('M',), tensor_names=('scores',)),
+        )
+
+    def further_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+        """Return the masks, or the keypoints with their scores."""
+        if task.has_masks and not task.prototypes:
+            return (OutputTensor('masks', ('M', 1, 'height', 'width'), tensor_names=('masks',)),)
+        if not isinstance(task, Pose) or task.keypoints.values != 3:
+            return ()
+        count = len(task.keypoints.names)
+        return (
+            OutputTensor('keypoints', ('M', count, 3), tensor_names=('keypoints',)),
+            OutputTensor('keypoint scores', ('M', count), tensor_names=_KEYPOINT_SCORES),
+        )
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """See ObjectDecoder."""
+        boxes, labels, scores, *further = arrays
+        carried = prototypes = None
+        if image.task.has_masks:  # probabilities, above 0 within a mask
+            carried, prototypes = places(len(boxes)), further[0][:, 0] - np.float32(0.5)
+        elif isinstance(image.task, Pose):
+            carried = further[0].reshape(len(further[0]), -1)
+        return final_boxes(boxes, scores, labels, carried=carried, prototypes=prototypes)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'torchvision',
+        Torchvision(),
+        'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
+        'boxes, labels, scores, of open length; also masks, or keypoints and keypoint scores',
+        # The model normalises, and resizes again, inside.
+        {**RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
+        background='Label 0 of torchvision is the background and stands first in the class names',
+    ),
+)

@@ -1,1 +1,0 @@
-"""Decoders: one file for each family of network outputs."""
