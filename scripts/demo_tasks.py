@@ -7,7 +7,10 @@ import json
 import numpy as np
 from sensor_msgs.msg import Image, PointCloud2
 
-from trt_perception.evaluation.metrics.measure import BOXES, OKS_SIGMA, Measure
+from trt_perception.evaluation.metrics.keypoints import OKS_SIGMA, Keypoints
+from trt_perception.evaluation.metrics.masks import Masks
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.oriented_boxes import OrientedBoxes
 from trt_perception.images.detections import Detections, oriented_corners
 
 #: The topic of each task that has one of its own.
@@ -93,12 +96,8 @@ def measure_of(task, truth_file):
     """Return what of the objects is compared with the truth."""
     if task == 'pose':
         names, _ = keypoints_of(truth_file)
-        return Measure('keypoints', tuple(names), (OKS_SIGMA,) * len(names))
-    return {
-        'detect': BOXES,
-        'segment': Measure('masks'),
-        'obb': Measure('oriented boxes'),
-    }[task]
+        return Keypoints.of(names, (OKS_SIGMA,))
+    return {'detect': BOXES, 'segment': Masks(), 'obb': OrientedBoxes()}[task]
 
 
 def more_of(found, index):

@@ -9,9 +9,10 @@ import pytest
 
 from support.oracles.evaluation_support import CLASSES, truth, written
 from trt_perception.errors import ConfigError, ImageError, WriteError
-from trt_perception.evaluation.coco.annotations import MAX_BYTES, read_annotations
+from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes, read_class_map
 from trt_perception.evaluation.coco.images import match_images, read_image
+from trt_perception.evaluation.coco.section import MAX_BYTES
 from trt_perception.files.atomic_files import write_json
 
 BOX = (10, 20, 30, 40)
@@ -61,7 +62,7 @@ def test_what_is_read(tmp_path):
         ({**truth([(0, 'cat', BOX)]), 'images': [5]}, 'images[0]: expected a JSON object (got 5)'),
         (changed('images', id='7'), 'images[0]: "id": expected a whole number (got \'7\')'),
         (changed('images', id=True), '"id": expected a whole number (got True)'),
-        (changed('images', id=10**30), '"id": expected a whole number'),
+        (changed('images', id=10**30), '"id": expected a number from -9007199254740992 to'),
         (changed('images', file_name=None), '"file_name": expected a text'),
         (
             changed('images', file_name=5),

@@ -21,7 +21,7 @@ from trt_perception.errors import ConfigError, ImageError
 from trt_perception.evaluation.compare import accuracy_report, compare_models, evaluate_model
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import compare_runs
-from trt_perception.evaluation.metrics.overlap import box_iou
+from trt_perception.evaluation.metrics.shapes import box_iou
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.images.detections import Detections
 from trt_perception.model.files.model_file import read_model_file

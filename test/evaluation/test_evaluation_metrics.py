@@ -7,8 +7,9 @@ import pytest
 
 from support.optional_packages import needs
 from support.oracles.evaluation_support import CLASSES, by_hand, found, truth, written
-from trt_perception.evaluation.coco.annotations import coco_rows, read_annotations
+from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.metrics.average_precision import measure
 
 pytestmark = needs('pycocotools')

@@ -1,40 +1,42 @@
 """Overlap of masks, oriented boxes and keypoints, held against pycocotools and OpenCV."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
+from pycocotools import mask as coco_masks
+from pycocotools.cocoeval import COCOeval
 
-from support.oracles.evaluation_support import found
+from support.oracles.evaluation_support import SIZE_WH, found
+from support.oracles.task_truth import with_masks
 from trt_perception.errors import ConfigError
+from trt_perception.evaluation.coco.annotations import TrueBox
 from trt_perception.evaluation.coco.run_lengths import (
     MaskedDetections,
     counts_of,
-    pixels_of,
-    shared_pixels,
     text_of,
+    with_run_lengths,
 )
-from trt_perception.evaluation.metrics.measure import BOXES, Measure, common_measure, measure_of
+from trt_perception.evaluation.metrics.keypoints import Keypoints
+from trt_perception.evaluation.metrics.masks import Masks
+from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.evaluation.metrics.mistakes import angle_between
-from trt_perception.evaluation.metrics.overlap import (
-    Shapes,
-    box_iou,
-    oriented_overlaps,
-    overlaps,
-    share_inside,
-)
+from trt_perception.evaluation.metrics.oriented_boxes import OrientedBoxes, oriented_overlaps
+from trt_perception.evaluation.metrics.shapes import Shapes, box_iou
+from trt_perception.evaluation.metrics.table import common_measure, measure_of
 from trt_perception.images.detections import oriented_corners
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 
-MASKS, ORIENTED = Measure('masks'), Measure('oriented boxes')
+MASKS = Masks()
 RNG_MASKS = (0, 1, 0.5, 0.03, 0.97)
 
 
 def encoded(whole):
-    mask = pytest.importorskip('pycocotools.mask')
-    runs = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
+    runs = coco_masks.encode(np.asfortranarray(whole.astype(np.uint8)))
     return {'size': list(runs['size']), 'counts': runs['counts'].decode()}
 
 
@@ -50,32 +52,56 @@ def blobs(rng, count, shape=(41, 67)):
     return masks
 
 
+def shapes_of(runs, boxes=None):
+    n = len(runs)
+    boxes = np.zeros((n, 4)) if boxes is None else boxes
+    return Shapes(boxes, np.zeros(n), runs, np.zeros((n, 0, 3)), np.zeros((0, 5)))
+
+
 @pytest.mark.parametrize('seed', range(5))
-def test_run_lengths_are_read_and_laid_over_each_other(seed):
-    mask = pytest.importorskip('pycocotools.mask')
+def test_masks_overlap_by_their_pixels(seed):
     masks = blobs(np.random.default_rng(seed), 14)
     runs = [encoded(whole) for whole in masks]
-    for whole, told in zip(masks, runs, strict=True):
-        assert np.array_equal(pixels_of(told), whole)
-        assert text_of(counts_of(told['counts'])) == told['counts']
-    counts = [counts_of(told['counts']) for told in runs]
-    for one, its in zip(masks, counts, strict=True):
-        for other, others in zip(masks, counts, strict=True):
-            assert shared_pixels(its, others) == (one & other).sum()
-    n = len(masks)
-    shapes = Shapes(np.zeros((n, 4)), np.zeros(n), counts, np.zeros((n, 0, 3)), np.zeros((0, 5)))
-    expected = np.nan_to_num(mask.iou(runs, runs, [0] * n))
-    assert overlaps(MASKS, shapes, shapes) == pytest.approx(expected, abs=1e-12)
-    inside = np.nan_to_num(mask.iou(runs, runs, [1] * n))
-    assert share_inside(MASKS, shapes, shapes) == pytest.approx(inside, abs=1e-12)
+    flat = np.array(masks, float).reshape(len(masks), -1)
+    shared, sizes = flat @ flat.T, flat.sum(axis=1)
+    union = sizes[:, None] + sizes - shared
+
+    iou = MASKS.overlaps(shapes_of(runs), shapes_of(runs))
+    inside = MASKS.share_inside(shapes_of(runs), shapes_of(runs))
+
+    assert iou == pytest.approx(shared / np.maximum(union, 1), abs=1e-12)
+    assert inside == pytest.approx(shared / np.maximum(sizes, 1)[:, None], abs=1e-12)
+    assert [text_of(counts_of(told['counts'])) for told in runs] == [it['counts'] for it in runs]
+
+
+def test_masks_are_written_as_pycocotools_writes_them():
+    wholes = [whole for whole in blobs(np.random.default_rng(9), 14, SIZE_WH[::-1]) if whole.any()]
+    boxes = [('cat', 0.9, (0, 0, *SIZE_WH)) for _ in wholes]
+
+    found_ones = with_run_lengths(with_masks(found(*boxes), wholes))
+
+    assert list(found_ones.runs) == [encoded(whole) for whole in wholes]
 
 
 def test_two_empty_masks_overlap_as_their_boxes_do():
-    nothing, something = np.array([50]), np.array([0, 50])
+    nothing, something = (encoded(np.full((5, 10), there)) for there in (False, True))
     boxes = np.array([[0.0, 0, 10, 5], [0, 0, 5, 5]])
-    shapes = Shapes(boxes, np.zeros(2), [nothing, nothing], np.zeros((2, 0, 3)), np.zeros((0, 5)))
-    other = Shapes(boxes, np.zeros(2), [nothing, something], shapes.keypoints, shapes.oriented)
-    assert overlaps(MASKS, shapes, other).tolist() == [[1, 0], [0.5, 0]]
+
+    iou = MASKS.overlaps(
+        shapes_of([nothing, nothing], boxes), shapes_of([nothing, something], boxes)
+    )
+
+    assert iou.tolist() == [[1, 0], [0.5, 0]]
+
+
+def test_mask_that_was_not_read_overlaps_with_nothing():
+    plain = TrueBox(1, (0, 0, 10, 5), 50, crowd=False)
+    mask = encoded(np.ones((5, 10), bool))
+    true = Shapes.true([plain, replace(plain, mask=mask)])
+
+    assert MASKS.overlaps(shapes_of([mask]), true).tolist() == [[0, 1]]
+    assert MASKS.share_inside(shapes_of([mask]), true).tolist() == [[0, 1]]
+    assert MASKS.overlaps(shapes_of([mask]), shapes_of([])).shape == (1, 0)
 
 
 @pytest.mark.parametrize('text', ['', 'o', '\0', 'zé', 'ooooooooo1', '€1'])
@@ -158,7 +184,6 @@ def test_upright_oriented_boxes_are_boxes():
 
 @pytest.mark.parametrize('sigmas', [(), (0.05,), tuple(np.linspace(0.02, 0.1, 17))])
 def test_similarity_of_keypoints_is_cocos(sigmas):
-    cocoeval = pytest.importorskip('pycocotools.cocoeval')
     rng = np.random.default_rng(6)
     measure = measure_of(Pose(COCO_KEYPOINTS), sigmas)
     points = rng.uniform(0, 100, (5, 17, 3))
@@ -166,12 +191,11 @@ def test_similarity_of_keypoints_is_cocos(sigmas):
     near = points[rng.integers(0, 5, 9)] + rng.normal(0, 4, (9, 17, 3))
     areas = rng.uniform(100, 9000, 5)
     nothing = np.zeros((0, 5))
-    ours = overlaps(
-        measure,
+    ours = measure.overlaps(
         Shapes(np.zeros((9, 4)), np.ones(9), [], near, nothing),
         Shapes(np.zeros((5, 4)), areas, [], points, nothing),
     )
-    evaluation = cocoeval.COCOeval(iouType='keypoints')
+    evaluation = COCOeval(iouType='keypoints')
     if sigmas:  # those of COCO are pycocotools' own
         evaluation.params.kpt_oks_sigmas = np.broadcast_to(sigmas, 17)
     evaluation._gts = {
@@ -187,17 +211,16 @@ def test_similarity_of_keypoints_is_cocos(sigmas):
     assert 0 < ours.max() < 1
     points[:, :, 2] = 0
     unlabelled = Shapes(np.zeros((5, 4)), areas, [], points, nothing)
-    assert not overlaps(
-        measure, Shapes(np.zeros((9, 4)), areas, [], near, nothing), unlabelled
-    ).any()
+    detections = Shapes(np.zeros((9, 4)), areas, [], near, nothing)
+    assert not measure.overlaps(detections, unlabelled).any()
 
 
 def test_what_is_measured_follows_the_task():
     four = Pose(KeypointSpec(('a', 'b', 'c', 'd'), 2))
     assert measure_of(DETECT) == BOXES
-    assert measure_of(Segment(mask_coefficients=32)).kind == 'masks'
-    assert measure_of(Obb()).kind == 'oriented boxes'
-    assert measure_of(four) == Measure('keypoints', ('a', 'b', 'c', 'd'), (0.05,) * 4)
+    assert measure_of(Segment(mask_coefficients=32)) == MASKS
+    assert measure_of(Obb()) == OrientedBoxes()
+    assert measure_of(four) == Keypoints(('a', 'b', 'c', 'd'), (0.05,) * 4)
     assert measure_of(four, [0.1, 0.2, 0.3, 0.4]).sigmas == (0.1, 0.2, 0.3, 0.4)
     assert common_measure({'one': DETECT, 'other': DETECT}) == BOXES
     assert common_measure({'one': four, 'other': four}, [0.1]).sigmas == (0.1,) * 4

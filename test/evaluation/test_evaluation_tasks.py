@@ -5,6 +5,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from pycocotools import mask as coco_masks
 
 from support.oracles.evaluation_support import truth, written
 from support.oracles.task_truth import (
@@ -21,9 +22,11 @@ from support.oracles.task_truth import (
 )
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.run_lengths import pixels_of, text_of
-from trt_perception.evaluation.metrics.measure import BOXES, measure_of
-from trt_perception.evaluation.metrics.overlap import Shapes, oriented_overlaps
+from trt_perception.evaluation.coco.run_lengths import text_of
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.oriented_boxes import oriented_overlaps
+from trt_perception.evaluation.metrics.shapes import Shapes
+from trt_perception.evaluation.metrics.table import measure_of
 from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 
@@ -39,11 +42,11 @@ def test_masks_are_read_in_every_form(tmp_path):
     counts += [60, HEIGHT * WIDTH - sum(counts) - 60]
     for outline in (SQUARE, {'size': [HEIGHT, WIDTH], 'counts': counts}, encoded(whole)):
         box = only(read(tmp_path, truth([(0, 'cat', BOX, {'segmentation': outline})]), SEGMENT))
-        assert np.array_equal(pixels_of(box.mask), whole)
+        assert np.array_equal(coco_masks.decode(box.mask), whole)
     content = truth([(0, 'cat', BOX, {'segmentation': [SQUARE[0], [0, 0, 9, 0, 9, 9, 0, 9]]})])
     del content['annotations'][0]['area']
     box = only(read(tmp_path, content, SEGMENT))
-    assert box.area == pixels_of(box.mask).sum() == 6000 + 81
+    assert box.area == coco_masks.decode(box.mask).sum() == 6000 + 81
 
 
 def test_keypoints_are_read(tmp_path):
@@ -160,8 +163,6 @@ def test_masks_need_the_size_of_their_image(tmp_path):
 
 @pytest.mark.parametrize('seed', range(4))
 def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, seed):
-    from pycocotools import mask as coco_masks
-
     rng = np.random.default_rng(seed)
     accepted = 0
     for _ in range(40):
@@ -176,7 +177,7 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
         except ConfigError:
             continue
         accepted += 1
-        assert np.array_equal(pixels_of(box.mask), coco_masks.decode(runs))
+        assert np.array_equal(coco_masks.decode(box.mask), coco_masks.decode(runs))
     assert 10 < accepted < 40
 
 
@@ -217,7 +218,7 @@ def test_the_digits_say_what_every_task_needs(task):
     shapes = Shapes.true(boxes)
     if task.has_masks:
         for box in boxes[:50]:
-            rows, columns = np.nonzero(pixels_of(box.mask))
+            rows, columns = np.nonzero(coco_masks.decode(box.mask))
             left, top, width, height = box.xywh
             assert (columns.min(), rows.min()) == (left, top)
             assert (columns.max() + 1, rows.max() + 1) == (left + width, top + height)

@@ -33,14 +33,14 @@ from support.oracles.task_truth import (
 from trt_perception.building.steps.accuracy_gate import check_labels
 from trt_perception.building.steps.agreement_gate import compare_until_sure
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import coco_rows
 from trt_perception.evaluation.coco.classes import match_classes
+from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.average_precision import measure
-from trt_perception.evaluation.metrics.measure import measure_of
 from trt_perception.evaluation.metrics.mistakes import match_detections
+from trt_perception.evaluation.metrics.table import measure_of
 from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
 from trt_perception.model.tasks.detect import DETECT
 

@@ -26,7 +26,7 @@ from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import match_by_iou
-from trt_perception.evaluation.metrics.overlap import box_iou
+from trt_perception.evaluation.metrics.shapes import box_iou
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame, frame_of
 from trt_perception.images.jpeg import JpegFrame, plain_jpeg

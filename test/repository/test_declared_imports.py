@@ -44,6 +44,7 @@ BY_NAME = {
     'building/engine/inspector.py': FLAVOURS,
     'building/engine/release.py': FLAVOURS,
     'commands.py': (),
+    'evaluation/coco/library.py': ('pycocotools',),
     'stages/tensorrt_runtime.py': FLAVOURS,
 }
 

@@ -42,7 +42,7 @@ ONLY = {
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu.bindings'],
-    'pycocotools': ['evaluation.metrics.average_precision', 'evaluation.true_shapes'],
+    'pycocotools': ['evaluation.coco.library'],
 }
 # What the extra 'build' brings, by package: it may be loaded when these are imported.
 ONLY_OFFLINE = {

@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import coco_rows
 from trt_perception.evaluation.coco.classes import ClassMap
+from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import Agreement, above, compare_runs
 from trt_perception.evaluation.metrics.average_precision import Metrics
 from trt_perception.evaluation.metrics.average_precision import measure as measure_rows
-from trt_perception.evaluation.metrics.measure import BOXES, Measure, common_measure
+from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.evaluation.metrics.mistakes import (
     ImageErrors,
     Mistakes,
     match_detections,
     sum_up,
 )
+from trt_perception.evaluation.metrics.table import common_measure
 from trt_perception.evaluation.run import CONFIDENCE, Latency, detect_images
 from trt_perception.images.detections import Detections
 from trt_perception.parameters.frame import Thresholds

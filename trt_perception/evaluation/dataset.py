@@ -10,7 +10,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import Annotations, TrueBox, read_annotations
 from trt_perception.evaluation.coco.classes import ClassMap, match_classes
 from trt_perception.evaluation.coco.images import match_images
-from trt_perception.evaluation.metrics.average_precision import check_pycocotools
+from trt_perception.evaluation.coco.library import check_pycocotools
 from trt_perception.evaluation.metrics.measure import Measure
 from trt_perception.evaluation.true_shapes import read_shapes
 

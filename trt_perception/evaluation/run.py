@@ -152,7 +152,7 @@ def detect_images(
         found = detect(pipeline, frames, thresholds)
         seconds.append((time.perf_counter() - started) / len(frames))
         # Masks of thousands of images would fill the memory.
-        if measure.kind == 'masks':
+        if measure.has_masks:
             detections += map(with_run_lengths, found)
         else:
             detections += [replace(one, masks=None) for one in found]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import coco_rows
+from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.coco.run_lengths import counts_of, with_run_lengths
 from trt_perception.files.atomic_files import make_folder, write_together
 from trt_perception.images.detections import Detections

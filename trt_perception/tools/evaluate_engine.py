@@ -22,7 +22,9 @@ from trt_perception.evaluation.compare import (
     evaluate_model,
 )
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.metrics.measure import OKS_SIGMA, Measure, common_measure
+from trt_perception.evaluation.metrics.keypoints import OKS_SIGMA
+from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.evaluation.metrics.table import common_measure
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.evaluation.report.plots import plot_accuracy
 from trt_perception.evaluation.report.worst_images import write_worst

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
+from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.files.plain_text import table
 
 __all__ = ['report_text']
@@ -27,7 +28,7 @@ def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
         if report.models[0].box_metrics is not None:
             parts.append(_metrics_table(_of_boxes(report)))
         parts.append(_threshold_table(report))
-        if report.measure.kind == 'oriented boxes':
+        if report.measure.has_angles:
             parts.append(_angle_table(report))
         parts.append(_class_table(report, all_classes))
     if len(report.models) > 1:
@@ -54,13 +55,7 @@ def _of_boxes(report: AccuracyReport) -> AccuracyReport:
 def _measured(report: AccuracyReport) -> str:
     """Return what a table is about, empty where there is nothing but boxes."""
     metrics = report.models[0].metrics
-    if metrics is None or report.measure.kind == 'boxes':
-        return ''
-    sigmas = sorted(set(metrics.measure.sigmas))
-    if not sigmas:
-        return metrics.measure.kind
-    of = f'{sigmas[0]:g}' if len(sigmas) == 1 else f'{sigmas[0]:g} to {sigmas[-1]:g}'
-    return f'{metrics.measure.kind} (OKS sigma {of})'
+    return '' if metrics is None or report.measure == BOXES else metrics.measure.title
 
 
 def _angle_table(report: AccuracyReport) -> str:
@@ -148,8 +143,14 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
 
 
 def _agreement_table(report: AccuracyReport) -> str:
-    overlap = 'mean OKS' if report.measure.kind == 'keypoints' else 'mean IoU'
-    head = [f'against {report.reference}', 'F1', overlap, 'its', 'own', 'pairs']
+    head = [
+        f'against {report.reference}',
+        'F1',
+        f'mean {report.measure.similarity}',
+        'its',
+        'own',
+        'pairs',
+    ]
     head.append('max score diff')
     rows = []
     for name, agreement in report.agreements.items():

@@ -7,7 +7,7 @@ import numpy as np
 
 from support.oracles.evaluation_support import SIZE_WH, written
 from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.metrics.table import measure_of
 from trt_perception.evaluation.true_shapes import read_shapes
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.model.tasks.obb import Obb

@@ -11,7 +11,8 @@ from trt_perception.errors import ConfigError, EngineError
 from trt_perception.evaluation.compare import AccuracyReport, compare_models
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import Agreement
-from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.metrics.measure import BOXES
+from trt_perception.evaluation.metrics.table import measure_of
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
@@ -130,6 +131,5 @@ def _record(report: AccuracyReport, agreement: Agreement, runtime: str) -> Accur
             'hold no object on these images, so there is no mAP',
             fix='use annotations of these images',
         )
-    kind = report.measure.kind
-    measure = 'mAP50' if kind == 'boxes' else f'mAP50 of {kind}'
+    measure = 'mAP50' if report.measure == BOXES else f'mAP50 of {report.measure.kind}'
     return AccuracyRecord(report.images, measure, before, after, runtime)

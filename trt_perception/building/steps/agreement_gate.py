@@ -17,7 +17,7 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
-from trt_perception.evaluation.metrics.measure import measure_of
+from trt_perception.evaluation.metrics.table import measure_of
 from trt_perception.evaluation.run import batches, detect_images
 from trt_perception.files.plain_text import plain
 from trt_perception.images.detections import Detections

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations, read_json
+from trt_perception.evaluation.coco.annotations import Annotations
+from trt_perception.evaluation.coco.section import read_json
 from trt_perception.files.plain_text import nearest, shown
 
 __all__ = ['ClassMap', 'match_classes', 'read_class_map']

@@ -1,4 +1,4 @@
-"""Masks as COCO's compressed run lengths: written, read, and laid over each other.
+"""Masks as COCO's compressed run lengths, written and read.
 
 Pixels are counted column by column, in turns outside and inside the mask, outside first
 (https://github.com/cocodataset/cocoapi, maskApi.c). A run length is small whatever the image's
@@ -16,8 +16,7 @@ import numpy.typing as npt
 from trt_perception.images.detections import Detections, Masks
 
 __all__ = [
-    *('MaskedDetections', 'RunLengths', 'counts_of', 'pixels_of', 'run_lengths', 'shared_pixels'),
-    *('text_of', 'with_run_lengths'),
+    *('MaskedDetections', 'RunLengths', 'counts_of', 'run_lengths', 'text_of', 'with_run_lengths'),
 ]
 
 #: ``size``, height and width, and ``counts``, text.
@@ -107,26 +106,3 @@ def counts_of(text: str) -> npt.NDArray[np.int64]:
     counts[1::2] = np.cumsum(values[1::2])
     counts[2::2] = np.cumsum(values[2::2])
     return counts
-
-
-def pixels_of(runs: RunLengths) -> npt.NDArray[np.bool_]:
-    """Return the mask's pixels: bool (height, width)."""
-    height, width = runs['size']
-    counts = counts_of(runs['counts'])
-    inside = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
-    return inside.reshape(width, height).T
-
-
-def shared_pixels(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
-    """Return how many pixels are in both of two masks of one size.
-
-    Args:
-        one: run lengths, as ``counts_of`` returns them.
-        other: those of the other mask.
-    """
-    ends = np.cumsum(one)
-    inside = np.cumsum(np.where(np.arange(len(one)) % 2, one, 0))
-    # Pixels of the first mask up to each border of the second: they grow in straight lines.
-    borders = np.cumsum(other)
-    up_to = np.interp(borders, np.concatenate([[0], ends]), np.concatenate([[0], inside]))
-    return round(float(np.diff(up_to)[::2].sum()))

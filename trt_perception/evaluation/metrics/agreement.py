@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
-from trt_perception.evaluation.metrics.overlap import Shapes, overlaps
+from trt_perception.evaluation.metrics.shapes import Shapes
 from trt_perception.images.detections import Detections
 
 __all__ = ['Agreement', 'ClassAgreement', 'above', 'compare_runs', 'match_by_iou']
@@ -87,12 +87,12 @@ def compare_runs(
         reference: one entry for each image.
         candidate: of the same images.
         class_names: of both models; empty: all classes together only.
-        measure: what of the objects is compared; of keypoints OKS takes the place of IoU.
+        measure: what of the objects is compared.
     """
     ious: dict[int, list[float]] = defaultdict(list)
     differences = [0.0]
     for one, other in zip(reference, candidate, strict=True):
-        overlap = overlaps(measure, Shapes.found(one), Shapes.found(other))
+        overlap = measure.overlaps(Shapes.found(one), Shapes.found(other))
         overlap[one.class_ids[:, None] != other.class_ids] = 0
         for i, j in match_by_iou(overlap):
             ious[int(one.class_ids[i])].append(float(overlap[i, j]))

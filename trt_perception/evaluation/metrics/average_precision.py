@@ -10,8 +10,6 @@ IoU is that of the rotated rectangles; all else is as with boxes.
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import io
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -21,19 +19,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations, TrueBox
-from trt_perception.evaluation.coco.run_lengths import counts_of
+from trt_perception.evaluation.coco.annotations import Annotations
+from trt_perception.evaluation.coco.library import pycocotools
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
-from trt_perception.evaluation.metrics.overlap import oriented_overlaps
 
-__all__ = ['ClassMetrics', 'Metrics', 'check_pycocotools', 'measure']
+__all__ = ['ClassMetrics', 'Metrics', 'measure']
 
-#: pycocotools' first figures, in its order.
-_FIGURES: Final = ('mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large')
-_AR100: Final = 8
-#: Those of keypoints: there are no small ones.
-_KEYPOINT_FIGURES: Final = ('mAP', 'mAP50', 'mAP75', 'mAP_medium', 'mAP_large', 'AR20')
 _ALL_AREAS: Final = 0
 _MOST_DETECTIONS: Final = -1  # the last of COCO's limits 1, 10 and 100; of keypoints 20
 _Curve = npt.NDArray[np.float64]
@@ -83,10 +74,8 @@ class Metrics:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures, without the curves, as JSON has them."""
-        sigmas = {'oks_sigmas': list(self.measure.sigmas)} if self.measure.sigmas else {}
         return {
-            'of': self.measure.kind,
-            **sigmas,
+            **self.measure.as_dict(),
             **self.figures,
             'images': self.images,
             'objects': self.objects,
@@ -100,20 +89,6 @@ class Metrics:
                 for name, one in self.classes.items()
             },
         }
-
-
-def check_pycocotools() -> None:
-    """Find out before the work whether metrics can be computed.
-
-    Raises:
-        ConfigError: pycocotools is not installed.
-    """
-    try:
-        importlib.import_module('pycocotools.cocoeval')
-    except ImportError as error:
-        raise ConfigError(
-            'mAP', f'needs pycocotools ({error})', fix='python3 -m pip install pycocotools'
-        ) from error
 
 
 def measure(
@@ -135,7 +110,6 @@ def measure(
     Raises:
         ConfigError: pycocotools is not installed.
     """
-    check_pycocotools()
     truth = _truth_rows(annotations, image_ids, categories, of)
     found = [r for r in rows if r['image_id'] in image_ids and r['category_id'] in categories]
     evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found, of)
@@ -156,23 +130,13 @@ def measure(
     return Metrics(
         images=len(image_ids),
         objects=sum(one.objects for one in classes.values()),
-        figures=_figures(evaluation.stats, of),
+        # Where it has nothing to measure, pycocotools says -1.
+        figures=of.figures([None if it < 0 else float(it) for it in evaluation.stats]),
         classes=classes,
         recalls=np.asarray(evaluation.params.recThrs, np.float64),
         precisions50=curves,
         measure=of,
     )
-
-
-def _figures(stats: Sequence[float], of: Measure) -> dict[str, float | None]:
-    """Return pycocotools' figures by name, in our order."""
-    # Where it has nothing to measure, pycocotools says -1.
-    values = [None if value < 0 else float(value) for value in stats]
-    if of.kind == 'keypoints':
-        named = dict(zip(_KEYPOINT_FIGURES, values, strict=False))
-        # In the places where those of boxes stand.
-        return {name: named.get(name) for name in (*_FIGURES, _KEYPOINT_FIGURES[-1])}
-    return {**dict(zip(_FIGURES, values, strict=False)), 'AR100': values[_AR100]}
 
 
 def _truth_rows(
@@ -197,22 +161,11 @@ def _truth_rows(
             'bbox': list(box.xywh),
             'area': box.area,
             'iscrowd': int(box.crowd),
-            'ignore': int(box.is_ignored if of.kind == 'keypoints' else box.crowd),
-            **_truth_shape(box, of),
+            'ignore': int(box.crowd),
+            **of.truth_fields(box),
         }
         for number, (image_id, box) in enumerate(chosen, 1)
     ]
-
-
-def _truth_shape(box: TrueBox, of: Measure) -> dict[str, Any]:
-    """Return what is compared of an object, under COCO's names."""
-    if of.kind == 'masks':
-        return {'segmentation': box.mask}
-    if of.kind == 'keypoints':
-        points = box.keypoints or ()
-        labelled = sum(flag > 0 for flag in points[2::3])
-        return {'keypoints': list(points), 'num_keypoints': labelled}
-    return {'oriented_bbox': box.oriented} if of.kind == 'oriented boxes' else {}
 
 
 def _evaluate(
@@ -223,8 +176,7 @@ def _evaluate(
     of: Measure,
 ) -> Any:
     """Return pycocotools' evaluation, whose progress on stdout is nobody's business."""
-    tables: Any = importlib.import_module('pycocotools.coco').COCO
-    evaluator: Any = importlib.import_module('pycocotools.cocoeval').COCOeval
+    tables, evaluator = pycocotools('coco').COCO, pycocotools('cocoeval').COCOeval
     with contextlib.redirect_stdout(io.StringIO()):
         both = []
         for rows in (truth, _result_rows(found, of)):
@@ -237,12 +189,8 @@ def _evaluate(
             }
             table.createIndex()
             both.append(table)
-        kinds = {'masks': 'segm', 'keypoints': 'keypoints'}
-        evaluation = evaluator(*both, kinds.get(of.kind, 'bbox'))
-        if of.kind == 'keypoints':
-            evaluation.params.kpt_oks_sigmas = np.array(of.sigmas)
-        if of.kind == 'oriented boxes':
-            evaluation.computeIoU = functools.partial(_oriented_iou, evaluation)
+        evaluation = evaluator(*both, of.coco_kind)
+        of.prepare(evaluation)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -251,30 +199,10 @@ def _evaluate(
 
 def _result_rows(found: Sequence[Mapping[str, Any]], of: Measure) -> list[dict[str, Any]]:
     """Return detections with what pycocotools' loadRes() adds; it cannot take an empty list."""
-    rows = []
-    for number, row in enumerate(found, 1):
-        width, height = row['bbox'][2:]
-        area = width * height
-        if of.kind == 'masks':
-            area = float(counts_of(row['segmentation']['counts'])[1::2].sum())
-        elif of.kind == 'oriented boxes':
-            area = row['oriented_bbox'][2] * row['oriented_bbox'][3]
-        rows.append({**row, 'id': number, 'area': area, 'iscrowd': 0})
-    return rows
-
-
-def _oriented_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
-    """Return what COCOeval.computeIoU does, of rotated rectangles: best score first."""
-    truth = evaluation._gts[image_id, category_id]
-    found = evaluation._dts[image_id, category_id]
-    if not truth or not found:
-        return []
-    order = np.argsort([-row['score'] for row in found], kind='mergesort')
-    best = [found[index] for index in order[: evaluation.params.maxDets[-1]]]
-    one, other = (
-        np.array([row['oriented_bbox'] for row in rows], np.float64) for rows in (best, truth)
-    )
-    return oriented_overlaps(one, other, np.array([bool(row['iscrowd']) for row in truth]))
+    return [
+        {**row, 'id': number, 'area': of.result_area(row), 'iscrowd': 0}
+        for number, row in enumerate(found, 1)
+    ]
 
 
 def _mean(precision: npt.NDArray[np.float64]) -> float | None:

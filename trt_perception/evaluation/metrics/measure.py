@@ -1,102 +1,132 @@
-"""What of an object accuracy is measured by: its box, mask, keypoints or oriented box."""
+"""What of an object accuracy is measured by. The base measures boxes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.model.tasks.task import Task
-
-__all__ = ['BOXES', 'OKS_SIGMA', 'Measure', 'common_measure', 'measure_of']
-
-#: COCO's, by keypoint of a person (https://cocodataset.org/#keypoints-eval).
-_COCO_SIGMAS: Final = (
-    *(0.026, 0.025, 0.025, 0.035, 0.035, 0.079, 0.079, 0.072, 0.072, 0.062, 0.062),
-    *(0.107, 0.107, 0.087, 0.087, 0.089, 0.089),
+from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.section import CocoSection
+from trt_perception.evaluation.metrics.shapes import (
+    Floats,
+    Shapes,
+    box_areas,
+    box_iou,
+    ratio,
+    shared_areas,
 )
-#: For any other keypoints where nobody says: about the median of COCO's.
-OKS_SIGMA: Final = 0.05
 
-_KINDS: Final = {
-    'detect': 'boxes',
-    'segment': 'masks',
-    'pose': 'keypoints',
-    'obb': 'oriented boxes',
-}
+__all__ = ['BOXES', 'BOXES_ONLY', 'Measure']
+
+#: What to do where annotations lack what is measured.
+BOXES_ONLY: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared.
+    """Measures objects by their boxes. A subclass measures something else.
 
     Attributes:
-        kind: ``boxes``, ``masks``, ``keypoints`` or ``oriented boxes``.
-        keypoints: names of an object's keypoints, in the model's order; empty for other kinds.
-        sigmas: how exactly each keypoint can be annotated, for OKS: the standard deviation as a
-            share of the root of the object's area.
+        kind: what is measured, in reports.
+        similarity: what takes the place of IoU there.
+        coco_kind: pycocotools' name for it.
+        has_shapes: the annotations of an object have more to read than its box.
+        has_masks: masks are compared.
+        has_angles: the angles of boxes are compared.
     """
 
-    kind: str = 'boxes'
-    keypoints: tuple[str, ...] = ()
-    sigmas: tuple[float, ...] = ()
+    kind: ClassVar[str] = 'boxes'
+    similarity: ClassVar[str] = 'IoU'
+    coco_kind: ClassVar[str] = 'bbox'
+    has_shapes: ClassVar[bool] = False
+    has_masks: ClassVar[bool] = False
+    has_angles: ClassVar[bool] = False
+
+    @classmethod
+    def of(
+        cls,
+        keypoint_names: Sequence[str],  # noqa: ARG003
+        sigmas: Sequence[float],
+    ) -> Measure:
+        """Return the measure of a model.
+
+        Args:
+            keypoint_names: of the model's objects; empty if they have none.
+            sigmas: for OKS, one for each keypoint or one for all; empty: the default.
+
+        Raises:
+            ConfigError: there are sigmas without keypoints, another number of them, or one is out
+                of range.
+        """
+        if sigmas:
+            raise ConfigError('--oks-sigma', 'the model has no keypoints', fix='leave it out')
+        return cls()
+
+    @property
+    def title(self) -> str:
+        """What a table of figures is about."""
+        return self.kind
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is measured, as JSON has it."""
+        return {'of': self.kind}
+
+    def check_category(self, category: CocoSection) -> None:
+        """Refuse a category that describes its objects in another way than the model.
+
+        Raises:
+            ConfigError: it does.
+        """
+
+    def true_shape(
+        self,
+        entry: CocoSection,  # noqa: ARG002
+        box: TrueBox,
+        size_wh: tuple[int, int] | None,  # noqa: ARG002
+    ) -> TrueBox:
+        """Return an object with the shape that is measured.
+
+        Args:
+            entry: the object in the file.
+            box: the object without a shape.
+            size_wh: of the image in pixels, None if unknown.
+
+        Raises:
+            ConfigError: the shape is missing, malformed or of another size.
+        """
+        return box
+
+    def true_area(self, box: TrueBox) -> float:
+        """Return an object's area in square pixels, for a file that does not have it."""
+        return box.area
+
+    def truth_fields(self, box: TrueBox) -> dict[str, Any]:  # noqa: ARG002
+        """Return what pycocotools needs of an annotated object besides its box."""
+        return {}
+
+    def result_area(self, row: Mapping[str, Any]) -> float:
+        """Return the area in square pixels of a detection in COCO's form."""
+        width, height = row['bbox'][2:]
+        return float(width * height)
+
+    def prepare(self, evaluation: Any) -> None:
+        """Set up pycocotools' evaluation, a ``COCOeval``."""
+
+    def figures(self, values: Sequence[float | None]) -> dict[str, float | None]:
+        """Return pycocotools' figures by name, in the order of our reports."""
+        names = 'mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large'
+        return {**dict(zip(names, values, strict=False)), 'AR100': values[8]}
+
+    def overlaps(self, one: Shapes, other: Shapes) -> Floats:
+        """Return how far all pairs are the same: float64 (n, m), 0 to 1."""
+        return box_iou(one.xyxy, other.xyxy)
+
+    def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
+        """Return the share of each object that lies in each region: float64 (n, m)."""
+        return ratio(shared_areas(one.xyxy, regions.xyxy), box_areas(one.xyxy)[:, None])
 
 
 #: Boxes, whatever else there is.
 BOXES: Final = Measure()
-
-
-def measure_of(task: Task, sigmas: Sequence[float] = ()) -> Measure:
-    """Return what tells how good a model is.
-
-    Args:
-        task: of the model.
-        sigmas: for OKS, one for each keypoint or one for all; none: COCO's for 17 keypoints, else
-            0.05.
-
-    Raises:
-        ConfigError: the model has no keypoints or another number, or one is out of range.
-    """
-    names = task.keypoint_names
-    if not names:
-        if sigmas:
-            raise ConfigError('--oks-sigma', 'the model has no keypoints', fix='leave it out')
-        return Measure(_KINDS[task.name])
-    if not sigmas:
-        sigmas = _COCO_SIGMAS if len(names) == len(_COCO_SIGMAS) else (OKS_SIGMA,)
-    if len(sigmas) == 1:
-        sigmas = tuple(sigmas) * len(names)
-    if len(sigmas) != len(names):
-        raise ConfigError(
-            '--oks-sigma',
-            f'{len(sigmas)} values',
-            expected=f'one value, or one for each of the {len(names)} keypoints',
-        )
-    if wrong := [sigma for sigma in sigmas if not (math.isfinite(sigma) and 0 < sigma <= 1)]:
-        raise ConfigError('--oks-sigma', str(wrong[0]), expected='above 0, at most 1')
-    return Measure(_KINDS[task.name], names, tuple(sigmas))
-
-
-def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> Measure:
-    """Return what tells how good several models are.
-
-    Args:
-        tasks: by the model's name, at least one.
-        sigmas: as in ``measure_of``.
-
-    Raises:
-        ConfigError: they say different things of an object, or the sigmas do not fit.
-    """
-    (first, task), *others = tasks.items()
-    measure = measure_of(task, sigmas)
-    for name, other in others:
-        if measure_of(other, sigmas if other.keypoint_names else ()) != measure:
-            raise ConfigError(
-                f'{name} and {first}',
-                f'the tasks {other} and {task}',
-                expected='models of one task',
-                fix='measure each by itself, or boxes only (evaluate_engine --boxes-only)',
-            )
-    return measure

@@ -16,7 +16,7 @@ from trt_perception.evaluation.coco.annotations import TrueBox
 from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
-from trt_perception.evaluation.metrics.overlap import Shapes, overlaps, share_inside
+from trt_perception.evaluation.metrics.shapes import Shapes
 from trt_perception.images.detections import Detections
 
 __all__ = [
@@ -131,7 +131,7 @@ def match_detections(
         found: in source pixels, best score first.
         truth: all objects of the image; those of categories that are not measured are left out.
         classes: which class is which category.
-        measure: what of the objects is compared; of keypoints OKS takes the place of IoU.
+        measure: what of the objects is compared.
     """
     ids = [classes.category_ids[class_id] for class_id in found.class_ids]
     named = np.array([id_ or 0 for id_ in ids], np.int64)
@@ -140,7 +140,7 @@ def match_detections(
     crowd = np.array([box.is_ignored for box in truth], np.bool_)
     categories = np.array([box.category_id for box in truth], np.int64)
     shapes, true_shapes = Shapes.found(found), Shapes.true(truth)
-    overlap = overlaps(measure, shapes, true_shapes)
+    overlap = measure.overlaps(shapes, true_shapes)
     same = named[:, None] == categories
     free = measured & ~crowd
     waiting = counted.copy()
@@ -152,7 +152,7 @@ def match_detections(
             free[partner] = waiting[index] = False
             right.append((int(index), partner))
     # Of a detection within a crowd, only its own area counts.
-    covered = share_inside(measure, shapes, true_shapes)
+    covered = measure.share_inside(shapes, true_shapes)
     in_crowd = (same & (measured & crowd) & (covered >= _MIN_IOU)).any(axis=1) & waiting
     waiting &= ~in_crowd
     left = np.where(waiting[:, None] & free, overlap, 0.0)

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import TrueBox
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths, pixels_of
+from trt_perception.evaluation.coco.library import pycocotools
+from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
 from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.images.drawing import draw_box
 
@@ -79,7 +80,7 @@ def draw_outline(
     """
     if outline.mask is not None:
         size = canvas.shape[1], canvas.shape[0]
-        inside = pixels_of(outline.mask).astype(np.uint8)
+        inside = pycocotools('mask').decode(outline.mask)
         mask = cv2.resize(inside, size, interpolation=cv2.INTER_NEAREST)
         # Not filled: two masks of one object are to be told apart.
         borders, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)

@@ -45,10 +45,10 @@ def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
             mean = np.mean(list(metrics.precisions50.values()), axis=0)
             axes.plot(metrics.recalls, mean, label=f'{name}: mAP50 {metrics.figures["mAP50"]:.3f}')
     axes.set(xlabel='recall', ylabel='precision', xlim=(0, 1), ylim=(0, 1.02))
-    of = next(iter(models.values())).measure.kind
-    overlap = 'OKS' if of == 'keypoints' else 'IoU'
+    of = next(iter(models.values())).measure
     axes.set_title(
-        f'{of}, {overlap} 0.50, mean of categories' + ('; grey: each' if len(models) == 1 else '')
+        f'{of.kind}, {of.similarity} 0.50, mean of categories'
+        + ('; grey: each' if len(models) == 1 else '')
     )
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import TrueBox, read_json
+from trt_perception.evaluation.coco.annotations import TrueBox
 from trt_perception.evaluation.coco.images import read_image
+from trt_perception.evaluation.coco.section import read_json
 from trt_perception.evaluation.metrics.mistakes import ImageErrors
 from trt_perception.evaluation.report.outlines import draw_outline, found_outline, true_outline
 from trt_perception.files.atomic_files import make_folder, write_json, write_together

@@ -21,6 +21,7 @@ class Obb(Task):
     """Boxes with an angle, which stands in their row behind the scores."""
 
     name: ClassVar[str] = 'obb'
+    measure: ClassVar[str] = 'oriented boxes'
     is_oriented: ClassVar[bool] = True
 
     @property

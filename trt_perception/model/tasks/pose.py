@@ -102,6 +102,7 @@ class Pose(Task):
     """
 
     name: ClassVar[str] = 'pose'
+    measure: ClassVar[str] = 'keypoints'
     topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS, KEYPOINTS)
 
     keypoints: Annotated[KeypointSpec, KeypointSpec.read]

@@ -34,6 +34,7 @@ class Segment(Task):
     """
 
     name: ClassVar[str] = 'segment'
+    measure: ClassVar[str] = 'masks'
     topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS, MASKS)
     has_masks: ClassVar[bool] = True
 

@@ -1,0 +1,74 @@
+"""Detections in the form of COCO's results.
+
+Format: https://cocodataset.org/#format-results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.evaluation.coco.run_lengths import MaskedDetections
+from trt_perception.images.detections import Detections, oriented_corners
+
+__all__ = ['coco_rows']
+
+# A keypoint with this score or more is called visible.
+_VISIBLE: Final = 0.5
+
+
+def coco_rows(
+    image_id: int,
+    detections: Detections,
+    category_ids: Sequence[int | None],
+) -> list[dict[str, Any]]:
+    """Return detections as COCO's results: image_id, category_id, bbox and score.
+
+    Metrics are computed from these very rows, so whoever reads them again gets the same figures.
+
+    Args:
+        image_id: of the image.
+        detections: in source pixels.
+        category_ids: of each class of the model; detections of a class with None are left out.
+
+    Returns:
+        ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7. Of
+        poses also ``keypoints``: x, y and COCO's visibility of each, 2 from a score of 0.5 on,
+        else 1; and ``keypoint_scores``. Of oriented boxes, whose ``bbox`` is upright, also
+        ``oriented_bbox``: centre x, centre y, width, height, angle in radians; and their corners
+        as ``segmentation``, one polygon. Of ``MaskedDetections`` that is the run lengths.
+    """
+    xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
+    xywh[:, 2:] -= xywh[:, :2]
+    boxes: list[list[float]] = xywh.round(4).tolist()
+    scores: list[float] = detections.scores.astype(np.float64).round(7).tolist()
+    ids = [category_ids[class_id] for class_id in detections.class_ids]
+    rows: list[dict[str, Any]] = [
+        {'image_id': image_id, 'category_id': category_id, 'bbox': box, 'score': score}
+        for category_id, box, score in zip(ids, boxes, scores, strict=True)
+    ]
+    if detections.keypoints is not None:
+        _add_keypoints(rows, detections.keypoints.astype(np.float64))
+    if detections.oriented is not None:
+        corners = oriented_corners(detections.oriented).astype(np.float64).reshape(-1, 8)
+        turned = detections.oriented.astype(np.float64)
+        for row, outline, box in zip(rows, corners.round(4), turned.round(6), strict=True):
+            row['oriented_bbox'] = box.tolist()
+            row['segmentation'] = [outline.tolist()]
+    if isinstance(detections, MaskedDetections):
+        for row, runs in zip(rows, detections.runs, strict=True):
+            row['segmentation'] = runs
+    return [row for row in rows if row['category_id'] is not None]
+
+
+def _add_keypoints(rows: Sequence[dict[str, Any]], points: npt.NDArray[np.float64]) -> None:
+    """Add keypoints (n, k, 3) to rows of n objects."""
+    visible = np.where(points[:, :, 2] >= _VISIBLE, 2, 1)
+    places = points[:, :, :2].round(4)
+    for row, xy, flags, scores in zip(rows, places, visible, points[:, :, 2], strict=True):
+        pairs = zip(xy.tolist(), flags.tolist(), strict=True)
+        row['keypoints'] = [value for (x, y), flag in pairs for value in (x, y, flag)]
+        row['keypoint_scores'] = scores.round(7).tolist()

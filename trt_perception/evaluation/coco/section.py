@@ -1,0 +1,94 @@
+"""COCO's files as sections that are read key by key.
+
+Format: https://cocodataset.org/#format-data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from trt_perception.errors import ConfigError, TrtPerceptionError
+from trt_perception.files.json_section import JsonSection, parse_json
+from trt_perception.files.plain_text import shown
+from trt_perception.files.regular_files import read_given
+
+__all__ = ['MAX_BYTES', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco', 'read_json']
+
+# The largest file of COCO's own has 470 MB; its reader needs several times as much memory.
+MAX_BYTES: Final = 1024**3
+MAX_ID: Final = 2**53
+
+
+class CocoSection(JsonSection):
+    """A JSON object of a COCO file. Writers add keys of their own, which are ignored."""
+
+    error: ClassVar[type[TrtPerceptionError]] = ConfigError
+    page: ClassVar[str] = 'docs/accuracy.md'
+
+    def subject(self, key: str) -> str:
+        """Return how errors name a key."""
+        return f'{self.where}: "{key}"'
+
+    def shown(self, value: object) -> str:
+        """Return how errors show a value."""
+        return shown(value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a key's value, the default if it is missing."""
+        return self._left.get(key, default)
+
+    def number_id(self, key: str) -> int:
+        """Return an id."""
+        return self.integer(key, -MAX_ID, MAX_ID)
+
+    def wrong(self, key: str, found: str, expected: str, fix: str = '') -> TrtPerceptionError:
+        """Return the error that says in words what was found at a key."""
+        return self.error(self.subject(key), found, expected=expected, fix=fix)
+
+    def entries(self, key: str, most: int = MAX_ID) -> Iterator[CocoSection]:
+        """Yield the objects of a list, of which there may be ``most``."""
+        entries = self.get(key)
+        if not isinstance(entries, list):
+            found = 'none' if entries is None else f'a {type(entries).__name__}'
+            expected = 'a list; COCO annotations have the lists "images", "annotations" and '
+            raise self.wrong(key, found, expected + '"categories"')
+        if len(entries) > most:
+            raise self.wrong(key, str(len(entries)), f'at most {most} entries')
+        for index, entry in enumerate(entries):
+            yield CocoSection(entry, f'{self.where}: {key}[{index}]')
+
+
+def read_coco(path: Path) -> CocoSection:
+    """Read a COCO file.
+
+    Raises:
+        ConfigError: it cannot be opened, is not a regular file, too large or no JSON object.
+    """
+    content = read_json(path)
+    if isinstance(content, list):
+        found = 'a list, as detections are written'
+        raise ConfigError(str(path), found, expected='COCO annotations, a JSON object')
+    return CocoSection(content, str(path))
+
+
+def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
+    """Read a JSON file of limited size.
+
+    Raises:
+        ConfigError: it cannot be opened, is not a regular file, too large or not JSON.
+    """
+    try:
+        return parse_json(read_given(path, limit))
+    except ValueError as error:
+        raise ConfigError(str(path), f'is not JSON: {error}') from error
+
+
+def is_finite(value: object) -> bool:
+    """Return whether JSON's value is a number that a float can hold."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # JSON's whole numbers have no limit
+        return False

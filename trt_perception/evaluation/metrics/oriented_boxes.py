@@ -1,0 +1,195 @@
+"""Oriented boxes, measured by the IoU of rotated rectangles.
+
+An annotation has ``oriented_bbox``: centre x, centre y, width, height and angle in radians of the
+width's axis, from x to y; else ``segmentation``, one polygon of four corners. The smallest box
+around the corners is measured then.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.section import CocoSection, is_finite
+from trt_perception.evaluation.metrics.keypoints import FARTHEST
+from trt_perception.evaluation.metrics.measure import BOXES_ONLY, Measure
+from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio, shared_areas
+from trt_perception.images.detections import oriented_corners
+
+__all__ = ['OrientedBoxes', 'oriented_overlaps']
+
+_KEY: Final = 'oriented_bbox'
+_FIVE: Final = '[centre x, centre y, width, height, angle in radians]'
+_LEAST: Final = np.spacing(1)
+
+
+@dataclass(frozen=True)
+class OrientedBoxes(Measure):
+    """Measures objects by their oriented boxes."""
+
+    kind: ClassVar[str] = 'oriented boxes'
+    has_shapes: ClassVar[bool] = True
+    has_angles: ClassVar[bool] = True
+
+    def true_shape(
+        self,
+        entry: CocoSection,
+        box: TrueBox,
+        size_wh: tuple[int, int] | None,  # noqa: ARG002
+    ) -> TrueBox:
+        """Return an object with its oriented box."""
+        read = _of_corners if entry.get(_KEY) is None else _as_given
+        return replace(box, oriented=read(entry))
+
+    def true_area(self, box: TrueBox) -> float:
+        """Return the area of the oriented box."""
+        assert box.oriented is not None
+        return box.oriented[2] * box.oriented[3]
+
+    def truth_fields(self, box: TrueBox) -> dict[str, Any]:
+        """Return the oriented box."""
+        return {_KEY: box.oriented}
+
+    def result_area(self, row: Mapping[str, Any]) -> float:
+        """Return the area of the oriented box."""
+        return float(row[_KEY][2] * row[_KEY][3])
+
+    def prepare(self, evaluation: Any) -> None:
+        """Replace the IoU of upright boxes."""
+        evaluation.computeIoU = functools.partial(_coco_iou, evaluation)
+
+    def overlaps(self, one: Shapes, other: Shapes) -> Floats:
+        """Return the IoU of oriented boxes."""
+        return oriented_overlaps(one.oriented, other.oriented)
+
+    def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
+        """Return the share of each oriented box in each region."""
+        everywhere = np.ones(len(regions.oriented), np.bool_)
+        return oriented_overlaps(one.oriented, regions.oriented, everywhere)
+
+
+def _as_given(entry: CocoSection) -> tuple[float, ...]:
+    given = entry.get(_KEY)
+    if (
+        not isinstance(given, list)
+        or len(given) != 5
+        or not all(map(is_finite, given))
+        or min(given[2:4]) < 0
+        or max(map(abs, given)) > FARTHEST
+    ):
+        raise entry.refusal(_KEY, given, _FIVE)
+    if abs(given[4]) > 2 * math.pi:
+        fix = 'if these are degrees, multiply all angles by pi / 180'
+        found = f'an angle of {entry.shown(given[4])}'
+        raise entry.wrong(_KEY, found, 'radians, from -2 pi to 2 pi', fix)
+    return tuple(map(float, given))
+
+
+def _of_corners(entry: CocoSection) -> tuple[float, ...]:
+    outline = entry.get('segmentation')
+    corners = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
+    if not isinstance(corners, list) or len(corners) != 8 or not all(map(is_finite, corners)):
+        nothing = outline in (None, [])
+        found = 'none' if nothing else 'none, and something else in "segmentation"'
+        corner_text = 'one polygon of four corners, [[x, y, x, y, x, y, x, y]]'
+        raise entry.wrong(_KEY, found, f'{_FIVE}, or in "segmentation" {corner_text}', BOXES_ONLY)
+    points = np.clip(corners, -1e6, 1e6).astype(np.float32).reshape(4, 1, 2)
+    (x, y), (width, height), degrees = cv2.minAreaRect(points)
+    return x, y, width, height, float(np.radians(degrees))
+
+
+def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
+    """Return what COCOeval.computeIoU does, of rotated rectangles: best score first."""
+    truth = evaluation._gts[image_id, category_id]
+    found = evaluation._dts[image_id, category_id]
+    if not truth or not found:
+        return []
+    order = np.argsort([-row['score'] for row in found], kind='mergesort')
+    best = [found[index] for index in order[: evaluation.params.maxDets[-1]]]
+    one, other = (np.array([row[_KEY] for row in rows], np.float64) for rows in (best, truth))
+    return oriented_overlaps(one, other, np.array([bool(row['iscrowd']) for row in truth]))
+
+
+def oriented_overlaps(
+    one: Floats, other: Floats, crowd: npt.NDArray[np.bool_] | None = None
+) -> Floats:
+    """Return intersection over union of all pairs of oriented boxes, as true areas.
+
+    Args:
+        one: float64 (n, 5), as ``Detections.oriented``.
+        other: float64 (m, 5).
+        crowd: (m,), of which the share of the first box inside counts instead, as in COCO.
+
+    Returns:
+        float64 (n, m).
+    """
+    own, others = (side[:, 2:4].prod(axis=1) for side in (one, other))
+    shared = np.zeros((len(own), len(others)))
+    i, j = np.nonzero(shared_areas(_around(one), _around(other)) > 0)
+    shared[i, j] = _oriented_shared(one[i], other[j])
+    union = own[:, None] + others - shared
+    if crowd is not None:
+        union = np.where(crowd, own[:, None], union)
+    return ratio(shared, union)
+
+
+def _oriented_shared(one: Floats, other: Floats) -> Floats:
+    """Return the area that pairs of oriented boxes share: float64 (n,) from two of (n, 5).
+
+    The outline of the first is cut at each side of the second. Corners outside go to the nearest
+    place on the side's line: ways along that line enclose nothing, so nothing depends on their
+    order, and boxes that touch or are the same need no case of their own. OpenCV's
+    ``rotatedRectangleIntersection`` takes corners of the shared part that are near for one.
+    """
+    outline = _corners(one)
+    sides = _corners(other)
+    for index in range(4):
+        start, end = sides[:, index], sides[:, (index + 1) % 4]
+        normal = np.stack([end[:, 1] - start[:, 1], start[:, 0] - end[:, 0]], axis=1)
+        normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), _LEAST)
+        outline = _cut(outline, start, normal)
+    x, y = outline[..., 0], outline[..., 1]
+    twice = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)
+    area: Floats = np.abs(twice) / 2
+    return area
+
+
+def _cut(outline: Floats, start: Floats, normal: Floats) -> Floats:
+    """Return (n, 2k, 2) from (n, k, 2): each edge's part that is not behind a line.
+
+    Args:
+        outline: corners.
+        start: (n, 2), a point of the line.
+        normal: (n, 2), of length 1, to the side that stays.
+    """
+    height = ((outline - start[:, None]) * normal[:, None]).sum(axis=2)
+    following, height_following = np.roll(outline, -1, axis=1), np.roll(height, -1, axis=1)
+    crosses = (height >= 0) != (height_following >= 0)
+    part = np.divide(height, height - height_following, out=np.zeros_like(height), where=crosses)
+    crossing = outline + part[..., None] * (following - outline)
+    ends = []
+    for place, above in ((outline, height), (following, height_following)):
+        on_line = place - above[..., None] * normal[:, None]
+        outside = np.where(crosses[..., None], crossing, on_line)
+        ends.append(np.where((above >= 0)[..., None], place, outside))
+    return np.stack(ends, axis=2).reshape(len(outline), 2 * outline.shape[1], 2)
+
+
+def _corners(oriented: Floats) -> Floats:
+    """Return the corners around each box in double precision: float64 (n, 4, 2)."""
+    corners: Floats = oriented_corners(oriented)  # type: ignore[arg-type,assignment]
+    return corners
+
+
+def _around(oriented: Floats) -> Floats:
+    """Return the upright boxes around oriented ones, not cut at the image."""
+    corners = _corners(oriented)
+    return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)

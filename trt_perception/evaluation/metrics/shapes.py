@@ -1,0 +1,101 @@
+"""Objects of one image, annotated or found, and how far their boxes are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
+from trt_perception.images.detections import Detections
+
+__all__ = ['Floats', 'Shapes', 'box_areas', 'box_iou', 'ratio', 'shared_areas']
+
+Floats = npt.NDArray[np.float64]
+# The mask of an object of which none was read. It has no pixels.
+_NO_MASK: RunLengths = {'size': [0, 0], 'counts': ''}
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Objects of one image in its pixels, annotated or found.
+
+    Attributes:
+        xyxy: float64 (n, 4), the upright boxes.
+        areas: float64 (n,), square pixels, to which OKS holds distances.
+        masks: run lengths; empty without masks.
+        keypoints: float64 (n, k, 3): x, y, and above 0 where it counts; k is 0 without keypoints.
+        oriented: float64 (n, 5) as ``Detections.oriented``; empty without.
+    """
+
+    xyxy: Floats
+    areas: Floats
+    masks: Sequence[RunLengths]
+    keypoints: Floats
+    oriented: Floats
+
+    @classmethod
+    def found(cls, found: Detections) -> Shapes:
+        """Return what a model found; all its keypoints count."""
+        count = len(found)
+        xyxy = found.xyxy.astype(np.float64)
+        points: Floats = np.zeros((count, 0, 3))
+        if found.keypoints is not None:
+            points = found.keypoints.astype(np.float64)
+            points[:, :, 2] = 1
+        turned = np.zeros((0, 5)) if found.oriented is None else found.oriented
+        return cls(
+            xyxy,
+            (xyxy[:, 2:] - xyxy[:, :2]).prod(axis=1),
+            found.runs if isinstance(found, MaskedDetections) else (),
+            points,
+            turned.astype(np.float64),
+        )
+
+    @classmethod
+    def true(cls, objects: Sequence[TrueBox]) -> Shapes:
+        """Return what is annotated; what has no shape, as none was read, overlaps with nothing."""
+        xywh = np.array([one.xywh for one in objects], np.float64).reshape(-1, 4)
+        most = max((len(one.keypoints or ()) for one in objects), default=0)
+        points = [one.keypoints or (0.0,) * most for one in objects]
+        turned = [one.oriented or (0.0,) * 5 for one in objects]
+        return cls(
+            np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1),
+            np.array([one.area for one in objects], np.float64),
+            [one.mask or _NO_MASK for one in objects],
+            np.array(points, np.float64).reshape(len(objects), most // 3, 3),
+            np.array(turned, np.float64).reshape(-1, 5),
+        )
+
+
+def box_iou(one: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> Floats:
+    """Return intersection over union of all pairs: float64 (n, m) from xyxy (n, 4) and (m, 4).
+
+    Two boxes without area have 0.
+    """
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    shared = shared_areas(a, b)
+    return ratio(shared, box_areas(a)[:, None] + box_areas(b) - shared)
+
+
+def shared_areas(one: Floats, other: Floats) -> Floats:
+    """Return the area that each pair of boxes shares: float64 (n, m) from xyxy."""
+    size = np.minimum(one[:, None, 2:], other[:, 2:]) - np.maximum(one[:, None, :2], other[:, :2])
+    shared: Floats = np.maximum(size, 0).prod(axis=-1)
+    return shared
+
+
+def box_areas(xyxy: Floats) -> Floats:
+    """Return the area of each box: float64 (n,)."""
+    areas: Floats = (xyxy[:, 2:] - xyxy[:, :2]).prod(axis=1)
+    return areas
+
+
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """Return part / whole, 0 where there is no whole."""
+    whole = np.broadcast_to(whole, part.shape)
+    share: Floats = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+    return share
