@@ -21,7 +21,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.model.candidates import Candidates, Floats
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task
+from trt_perception.model.tasks.task import Found, Task
 
 __all__ = [
     *('AnchorRows', 'Array', 'Decoder', 'DecoderPreset', 'ImageContext', 'ObjectDecoder'),
@@ -128,7 +128,7 @@ class Decoder(ABC):
         """
 
     @abstractmethod
-    def decode(self, arrays: Sequence[Array], image: ImageContext, select: Select) -> Detections:
+    def decode(self, arrays: Sequence[Array], image: ImageContext, select: Select) -> Found:
         """Return what the outputs of one image say.
 
         Args:

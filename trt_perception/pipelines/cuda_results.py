@@ -19,6 +19,7 @@ from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.segment import mask_geometry
+from trt_perception.model.tasks.task import Found
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
@@ -46,8 +47,8 @@ class SlotResult(Protocol):
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
-    ) -> list[Detections]:
-        """Return the boxes of each frame once the queued work is done.
+    ) -> list[Found]:
+        """Return what is in each frame once the queued work is done.
 
         Args:
             spec: as it was queued.
@@ -228,7 +229,7 @@ class HostDecoded:
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
-    ) -> list[Detections]:
+    ) -> list[Found]:
         """Decode the outputs."""
         return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 

@@ -20,11 +20,11 @@ from trt_perception.gpu import (
     fill_async,
     upload_once,
 )
-from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame, JpegFrame, UnreadFrame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded, KernelDecoded, SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
@@ -241,7 +241,7 @@ class CudaSlot:
             for place, own in zip(taken, found, strict=True)
         ]
 
-    def detections(self) -> list[Detections]:
+    def detections(self) -> list[Found]:
         """Return what the last batch's work left; of a frame with an error, of what lay there."""
         taken = self.places[: self._frames]
         letterboxes = [place.letterbox for place in taken]

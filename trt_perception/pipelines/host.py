@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError, ImageError
-from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import GivenFrame
 from trt_perception.images.letterbox import Letterbox
@@ -20,6 +19,7 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.tasks.task import Found
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
@@ -139,13 +139,13 @@ class HostPipeline:
         if len(frames) > 1 and self._takes_several is None:
             self._takes_several = self._try_several(frames)
         together = len(frames) if self._takes_several else 1
-        found: list[Detections] = []
+        found: list[Found] = []
         for first in range(0, len(frames), together):
             tensor, letterboxes = self.preprocess(frames[first : first + together])
             outputs = self.infer(tensor)
             found += self.decode(outputs, letterboxes, thresholds[first : first + together])
         seconds = time.perf_counter() - started
-        return [Result(detections, seconds) for detections in found]
+        return [Result(each, seconds) for each in found]
 
     def _try_several(self, frames: Sequence[Frame]) -> bool:
         """Whether the model takes so many frames at once; some exports hold to one inside."""
@@ -185,8 +185,8 @@ class HostPipeline:
         outputs: Sequence[npt.NDArray[Any]],
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],
-    ) -> list[Detections]:
-        """Return the boxes of each image, by its own thresholds.
+    ) -> list[Found]:
+        """Return what is in each image, by its own thresholds.
 
         Raises:
             EngineError: the outputs are not what the decoder reads.

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder import Array, ImageContext, ObjectDecoder
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.selection import passing, select
 
@@ -27,8 +27,8 @@ def decode(
     letterboxes: Sequence[Letterbox],
     thresholds: Sequence[Thresholds],
     limits: Limits,
-) -> list[Detections]:
-    """Turn the outputs of a batch into detections, one for each image.
+) -> list[Found]:
+    """Return what the outputs of a batch say of each image.
 
     Args:
         outputs: arrays in the order of ``spec.outputs``, with their final shapes; if the
