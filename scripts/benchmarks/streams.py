@@ -220,9 +220,8 @@ def in_pipeline(model, options, frames, count, batch):
         thresholds = Thresholds()
         placed = placed[: len(placed) // batch * batch]
         expected = detect_all(pipeline, placed, thresholds, pace, batch)
-        return measure_pipeline(
-            pipeline, placed, thresholds, expected, pace, load_s=load_s, batch=batch
-        )
+        report = measure_pipeline(pipeline, placed, thresholds, expected, pace, batch)
+        return replace(report, load_s=load_s)
 
 
 def parse_arguments(arguments):

@@ -111,7 +111,7 @@ def test_a_pipeline_is_measured_for_so_long(clock, depth):
         clock[0] += 1
 
     pipeline.clock = tick
-    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace)
     assert report.latency_ms.count == 10
     assert report.busy_latency_ms.count == 10 + depth - 1  # those that were in flight
     assert not pipeline.flying
@@ -131,7 +131,7 @@ def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
         pace.stopped = left[0] <= 0
 
     pipeline.clock = tick
-    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace)
     assert report.latency_ms.count == 50
     assert report.busy_latency_ms.count == 1
     assert not pipeline.flying

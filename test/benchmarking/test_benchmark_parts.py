@@ -54,14 +54,13 @@ def test_the_pipeline_is_kept_full_and_in_order(depth):
     pipeline = RecordingPipeline(depth)
     pace = Pace(7)
     expected = detect_all(pipeline, frames, Thresholds(), pace)
-    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace, load_s=0.5)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace)
     assert pipeline.most == depth
     assert not pipeline.flying
     assert report.latency_ms.count == report.busy_latency_ms.count == 7
     widths = [frame.width for frame, _ in zip(itertools.cycle(frames), range(7), strict=False)]
     assert pipeline.order == widths[:3] + widths + widths
     assert (report.depth, report.detections, report.unequal) == (depth, 1, 0)
-    assert report.load_s == 0.5
     assert report.frames_per_s > 0
 
 
@@ -74,7 +73,7 @@ def test_batches_are_the_same_in_each_turn(batch, depth):
     expected = detect_all(pipeline, frames, Thresholds(), pace, batch)
     assert [round(1000 * float(found.scores[0])) for found in expected] == widths
     given = frames, Thresholds(), expected, pace
-    report = measure_pipeline(pipeline, *given, load_s=0.5, batch=batch)
+    report = measure_pipeline(pipeline, *given, batch)
     assert pipeline.most == depth
     assert pipeline.order == widths + 2 * (widths + widths[:8])
     # Times are of batches, rates of frames.
@@ -82,7 +81,7 @@ def test_batches_are_the_same_in_each_turn(batch, depth):
     assert (report.batch, report.name) == (batch, f'batch {batch}, depth {depth}')
     assert report.unequal == 0
     swapped = frames, Thresholds(), expected[::-1], pace
-    assert measure_pipeline(pipeline, *swapped, load_s=0.5, batch=batch).unequal == 40
+    assert measure_pipeline(pipeline, *swapped, batch).unequal == 40
 
 
 def test_spread():

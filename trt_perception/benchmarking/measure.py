@@ -96,8 +96,8 @@ class PipelineReport:
         detections: boxes of a frame, on average.
         unequal: frames whose detections differ in any bit from those of the same image run
             first.
-        load_s: time to open the pipeline.
-        device_memory_bytes: what it takes on the GPU, None on the CPU.
+        load_s: time to open the pipeline; whoever opened it sets it.
+        device_memory_bytes: what it takes on the GPU, None on the CPU; likewise.
         batch: frames of each batch.
     """
 
@@ -110,8 +110,8 @@ class PipelineReport:
     cpu_ms: float
     detections: float
     unequal: int
-    load_s: float
-    device_memory_bytes: int | None
+    load_s: float = 0.0
+    device_memory_bytes: int | None = None
     batch: int = 1
 
     @property
@@ -131,9 +131,6 @@ def measure_pipeline(
     thresholds: Thresholds,
     expected: Sequence[Detections],
     pace: Pace,
-    *,
-    load_s: float,
-    device_memory_bytes: int | None = None,
     batch: int = 1,
 ) -> PipelineReport:
     """Measure one batch at a time, then with frames always waiting.
@@ -144,8 +141,6 @@ def measure_pipeline(
         thresholds: for all frames.
         expected: of each frame, as ``detect_all`` returns them.
         pace: says when each of the two runs ends, and the warm-up before it.
-        load_s: passed on.
-        device_memory_bytes: passed on.
         batch: frames of each batch, at most the pipeline's.
     """
     work = _Work(pipeline, frames, thresholds, batch)
@@ -173,8 +168,6 @@ def measure_pipeline(
         cpu_ms=busy.cpu_s / count * 1e3,
         detections=float(np.mean([len(found) for found in expected])),
         unequal=unequal,
-        load_s=load_s,
-        device_memory_bytes=device_memory_bytes,
         batch=batch,
     )
 

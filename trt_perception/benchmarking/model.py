@@ -294,18 +294,9 @@ def _in_pipeline(
             detections = detect_all(pipeline, whole, thresholds, pace, batch)
             if pace.stopped and len(detections) < len(whole):
                 break
-            reports.append(
-                measure_pipeline(
-                    pipeline,
-                    whole,
-                    thresholds,
-                    detections,
-                    pace,
-                    load_s=load_s,
-                    device_memory_bytes=free - device.memory()[0] if device else None,
-                    batch=batch,
-                )
-            )
+            taken = free - device.memory()[0] if device else None
+            report = measure_pipeline(pipeline, whole, thresholds, detections, pace, batch)
+            reports.append(replace(report, load_s=load_s, device_memory_bytes=taken))
             first = first or detections
     return reports, first, pipeline.batch
 

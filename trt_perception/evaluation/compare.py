@@ -202,11 +202,10 @@ def compare_models(
             classes,
             progress=progress,
             thresholds=thresholds,
-            measure=measure,
         )
         for name, pipeline in models.items()
     ]
-    return accuracy_report(results, dataset, thresholds, measure)
+    return accuracy_report(results, dataset, thresholds)
 
 
 def evaluate_model(
@@ -217,18 +216,16 @@ def evaluate_model(
     *,
     progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
-    measure: Measure = BOXES,
 ) -> ModelAccuracy:
     """Run one model over a data set and measure it.
 
     Args:
         name: for the report.
         pipeline: as ``open_for_evaluation`` opens it, nothing in flight.
-        dataset: the images; with the shapes that are measured.
+        dataset: the images, and what is measured.
         classes: as ``dataset.class_map`` returns it.
         progress: called with the step and the images done.
         thresholds: the node's.
-        measure: what of the objects is compared.
 
     Raises:
         ImageError: an image cannot be read.
@@ -239,7 +236,7 @@ def evaluate_model(
         [(image.path, image.size_wh) for image in dataset.images],
         low,
         lambda done, total: progress(name, done, total),
-        measure,
+        dataset.measure,
     )
     sure = above(run.detections, thresholds.confidence_threshold)
     if classes is None or dataset.annotations is None:
@@ -252,10 +249,13 @@ def evaluate_model(
     ]
     ids = {image.id for image in dataset.images}
     truths = [dataset.truth(image) for image in dataset.images]
-    errors = [match_detections(*pair, classes, measure) for pair in zip(sure, truths, strict=True)]
+    errors = [
+        match_detections(*pair, classes, dataset.measure)
+        for pair in zip(sure, truths, strict=True)
+    ]
     measured = [
         measure_rows(dataset.annotations, ids, classes.categories, rows, kind)
-        for kind in dict.fromkeys((measure, BOXES))
+        for kind in dict.fromkeys((dataset.measure, BOXES))
     ]
     return ModelAccuracy(
         name,
@@ -274,7 +274,6 @@ def accuracy_report(
     models: Sequence[ModelAccuracy],
     dataset: Dataset,
     thresholds: Thresholds,
-    measure: Measure = BOXES,
 ) -> AccuracyReport:
     """Hold models against the first.
 
@@ -282,12 +281,14 @@ def accuracy_report(
         models: at least one, of the same data set.
         dataset: that data set.
         thresholds: those that the models' detections were made with.
-        measure: what of the objects is compared.
     """
     first = models[0]
     agreements = {
         model.name: compare_runs(
-            first.detections, _renumbered(model, first.class_names), first.class_names, measure
+            first.detections,
+            _renumbered(model, first.class_names),
+            first.class_names,
+            dataset.measure,
         )
         if sorted(model.class_names) == sorted(first.class_names)
         else None
@@ -295,7 +296,7 @@ def accuracy_report(
     }
     truth = dataset.annotations.path.name if dataset.annotations else None
     count = len(dataset.images)
-    return AccuracyReport(tuple(models), agreements, count, truth, thresholds, measure)
+    return AccuracyReport(tuple(models), agreements, count, truth, thresholds, dataset.measure)
 
 
 def _renumbered(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:

@@ -11,7 +11,7 @@ from trt_perception.evaluation.coco.annotations import Annotations, TrueBox, rea
 from trt_perception.evaluation.coco.classes import ClassMap, match_classes
 from trt_perception.evaluation.coco.images import match_images
 from trt_perception.evaluation.coco.library import check_pycocotools
-from trt_perception.evaluation.metrics.measure import Measure
+from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.evaluation.true_shapes import read_shapes
 
 __all__ = ['Dataset', 'DatasetImage']
@@ -39,10 +39,12 @@ class Dataset:
     Attributes:
         images: at least one.
         annotations: the truth, None where there is none.
+        measure: what of the objects is compared.
     """
 
     images: tuple[DatasetImage, ...]
     annotations: Annotations | None = None
+    measure: Measure = BOXES
 
     @classmethod
     def of(
@@ -86,7 +88,7 @@ class Dataset:
         return self.annotations.boxes.get(image.id, ()) if self.annotations else ()
 
     def with_shapes(self, measure: Measure, categories: Collection[int]) -> Dataset:
-        """Return the data set with what is measured of its objects; without annotations itself.
+        """Return the data set with what is measured, and with the shapes of annotated objects.
 
         Args:
             measure: of the models.
@@ -95,9 +97,8 @@ class Dataset:
         Raises:
             ConfigError: an object has no mask, keypoints or oriented box, or a wrong one.
         """
-        if self.annotations is None:
-            return self
-        return replace(self, annotations=read_shapes(self.annotations, measure, categories))
+        truth = self.annotations and read_shapes(self.annotations, measure, categories)
+        return replace(self, annotations=truth, measure=measure)
 
     def class_map(
         self,

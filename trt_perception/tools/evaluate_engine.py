@@ -151,12 +151,12 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     maps, measure = _class_maps(job, options)
     counted = {id_ for classes in maps.values() if classes for id_ in classes.categories}
     job = replace(job, dataset=job.dataset.with_shapes(measure, counted))
-    report = _evaluate(job, maps, measure)
+    report = _evaluate(job, maps)
     print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
     return _save(report, job, options)
 
 
-def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None], measure: Measure) -> AccuracyReport:
+def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
     """Run one model after the other, with a progress bar where there is a terminal."""
     results: list[ModelAccuracy] = []
     for name, classes in maps.items():
@@ -176,11 +176,10 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None], measure: Measure) 
                         classes,
                         progress=progress,
                         thresholds=thresholds,
-                        measure=measure,
                     )
                 )
     thresholds = next(iter(job.configs.values())).thresholds(())
-    return accuracy_report(results, job.dataset, thresholds, measure)
+    return accuracy_report(results, job.dataset, thresholds)
 
 
 def _opened(job: _Job, name: str) -> Pipeline:
