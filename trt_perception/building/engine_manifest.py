@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trt_perception.building.build_state import BuildState
+from trt_perception.building.build_inputs import BuildInputs
+from trt_perception.building.engine.build import BuiltPlan
+from trt_perception.building.engine.verify import Verified
 from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.model.build_record import (
     AccuracyRecord,
     AgreementRecord,
     BuildRecord,
+    CalibrationRecord,
     CudaRecord,
     GpuRecord,
     OptionValue,
@@ -78,11 +81,23 @@ def described(
     return replace(file, manifest=manifest)
 
 
-def describe_engine(state: BuildState) -> ModelFile:
-    """Return the engine that was built with its manifest; what is measured on it comes later."""
-    plan, options, source = state.plan, state.options, state.source.file
-    calibration, gpu = state.converted.calibration, plan.gpu
-    image = next(iter(state.shapes))  # which the profiles are of
+def describe_engine(
+    inputs: BuildInputs,
+    recognised: Recognised,
+    image: str,
+    calibration: CalibrationRecord | None,
+    plan: BuiltPlan,
+) -> ModelFile:
+    """Return the engine that was built with its manifest; what is measured on it comes later.
+
+    Args:
+        inputs: what it was built from.
+        recognised: how the model is fed and read.
+        image: name of the image input, which the profiles are of.
+        calibration: None where nothing was calibrated.
+        plan: what TensorRT built.
+    """
+    options, source, gpu = inputs.options, inputs.source.file, plan.gpu
     build = BuildRecord(
         tensorrt=TensorRtRecord(plan.flavour, plan.version),
         gpu=GpuRecord(gpu.name, gpu.compute_capability) if gpu else None,
@@ -93,7 +108,7 @@ def describe_engine(state: BuildState) -> ModelFile:
         calibration=calibration,
     )
     file = in_memory(options.engine_path(), plan.content)
-    engine = described(file, state.recognised, plan.inputs, plan.outputs)
+    engine = described(file, recognised, plan.inputs, plan.outputs)
     assert engine.manifest is not None
     manifest = replace(
         engine.manifest,
@@ -106,19 +121,23 @@ def describe_engine(state: BuildState) -> ModelFile:
 
 
 def with_results(
-    state: BuildState, accuracy: AccuracyRecord | None, agreement: AgreementRecord
+    engine: ModelFile,
+    verified: Verified | None,
+    accuracy: AccuracyRecord | None,
+    agreement: AgreementRecord,
 ) -> ModelFile:
     """Return the engine with a manifest that holds what was measured on it.
 
     Args:
-        state: of the build; ``verified`` has the precision of the layers.
+        engine: as describe_engine returns it.
+        verified: has the precision of the layers; None where the engine cannot be run here.
         accuracy: on the images of --validate, None without them.
         agreement: with the detections of the original.
     """
-    manifest = state.engine.manifest
+    manifest = engine.manifest
     assert manifest is not None
     assert manifest.build is not None
-    layers = state.verified.precisions if state.verified else None
+    layers = verified.precisions if verified else None
     precision = replace(manifest.build.precision, as_built=layers)
     build = replace(manifest.build, precision=precision, accuracy=accuracy, agreement=agreement)
-    return replace(state.engine, manifest=replace(manifest, build=build))
+    return replace(engine, manifest=replace(manifest, build=build))

@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trt_perception.building.build_state import BuildState
 from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.report import BuildLog
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.json_section import read_json
 from trt_perception.files.regular_files import open_regular
+from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import MAX_BYTES, manifest_path, manifest_text
 
 __all__ = ['check_outputs', 'check_report', 'write']
@@ -113,25 +114,30 @@ def _is_manifest(path: Path) -> bool:
         return False
 
 
-def write(state: BuildState, replaces: str) -> None:
+def write(engine: ModelFile, quantised: ModelFile | None, replaces: str, log: BuildLog) -> None:
     """Write the engine, and the model with Q/DQ nodes where there is one, with manifests.
 
     The manifest first: an engine alone would run with what can be guessed of it, a manifest alone
     does nothing, and an old engine next to a new manifest is refused.
 
+    Args:
+        engine: with its manifest.
+        quantised: the model with Q/DQ nodes, with its manifest, where it is wanted.
+        replaces: what check_outputs returned.
+        log: its report gets what was written.
+
     Raises:
         WriteError: they cannot be written; all are, or none.
     """
-    with state.step('write') as step:
+    with log.step('write') as step:
         files: dict[Path, bytes] = {}
-        for model in filter(None, (state.engine, state.quantised)):
+        for model in filter(None, (engine, quantised)):
             assert model.manifest is not None
             files[manifest_path(model.path)] = manifest_text(model.manifest)
             files[model.path] = model.content
         write_together(files)
-        engine = state.engine
         assert engine.manifest is not None
-        state.report.output_engine = {
+        output = {
             'file': str(engine.path),
             'manifest': str(manifest_path(engine.path)),
             'sha256': engine.sha256,
@@ -139,6 +145,7 @@ def write(state: BuildState, replaces: str) -> None:
             'inputs': [dataclasses.asdict(tensor) for tensor in engine.manifest.inputs],
             'outputs': [dataclasses.asdict(tensor) for tensor in engine.manifest.outputs],
         }
-        if state.quantised is not None:
-            state.report.output_engine['qdq_onnx'] = str(state.quantised.path)
+        if quantised is not None:
+            output['qdq_onnx'] = str(quantised.path)
+        log.report.output_engine = output
         step.outcome = f'{replaces} {engine.path}'.strip()

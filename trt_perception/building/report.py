@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trt_perception.errors import TrtPerceptionError
 
-__all__ = ['BuildReport', 'Step', 'StepProgress', 'reason', 'step_line']
+__all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'reason', 'step_line']
 
 #: Called with what is being done, and how much of it: done, of how many.
 StepProgress = Callable[[str, int, int], None]
@@ -99,6 +101,41 @@ class BuildReport:
         width = max(map(len, facts), default=0)
         lines = [f'{key:<{width}}  {value}' for key, value in facts.items()]
         return '\n'.join([*lines, *(f'warning: {text}' for text in self.warnings)])
+
+
+@dataclass(frozen=True)
+class BuildLog:
+    """Where the steps of a build say what they do.
+
+    Attributes:
+        report: filled as the steps go.
+        progress: called with what is done, how many parts of it, and of how many; 0 of 0 where a
+            step begins.
+        ended: called with each step when it has ended.
+    """
+
+    report: BuildReport
+    progress: StepProgress
+    ended: Callable[[Step], None]
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        """Time a step and keep how it ended; what it raises goes on."""
+        step = Step(name)
+        self.report.steps.append(step)
+        self.progress(name, 0, 0)
+        start = time.perf_counter()
+        try:
+            yield step
+        except KeyboardInterrupt:
+            step.status, step.outcome = 'interrupted', 'stopped on request'
+            raise
+        except BaseException as error:
+            step.status, step.outcome = 'failed', reason(error)
+            raise
+        finally:
+            step.seconds = time.perf_counter() - start
+            self.ended(step)
 
 
 def reason(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from trt_perception.building.calibration.cache import (
     read_ranges,
     write_ranges,
 )
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.precision.quantise import quantise
 
 RANGES = {'x': 1.5, 'y': 0.0}
@@ -29,17 +29,10 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
     images = select_images(CALIBRATION, 8)
     ran = []
 
-    def again(**changes):
-        settings = {
-            'model': model,
-            'preprocessing': SMALL,
-            'images': images,
-            'cache_dir': tmp_path / 'new' / 'folder',
-            'progress': lambda step, _done, _count: ran.append(step),
-            **changes,
-        }
+    def again(model=model, images=images, preprocessing=SMALL, **changes):
         ran.clear()
-        return quantise(**settings)
+        checked = CheckedImages(images, preprocessing, lambda step, *_: ran.append(step))
+        return quantise(model, checked, **{'cache_dir': tmp_path / 'new' / 'folder', **changes})
 
     first = again()
     assert first.report.cache.startswith('computed: no cache')
@@ -75,7 +68,7 @@ def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monke
 
     monkeypatch.setattr(calibration_images, 'read_image', counted)
     for _ in range(2):
-        quantise(model, SMALL, images, cache_dir=tmp_path)
+        quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path)
     assert read == list(images.paths)
 
 

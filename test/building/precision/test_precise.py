@@ -9,7 +9,7 @@ from support.building.tensorrt_standin import StandIn
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.prepare_precision import make_precise
@@ -28,7 +28,8 @@ def precise(images, batch=1):
     module = StandIn('10.3', '10.3.0.26')
     tensorrt = TensorRt(module, module.flavour, '10.3.0.26', None)
     shapes = {'images': (batch, 3, 64, 64)}
-    return make_precise(model, options, images, SMALL, tensorrt, shapes, lambda *_: None)
+    checked = CheckedImages(images, SMALL)
+    return make_precise(model, options, checked, tensorrt, shapes, lambda *_: None)
 
 
 @pytest.mark.parametrize('batch', [1, 3])

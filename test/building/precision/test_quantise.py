@@ -14,7 +14,7 @@ from support.building import tensorrt_rtx_build
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.graph.rounded import rounded
 from trt_perception.building.precision.convert import convert_precision
@@ -47,7 +47,9 @@ def images():
 def quantised_digits(digits, images):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
     return {
-        target: quantise(digits, preprocessing, images, method='minmax', target=target)
+        target: quantise(
+            digits, CheckedImages(images, preprocessing), method='minmax', target=target
+        )
         for target in ('int8', 'fp8')
     }
 
@@ -143,7 +145,7 @@ def test_tensorrt_rtx_builds_it(target, capabilities, quantised_digits):
 @pytest.mark.parametrize('target', ['int8', 'fp8'])
 def test_other_families(family, target, images):
     model, layers, fixed = family()
-    done = quantise(model, SMALL, images, target=target)
+    done = quantise(model, CheckedImages(images, SMALL), target=target)
     assert set(done.report.kept) == {*layers, *fixed}
     assert done.report.quantised == done.report.layers - len(done.report.kept)
     image = np.random.default_rng(0).random((1, 3, 64, 64), np.float32)
@@ -157,7 +159,7 @@ def test_other_families(family, target, images):
 
 def test_products_of_two_activations_stay_in_float(images):
     model, *_ = small_detectors.transformer()
-    done = quantise(model, SMALL, images).model
+    done = quantise(model, CheckedImages(images, SMALL)).model
     constants = {tensor.name for tensor in model.graph.initializer}
     attention = {
         node.name
@@ -225,20 +227,20 @@ def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised
 def test_patterns_keep_more_in_float(digits, images):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
     few = select_images(CALIBRATION, 8)
-    done = quantise(digits, preprocessing, few, keep_float=['/heads.*'])
+    done = quantise(digits, CheckedImages(few, preprocessing), keep_float=['/heads.*'])
     assert len(done.report.kept) == 12
     assert set(done.report.kept.values()) == {'output layer of the head', 'asked for'}
     with pytest.raises(ConfigError, match='close names'):
-        quantise(digits, preprocessing, few, keep_float=['/head.*'])
+        quantise(digits, CheckedImages(few, preprocessing), keep_float=['/head.*'])
     with pytest.raises(ConfigError, match='matches no layer'):
-        quantise(digits, preprocessing, few, keep_float=['/stem/stem.0/Sigmoid'])
+        quantise(digits, CheckedImages(few, preprocessing), keep_float=['/stem/stem.0/Sigmoid'])
     with pytest.raises(EngineError, match='no layer is left'):
-        quantise(digits, preprocessing, few, keep_float=['*'])
+        quantise(digits, CheckedImages(few, preprocessing), keep_float=['*'])
 
 
 def test_the_batch_may_be_open_or_larger_than_one(images):
     model, *_ = small_detectors.raw_maps()
-    one = quantise(model, SMALL, images).model
+    one = quantise(model, CheckedImages(images, SMALL)).model
     for setting in ('batch', 4):
         model, *_ = small_detectors.raw_maps()
         entry = model.graph.input[0].type.tensor_type.shape.dim[0]
@@ -248,7 +250,7 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
             entry.dim_value = setting
         for output in model.graph.output:
             output.type.tensor_type.shape.dim[0].dim_param = 'batch'
-        other = quantise(model, SMALL, images).model
+        other = quantise(model, CheckedImages(images, SMALL)).model
         if setting == 'batch':
             assert other.graph.input[0].type.tensor_type.shape.dim[0].dim_param == 'batch'
         weights = [sorted(m.graph.initializer, key=lambda t: t.name) for m in (one, other)]
@@ -260,17 +262,17 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
 
 def test_what_cannot_be_quantised_is_refused(images):
     model, *_ = small_detectors.anchor_free()
-    done = quantise(model, SMALL, images).model
+    done = quantise(model, CheckedImages(images, SMALL)).model
     with pytest.raises(EngineError, match=r'expected an FP32 model .* layers in fp32, int8'):
-        quantise(done, SMALL, images)
+        quantise(done, CheckedImages(images, SMALL))
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     with pytest.raises(EngineError, match='expected an FP32 model to quantise'):
-        quantise(half, SMALL, images)
+        quantise(half, CheckedImages(images, SMALL))
     with pytest.raises(EngineError, match=r'64 wide and 48 high .got 1x3x64x64'):
-        quantise(model, Preprocessing(input_size=(64, 48)), images)
+        quantise(model, CheckedImages(images, Preprocessing(input_size=(64, 48))))
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     with pytest.raises(EngineError, match=r'contradict|float32'):
-        quantise(model, SMALL, images)
+        quantise(model, CheckedImages(images, SMALL))
 
 
 def test_a_model_that_overflows_is_refused_with_the_tensor(images):
@@ -281,7 +283,7 @@ def test_a_model_that_overflows_is_refused_with_the_tensor(images):
     x = net.conv(x, 8, 8)
     model = net.model([net.conv(x, 8, 8, silu=False)])
     with pytest.raises(EngineError, match=f"'{bad}': holds NaN or infinity"):
-        quantise(model, SMALL, images)
+        quantise(model, CheckedImages(images, SMALL))
 
 
 def changed(model, kind, place, tensor):

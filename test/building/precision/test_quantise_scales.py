@@ -12,7 +12,7 @@ from test_quantise import session
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL, TARGETS, built, readers, scales, with_branch
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError
 
@@ -37,7 +37,7 @@ def bright(tmp_path):
 def test_what_no_image_reaches_stays_in_float(bright, target):
     """And computes what it did when the camera shows it, which no guessed scale could."""
     model, tensor = with_branch(('Neg', None), ('Add', 0.35), ('Relu', None))
-    done = quantise(model, SMALL, bright, target=target)
+    done = quantise(model, CheckedImages(bright, SMALL), target=target)
     (name,) = readers(model, tensor)
     assert tensor in done.report.kept[name]
     assert 'always 0 on these images' in done.report.kept[name]
@@ -68,7 +68,7 @@ def outputs(model, names):
 @pytest.mark.parametrize('factor', [0.0, 1e-45, 1e-40, 1e-30, 1e-12, 5e-6])
 def test_data_too_small_for_a_scale_stay_in_float(images, factor, target):
     model, tensor = with_branch(('Mul', factor))
-    done = quantise(model, SMALL, images, target=target)
+    done = quantise(model, CheckedImages(images, SMALL), target=target)
     (name,) = readers(model, tensor)
     assert tensor in done.report.kept[name]
     built(done.model, target)
@@ -79,7 +79,7 @@ def test_data_too_small_for_a_scale_stay_in_float(images, factor, target):
 @pytest.mark.parametrize('factor', [1e-5, 1e-4, 1e-2])
 def test_data_that_are_just_large_enough_are_quantised(images, factor, target):
     model, tensor = with_branch(('Mul', factor))
-    done = quantise(model, SMALL, images, target=target)
+    done = quantise(model, CheckedImages(images, SMALL), target=target)
     assert readers(model, tensor)[0] not in done.report.kept
     strong = built(done.model, target)
     # The scale in FP16 reaches as far as the data do: none is cut.
@@ -92,7 +92,7 @@ def test_data_that_are_just_large_enough_are_quantised(images, factor, target):
 @pytest.mark.parametrize('factor', [1e5, 1e30])
 def test_data_beyond_fp16_are_told(images, factor):
     model, tensor = with_branch(('Mul', factor))
-    done = quantise(model, SMALL, images)
+    done = quantise(model, CheckedImages(images, SMALL))
     (told,) = [text for text in done.report.warnings if '65504' in text]
     assert tensor in told
     assert '--keep-fp32' in told
@@ -108,7 +108,7 @@ def test_data_without_a_range_in_fp32_stay_in_float(images):
     tiny = numpy_helper.to_array(weights) * np.float32(1e-4)
     weights.CopyFrom(numpy_helper.from_array(tiny, weights.name))
     model = net.model([net.conv(net.node('Add', [large, small]), 8, 8, silu=False)])
-    done = quantise(model, SMALL, images)
+    done = quantise(model, CheckedImages(images, SMALL))
     (name,) = readers(model, x)
     assert 'too much for a scale' in done.report.kept[name]
     for scale in scales(done.model):
@@ -120,14 +120,16 @@ def test_a_model_of_zeros_is_refused_with_what_to_check(images):
     x = net.node('Mul', ['images', net.constant(0.0)])
     model = net.model([net.conv(net.conv(x, 3, 8, silu=False), 8, 8, silu=False)])
     with pytest.raises(EngineError, match='no layer can be quantised') as error:
-        quantise(model, SMALL, images)
+        quantise(model, CheckedImages(images, SMALL))
     assert x in str(error.value)
     assert '--scale' in str(error.value)
 
 
 def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
     model, tensor = with_branch(('Mul', 0.0))
-    first, second = (quantise(model, SMALL, images, cache_dir=tmp_path) for _ in range(2))
+    first, second = (
+        quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path) for _ in range(2)
+    )
     assert second.report.cache.startswith('reused')
     assert second.report.kept == first.report.kept
     assert second.model == first.model
@@ -137,11 +139,11 @@ def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
 @pytest.mark.parametrize('value', [1e39, 1e308, 10**400, float('inf'), float('nan'), -1e-45])
 def test_a_range_that_is_no_float32_is_damage(images, tmp_path, value):
     model, _ = with_branch(('Mul', 1.0))
-    exact = quantise(model, SMALL, images, cache_dir=tmp_path)
+    exact = quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     content = json.loads(path.read_text())
     assert content
     path.write_text(json.dumps(dict.fromkeys(content, value)))
-    done = quantise(model, SMALL, images, cache_dir=tmp_path)
+    done = quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path)
     assert 'is damaged' in done.report.cache
     assert done.model == exact.model

@@ -13,7 +13,7 @@ from support.models.scaled_models import (
     scales,
     with_channels,
 )
-from trt_perception.building.calibration.images import select_images
+from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_check import check_quantised
@@ -36,7 +36,7 @@ def quantised(images, scale, *, of, explicit=False, zero_channel=False):
         zero_channel: the weights of channel 1 are 0.
     """
     model, node = with_channels([1.0, 0.0 if zero_channel else 0.5])
-    done = quantise(model, SMALL, images).model
+    done = quantise(model, CheckedImages(images, SMALL)).model
     made = {name: n for n in done.graph.node for name in n.output}
     reader = next(n for n in done.graph.node if n.name == node.name)
     widening = made[reader.input[0 if of == 'data' else 1]]

@@ -151,6 +151,7 @@ class CheckedImages:
     Attributes:
         chosen: the choice.
         preprocessing: as at run time, to float32.
+        progress: as above.
         warnings: one sentence each, complete after the last image.
 
     Raises:
@@ -158,7 +159,10 @@ class CheckedImages:
     """
 
     def __init__(
-        self, images: ImageSet, preprocessing: Preprocessing, progress: StepProgress
+        self,
+        images: ImageSet,
+        preprocessing: Preprocessing,
+        progress: StepProgress = lambda *_: None,
     ) -> None:
         count = len(images.paths)
         if count < FEWEST:
@@ -171,7 +175,7 @@ class CheckedImages:
         self.warnings = [f'{count} images are few: {FEW} to 500 are usual'] if count < FEW else []
         self.chosen = images
         self.preprocessing = replace(preprocessing, dtype='float32')
-        self._progress = progress
+        self.progress = progress
 
     def __iter__(self) -> Iterator[tuple[Path, npt.NDArray[np.float32]]]:
         """Yield each file and its tensor (1, 3, H, W), valid until the next is taken.
@@ -184,7 +188,7 @@ class CheckedImages:
         count = len(self.chosen.paths)
         thumbnails, digests, small = [], set(), 0
         for done, path in enumerate(self.chosen.paths):
-            self._progress('calibrating', done, count)
+            self.progress('calibrating', done, count)
             bgr = read_image(path)
             height, width = bgr.shape[:2]
             input_width, input_height = self.preprocessing.input_size
@@ -192,7 +196,7 @@ class CheckedImages:
             digests.add(hashlib.sha256(bgr.tobytes()).digest())
             thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
             yield path, preprocess(frame_of(bgr))[0]
-        self._progress('calibrating', count, count)
+        self.progress('calibrating', count, count)
         self._check_variety(np.stack(thumbnails).astype(np.float32), len(digests), small)
 
     def _check_variety(self, stack: npt.NDArray[np.float32], different: int, small: int) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from trt_perception.building.engine.build import BuiltPlan
 from trt_perception.building.engine.inspector import inspect_engine, on_zeros
 from trt_perception.building.engine.layers import (
     LayerInfo,
@@ -19,6 +18,7 @@ from trt_perception.building.engine.layers import (
     layer_precisions,
     raise_if_lost,
 )
+from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.gpu import Device, Event, Graph
@@ -84,15 +84,15 @@ class Verified:
         }
 
 
-def runs_here(plan: BuiltPlan, options: BuildOptions) -> str:
+def runs_here(gpu: BuildGpu | None, options: BuildOptions) -> str:
     """Return why an engine cannot be loaded on this machine, empty where it can."""
-    if plan.gpu is None:
+    if gpu is None:
         return 'no GPU here to load it on'
     targets = options.compute_capabilities
-    if targets and plan.gpu.compute_capability not in targets:
+    if targets and gpu.compute_capability not in targets:
         return (
-            f'built for compute capabilities {", ".join(targets)}; {plan.gpu.name} here has '
-            f'{plan.gpu.compute_capability}'
+            f'built for compute capabilities {", ".join(targets)}; {gpu.name} here has '
+            f'{gpu.compute_capability}'
         )
     return ''
 

@@ -16,12 +16,10 @@ from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.quantise import QuantisationReport, quantise
-from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
 from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.input_layout import constant_inputs, split_inputs
-from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['Calibrated', 'calibrate', 'choose_images', 'unused_options']
 
@@ -99,10 +97,8 @@ def unused_options(options: BuildOptions, *, quantised: bool) -> str:
 def calibrate(
     model: onnx.ModelProto,
     options: BuildOptions,
-    images: ImageSet,
-    preprocessing: Preprocessing,
+    images: CheckedImages,
     shapes: Mapping[str, tuple[int, ...]],
-    progress: StepProgress,
 ) -> Calibrated:
     """Calibrate with the tool that was asked for; the arguments are those of make_precise.
 
@@ -111,18 +107,15 @@ def calibrate(
         EngineError: the model cannot be quantised.
     """
     if options.calibration_tool == 'tensorrt' and options.precision == 'int8':
-        checked = CheckedImages(images, preprocessing, progress)
-        data = _calibration_data(model, options, images, preprocessing, shapes, checked)
-        return Calibrated(model, calibration_data=data, warnings=tuple(checked.warnings))
+        data = _calibration_data(model, options, images, shapes)
+        return Calibrated(model, calibration_data=data, warnings=tuple(images.warnings))
     result = quantise(
         model,
-        preprocessing,
         images,
         method=options.calibration_method,
         target=options.precision,
         keep_float=options.keep_float,
         cache_dir=_cache(options.calibration_cache),
-        progress=progress,
     )
     return Calibrated(result.model, result.report, warnings=result.report.warnings)
 
@@ -130,10 +123,8 @@ def calibrate(
 def _calibration_data(
     model: onnx.ModelProto,
     options: BuildOptions,
-    images: ImageSet,
-    preprocessing: Preprocessing,
+    images: CheckedImages,
     shapes: Mapping[str, tuple[int, ...]],
-    checked: CheckedImages,
 ) -> CalibrationData:
     """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
     name, shape = next(iter(shapes.items()))  # the image's stands first
@@ -141,7 +132,7 @@ def _calibration_data(
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
         batch: list[npt.NDArray[np.float32]] = []
-        for _, tensor in checked:
+        for _, tensor in images:
             batch.append(tensor.copy())
             if len(batch) == shape[0]:
                 yield np.concatenate(batch)
@@ -151,10 +142,10 @@ def _calibration_data(
         name,
         shape,
         batches,
-        calibration_identity(model, images, preprocessing),
+        calibration_identity(model, images.chosen, images.preprocessing),
         _cache(options.calibration_cache),
-        constant_inputs(auxiliary, preprocessing.input_size, shape[0]),
-        checked.warnings,
+        constant_inputs(auxiliary, images.preprocessing.input_size, shape[0]),
+        images.warnings,
     )
 
 

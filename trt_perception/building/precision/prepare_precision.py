@@ -9,9 +9,10 @@ from typing import Any
 
 import onnx
 
-from trt_perception.building.calibration.images import ImageSet
+from trt_perception.building.calibration.images import CheckedImages
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt, uses_strong_typing
+from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.calibrate import Calibrated, calibrate
 from trt_perception.building.precision.convert import convert_precision
@@ -19,7 +20,6 @@ from trt_perception.building.precision.quantise import QuantisationReport
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import StepProgress
 from trt_perception.model.build_record import CalibrationRecord
-from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['ConvertedModel', 'make_precise']
 
@@ -40,6 +40,7 @@ class ConvertedModel:
         warnings: one sentence each.
         summary: for the step.
         details: for the report.
+        queries: the decoder of a model with queries, where 16 bits are known to lose accuracy.
     """
 
     model: onnx.ModelProto
@@ -53,13 +54,13 @@ class ConvertedModel:
     warnings: tuple[str, ...]
     summary: str
     details: dict[str, Any]
+    queries: QueryDecoder | None = None
 
 
 def make_precise(
     model: onnx.ModelProto,
     options: BuildOptions,
-    images: ImageSet | None,
-    preprocessing: Preprocessing,
+    images: CheckedImages | None,
     tensorrt: TensorRt,
     shapes: Mapping[str, tuple[int, ...]],
     progress: StepProgress,
@@ -70,7 +71,6 @@ def make_precise(
         model: slimmed, not changed.
         options: what is wanted.
         images: to calibrate with, where that is needed.
-        preprocessing: as at run time.
         tensorrt: that builds; its release decides whether the graph's types count.
         shapes: final shape of each input by name, the image's first.
         progress: called with the part and how much of it is done.
@@ -83,9 +83,10 @@ def make_precise(
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     calibrated, record = Calibrated(model), None
     if images is not None:
-        calibrated = calibrate(model, options, images, preprocessing, shapes, progress)
+        calibrated = calibrate(model, options, images, shapes)
         tool, method = options.calibration_tool, options.calibration_method
-        record = CalibrationRecord(tool, method, len(images.paths), images.sha256)
+        chosen = images.chosen
+        record = CalibrationRecord(tool, method, len(chosen.paths), chosen.sha256)
     model, quantised = calibrated.model, calibrated.report
     progress('converting', 0, 0)
     convert = functools.partial(

@@ -25,7 +25,7 @@ from trt_perception.building.calibration.cache import (
     read_ranges,
     write_ranges,
 )
-from trt_perception.building.calibration.images import CheckedImages, ImageSet
+from trt_perception.building.calibration.images import CheckedImages
 from trt_perception.building.calibration.ranges import PERCENTILE, VERSION, Method
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
@@ -38,10 +38,8 @@ from trt_perception.building.precision.quantise_scales import (
     fit_scales,
     float_layers,
 )
-from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.plain_text import listed
-from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['QuantisationReport', 'Quantised', 'quantise']
 
@@ -96,28 +94,22 @@ class Quantised:
 
 def quantise(
     model: onnx.ModelProto,
-    preprocessing: Preprocessing,
-    images: ImageSet,
+    images: CheckedImages,
     *,
     method: Method = 'minmax',
     target: str = 'int8',
     keep_float: Sequence[str] = (),
-    keep_head: bool = True,
     cache_dir: Path | None = None,
-    progress: StepProgress = lambda *_: None,
 ) -> Quantised:
     """Quantise the layers of a float32 model, but for the bare output layers of its head.
 
     Args:
         model: float32, not changed.
-        preprocessing: as at run time.
-        images: what to calibrate with.
+        images: what to calibrate with, as the network takes them.
         method: how ranges are cut, see calibration_ranges.
         target: ``int8`` or ``fp8`` (E4M3).
         keep_float: patterns of node names that stay in float too.
-        keep_head: False quantises the head's output layers too, to see what that costs.
         cache_dir: where ranges are kept, None for nowhere.
-        progress: called with a step's name, how many are done, and of how many.
 
     Returns:
         The model at opset 19 or above, in FP32 between the Q/DQ nodes, and the report.
@@ -129,28 +121,27 @@ def quantise(
     start = time.perf_counter()
     source = upgraded(model, _OPSET)
     name_nodes(source)
-    shape = input_shapes(source, preprocessing)
-    kept = _kept_layers(source, keep_float, shape, keep_head=keep_head)
+    shape = input_shapes(source, images.preprocessing)
+    kept = _kept_layers(source, keep_float, shape)
     index = GraphIndex(source.graph)
     chosen = _chosen(index, kept)
-    checked = CheckedImages(images, preprocessing, progress)
-    ranges, cache = _ranges(source, chosen, checked, method, cache_dir)
+    ranges, cache = _ranges(source, chosen, images, method, cache_dir)
     idle = _idle(chosen, ranges, index)
-    progress('quantising', 0, 1)
+    images.progress('quantising', 0, 1)
     result = _with_nodes(source, [n.name for n in chosen if n.name not in idle], ranges, target)
-    progress('quantising', 1, 1)
+    images.progress('quantising', 1, 1)
     work = layer_work(result, shape)
     report = QuantisationReport(
         tool=_tool(),
         target=target,
         method=method,
-        images=images.as_dict(),
+        images=images.chosen.as_dict(),
         cache=cache,
         layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
         macs=shares(work),
         kept={**kept, **idle},
-        warnings=(*checked.warnings, *_about_ranges(ranges, idle)),
+        warnings=(*images.warnings, *_about_ranges(ranges, idle)),
         seconds=time.perf_counter() - start,
     )
     return Quantised(result, report)
@@ -210,8 +201,6 @@ def _kept_layers(
     model: onnx.ModelProto,
     patterns: Sequence[str],
     shapes: Mapping[str, Sequence[int]],
-    *,
-    keep_head: bool = True,
 ) -> dict[str, str]:
     """Return which layers of a float32 model stay in float, and why.
 
@@ -229,7 +218,7 @@ def _kept_layers(
             fix='export it in FP32',
         )
     head = find_head(model, {layer.node: layer.macs for layer in work})
-    kept = dict.fromkeys(head.layers if keep_head else (), 'output layer of the head')
+    kept = dict.fromkeys(head.layers, 'output layer of the head')
     kept |= dict.fromkeys(head.fixed, 'part of the decoding')
     layers = {layer.node for layer in work}
     asked = [name for name in match_nodes(model, patterns) if name in layers]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-from trt_perception.building.build_state import BuildState
+from trt_perception.building.build_inputs import BuildInputs
+from trt_perception.building.report import BuildLog
 from trt_perception.building.steps.agreement_gate import Compared
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.evaluation.compare import AccuracyReport, compare_models
@@ -18,9 +20,10 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['check_labels', 'measure_accuracy']
+__all__ = ['BUILT', 'check_labels', 'measure_accuracy']
 
-_BUILT = 'built'
+#: The name of what was built among the models that are measured.
+BUILT: Final = 'built'
 
 
 def check_labels(
@@ -52,16 +55,16 @@ def check_labels(
 
 
 def measure_accuracy(
-    state: BuildState, reference: Pipeline, built: Pipeline
+    inputs: BuildInputs, models: Mapping[str, Pipeline], runtime: str, log: BuildLog
 ) -> tuple[AccuracyRecord | None, Compared]:
     """Run the original and what was built over the images of --validate.
 
-    The report receives the figures.
-
     Args:
-        state: of the build.
-        reference: the original.
-        built: the engine, or the converted ONNX model where no GPU is.
+        inputs: of the build.
+        models: the original by its name in words, then what was built as ``BUILT``: the engine,
+            or the converted ONNX model where no GPU is.
+        runtime: what runs that which was built, in words.
+        log: its report gets the figures.
 
     Returns:
         what the manifest says, None without labels and detections; both models' detections.
@@ -71,21 +74,22 @@ def measure_accuracy(
         EngineError: it lost more than --max-accuracy-drop, or that cannot be said.
         ImageError: an image cannot be read.
     """
-    original = state.original
+    original, options = next(iter(models)), inputs.options
     report = compare_models(
-        {original: reference, _BUILT: built},
-        state.validation,
-        state.options.annotations,
-        progress=lambda name, done, total: state.progress(f'running {name}', done, total),
+        models,
+        inputs.validation,
+        options.annotations,
+        progress=lambda name, done, total: log.progress(f'running {name}', done, total),
     )
-    agreement = report.agreements[_BUILT]
+    agreement = report.agreements[BUILT]
     assert agreement is not None  # both have one model's class names
     images = report.images
-    compared = Compared(agreement, images, images, (), 'validation', state.runtime, original)
-    record = _record(report, agreement, state.runtime)
+    compared = Compared(agreement, images, images, (), 'validation', runtime, original)
+    record = _record(report, agreement, runtime)
     if record is not None:
-        _check_drop(state, record, report)
-    elif state.options.max_accuracy_drop is not None:
+        log.report.accuracy = _figures(record, report, original)
+        _check_drop(log.report.accuracy, options.max_accuracy_drop)
+    elif options.max_accuracy_drop is not None:
         raise EngineError(
             '--max-accuracy-drop',
             f'neither {original} nor what was built finds anything on these '
@@ -95,23 +99,26 @@ def measure_accuracy(
     return record, compared
 
 
-def _check_drop(state: BuildState, record: AccuracyRecord, report: AccuracyReport) -> None:
-    """Put the figures into the report of the build, and refuse too large a loss."""
-    figures = f'{record.measure} {record.built:.4f}, {state.original} {record.reference:.4f}'
+def _figures(record: AccuracyRecord, report: AccuracyReport, original: str) -> dict[str, Any]:
+    """Return what the report of the build says of the accuracy."""
+    figures = f'{record.measure} {record.built:.4f}, {original} {record.reference:.4f}'
     if record.measure == 'agreement':
-        figures = f'{record.built:.1%} of the detections agree with {state.original}'
-    summary = f'{figures}, on {record.images} images, through {record.runtime}'
-    drop, most = report.drop(_BUILT), state.options.max_accuracy_drop
-    state.report.accuracy = {
+        figures = f'{record.built:.1%} of the detections agree with {original}'
+    return {
         **vars(record),
-        'drop': drop,
-        'summary': summary,
+        'drop': report.drop(BUILT),
+        'summary': f'{figures}, on {record.images} images, through {record.runtime}',
         'details': report.as_dict(classes=False),
     }
-    if most is not None and drop > most:
+
+
+def _check_drop(figures: Mapping[str, Any], most: float | None) -> None:
+    """Refuse too large a loss."""
+    if most is not None and figures['drop'] > most:
         raise EngineError(
             'accuracy',
-            f'falls by {drop:.4f}, more than --max-accuracy-drop {most}: {summary}',
+            f'falls by {figures["drop"]:.4f}, more than --max-accuracy-drop {most}: '
+            f'{figures["summary"]}',
             fix='keep sensitive layers in a wider type (--keep-fp32, --keep-float), calibrate '
             'with more images, or use fp16',
         )

@@ -9,23 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trt_perception.building.build_state import BuildState
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.config import plugin_files
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_outputs, write
-from trt_perception.building.report import BuildReport, Step, StepProgress
+from trt_perception.building.report import BuildLog, BuildReport, Step, StepProgress
 from trt_perception.building.steps import engine_steps, model_steps
 from trt_perception.building.steps.reuse import StorePlace
 from trt_perception.building.steps.validation import validate
-from trt_perception.errors import ConfigError
 
 __all__ = ['build']
-
-#: From what was read to an engine that was looked at.
-_STEPS = (
-    *(model_steps.check, model_steps.recognise, model_steps.slim, model_steps.precision),
-    *(engine_steps.build, engine_steps.verify, engine_steps.compare, validate),
-)
 
 
 def build(
@@ -50,30 +43,37 @@ def build(
         KeyboardInterrupt: Ctrl-C.
     """
     try:
-        _run(BuildState(options, report, progress, ended))
+        _build(options, BuildLog(report, progress, ended))
     except BaseException as error:
         report.fail(error)
         raise
     report.status = 'done'
 
 
-def _run(state: BuildState) -> None:
-    options, report = state.options, state.report
-    report.configuration['options'] = options.as_dict()
+def _build(options: BuildOptions, log: BuildLog) -> None:
+    log.report.configuration['options'] = options.as_dict()
     replaces = check_outputs(options)
     plugin_files(options.plugins)
-    model_steps.read(state)
-    model_steps.release(state)
-    model_steps.find_images(state)
-    place = None if options.store is None else StorePlace(state)
+    source = model_steps.read(options, log)
+    tensorrt = model_steps.release(options, log)
+    calibration, validation = model_steps.find_images(options, source, log.report)
+    inputs = BuildInputs(options, source, tensorrt, calibration, validation)
+
+    place = None if options.store is None else StorePlace(inputs)
+    stored = None if place is None else place.look(log)
+    if stored is not None:
+        write(stored, None, replaces, log)
+        return
+
+    model_steps.check(inputs, log)
+    model = model_steps.recognise(inputs, log)
+    slimmed = model_steps.slim(source.model, model.other_shapes, log)
+    converted = model_steps.precision(inputs, model, slimmed, log)
+    engine = engine_steps.build(inputs, model, converted, log)
+    verified = engine_steps.verify(inputs, model, converted, engine, log)
+    engine_steps.compare(inputs, model, slimmed, engine, verified, log)
+    engine = validate(inputs, model, converted, engine, verified, log)
+
+    write(engine, engine_steps.quantised_model(inputs, model, converted), replaces, log)
     if place is not None:
-        place.look()
-    if not report.reused:
-        for step in _STEPS:
-            step(state)
-    write(state, replaces)
-    if place is not None and not report.reused:
-        try:
-            place.keep()
-        except ConfigError as error:  # the engine is there
-            report.warn(f'the engine was not kept for the next build: {error}')
+        place.keep(engine, log.report)

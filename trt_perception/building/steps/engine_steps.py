@@ -4,33 +4,45 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trt_perception.building.build_state import BuildState
+import onnx
+
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import uses_strong_typing
-from trt_perception.building.engine.verify import measure_latency, runs_here, verify_engine
+from trt_perception.building.engine.verify import (
+    Verified,
+    measure_latency,
+    runs_here,
+    verify_engine,
+)
 from trt_perception.building.engine_manifest import describe_engine, described, in_memory
 from trt_perception.building.graph.dequantise import dequantised
 from trt_perception.building.precision.convert import convert_precision
+from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
-from trt_perception.building.steps.prepare import check_readable
+from trt_perception.building.report import BuildLog, BuildReport, Step
+from trt_perception.building.steps.prepare import RecognisedModel, check_readable
 from trt_perception.files.plain_text import listed
 from trt_perception.gpu import Device
 from trt_perception.model.build_record import QUANTISED
+from trt_perception.model.files.model_file import ModelFile
 
-__all__ = ['build', 'compare', 'verify']
+__all__ = ['build', 'compare', 'quantised_model', 'verify']
 
 
-def build(state: BuildState) -> None:
+def build(
+    inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel, log: BuildLog
+) -> ModelFile:
     """Let TensorRT build, and hold what it built to how it will be read."""
-    options, report, converted = state.options, state.report, state.converted
-    with state.step('build') as step:
-        plan = state.plan = build_plan(
+    report = log.report
+    with log.step('build') as step:
+        plan = build_plan(
             converted.model.SerializeToString(),
-            options,
-            state.tensorrt,
+            inputs.options,
+            inputs.tensorrt,
             fp32_nodes=converted.fp32_nodes,
             calibration=converted.calibration_data,
-            progress=state.progress,
+            progress=log.progress,
         )
         report.warn(*plan.remarks)
         report.configuration |= {
@@ -43,27 +55,41 @@ def build(state: BuildState) -> None:
             'tensorrt_warnings': list(plan.warnings),
         }
         report.performance |= {'build_seconds': plan.seconds, 'size_bytes': len(plan.content)}
-        state.engine = describe_engine(state)
-        check_readable(state.engine)
-        step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
-    if options.qdq_onnx is not None:
-        file = in_memory(options.qdq_onnx, converted.quantised.SerializeToString())
-        state.quantised = described(
-            file, state.recognised, state.source.inputs, state.source.outputs
+        engine = describe_engine(
+            inputs, model.recognised, model.image_name, converted.calibration, plan
         )
+        check_readable(engine)
+        step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
+    return engine
 
 
-def verify(state: BuildState) -> None:
-    """Load the engine where a GPU is, and hold it to the precision that was asked."""
-    options, report, converted = state.options, state.report, state.converted
-    with state.step('verify') as step:
-        state.verified = None
-        if reason := runs_here(state.plan, options):
-            name = state.engine.path.name
+def quantised_model(
+    inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel
+) -> ModelFile | None:
+    """Return the model with Q/DQ nodes, with its manifest; None where it is not wanted."""
+    path, source = inputs.options.qdq_onnx, inputs.source
+    if path is None:
+        return None
+    file = in_memory(path, converted.quantised.SerializeToString())
+    return described(file, model.recognised, source.inputs, source.outputs)
+
+
+def verify(
+    inputs: BuildInputs,
+    model: RecognisedModel,
+    converted: ConvertedModel,
+    engine: ModelFile,
+    log: BuildLog,
+) -> Verified | None:
+    """Load the engine, and hold it to the precision that was asked; None where no GPU runs it."""
+    options, report = inputs.options, log.report
+    with log.step('verify') as step:
+        if reason := runs_here(inputs.tensorrt.gpu, options):
+            name = engine.path.name
             step.skip(f'{reason}; on the target: inspect_engine --update-manifest {name}')
-            return
-        verified = state.verified = verify_engine(
-            state.engine, options, state.image_shape, converted.layer_nodes, converted.kept_nodes
+            return None
+        verified = verify_engine(
+            engine, options, model.image_shape, converted.layer_nodes, converted.kept_nodes
         )
         report.optimization |= verified.as_dict()
         report.performance['latency_ms'] = verified.latency.as_dict()
@@ -74,47 +100,68 @@ def verify(state: BuildState) -> None:
                 f'{options.precision}: {listed(others)}'
             )
         step.outcome = f'loaded, {len(verified.layers)} layers, {verified.latency.p50:.2f} ms'
+    return verified
 
 
-def compare(state: BuildState) -> None:
+def compare(
+    inputs: BuildInputs,
+    model: RecognisedModel,
+    slimmed: onnx.ModelProto,
+    engine: ModelFile,
+    verified: Verified | None,
+    log: BuildLog,
+) -> None:
     """Build FP16 too and say whether INT8 or FP8 is worth it: its size, on a GPU its time."""
-    options, report = state.options, state.report
-    if options.precision not in QUANTISED:
+    if inputs.options.precision not in QUANTISED:
         return
-    with state.step('compare') as step:
-        if not options.compare_fp16:
+    with log.step('compare') as step:
+        if not inputs.options.compare_fp16:
             step.skip('not wanted (--no-compare-fp16)')
             return
-        fp16 = replace(options, precision='fp16', calibration_tool='onnxruntime', qdq_onnx=None)
-        slimmed = state.slimmed
-        converted = convert_precision(
-            dequantised(slimmed) if is_quantised(slimmed) else slimmed,
-            'fp16',
-            keep_fp32=options.keep_fp32,
-            strongly_typed=uses_strong_typing(state.tensorrt, fp16),
-            input_shapes=state.shapes,
-        )
-        content = build_plan(
-            converted.model.SerializeToString(), fp16, state.tensorrt, progress=state.progress
-        ).content
-        report.performance['fp16_size_bytes'] = len(content)
-        ours, others = len(state.plan.content) / 2**20, len(content) / 2**20
-        step.outcome = f'{options.precision} {ours:.1f} MiB, fp16 {others:.1f} MiB'
-        if ours > others:
-            report.warn(
-                f'{options.precision} is larger than fp16 ({ours:.1f} against {others:.1f} '
-                'MiB); take it only if it is faster on the target: benchmark_engine'
-            )
-        if state.verified is None:
+        fp16 = _fp16_engine(inputs, model, slimmed, log)
+        _compare_sizes(inputs.options.precision, engine, fp16, step, log.report)
+        if verified is None:
             step.outcome += '; their speed is known on a GPU only'
             return
-        engine = in_memory(options.engine_path(), content)
-        latency = measure_latency(engine, Device(0), state.image_shape)
-        report.performance['fp16_latency_ms'] = latency.as_dict()
-        ours, others = state.verified.latency.p50, latency.p50
-        step.outcome += f'; {options.precision} {ours:.2f} ms, fp16 {others:.2f} ms'
+        latency = measure_latency(fp16, Device(0), model.image_shape)
+        log.report.performance['fp16_latency_ms'] = latency.as_dict()
+        ours, others = verified.latency.p50, latency.p50
+        precision = inputs.options.precision
+        step.outcome += f'; {precision} {ours:.2f} ms, fp16 {others:.2f} ms'
         if ours >= others:
-            report.warn(
-                f'{options.precision} is not faster than fp16 on this GPU '
+            log.report.warn(
+                f'{precision} is not faster than fp16 on this GPU '
                 f'({ours:.2f} against {others:.2f} ms): use --precision fp16'
             )
+
+
+def _fp16_engine(
+    inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
+) -> ModelFile:
+    """Return the engine that the same model makes in FP16."""
+    options = replace(
+        inputs.options, precision='fp16', calibration_tool='onnxruntime', qdq_onnx=None
+    )
+    converted = convert_precision(
+        dequantised(slimmed) if is_quantised(slimmed) else slimmed,
+        'fp16',
+        keep_fp32=options.keep_fp32,
+        strongly_typed=uses_strong_typing(inputs.tensorrt, options),
+        input_shapes=model.shapes,
+    )
+    content = converted.model.SerializeToString()
+    plan = build_plan(content, options, inputs.tensorrt, progress=log.progress)
+    return in_memory(options.engine_path(), plan.content)
+
+
+def _compare_sizes(
+    precision: str, engine: ModelFile, fp16: ModelFile, step: Step, report: BuildReport
+) -> None:
+    report.performance['fp16_size_bytes'] = len(fp16.content)
+    ours, others = len(engine.content) / 2**20, len(fp16.content) / 2**20
+    step.outcome = f'{precision} {ours:.1f} MiB, fp16 {others:.1f} MiB'
+    if ours > others:
+        report.warn(
+            f'{precision} is larger than fp16 ({ours:.1f} against {others:.1f} MiB); take it only '
+            'if it is faster on the target: benchmark_engine'
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,12 +24,37 @@ from trt_perception.model.recognition.recognise import (
 )
 from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, TensorSpec
 
-__all__ = ['check_readable', 'outputs_at', 'recognise_source']
+__all__ = ['RecognisedModel', 'check_readable', 'outputs_at', 'recognise_source']
 
 #: Options that are fields of Preprocessing.
 _PREPROCESSING: Final = (
     *('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std'),
 )
+
+
+@dataclass(frozen=True)
+class RecognisedModel:
+    """How a model is fed and read, and the shapes that its engine is built for.
+
+    Attributes:
+        recognised: how it is fed and read.
+        shapes: final shape of each input by name, the image's first.
+        other_shapes: those of the second profile, where there are several.
+    """
+
+    recognised: Recognised
+    shapes: Mapping[str, tuple[int, ...]]
+    other_shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def image_name(self) -> str:
+        """The name of the image input."""
+        return next(iter(self.shapes))
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of the image input that the engine is made fastest for."""
+        return self.shapes[self.image_name]
 
 
 def outputs_at(

@@ -6,13 +6,15 @@ import hashlib
 import json
 from dataclasses import replace
 
-from trt_perception.building.build_state import BuildState
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine_manifest import identity, in_memory, recorded_options
 from trt_perception.building.engine_store import EngineStore, StoredEngine, store_key
-from trt_perception.building.report import reason
-from trt_perception.errors import ManifestError
+from trt_perception.building.options.build_options import BuildOptions
+from trt_perception.building.report import BuildLog, BuildReport, reason
+from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_given
+from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import manifest_text, parse_manifest
 
 __all__ = ['StorePlace']
@@ -25,82 +27,84 @@ class StorePlace:
     """Where in the store a build stands, or would.
 
     Args:
-        state: with ``store`` among its options, and all that it would be built from.
+        inputs: of the build; ``store`` is among its options.
 
     Raises:
         ConfigError: the store's folder, or a file that counts, cannot be used.
     """
 
-    def __init__(self, state: BuildState) -> None:
-        options, source = state.options, state.source
+    def __init__(self, inputs: BuildInputs) -> None:
+        options, source = inputs.options, inputs.source
         assert options.store is not None
-        self._state = state
+        self._options = options
         self._store = EngineStore(options.store)
         contents = {
             'manifest': _digest(repr(source.file.manifest).encode()),
             'config': _digest(repr(source.file.config).encode()),
         }
-        if state.calibration is not None:
-            contents['calibration_images'] = state.calibration.sha256
+        if inputs.calibration is not None:
+            contents['calibration_images'] = inputs.calibration.sha256
         files = [options.class_names_file, options.annotations, *options.plugins]
-        for number, path in enumerate([*filter(None, files), *state.validation]):
+        for number, path in enumerate([*filter(None, files), *inputs.validation]):
             contents[f'{number} {path.name}'] = _digest(read_given(path, MODEL_MAX_BYTES))
-        self._key = store_key(source.sha256, options, state.tensorrt, contents)
+        self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
-    def look(self) -> None:
-        """Take the engine where there is one, as for this build.
+    def look(self, log: BuildLog) -> ModelFile | None:
+        """Return the engine, as for this build; None where there is none.
 
         The report is filled with what was found out when it was built. Looking counts as use; what
         nobody used for ``store_keep_days`` is removed.
         """
-        options = self._state.options
-        with self._state.step('store') as step:
+        options, short = self._options, self._key[:16]
+        with log.step('store') as step:
             if options.qdq_onnx is not None:
                 step.skip('not asked: it keeps no models with Q/DQ nodes (--qdq-onnx)')
-                return
+                return None
             stored = self._store.find(self._key)
             if options.store_keep_days is not None:
                 self._store.prune(options.store_keep_days)
+            engine = None
             if stored is not None:
-                self._take(stored)
-            found = 'reused' if self._state.report.reused else 'no entry'
-            step.outcome = f'{found} {self._key[:16]}'
+                try:
+                    engine = _taken(stored, options, log.report)
+                except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
+                    log.report.warn(f'the stored engine {short} cannot be used: {reason(error)}')
+            log.report.reused = engine is not None
+            step.outcome = f'{"no entry" if engine is None else "reused"} {short}'
+        return engine
 
-    def _take(self, stored: StoredEngine) -> None:
-        state, report = self._state, self._state.report
-        try:
-            manifest = parse_manifest(stored.manifest, str(state.options.store))
-            old = json.loads(stored.report)
-            for name in _KEPT:
-                setattr(report, name, old[name])
-            report.warn(*old['warnings'])
-        except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
-            report.warn(f'the stored engine {self._key[:16]} cannot be used: {reason(error)}')
-            return
-        file = in_memory(state.options.engine_path(), stored.engine)
-        if manifest.engine is None or manifest.engine.sha256 != file.sha256:
-            report.warn(f'the stored engine {self._key[:16]} is not what its manifest describes')
-            return
-        manifest = replace(
-            manifest,
-            engine=identity(file),
-            onnx=manifest.onnx and replace(manifest.onnx, file=state.options.onnx.name),
-            build=manifest.build
-            and replace(manifest.build, options=recorded_options(state.options)),
-        )
-        state.engine = replace(file, manifest=manifest)
-        report.reused = True
-
-    def keep(self) -> None:
-        """Put the finished engine into the store.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
-        engine, report = self._state.engine, self._state.report
+    def keep(self, engine: ModelFile, report: BuildReport) -> None:
+        """Put the finished engine into the store; a warning where it cannot be written."""
         assert engine.manifest is not None
         stored = StoredEngine(engine.content, manifest_text(engine.manifest), report.json_text())
-        self._store.put(self._key, stored)
+        try:
+            self._store.put(self._key, stored)
+        except ConfigError as error:  # the engine is there
+            report.warn(f'the engine was not kept for the next build: {error}')
+
+
+def _taken(stored: StoredEngine, options: BuildOptions, report: BuildReport) -> ModelFile:
+    """Return a stored engine with a manifest for these options, and fill the report.
+
+    Raises:
+        ManifestError: the manifest cannot be read, or is of another engine.
+        ValueError, KeyError, TypeError, RecursionError: the report cannot be read.
+    """
+    manifest = parse_manifest(stored.manifest, str(options.store))
+    file = in_memory(options.engine_path(), stored.engine)
+    if manifest.engine is None or manifest.engine.sha256 != file.sha256:
+        raise ManifestError(str(options.store), 'the engine is not what its manifest describes')
+    old = json.loads(stored.report)
+    for name in _KEPT:
+        setattr(report, name, old[name])
+    report.warn(*old['warnings'])
+    manifest = replace(
+        manifest,
+        engine=identity(file),
+        onnx=manifest.onnx and replace(manifest.onnx, file=options.onnx.name),
+        build=manifest.build and replace(manifest.build, options=recorded_options(options)),
+    )
+    return replace(file, manifest=manifest)
 
 
 def _digest(content: bytes) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 
-from trt_perception.building.build_state import BuildState
+from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.capabilities import not_by_onnx_runtime
+from trt_perception.building.engine.verify import Verified
 from trt_perception.building.engine_manifest import described, in_memory, with_results
 from trt_perception.building.graph.rounded import rounded
+from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
-from trt_perception.building.steps.accuracy_gate import measure_accuracy
+from trt_perception.building.report import BuildLog
+from trt_perception.building.steps.accuracy_gate import BUILT, measure_accuracy
 from trt_perception.building.steps.agreement_gate import (
     Compared,
     agreement_record,
@@ -20,37 +25,113 @@ from trt_perception.building.steps.agreement_gate import (
     compare_until_sure,
     unmeasured,
 )
+from trt_perception.building.steps.prepare import RecognisedModel
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.run import open_for_evaluation
-from trt_perception.model.build_record import AccuracyRecord, AgreementRecord
+from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.recognition.recognise import Recognised
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 __all__ = ['opened', 'validate']
 
 
-def validate(state: BuildState) -> None:
-    """Compare what was built with the original, hold it to the gates, and note what was found.
+@dataclass(frozen=True)
+class _Comparison:
+    """The original, and what was built of it.
+
+    Attributes:
+        inputs: of the build.
+        recognised: how both are fed and read.
+        engine: what was built.
+        stand_in: what ONNX Runtime runs in place of the engine; None where a GPU runs the engine.
+    """
+
+    inputs: BuildInputs
+    recognised: Recognised
+    engine: ModelFile
+    stand_in: onnx.ModelProto | None
+
+    @property
+    def original(self) -> str:
+        """What the built model is compared with, in words."""
+        model = self.inputs.source.model
+        narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+        types = {tensor.data_type for tensor in model.graph.initializer}
+        return 'the ONNX file' if narrow & types or is_quantised(model) else 'FP32'
+
+    @property
+    def runtime(self) -> str:
+        """What runs the built model here, in words."""
+        if self.stand_in is not None:
+            return 'ONNX Runtime, not the engine'
+        tensorrt = self.inputs.tensorrt
+        return f'{tensorrt.flavour} {tensorrt.version}'
+
+    @property
+    def on_the_target(self) -> str:
+        """The command that measures on the machine that runs the engine."""
+        files = shlex.join([str(self.inputs.options.onnx), str(self.engine.path)])
+        command = f'ros2 run trt_perception evaluate_engine --engine {files} --images DIR'
+        return f'on the target: {command}'
+
+    @property
+    def is_itself(self) -> str:
+        """Why what could be run is the original itself, empty where it is not."""
+        if self.stand_in is None or not is_quantised(self.inputs.source.model):
+            return ''
+        return (
+            'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
+            f'with: {self.on_the_target}'
+        )
+
+    def open_original(self) -> contextlib.closing[Pipeline]:
+        """Open the original; EngineError where it cannot be run here."""
+        path, model = self.inputs.source.file.path, self.inputs.source.model
+        return opened(onnx_file(path, model, self.recognised))
+
+    def open_built(self) -> contextlib.closing[Pipeline]:
+        """Open the engine, or what runs in its place; EngineError where that cannot be run."""
+        if self.stand_in is None:
+            return opened(self.engine)
+        path = self.inputs.source.file.path
+        return opened(onnx_file(path, rounded(self.stand_in), self.recognised))
+
+
+def validate(
+    inputs: BuildInputs,
+    model: RecognisedModel,
+    converted: ConvertedModel,
+    engine: ModelFile,
+    verified: Verified | None,
+    log: BuildLog,
+) -> ModelFile:
+    """Compare what was built with the original, and hold it to the gates.
 
     The images are those of --validate, else those of the calibration.
+
+    Returns:
+        the engine with a manifest that holds what was found.
 
     Raises:
         EngineError: it lost more than --max-accuracy-drop, or is another detector by now.
         TrtPerceptionError: --validate was given, and a model or an image cannot be used.
     """
-    options, report = state.options, state.report
-    with state.step('validate') as step:
+    options, report = inputs.options, log.report
+    stand_in = converted.typed if verified is None else None
+    both = _Comparison(inputs, model.recognised, engine, stand_in)
+    with log.step('validate') as step:
         accuracy: AccuracyRecord | None = None
         if options.validate is None:
-            found = _on_calibration_images(state)
+            found = _on_calibration_images(both, log)
         else:
-            accuracy, found = _on_validation_images(state)
+            accuracy, found = _on_validation_images(both, log)
         if isinstance(found, str):
             record = unmeasured(found)
             report.agreement = {**vars(record), 'summary': 'not measured'}
-            if options.validate is None and state.calibration is None:
+            if options.validate is None and inputs.calibration is None:
                 step.skip('no images given (--validate)')
         else:
             record = agreement_record(found, options)
@@ -59,105 +140,86 @@ def validate(state: BuildState) -> None:
         step.outcome = step.outcome or report.agreement['summary']
         if report.accuracy and report.accuracy['measure'] != 'agreement':
             step.outcome = f'{report.accuracy["summary"]}\n{step.outcome}'
-        report.warn(record.warning, _about_queries(state, record))
-        state.engine = with_results(state, accuracy, record)
+        report.warn(record.warning)
+        was_good = verified is not None and record.f1 is not None and not record.warning
+        if not was_good:
+            report.warn(_about_queries(converted, options.precision))
+    return with_results(engine, verified, accuracy, record)
 
 
-def _about_queries(state: BuildState, record: AgreementRecord) -> str:
-    """Return what is known of decoders of queries, empty where the engine itself did well."""
-    if state.queries is None or state.queries.is_kept(state.converted.kept_nodes):
+def _about_queries(converted: ConvertedModel, precision: str) -> str:
+    """Return what is known of decoders of queries, empty where the model has none or keeps it."""
+    queries = converted.queries
+    if queries is None or queries.is_kept(converted.kept_nodes):
         return ''
-    if state.verified is not None and record.f1 is not None and not record.warning:
-        return ''
-    return state.queries.advice(state.options.precision)
+    return queries.advice(precision)
 
 
-def _on_validation_images(state: BuildState) -> tuple[AccuracyRecord | None, Compared | str]:
+def _on_validation_images(
+    both: _Comparison, log: BuildLog
+) -> tuple[AccuracyRecord | None, Compared | str]:
     """Return what all images of --validate show, or why nothing can be measured."""
-    options = state.options
-    itself = _is_itself(state)
-    if itself and options.annotations is None:
+    options = both.inputs.options
+    if both.is_itself and options.annotations is None:
         if options.max_accuracy_drop is not None:
-            raise EngineError('--max-accuracy-drop', f'cannot be held: {itself}')
-        return None, itself
+            raise EngineError('--max-accuracy-drop', f'cannot be held: {both.is_itself}')
+        return None, both.is_itself
     with contextlib.ExitStack() as stack:
         try:
-            reference = stack.enter_context(opened(onnx_file(state, state.source.model)))
-            built = stack.enter_context(opened(_built(state)))
+            reference = stack.enter_context(both.open_original())
+            built = stack.enter_context(both.open_built())
         except EngineError as error:
             raise EngineError(
                 f'accuracy in {options.precision}',
                 f'cannot be measured: {error.statement}',
                 fix='build without --validate, and measure on the target with evaluate_engine',
             ) from error
-        accuracy, compared = measure_accuracy(state, reference, built)
-    return accuracy, itself or compared
+        models = {both.original: reference, BUILT: built}
+        accuracy, compared = measure_accuracy(both.inputs, models, both.runtime, log)
+    return accuracy, both.is_itself or compared
 
 
-def _on_calibration_images(state: BuildState) -> Compared | str:
+def _on_calibration_images(both: _Comparison, log: BuildLog) -> Compared | str:
     """Return what some images of the calibration show, or why nothing can be measured."""
-    target = _on_the_target(state)
-    unlike = not_by_onnx_runtime(state.options.precision)
-    if state.verified is None and unlike:
-        return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {target}'
-    if itself := _is_itself(state):
-        return itself
-    if state.calibration is None:
+    calibration, original = both.inputs.calibration, both.original
+    is_engine = both.stand_in is None
+    unlike = not_by_onnx_runtime(both.inputs.options.precision)
+    if not is_engine and unlike:
+        return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {both.on_the_target}'
+    if both.is_itself:
+        return both.is_itself
+    if calibration is None:
         return (
             'no images were given: give --validate DIR with images as the camera sees them; '
             'labels are not needed'
         )
-    images, original = state.calibration.paths, state.original
     with contextlib.ExitStack() as stack:
         try:
-            reference = stack.enter_context(opened(onnx_file(state, state.source.model)))
+            reference = stack.enter_context(both.open_original())
         except EngineError as error:
-            return f'{error}; {target}'
+            return f'{error}; {both.on_the_target}'
         try:
-            built = stack.enter_context(opened(_built(state)))
+            built = stack.enter_context(both.open_built())
             agreement, used = compare_until_sure(
-                reference, built, images, state.progress, original
+                reference, built, calibration.paths, log.progress, original
             )
         except EngineError as error:
-            if state.verified is not None:  # an engine that does not run is no engine
+            if is_engine:  # an engine that does not run is no engine
                 raise
-            return f'{error}; {target}'
-    count = len(images)
-    return Compared(agreement, len(used), count, used, 'calibration', state.runtime, original)
+            return f'{error}; {both.on_the_target}'
+    count = len(calibration.paths)
+    return Compared(agreement, len(used), count, used, 'calibration', both.runtime, original)
 
 
-def _is_itself(state: BuildState) -> str:
-    """Return why what could be run is the original itself, empty where it is not."""
-    if state.verified is not None or not is_quantised(state.source.model):
-        return ''
-    return (
-        'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
-        f'with: {_on_the_target(state)}'
-    )
-
-
-def _on_the_target(state: BuildState) -> str:
-    """Return the command that measures on the machine that runs the engine."""
-    files = shlex.join([str(state.options.onnx), str(state.engine.path)])
-    return f'on the target: ros2 run trt_perception evaluate_engine --engine {files} --images DIR'
-
-
-def _built(state: BuildState) -> ModelFile:
-    """Return the engine, or what ONNX Runtime runs in its place."""
-    if state.verified is not None:
-        return state.engine
-    return onnx_file(state, rounded(state.converted.typed))
-
-
-def onnx_file(state: BuildState, model: onnx.ModelProto) -> ModelFile:
+def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:
     """Return a model in memory as a file with a manifest, weights within.
 
     Raises:
         EngineError: ONNX Runtime cannot load it.
     """
-    file = in_memory(state.source.file.path, model.SerializeToString())
+    file = in_memory(path, model.SerializeToString())
     loaded = OnnxModel(file, 1)
-    return described(file, state.recognised, loaded.inputs, loaded.outputs)
+    return described(file, recognised, loaded.inputs, loaded.outputs)
 
 
 def opened(model: ModelFile) -> contextlib.closing[Pipeline]:
