@@ -113,11 +113,10 @@ def build_plan(
         )
     stop = threading.Event()
     monitor = make_monitor(tensorrt.module, stop)
-    said = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
 
     def work() -> BuiltPlan:
         data = None if calibration is None else _stoppable(calibration, stop)
-        return _build(onnx_bytes, options, tensorrt, fp32_nodes, data, said, monitor, stop)
+        return _PlanBuild(tensorrt, options, monitor, stop).run(onnx_bytes, fp32_nodes, data)
 
     def watch() -> None:
         phase, done, total = monitor.position()
@@ -127,89 +126,99 @@ def build_plan(
     return run_watched(work, stop, watch=watch)
 
 
-def _build(
-    onnx_bytes: bytes,
-    options: BuildOptions,
-    tensorrt: TensorRt,
-    fp32_nodes: Collection[str],
-    calibration: CalibrationData | None,
-    said: TensorRtLog,
-    monitor: Any,
-    stop: threading.Event,
-) -> BuiltPlan:
-    start = time.perf_counter()
-    strongly_typed = uses_strong_typing(tensorrt, options)
-    builder, network = _network(tensorrt, said, strongly_typed=strongly_typed)
-    load_plugins(tensorrt, builder, said, options.plugins)
-    parse_onnx(tensorrt, network, said, onnx_bytes, options.onnx.name)
-    inputs, outputs = tensor_specs(network)
-    config = builder.create_builder_config()
-    flags = configure(tensorrt, builder, config, options, strongly_typed=strongly_typed)
-    if not strongly_typed and fp32_nodes:
-        keep_in_fp32(tensorrt, network, fp32_nodes)
-        config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
-        flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
-    profiles = add_profiles(builder, config, inputs, options)
-    times = TimingCache(tensorrt, options)
-    notes = [times.attach(config)]
-    config.progress_monitor = monitor
-    calibrator = None
-    if calibration is not None:
-        calibrator = attach_calibrator(
-            tensorrt, builder, config, calibration, options.calibration_method, failed=stop.set
+class _PlanBuild:
+    """One build: TensorRT's builder, its network and its log, which belong together.
+
+    Args:
+        tensorrt: who builds.
+        options: what is wanted.
+        monitor: that TensorRT reports to.
+        stop: set to end the build.
+    """
+
+    def __init__(
+        self, tensorrt: TensorRt, options: BuildOptions, monitor: Any, stop: threading.Event
+    ) -> None:
+        self.tensorrt = tensorrt
+        self.options = options
+        self.monitor = monitor
+        self.stop = stop
+        self.said = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
+        self.strongly_typed = uses_strong_typing(tensorrt, options)
+
+    def run(
+        self,
+        onnx_bytes: bytes,
+        fp32_nodes: Collection[str],
+        calibration: CalibrationData | None,
+    ) -> BuiltPlan:
+        """Build; the arguments are those of build_plan."""
+        tensorrt, options, said = self.tensorrt, self.options, self.said
+        start = time.perf_counter()
+        builder, network = _network(tensorrt, said, strongly_typed=self.strongly_typed)
+        load_plugins(tensorrt, builder, said, options.plugins)
+        parse_onnx(tensorrt, network, said, onnx_bytes, options.onnx.name)
+        inputs, outputs = tensor_specs(network)
+        config = builder.create_builder_config()
+        flags = configure(tensorrt, builder, config, options, strongly_typed=self.strongly_typed)
+        if not self.strongly_typed and fp32_nodes:
+            keep_in_fp32(tensorrt, network, fp32_nodes)
+            config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
+            flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
+        profiles = add_profiles(builder, config, inputs, options)
+        times = TimingCache(tensorrt, options)
+        notes = [times.attach(config)]
+        config.progress_monitor = self.monitor
+        calibrator = None
+        if calibration is not None:
+            method = options.calibration_method
+            calibrator = attach_calibrator(
+                tensorrt, builder, config, calibration, method, failed=self.stop.set
+            )
+        content = self._serialised(builder, network, config, calibrator)
+        notes.append(times.save(config))
+        return BuiltPlan(
+            content=content,
+            flavour=tensorrt.flavour,
+            version=tensorrt.version,
+            gpu=tensorrt.gpu,
+            inputs=inputs,
+            outputs=outputs,
+            profiles=profiles,
+            strongly_typed=self.strongly_typed,
+            flags=flags,
+            layers=network.num_layers,
+            seconds=time.perf_counter() - start,
+            timing_cache=times.used,
+            calibration_cache='' if calibrator is None else calibrator.cache,
+            warnings=(*said.warnings, *filter(None, notes)),
+            remarks=(
+                *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
+                *filter(None, [_without_range(calibrator)]),
+                *(calibration.warnings if calibration is not None else ()),
+            ),
         )
-    content = _plan(tensorrt, options, said, builder, network, config, calibrator)
-    notes.append(times.save(config))
-    return BuiltPlan(
-        content=content,
-        flavour=tensorrt.flavour,
-        version=tensorrt.version,
-        gpu=tensorrt.gpu,
-        inputs=inputs,
-        outputs=outputs,
-        profiles=profiles,
-        strongly_typed=strongly_typed,
-        flags=flags,
-        layers=network.num_layers,
-        seconds=time.perf_counter() - start,
-        timing_cache=times.used,
-        calibration_cache='' if calibrator is None else calibrator.cache,
-        warnings=(*said.warnings, *filter(None, notes)),
-        remarks=(
-            *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
-            *filter(None, [_without_range(calibrator)]),
-            *(calibration.warnings if calibration is not None else ()),
-        ),
-    )
 
-
-def _plan(
-    tensorrt: TensorRt,
-    options: BuildOptions,
-    said: TensorRtLog,
-    builder: Any,
-    network: Any,
-    config: Any,
-    calibrator: Any,
-) -> bytes:
-    """Return the plan that TensorRT builds; the calibrator is closed."""
-    try:
-        plan = builder.build_serialized_network(network, config)
-    finally:
-        if calibrator is not None:
-            calibrator.close()
-            if calibrator.error is not None:  # whatever became of the build
-                raise calibrator.error
-    if plan is None:
-        found = f'{tensorrt.label} built no engine'
-        heard = f'TensorRT reported: {" ".join(said.last_errors().split())}'
-        details = [heard, _without_range(calibrator)]
-        raise refusal(options.onnx.name, found, details, said.errors)
-    content = bytes(plan)
-    header = read_plan_header(content, options.engine_path().name)
-    if header.module != tensorrt.flavour:
-        raise EngineError(tensorrt.label, f'wrote a plan that is for {header.module}')
-    return content
+    def _serialised(self, builder: Any, network: Any, config: Any, calibrator: Any) -> bytes:
+        """Return the plan that TensorRT builds; the calibrator is closed."""
+        tensorrt, options, said = self.tensorrt, self.options, self.said
+        try:
+            plan = builder.build_serialized_network(network, config)
+        finally:
+            if calibrator is not None:
+                calibrator.close()
+                if calibrator.error is not None:  # whatever became of the build
+                    raise calibrator.error
+        if plan is None:
+            found = f'{tensorrt.label} built no engine'
+            heard = f'TensorRT reported: {" ".join(said.last_errors().split())}'
+            details = [heard, _without_range(calibrator)]
+            raise refusal(options.onnx.name, found, details, said.errors)
+        content = bytes(plan)
+        header = read_plan_header(content, options.engine_path().name)
+        if header.module != tensorrt.flavour:
+            raise EngineError(tensorrt.label, f'wrote a plan that is for {header.module}')
+        return content
 
 
 def _without_range(calibrator: Any) -> str:

@@ -172,12 +172,18 @@ class _Rewriting:
         for place, name in enumerate(node.output):
             if self.is_float(name) and not self._allows(schema.outputs, place):
                 return f'{node.op_type} has no {self.precision}'
-        if self.precision == 'fp16':
-            for name in node.input:
-                values = self._values(name)
-                if values is not None and _overflows(values):
-                    return f'the constant {name!r} exceeds 65504, the most that FP16 holds'
+        for name in node.input if self.precision == 'fp16' else ():
+            if self._overflows(name):
+                return f'the constant {name!r} exceeds 65504, the most that FP16 holds'
         return ''
+
+    def _overflows(self, name: str) -> bool:
+        """Return whether a tensor is a constant that FP16 cannot hold."""
+        values = self._values(name)
+        if values is None:
+            return False
+        finite = values[np.isfinite(values)]  # an infinity is one in every type
+        return bool(finite.size and np.abs(finite).max() > _FP16_LARGEST)
 
     def _schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
         # ONNX gave BF16 to most operators in opset 22 only; TensorRT reads them in any.
@@ -243,12 +249,19 @@ class _Rewriting:
         self, node: onnx.NodeProto, narrow: set[str], wide: set[str]
     ) -> Iterable[onnx.NodeProto]:
         """Yield a node and the casts that its results need."""
-        if node.name not in self.wide_inputs:
+        if node.name in self.wide_inputs:
+            yield self._narrow_node(node)
+            for name in node.output:
+                if self.is_float(name) and name in wide:
+                    yield self._cast(name + self.suffix, name, TensorProto.FLOAT)
+        else:
             yield node
             for name in node.output:
                 if name in narrow:
                     yield self._cast(name, name + self.suffix, self.kind)
-            return
+
+    def _narrow_node(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """Return a node that reads and makes the narrow version of each tensor that has one."""
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
         for place, stays in enumerate(self.wide_inputs[node.name]):
@@ -257,16 +270,7 @@ class _Rewriting:
         for attribute in changed.attribute:
             if node.op_type == 'Cast' and attribute.i == TensorProto.FLOAT:
                 attribute.i = self.kind
-        results = [name for name in node.output if self.is_float(name)]
         for place, name in enumerate(node.output):
-            if name in results:
+            if self.is_float(name):
                 changed.output[place] += self.suffix
-        yield changed
-        for name in results:
-            if name in wide:
-                yield self._cast(name + self.suffix, name, TensorProto.FLOAT)
-
-
-def _overflows(values: npt.NDArray[np.float32]) -> bool:
-    finite = values[np.isfinite(values)]  # an infinity is one in every type
-    return bool(finite.size and np.abs(finite).max() > _FP16_LARGEST)
+        return changed

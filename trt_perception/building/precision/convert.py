@@ -23,7 +23,7 @@ from trt_perception.building.graph.graph_index import (
     name_nodes,
     tensor_types,
 )
-from trt_perception.building.graph.half_precision import narrowed
+from trt_perception.building.graph.half_precision import HalfPrecisionModel, narrowed
 from trt_perception.building.graph.heads import find_head
 from trt_perception.building.graph.mac_count import LayerWork, infer_shapes, layer_work, shares
 from trt_perception.building.graph.opsets import upgraded
@@ -113,18 +113,19 @@ def convert_precision(
     half = 'bf16' if precision == 'bf16' else 'fp16'
     if found & {'fp16', 'bf16'}:
         _check_exported(precision, half, keep_fp32, found)
-        return convert(source, notes=[f'the model was exported in {half} and stays as it is'])
+        notes = [f'the model was exported in {half} and stays as it is']
+        return convert(HalfPrecisionModel(source, notes=notes))
     if precision in ('fp32', 'tf32'):
-        return convert(source)
+        return convert(HalfPrecisionModel(source))
     kept = _reasons(source, precision, asked, work)
     if not strongly_typed:
-        return convert(source, kept)
+        return convert(HalfPrecisionModel(source, kept))
     if precision in _OPSET:
         source = upgraded(source, _OPSET[precision])
         name_nodes(source)
     narrow = narrowed(source, half, kept)
     _check_result(narrow.model, precision)
-    done = convert(narrow.model, narrow.kept, narrow.casts, narrow.notes)
+    done = convert(narrow)
     if done.report.macs and not done.report.macs.get(precision):
         raise EngineError(
             precision,
@@ -205,24 +206,21 @@ def _converted(
     precision: str,
     strongly_typed: bool,
     input_shapes: Mapping[str, Sequence[int]] | None,
-    model: onnx.ModelProto,
-    kept: Mapping[str, str] | None = None,
-    casts: int = 0,
-    notes: Sequence[str] = (),
+    narrow: HalfPrecisionModel,
 ) -> Converted:
     """Return a converted model with the report on it."""
-    work = layer_work(model, input_shapes)
+    work = layer_work(narrow.model, input_shapes)
     layers = {layer.node: layer.precision for layer in work}
     report = PrecisionReport(
         asked=precision,
         strongly_typed=strongly_typed,
-        nodes=_node_types(model, layers),
+        nodes=_node_types(narrow.model, layers),
         macs=shares(work),
-        kept=dict(kept or {}),
-        casts=casts,
-        notes=tuple(notes),
+        kept=narrow.kept,
+        casts=narrow.casts,
+        notes=tuple(narrow.notes),
     )
-    return Converted(model, report, tuple(layers))
+    return Converted(narrow.model, report, tuple(layers))
 
 
 def _node_types(model: onnx.ModelProto, layers: Mapping[str, str]) -> dict[str, int]:

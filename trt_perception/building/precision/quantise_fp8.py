@@ -7,6 +7,7 @@ convolutions on compute capability 8.9 and above.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Final
 
 import ml_dtypes
@@ -32,17 +33,9 @@ def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelPro
         source: the float32 model it was made from; weights are rounded once, from these.
     """
     result = copy.deepcopy(quantised)
-    index = GraphIndex(result.graph)
-    original = GraphIndex(source.graph)
-    scales: set[str] = set()
-    zeros: set[str] = set()
-    weights: dict[str, onnx.NodeProto] = {}
-    for node in result.graph.node:
-        if node.op_type in ('QuantizeLinear', 'DequantizeLinear'):
-            scales.add(node.input[1])
-            zeros.add(node.input[2])
-            if node.input[0] in index.initializers:
-                weights[node.input[0]] = node
+    pairs = [n for n in result.graph.node if n.op_type in ('QuantizeLinear', 'DequantizeLinear')]
+    scales = {node.input[1] for node in pairs}
+    zeros = {node.input[2] for node in pairs}
     for tensor in result.graph.initializer:
         if tensor.name in scales:
             wide = numpy_helper.to_array(tensor)
@@ -51,23 +44,35 @@ def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelPro
         elif tensor.name in zeros:
             zero = np.zeros(tuple(tensor.dims), ml_dtypes.float8_e4m3fn)
             tensor.CopyFrom(numpy_helper.from_array(zero, tensor.name))
-    for tensor in result.graph.initializer:
-        if tensor.name in weights:
-            exact = original.constant(tensor.name.removesuffix(_SUFFIX))
-            if exact is None:
-                raise EngineError(
-                    f'the weights {tensor.name!r}', 'have no original to be FP8 from'
-                )
-            node = weights[tensor.name]
-            scale = GraphIndex(result.graph).constant(node.input[1])
-            assert scale is not None
-            shaped = per_channel(scale, channel_axis(node, exact.ndim), exact.ndim)
-            narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(
-                -_LARGEST, _LARGEST
-            )
-            stored = narrow.astype(ml_dtypes.float8_e4m3fn)
-            tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))
+    _round_weights(result, pairs, GraphIndex(source.graph))
     for entry in result.graph.value_info:
         if entry.type.tensor_type.elem_type == onnx.TensorProto.INT8:
             entry.type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E4M3FN
     return result
+
+
+def _round_weights(
+    model: onnx.ModelProto, pairs: Iterable[onnx.NodeProto], original: GraphIndex
+) -> None:
+    """Store FP8 weights in place of the INT8 ones, rounded from the original's.
+
+    Args:
+        model: its scales are those of FP8.
+        pairs: its Q/DQ nodes.
+        original: of the float32 model.
+    """
+    index = GraphIndex(model.graph)
+    readers = {node.input[0]: node for node in pairs}
+    for tensor in model.graph.initializer:
+        node = readers.get(tensor.name)
+        if node is None:
+            continue
+        exact = original.constant(tensor.name.removesuffix(_SUFFIX))
+        scale = index.constant(node.input[1])
+        if exact is None:
+            raise EngineError(f'the weights {tensor.name!r}', 'have no original to be FP8 from')
+        assert scale is not None
+        shaped = per_channel(scale, channel_axis(node, exact.ndim), exact.ndim)
+        narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(-_LARGEST, _LARGEST)
+        stored = narrow.astype(ml_dtypes.float8_e4m3fn)
+        tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))

@@ -8,7 +8,7 @@ scale is known, and the layers that read them stay in float.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -97,26 +97,12 @@ def fit_scales(model: onnx.ModelProto) -> None:
     Args:
         model: with Q/DQ nodes, or without any.
     """
-    graph = model.graph
-    index = GraphIndex(graph)
+    index = GraphIndex(model.graph)
+    replacement = _Replacement(model.graph, index)
     readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
+    for node in model.graph.node:
         if node.op_type in ('QuantizeLinear', 'DequantizeLinear'):
             readers.setdefault(node.input[1], []).append(node)
-    taken = {*index.initializers, *index.producer, *(entry.name for entry in graph.input)}
-    replaced: set[str] = set()
-
-    def replace(nodes: Iterable[onnx.NodeProto], place: int, value: _Array) -> None:
-        old = next(iter(nodes)).input[place]
-        name = f'{old}_fitted'
-        while name in taken:
-            name += '_'
-        taken.add(name)
-        replaced.add(old)
-        graph.initializer.append(numpy_helper.from_array(value, name))
-        for node in nodes:
-            node.input[place] = name
-
     for name, nodes in readers.items():
         old = index.constant(name)
         if old is None or not all(_fits(old, node, index) for node in nodes):
@@ -127,12 +113,43 @@ def fit_scales(model: onnx.ModelProto) -> None:
         for node in nodes:
             stored = index.constant(node.input[0])
             if node.op_type == 'DequantizeLinear' and stored is not None:
-                replace([node], 0, _rounded(stored, old, new, channel_axis(node, stored.ndim)))
-        replace(nodes, 1, new)
-    used = GraphIndex(graph).consumers
-    kept = [t for t in graph.initializer if t.name not in replaced or t.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+                axis = channel_axis(node, stored.ndim)
+                replacement.replace([node], 0, _rounded(stored, old, new, axis))
+        replacement.replace(nodes, 1, new)
+    replacement.remove_unused()
+
+
+class _Replacement:
+    """Gives nodes of a graph other constants to read."""
+
+    def __init__(self, graph: onnx.GraphProto, index: GraphIndex) -> None:
+        self._graph = graph
+        self._names = {
+            *index.initializers,
+            *index.producer,
+            *(entry.name for entry in graph.input),
+        }
+        self._replaced: set[str] = set()
+
+    def replace(self, nodes: Sequence[onnx.NodeProto], place: int, value: _Array) -> None:
+        """Let nodes that read one constant at an input read this value there."""
+        old = nodes[0].input[place]
+        name = f'{old}_fitted'
+        while name in self._names:
+            name += '_'
+        self._names.add(name)
+        self._replaced.add(old)
+        self._graph.initializer.append(numpy_helper.from_array(value, name))
+        for node in nodes:
+            node.input[place] = name
+
+    def remove_unused(self) -> None:
+        """Remove the constants that were replaced and that no node reads any more."""
+        used = GraphIndex(self._graph).consumers
+        gone = self._replaced.difference(used)
+        kept = [tensor for tensor in self._graph.initializer if tensor.name not in gone]
+        del self._graph.initializer[:]
+        self._graph.initializer.extend(kept)
 
 
 def _fits(scale: _Array, node: onnx.NodeProto, index: GraphIndex) -> bool:
