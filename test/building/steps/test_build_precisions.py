@@ -83,15 +83,18 @@ def types(model):
 
 
 @pytest.mark.parametrize(
-    ('name', 'targets'),
-    [
-        ('digits', ['8.6']),
-        ('digits_open', ['8.0', '8.9', '12.0']),
-        ('yolo', ['8.9']),
-        ('yolo_open', ['8.6', '12.0']),
+    ('precision', 'name', 'targets'),
+    [  # each precision with both sizes, and with a fixed and an open batch
+        ('fp32', 'digits', ['8.6']),
+        ('fp32', 'yolo_open', ['8.6', '12.0']),
+        ('fp16', 'digits_open', ['8.0', '8.9', '12.0']),
+        ('fp16', 'yolo', ['8.9']),
+        ('bf16', 'digits', ['8.6']),
+        ('bf16', 'yolo_open', ['8.6', '12.0']),
+        ('int8', 'digits_open', ['8.0', '8.9', '12.0']),
+        ('int8', 'yolo', ['8.9']),
     ],
 )
-@pytest.mark.parametrize('precision', TYPES)
 def test_both_sizes_in_each_precision(models, tmp_path, monkeypatch, precision, name, targets):
     path, said = models[name]
     engine, report = tmp_path / 'x.engine', tmp_path / 'r.json'
@@ -135,6 +138,8 @@ def test_the_quantised_digits_lose_at_most_a_hundredth(tmp_path, capsys):
     assert accuracy['images'] == 60
     assert accuracy['reference'] > 0.95
     assert abs(accuracy['reference'] - accuracy['built']) <= 0.01
+    exact, ours = (model['metrics'] for model in accuracy['details']['models'].values())
+    assert ours['mAP'] > exact['mAP'] - 0.015
     assert accuracy['reference'] != accuracy['built']
     assert told['output_engine']['qdq_onnx'] == str(qdq)
     assert f'Q/DQ model  {qdq}' in capsys.readouterr().out
