@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError
 from trt_perception.files.json_records import json_content
 from trt_perception.images.detections import Detections
 from trt_perception.model.candidates import Candidates, Floats
@@ -72,23 +71,6 @@ class AnchorRows:
     objectness: bool
     transposed: bool
     strides: tuple[int, ...] = ()
-
-    def check_cells(self, anchors: int, network_wh: tuple[int, int]) -> None:
-        """Compare the number of anchors with the number of cells, if there are grids.
-
-        Raises:
-            EngineError: the numbers differ.
-        """
-        width, height = network_wh
-        count = sum(-(-width // stride) * -(-height // stride) for stride in self.strides)
-        if self.strides and count != anchors:
-            raise EngineError(
-                "the model's output",
-                f'{anchors} anchors',
-                expected=f'{count}, the cells of grids with strides {list(self.strides)} on '
-                f'{width} x {height}',
-                fix='correct "strides" in the manifest, or model.decoder',
-            )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
+from trt_perception.model.grids import check_cells
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import Limits
 from trt_perception.model.tasks.task import Task
@@ -73,7 +74,8 @@ class FrameKernels:
         self._network_wh = spec.preprocessing.input_size
         if rows is not None:
             self._anchors = output.shape[1 if rows.transposed else 2]
-            rows.check_cells(self._anchors, self._network_wh)
+            if rows.strides:
+                check_cells(self._anchors, rows.strides, self._network_wh)
         self.scratch_bytes = self._scratch_bytes(task)
         self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * limits.max_detections
         constants = _letterbox_constants(spec) | {

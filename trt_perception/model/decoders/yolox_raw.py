@@ -12,15 +12,13 @@ GPU does the same by the kernels of the dense one.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
-from trt_perception.files.json_section import JsonSection
-from trt_perception.model.candidates import Candidates, Floats, corners
+from trt_perception.model.candidates import Candidates, corners
 from trt_perception.model.decoder import (
     AnchorRows,
     Array,
@@ -29,17 +27,10 @@ from trt_perception.model.decoder import (
     ObjectDecoder,
 )
 from trt_perception.model.decoders.training import YOLOX
+from trt_perception.model.grids import cells, check_cells, read_strides
 from trt_perception.model.output_tensor import OutputTensor, class_side
 
 __all__ = ['PRESETS', 'YoloxRaw']
-
-
-def _strides(section: JsonSection, key: str) -> tuple[int, ...]:
-    strides = section.items(key)
-    whole = all(type(side) is int and 1 <= side <= 1024 for side in strides)
-    if not whole or not 1 <= len(strides) <= 8:
-        raise section.refusal(key, strides, '1 to 8 whole numbers from 1 to 1024')
-    return tuple(strides)
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class YoloxRaw(ObjectDecoder):
     scores: ClassVar[str] = 'probabilities times objectness'
     needs_nms: ClassVar[bool] = True
 
-    strides: Annotated[tuple[int, ...], _strides]
+    strides: Annotated[tuple[int, ...], read_strides]
 
     def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
@@ -69,13 +60,13 @@ class YoloxRaw(ObjectDecoder):
             EngineError: the grids have another number of cells than the output has anchors.
         """
         (output,) = arrays
-        self.anchor_rows().check_cells(len(output), image.network_wh)
-        cells = _cells(self.strides, image.network_wh)
+        check_cells(len(output), self.strides, image.network_wh)
+        cell = cells(self.strides, image.network_wh)
         class_ids = output[:, 5:].argmax(axis=1)
         scores = output[np.arange(len(output)), 5 + class_ids] * output[:, 4]
         chosen = image.passing(scores, class_ids)
-        stride = cells[chosen, 2:]
-        centre = (output[chosen, :2] + cells[chosen, :2]) * stride
+        stride = cell[chosen, 2:]
+        centre = (output[chosen, :2] + cell[chosen, :2]) * stride
         size = np.exp(output[chosen, 2:4]) * stride
         boxes = corners(np.concatenate([centre, size], axis=1))
         return Candidates(boxes, scores[chosen], class_ids[chosen])
@@ -83,18 +74,6 @@ class YoloxRaw(ObjectDecoder):
     def anchor_rows(self) -> AnchorRows:
         """See Decoder."""
         return AnchorRows(objectness=True, transposed=True, strides=self.strides)
-
-
-@functools.lru_cache(maxsize=4)
-def _cells(strides: tuple[int, ...], network_wh: tuple[int, int]) -> Floats:
-    """Return column, row and stride of every cell: float32 (N, 3)."""
-    parts = []
-    for stride in strides:
-        columns, rows = -(-network_wh[0] // stride), -(-network_wh[1] // stride)
-        row, column = np.mgrid[:rows, :columns].reshape(2, -1)
-        parts.append(np.stack([column, row, np.full(columns * rows, stride)], axis=1))
-    cells: Floats = np.concatenate(parts).astype(np.float32)
-    return cells
 
 
 PRESETS: Final = (

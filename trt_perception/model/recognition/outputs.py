@@ -9,6 +9,7 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.model.decoder import DecoderPreset
 from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.grids import cell_count
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.facts import ExporterInfo
@@ -49,11 +50,9 @@ def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | 
     """
     if input_size is None or anchors < 0:
         return None
-    width, height = input_size
     for per_cell in (1, 3):
         for strides in _STRIDE_SETS:
-            cells = sum(-(-width // stride) * -(-height // stride) for stride in strides)
-            if anchors == per_cell * cells:
+            if anchors == per_cell * cell_count(strides, input_size):
                 return per_cell
     return 0
 

@@ -1,0 +1,61 @@
+"""Grids of cells over the network's input: each stride has one grid, and anchors are its cells.
+
+Anchors stand in the order of the strides, and in each grid row by row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from trt_perception.errors import EngineError
+from trt_perception.files.json_section import JsonSection
+from trt_perception.model.candidates import Floats
+
+__all__ = ['cell_count', 'cells', 'check_cells', 'read_strides']
+
+
+def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
+    """Read strides from a manifest: network pixels between two cells of each grid."""
+    strides = section.items(key)
+    whole = all(type(side) is int and 1 <= side <= 1024 for side in strides)
+    if not whole or not 1 <= len(strides) <= 8:
+        raise section.refusal(key, strides, '1 to 8 whole numbers from 1 to 1024')
+    return tuple(strides)
+
+
+def cell_count(strides: Sequence[int], network_wh: tuple[int, int]) -> int:
+    """Return the number of cells of all grids."""
+    width, height = network_wh
+    return sum(-(-width // stride) * -(-height // stride) for stride in strides)
+
+
+def check_cells(anchors: int, strides: Sequence[int], network_wh: tuple[int, int]) -> None:
+    """Compare the number of anchors with the number of cells.
+
+    Raises:
+        EngineError: the numbers differ.
+    """
+    count = cell_count(strides, network_wh)
+    if count != anchors:
+        raise EngineError(
+            "the model's output",
+            f'{anchors} anchors',
+            expected=f'{count}, the cells of grids with strides {list(strides)} on '
+            f'{network_wh[0]} x {network_wh[1]}',
+            fix='correct "strides" in the manifest, or model.decoder',
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def cells(strides: tuple[int, ...], network_wh: tuple[int, int]) -> Floats:
+    """Return column, row and stride of every cell: float32 (N, 3)."""
+    parts = []
+    for stride in strides:
+        columns, rows = -(-network_wh[0] // stride), -(-network_wh[1] // stride)
+        row, column = np.mgrid[:rows, :columns].reshape(2, -1)
+        parts.append(np.stack([column, row, np.full(columns * rows, stride)], axis=1))
+    every: Floats = np.concatenate(parts).astype(np.float32)
+    return every
