@@ -65,7 +65,9 @@ def main():
         wants_masks=bool,
     )
     camera = Camera('', handler, Thresholds())
-    detector = Detector([pipeline], [camera], faulted=errors.append)
+    detector = Detector(
+        [pipeline], [camera], fault_handler=SimpleNamespace(on_fault=errors.append)
+    )
     detector.start()
     rng = np.random.default_rng(0)
     encodings = sorted({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})

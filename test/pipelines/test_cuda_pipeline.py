@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
@@ -258,7 +258,7 @@ def test_a_detector_keeps_order_and_count(engine):
         faults.append,
         Thresholds(),
     )
-    detector = Detector([pipeline], [camera], faulted=faults.append)
+    detector = Detector([pipeline], [camera], fault_handler=FaultCallback(faults.append))
     detector.start()
     for index in range(2000):
         detector.submit(0, index)

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import FakePipeline, detections_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
@@ -58,7 +58,7 @@ def detector_of(pipelines, cameras, **callbacks):
             )
             for index in range(cameras)
         ],
-        faulted=callbacks.get('faulted', faults.append),
+        fault_handler=FaultCallback(callbacks.get('faulted', faults.append)),
     ), faults
 
 

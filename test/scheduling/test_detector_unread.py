@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import detections_of, frame_of, number_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import UnreadFrame
@@ -93,7 +93,9 @@ def test_reading_a_file_is_time_of_the_pipeline(unread):
 
     pipeline = Slow(1, 1)
     camera = camera_of('', read, lambda *_: None, lambda *_: None, Thresholds())
-    detector = Detector([pipeline], [camera], faulted=lambda *_: None, clock=lambda: now[0])
+    detector = Detector(
+        [pipeline], [camera], fault_handler=FaultCallback(lambda *_: None), clock=lambda: now[0]
+    )
     detector.start()
     detector.submit(0, Message(0, 0))
     wait_until(lambda: detector.statistics()[0].published == 1)
@@ -128,7 +130,7 @@ def test_messages_that_are_read_in_the_pipeline(depth, batch):
         )
         for camera in range(CAMERAS)
     ]
-    detector = Detector([pipeline], cameras, faulted=faults.append)
+    detector = Detector([pipeline], cameras, fault_handler=FaultCallback(faults.append))
     detector.start()
     rng, alive, sent = np.random.default_rng(batch), [], [0] * CAMERAS
 

@@ -17,3 +17,14 @@ class CallbackHandler:
 def camera_of(name, read, publish, refused, thresholds, *, pipeline=0, **settings):
     handler = CallbackHandler(read, publish, refused)
     return Camera(name, handler, thresholds, pipeline_index=pipeline, **settings)
+
+
+class FaultCallback:
+    """A FaultHandler that calls a function.
+
+    Args:
+        on_fault: gets the exception.
+    """
+
+    def __init__(self, on_fault):
+        self.on_fault = on_fault

@@ -68,7 +68,7 @@ def _logged(
 
 
 class DetectorNode(LifecycleNode):
-    """A detector for one camera, or for several.
+    """A detector for one camera, or for several. Implements FaultHandler.
 
     Args:
         open_pipeline: opens a model file.
@@ -95,7 +95,7 @@ class DetectorNode(LifecycleNode):
         self._cameras: list[NodeCamera] = []
         # Made by activate, freed by _stop.
         self._detector: Detector[Any] | None = None
-        self._health = NodeHealth(self, self._log, self._on_fault)
+        self._health = NodeHealth(self, self._log, self)
         self._fault: BaseException | None = None
         self._parameters_of_node = NodeParameters(
             self,
@@ -184,7 +184,7 @@ class DetectorNode(LifecycleNode):
         self._detector = Detector(
             self._pipelines,
             [camera.begin(choice) for camera, choice in zip(self._cameras, choices, strict=True)],
-            faulted=self._on_fault,
+            fault_handler=self,
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )
         self._detector.start()
@@ -194,7 +194,7 @@ class DetectorNode(LifecycleNode):
     def _subscribe(self, detector: Detector[Any], buffers: MessageBuffers) -> None:
         """Let the images of all cameras come, and watch them."""
         typed = self.config.image_intake == 'rclpy'
-        intake = SharedIntake(self, buffers, typed=typed, faulted=self._on_fault)
+        intake = SharedIntake(self, buffers, typed=typed, fault_handler=self)
         # A frame may wait until all other cameras that its pipeline serves had their turn.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
         turns = math.ceil(len(self._cameras) / at_once)
@@ -270,8 +270,8 @@ class DetectorNode(LifecycleNode):
         self._attempt(self._log.close, self.destroy_node)
         return EXIT_GPU_LOST if self.gpu_lost else 0
 
-    def _on_fault(self, error: BaseException) -> None:
-        """Take note of what ended the workers, mostly in one; the executor does the rest."""
+    def on_fault(self, error: BaseException) -> None:
+        """Report the exception that ended a thread, and let the executor deactivate the node."""
         self._fault = self._fault or error
         self._report_traced('stopped by a fault', error)
         self._fault_signal.trigger()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -30,7 +30,7 @@ from trt_perception.ros.diagnostics import (
 from trt_perception.ros.runtime.log import NodeLog
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.same_name import same_name
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.detector import Detector, FaultHandler
 
 __all__ = ['NodeHealth']
 
@@ -43,7 +43,7 @@ class NodeHealth:
     Args:
         node: publishes on it.
         log: its warnings that the package asks to be shown.
-        died: called with an exception where a worker has died without reporting one.
+        fault_handler: notified if a worker has ended without an exception.
 
     Attributes:
         error: what went wrong last, empty where nothing did.
@@ -51,12 +51,10 @@ class NodeHealth:
         task: of the model, None before it is configured.
     """
 
-    def __init__(
-        self, node: LifecycleNode, log: NodeLog, died: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, node: LifecycleNode, log: NodeLog, fault_handler: FaultHandler) -> None:
         self._node = node
         self._log = log
-        self._died = died
+        self._fault_handler = fault_handler
         self.error = ''
         self.engine: FileWatch | None = None
         self.task: Task | None = None
@@ -136,7 +134,7 @@ class NodeHealth:
         if self._detector is None or self.error:
             return
         if not self._detector.alive:
-            self._died(RuntimeError('the worker thread has died'))
+            self._fault_handler.on_fault(RuntimeError('the worker thread has died'))
             return
         now = time.monotonic()
         parts = self._detector.statistics()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
@@ -26,9 +26,16 @@ from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import RateLimit
 from trt_perception.scheduling.worker import DetectorState, PendingFrame, PipelineWorker
 
-__all__ = ['Detector']
+__all__ = ['Detector', 'FaultHandler']
 
 Message = TypeVar('Message')
+
+
+class FaultHandler(Protocol):
+    """Reacts to the exception that ended a thread. DetectorNode implements it."""
+
+    def on_fault(self, error: BaseException) -> None:
+        """Handle the exception. Called in the thread that it ended; must return at once."""
 
 
 class Detector(Generic[Message]):
@@ -38,8 +45,8 @@ class Detector(Generic[Message]):
         pipelines: do the work, each in a worker thread of its own; the detector does not close
             them.
         cameras: each is served by one of the pipelines.
-        faulted: called once with the exception that ended a worker, in that; must return at once.
-            Whatever other workers have in flight still comes out.
+        fault_handler: notified once, of the exception that ended a worker. Frames in flight of
+            other workers are still published.
         batch_max_delay_s: how long a message may wait, while a slot is free, for others to fill
             the batch.
         clock: returns seconds; only goes forward.
@@ -53,12 +60,12 @@ class Detector(Generic[Message]):
         pipelines: Sequence[Pipeline],
         cameras: Sequence[Camera[Message]],
         *,
-        faulted: Callable[[BaseException], None],
+        fault_handler: FaultHandler,
         batch_max_delay_s: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cameras = tuple(cameras)
-        self._faulted = faulted
+        self._fault_handler = fault_handler
         self._clock = clock
         self._fault_reported = False
         self._state = DetectorState(self.cameras, [FrameStatistics() for _ in cameras], clock)
@@ -160,4 +167,4 @@ class Detector(Generic[Message]):
         # Whoever keeps the error shall not keep the messages that its traceback holds.
         traceback.clear_frames(error.__traceback__)
         if first:
-            self._faulted(error)
+            self._fault_handler.on_fault(error)

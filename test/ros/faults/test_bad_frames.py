@@ -9,7 +9,7 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from support.fuzz.frame_corpus import Case, compressed_corpus, corpus
 from support.fuzz.raw_messages import swapped
 from support.models.open_model import open_by_parameters
@@ -55,7 +55,9 @@ class Core:
             self.refusals.append,
             Thresholds(),
         )
-        self._detector = Detector([pipeline], [camera], faulted=self.faults.append)
+        self._detector = Detector(
+            [pipeline], [camera], fault_handler=FaultCallback(self.faults.append)
+        )
         self._detector.start()
 
     def give(self, message):

@@ -11,6 +11,7 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
+from support.camera_callbacks import FaultCallback
 from support.nodes.graph import order
 from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
 from trt_perception.parameters.config import DetectorConfig
@@ -56,7 +57,9 @@ def test_the_end_comes_in_any_order(first):
     node = LifecycleNode('ends', context=context, cli_args=remap)
     executor = SingleThreadedExecutor(context=context)
     images = []
-    intake = SharedIntake(node, MessageBuffers(), typed=False, faulted=pytest.fail)
+    intake = SharedIntake(
+        node, MessageBuffers(), typed=False, fault_handler=FaultCallback(pytest.fail)
+    )
     taken = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))

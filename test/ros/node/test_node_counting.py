@@ -8,6 +8,7 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
+from support.camera_callbacks import FaultCallback
 from support.nodes import scripted_node
 from support.nodes.graph import HANDSHAKE, Detector, counts_of, order
 from support.nodes.intake_taker import MessageSink
@@ -201,7 +202,9 @@ def received(client):
     client.add(node)
     images = []
     # The intake would take them as they come, however the test's own thread is held up.
-    intake = SharedIntake(node, MessageBuffers(), typed=True, faulted=pytest.fail)
+    intake = SharedIntake(
+        node, MessageBuffers(), typed=True, fault_handler=FaultCallback(pytest.fail)
+    )
     image_input = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     yield image_input, images
     image_input.close()

@@ -17,7 +17,7 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from support.fuzz.raw_messages import written
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
@@ -197,7 +197,7 @@ class Fuzz:
             lambda error: answers.append(error.reason),
             Thresholds(),
         )
-        detector = Detector([_NoWork()], [camera], faulted=faults.append)
+        detector = Detector([_NoWork()], [camera], fault_handler=FaultCallback(faults.append))
         detector.start()
         for number, case in enumerate(cases, 1):
             try:

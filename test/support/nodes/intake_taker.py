@@ -9,6 +9,7 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
+from support.camera_callbacks import FaultCallback
 from support.nodes.numbered_camera import VALUES
 from support.programs import Program, script
 from trt_perception.parameters.config import DetectorConfig
@@ -79,7 +80,7 @@ class Taker:
             self.node,
             self.buffers,
             typed=self.config.image_intake == 'rclpy',
-            faulted=self.faults.append,
+            fault_handler=FaultCallback(self.faults.append),
         )
         sink = MessageSink(receive or self.images.append)
         self.input = ImageInput(self.node, self.config, RAW, self.intake, sink, 0)

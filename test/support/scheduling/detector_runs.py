@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from trt_perception.errors import ImageError
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.scheduling.detector import Detector
@@ -24,7 +24,7 @@ def published_in_order(pipeline, frames, count):
         faults.append,
         Thresholds(),
     )
-    detector = Detector([pipeline], [camera], faulted=faults.append)
+    detector = Detector([pipeline], [camera], fault_handler=FaultCallback(faults.append))
     detector.start()
     deadline = time.monotonic() + 30
     for index in range(count):
@@ -76,7 +76,9 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
         )
 
     detector = Detector(
-        pipelines, [camera(index) for index in range(len(sources))], faulted=faults.append
+        pipelines,
+        [camera(index) for index in range(len(sources))],
+        fault_handler=FaultCallback(faults.append),
     )
     detector.start()
     deadline = time.monotonic() + 60

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
@@ -186,7 +186,9 @@ class Recorder:
             )
             for index in range(cameras)
         ]
-        self.detector = Detector(pipelines, self.cameras, faulted=self.faults.append, **options)
+        self.detector = Detector(
+            pipelines, self.cameras, fault_handler=FaultCallback(self.faults.append), **options
+        )
 
     def submit(self, number):
         self.detector.submit(number // CAMERA, number)

@@ -17,7 +17,7 @@ import itertools
 import weakref
 from collections import Counter, deque
 
-from support.camera_callbacks import camera_of
+from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import detections_of
 from trt_perception.errors import ImageError
 from trt_perception.parameters.frame import Thresholds
@@ -106,7 +106,7 @@ class World:
         self.detector = Detector(
             [self.pipeline],
             self.cameras,
-            faulted=self.faults.append,
+            fault_handler=FaultCallback(self.faults.append),
             batch_max_delay_s=schedule.delay_s,
             clock=lambda: self.now_s,
         )

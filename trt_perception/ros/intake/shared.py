@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -21,6 +20,7 @@ from trt_perception.ros.intake.subscriptions import (
 )
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.wire.rcl import RclError
+from trt_perception.scheduling.detector import FaultHandler
 
 __all__ = ['CAMERAS_OF_A_THREAD', 'SharedIntake']
 
@@ -39,7 +39,7 @@ class SharedIntake:
         node: subscribes.
         buffers: memory for the messages; not closed here.
         typed: rclpy is to take the images.
-        faulted: called where the GPU was lost while memory was asked for, by a thread.
+        fault_handler: notified if a thread ends because the GPU is lost.
         cameras: that a thread serves at most.
 
     Attributes:
@@ -53,13 +53,13 @@ class SharedIntake:
         buffers: MessageBuffers,
         *,
         typed: bool,
-        faulted: Callable[[BaseException], None],
+        fault_handler: FaultHandler,
         cameras: int = CAMERAS_OF_A_THREAD,
     ) -> None:
         self._node = node
         self._buffers = buffers
         self.typed = typed
-        self._faulted = faulted
+        self._fault_handler = fault_handler
         self._cameras = cameras
         self._intakes: list[Intake] = []
 
@@ -99,7 +99,7 @@ class SharedIntake:
         if isinstance(error, RclError):
             self._fall_back(error)
         elif isinstance(error, CudaError):
-            self._faulted(error)
+            self._fault_handler.on_fault(error)
         else:
             trace = ''.join(traceback.format_exception(error))
             self._node.get_logger().error(log_text(f'the intake of images ended\n{trace}'))
