@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import rclpy
@@ -69,24 +69,67 @@ def check_graph(
         node_name: full name of the detector, to which the topics of `plans` are relative.
         topics_given: the topics were given; else they are those of a node without remappings.
     """
-    statuses: dict[str, Any] = {}
-
-    def take(message: DiagnosticArray) -> None:
-        statuses.update({status.name: status for status in message.status})
-
     namespace, _, own = node_name.rpartition('/')
     plans = [
         replace(plan, topic=plan.topic and expand_topic_name(plan.topic, own, namespace or '/'))
         for plan in plans
     ]
-    topics = [plan.topic for plan in plans if plan.topic]
+    graph = _look_at_graph([plan.topic for plan in plans if plan.topic], seconds)
+    scene = CameraScene(
+        graph.reports,
+        plans,
+        segment_bytes,
+        f'in the shells of camera and detector: {export_profile(os.environ)}',
+        topics_given,
+        graph.other_types,
+    )
+    return [
+        graph.intake,
+        *check_cameras(scene),
+        *_same_names(graph.same_names),
+        *_detectors(graph.statuses.values()),
+    ]
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """What one look at the ROS graph found.
+
+    Attributes:
+        reports: one for each topic of images.
+        other_types: of wanted topics without images: which node publishes which type.
+        same_names: number of nodes of one name, by name.
+        statuses: of /diagnostics, by name.
+        intake: who takes the images here.
+    """
+
+    reports: list[CameraReport]
+    other_types: dict[str, str]
+    same_names: dict[str, int]
+    statuses: dict[str, Any]
+    intake: Finding
+
+
+def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
+    """Listen to all topics of images and to /diagnostics for some seconds.
+
+    Args:
+        topics: full names of the raw images' topics that the detector is to read.
+        seconds: how long to listen once the topics are found.
+    """
+    statuses: dict[str, Any] = {}
+
+    def on_diagnostics(message: DiagnosticArray) -> None:
+        statuses.update({status.name: status for status in message.status})
+
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
     try:
         node = Node('doctor', context=context, enable_rosout=False, start_parameter_services=False)
         executor = SingleThreadedExecutor(context=context)
         executor.add_node(node)
-        node.create_subscription(DiagnosticArray, '/diagnostics', take, QoSProfile(depth=10))
+        qos = QoSProfile(depth=10)
+        node.create_subscription(DiagnosticArray, '/diagnostics', on_diagnostics, qos)
         listeners = _listen(node, executor, topics, seconds)
         other_types = _other_types(node, topics)
         reports = [
@@ -97,20 +140,7 @@ def check_graph(
         node.destroy_node()
     finally:
         rclpy.shutdown(context=context)
-    scene = CameraScene(
-        reports,
-        plans,
-        segment_bytes,
-        f'in the shells of camera and detector: {export_profile(os.environ)}',
-        topics_given,
-        other_types,
-    )
-    return [
-        intake,
-        *check_cameras(scene),
-        *_same_names(same_names),
-        *_detectors(statuses.values()),
-    ]
+    return _Graph(reports, other_types, same_names, statuses, intake)
 
 
 def _intake(context: rclpy.Context) -> Finding:
