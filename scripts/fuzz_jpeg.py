@@ -35,7 +35,7 @@ from trt_perception.gpu.bindings import call  # noqa: E402
 from trt_perception.gpu.nvjpeg import NvJpeg  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
 from trt_perception.images.jpeg import (  # noqa: E402
-    JpegFrame,
+    decode_on_cpu,
     plain_jpeg,
 )
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
@@ -75,7 +75,7 @@ class Target:
         self.stream.synchronize()
         place = self._device.pointer + _GUARD
         reason = self.decoder.decode(
-            frame.parts, (frame.width, frame.height), place, frame.step, self.stream
+            frame.jpeg, (frame.width, frame.height), place, frame.step, self.stream
         )
         gpu.copy_async(self._host.pointer, self._device.pointer, size, self.stream)
         self.stream.synchronize()
@@ -106,7 +106,7 @@ class Fuzzer:
     def look(self, content, name):
         """Decode one file."""
         frame = frame_of(content)
-        if not isinstance(frame, JpegFrame):
+        if isinstance(frame, str):
             self.outcomes[frame if frame == 'refused' else f'CPU: {frame}'] += 1
             return
         reason, pixels, whole = self._target.decode(frame, 0x55)
@@ -115,7 +115,7 @@ class Fuzzer:
         self.outcomes[f'nvJPEG: {reason or "decoded"}'] += 1
         if reason:
             try:
-                frame.decode()
+                decode_on_cpu(frame)
                 self.outcomes['decoded by the CPU instead'] += 1
             except ImageError:
                 self.outcomes['refused by the CPU, too'] += 1

@@ -23,11 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'test')]
 
 from support.fuzz import jpeg_fuzz  # noqa: E402
 from trt_perception.images.compressed import check_picture  # noqa: E402
-from trt_perception.images.jpeg import (  # noqa: E402
-    PlainJpegs,
-    UnreadFrame,
-    decoded_frame,
-)
+from trt_perception.images.frame import DeferredFrame  # noqa: E402
+from trt_perception.images.jpeg import JpegFrameReader, decoded_frame  # noqa: E402
 from trt_perception.model.pipeline_options import PipelineOptions  # noqa: E402
 from trt_perception.parameters.frame import Thresholds  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
@@ -90,9 +87,9 @@ def main():
         if not pipeline.decodes_jpeg:
             parser.error('this pipeline does not decode JPEG')
         row = results[f'depth {depth}'] = {'opening s': opening_s}
-        camera = PlainJpegs()
+        camera = JpegFrameReader()
         ways = {
-            'nvJPEG': lambda content, camera=camera: UnreadFrame(
+            'nvJPEG': lambda content, camera=camera: DeferredFrame(
                 functools.partial(camera, content)
             ),
             'OpenCV': decoded,

@@ -24,7 +24,7 @@ from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
@@ -167,7 +167,7 @@ def whole_loop(model, options, frames, count, batch):
     options = replace(options, use_cuda_graph=False)
     with (
         closing(CudaPipeline(model, options)) as pipeline,
-        put_in_place(pipeline, frames) as placed,
+        copy_to_pipeline_memory(pipeline, frames) as placed,
     ):
         slots = pipeline.slots
         for index, slot in enumerate(slots):
@@ -213,7 +213,7 @@ def in_pipeline(model, options, frames, count, batch):
     start = time.perf_counter()
     with (
         closing(CudaPipeline(model, options)) as pipeline,
-        put_in_place(pipeline, frames) as placed,
+        copy_to_pipeline_memory(pipeline, frames) as placed,
     ):
         load_s = time.perf_counter() - start
         pace = Pace(count, warmup=min(count, WARM_UP))

@@ -43,8 +43,8 @@ class RecordingPipeline:
         self.order += [frame.width for frame in frames]
         scores = [np.array([frame.width / 1000], np.float32) for frame in frames]
         return [
-            Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0)
-            for score in scores
+            Result(Detections(np.ones((1, 4), 'f4'), score, np.zeros(1, 'i4')), 0.0, frame)
+            for score, frame in zip(scores, frames, strict=True)
         ]
 
 

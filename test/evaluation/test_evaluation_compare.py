@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -288,7 +289,7 @@ class FixedModel(WrittenModel):
         super().__init__({}, ('cow',))
 
     def enqueue(self, slot, frames, thresholds):
-        self._waiting = 0, *thresholds
+        self._waiting = SimpleNamespace(data=[0]), *thresholds
 
     def collect(self, slot):
         self.answers = {0: Detections.empty()}

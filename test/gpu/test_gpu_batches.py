@@ -29,14 +29,14 @@ from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.shapes import box_iou
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import Frame, frame_of
-from trt_perception.images.jpeg import JpegFrame, plain_jpeg
+from trt_perception.images.jpeg import jpeg_frame, plain_jpeg
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 pytestmark = needs_tensorrt
@@ -129,7 +129,7 @@ def check_batches(path, alone, use_graph):
             count = most if turn % 5 == 0 else min(most, (1, 2, 3, 8)[turn % 4])
             frames, thresholds = frames_of(rng, count)
             slot = turn % 2
-            with put_in_place(pipeline, frames) as placed:
+            with copy_to_pipeline_memory(pipeline, frames) as placed:
                 given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
                 pipeline.enqueue(slot, given, thresholds)
                 results = pipeline.collect(slot)
@@ -184,11 +184,11 @@ def check_jpegs(path):
         for place in range(8):
             frames = [jpeg_of(at) if at % 2 else blocks(90, 70, at) for at in range(8)]
             file = jpeg_of(place)
-            bad = JpegFrame(file.parts, file.width - 1, file.height)
+            bad = jpeg_frame(file.jpeg, file.width - 1, file.height)
             given = [bad if at == place else frame for at, frame in enumerate(frames)]
             pipeline.enqueue(place % 2, given, [Thresholds(0.3)] * 8)
             end = time.monotonic() + 30
-            while not pipeline.done(place % 2):
+            while not pipeline.is_done(place % 2):
                 assert time.monotonic() < end
             results = pipeline.collect(place % 2)
             assert isinstance(results[place], ImageError)
@@ -307,14 +307,17 @@ def check_two_gpus(path):
         # A frame's memory is of either, whose header is in front of it: one GPU at a time.
         for owner in pipelines:
             for frames, alone in zip(batches, expected, strict=True):
-                with put_in_place(owner, frames) as placed:
+                with copy_to_pipeline_memory(owner, frames) as placed:
                     for pipeline in pipelines:
                         pipeline.enqueue(0, placed, thresholds)
                         for result, one in zip(pipeline.collect(0), alone, strict=True):
                             assert_same(result.detections, one)
 
         def work(pipeline):
-            with put_in_place(first, batches[0]) as one, put_in_place(second, batches[1]) as other:
+            with (
+                copy_to_pipeline_memory(first, batches[0]) as one,
+                copy_to_pipeline_memory(second, batches[1]) as other,
+            ):
                 for turn in range(200):
                     index = turn % 2
                     pipeline.enqueue(index, (one, other)[index], thresholds)

@@ -8,7 +8,7 @@ from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
 from support.models.open_model import open_by_parameters
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
@@ -36,7 +36,7 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
         uploads.append((source, size)) or copy(to, source, size, *how)
     )
     frames = [grey(width, height) for width, height in ((1920, 1081), (64, 48), (16, 8))]
-    with put_in_place(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed:
         if in_place:
             frames = placed
         else:  # the first one makes room for all

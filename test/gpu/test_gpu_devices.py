@@ -29,7 +29,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import plain_jpeg
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
 GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')
 _OK = fake_cuda.cudaError_t.cudaSuccess
@@ -157,7 +157,7 @@ def work_with(pipelines):
             pipeline.enqueue(slot, [GREY], [Thresholds()])
     for slot in (1, 0):
         for pipeline in pipelines:
-            assert pipeline.done(slot)
+            assert pipeline.is_done(slot)
             pipeline.collect(slot)
 
 
@@ -174,7 +174,7 @@ def test_one_ring_of_buffers_serves_both(gpus, monkeypatch):
         for pipeline in pipelines:
             closing.callback(pipeline.close)
         for owner in (0, 1):
-            with put_in_place(pipelines[owner], [GREY]) as (frame,):
+            with copy_to_pipeline_memory(pipelines[owner], [GREY]) as (frame,):
                 del gpus.owners[frame.memory.pointer]  # page-locked memory belongs to all
                 for pipeline in pipelines:
                     uploads.clear()
@@ -270,7 +270,7 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
         for slot in (1, 0):
             for pipeline in pipelines:
                 pipeline.collect(slot)
-                assert pipeline.done(slot)
+                assert pipeline.is_done(slot)
     assert len(library.decoded) == 2 + 4  # a small file each when they are opened
     for pipeline in pipelines:
         pipeline.close()

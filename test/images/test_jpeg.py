@@ -14,7 +14,7 @@ from support.fuzz import jpeg_fuzz
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame, PlainJpegs, plain_jpeg
+from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu, plain_jpeg
 
 PLAIN = jpeg_fuzz.plain_files()
 FILE = PLAIN['35x23 420 0']
@@ -92,16 +92,17 @@ USUAL = {
 @pytest.mark.parametrize('content', USUAL.values(), ids=USUAL)
 def test_what_is_written_anew_shows_the_same_pixels(content):
     frame = read(content)
-    assert isinstance(frame, JpegFrame), frame
+    assert not isinstance(frame, str), frame
     expected = by_opencv(content)
     assert (frame.height, frame.width) == expected.shape[:2]
-    assert (by_opencv(frame.data) == expected).all()
-    assert (by_pillow(frame.data) == by_pillow(content)).all()
-    decoded = frame.decode()
+    file = b''.join(frame.jpeg)
+    assert (by_opencv(file) == expected).all()
+    assert (by_pillow(file) == by_pillow(content)).all()
+    decoded = decode_on_cpu(frame)
     assert (decoded.width, decoded.height, decoded.step) == (frame.width, frame.height, frame.step)
     assert (decoded.plane().reshape(expected.shape) == expected).all()
-    assert isinstance(read(frame.data), JpegFrame)
-    assert read(frame.data).data == frame.data
+    assert not isinstance(read(file), str)
+    assert b''.join(read(file).jpeg) == file
 
 
 def set_body(marker, at, values):
@@ -207,11 +208,11 @@ def test_what_is_unusual_is_not_written(kind, content):
 
 
 def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
-    frames = PlainJpegs()
+    frames = JpegFrameReader()
     for content in (FILE, OTHERS['PNG'][0], OTHERS['progressive JPEG'][0], *OTHERS['PNG'], FILE):
         frame = frames(array(content))
         if content is FILE:
-            assert isinstance(frame, JpegFrame)
+            assert not frame.is_decoded
         else:
             expected = by_opencv(content)
             assert (frame.plane().reshape(expected.shape) == expected).all()
@@ -220,15 +221,15 @@ def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
 
 
 def test_what_the_last_file_was_is_remembered():
-    frames = PlainJpegs()
-    assert not frames.quick
+    frames = JpegFrameReader()
+    assert not frames.is_fast_to_decode
     png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded(jpeg_fuzz.scene(2600, 1700))
     for content, quick in ((FILE, True), (png, False), (FILE, True), (large, False), (FILE, True)):
         frames(array(content))
-        assert frames.quick is quick
+        assert frames.is_fast_to_decode is quick
     with pytest.raises(ImageError):
         frames(array(FILE[:40]))
-    assert not frames.quick
+    assert not frames.is_fast_to_decode
 
 
 def outcome(read, content):
@@ -237,7 +238,7 @@ def outcome(read, content):
         frame = read(array(content))
     except ImageError as error:
         return error.reason
-    return frame.data if isinstance(frame, JpegFrame) else frame.data.tobytes()
+    return frame.data.tobytes() if frame.is_decoded else b''.join(frame.jpeg)
 
 
 @pytest.mark.parametrize('interval', [0, 1, 5])
@@ -245,8 +246,8 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
     rng = random.Random(interval)
     file = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), interval=interval)
     outcomes = Counter()
-    frames = PlainJpegs()
-    assert isinstance(frames(array(file)), JpegFrame)
+    frames = JpegFrameReader()
+    assert not frames(array(file)).is_decoded
     for index in range(600):
         changed = bytearray(file)
         at = rng.randrange(len(file) // 2, len(file))
@@ -254,7 +255,7 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
         changed[at : at + rng.randrange(3)] = piece
         content = bytes(changed[: rng.choice((len(changed), len(changed), at))])
         found = outcome(frames, content)
-        assert found == outcome(PlainJpegs(), content), (index, content.hex())
+        assert found == outcome(JpegFrameReader(), content), (index, content.hex())
         outcomes['read' if isinstance(found, bytes) else found] += 1
         other = file if index % 3 else jpeg_fuzz.changed(rng, {'': file})
         outcome(frames, other)  # it begins otherwise, mostly
@@ -265,7 +266,7 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
 def test_a_scan_may_hold_all_restart_markers():
     content = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), '420', interval=1)
     assert content.count(b'\xff\xd7') > 30
-    assert isinstance(read(content), JpegFrame)
+    assert not isinstance(read(content), str)
     swapped = content.replace(b'\xff\xd7', b'\xff\xd6', 1)
     assert read(swapped) == 'JPEG of unusual restart markers'
 
@@ -290,10 +291,10 @@ def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
             expected = picture.decode()
         except ImageError:
             with pytest.raises(ImageError):
-                frame.decode()
+                decode_on_cpu(frame)
             outcomes['refused by OpenCV'] += 1
             continue
-        found = frame.decode().plane().reshape(expected.shape)
+        found = decode_on_cpu(frame).plane().reshape(expected.shape)
         assert (found == expected).all(), content.hex()
         outcomes['plain'] += 1
     print(outcomes)

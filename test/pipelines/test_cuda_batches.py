@@ -22,7 +22,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda_results import HostDecoded
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler
@@ -85,7 +85,7 @@ def test_every_frame_reaches_its_place(late_pipeline, engine, graph, integrated)
     for turn in range(12):
         count, slot = int(rng.integers(1, pipeline.batch + 1)), turn % pipeline.depth
         frames = [noise(100 * turn + place + turn) for place in range(count)]
-        with put_in_place(pipeline, frames) as placed:
+        with copy_to_pipeline_memory(pipeline, frames) as placed:
             # Some lie elsewhere.
             given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
             before = [gpu.input_of(pipeline.slots[slot], at).copy() for at in range(5)]
@@ -162,7 +162,7 @@ def test_two_slots_do_not_mix(late_pipeline):
             frames = [noise(turn + 10 * slot + at) for at in range(count)]
             pipeline.enqueue(slot, frames, [Thresholds()] * count)
             taken.append(frames)
-        assert not pipeline.done(0)
+        assert not pipeline.is_done(0)
         for slot in (1, 0):
             pipeline.collect(slot)
             for at, frame in enumerate(taken[slot]):

@@ -20,9 +20,9 @@ from support.gpu.late_gpu import run, tensor_of
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.gpu import nvjpeg
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame, plain_jpeg
+from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame, plain_jpeg
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines import cuda_slot
+from trt_perception.pipelines import cuda_slot, jpeg_threads
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]
@@ -81,7 +81,7 @@ def jpeg_pipeline(late_pipeline, library):
 def jpeg(seed, width=37, height=23, sampling='420'):
     content = jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling)
     frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
-    assert isinstance(frame, JpegFrame)
+    assert not isinstance(frame, str)
     return frame
 
 
@@ -101,7 +101,7 @@ def test_pixels_are_decoded_where_the_kernels_read_them(
     gpu, pipeline = jpeg_pipeline(integrated=integrated, graph=graph)
     for seed, size in enumerate([(37, 23), (63, 48), (9, 100), (37, 23)]):
         frame = jpeg(seed, *size)
-        expected = tensor_of(frame.decode())
+        expected = tensor_of(decode_on_cpu(frame))
         np.testing.assert_array_equal(run(gpu, pipeline, frame, seed % 2), expected)
         # Nothing but the header was uploaded.
         assert [size for _, size in gpu.uploads] == ([] if integrated else [pipeline.front])
@@ -114,7 +114,7 @@ def test_pixels_and_jpegs_in_turn(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
     for seed in range(6):
         frame = jpeg(seed, 30 + seed, 20)
-        whole = frame.decode()
+        whole = decode_on_cpu(frame)
         found = run(gpu, pipeline, frame if seed % 2 else whole)
         np.testing.assert_array_equal(found, tensor_of(whole))
 
@@ -125,7 +125,7 @@ def test_a_larger_jpeg_makes_room(jpeg_pipeline, integrated):
     captures = gpu.captures
     for size in ((64, 48), (2100, 1400), (64, 48), (2100, 1500)):
         frame = jpeg(1, *size)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
     assert gpu.captures == captures
 
 
@@ -135,26 +135,26 @@ def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, cap
     library.status['nvjpegDecode'] = status
     for seed in range(3):
         frame = jpeg(seed)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
     name = nvjpeg._STATUS[status]
     said = [record.message for record in caplog.records]
     assert said == [f'a JPEG that nvJPEG refuses is decoded on the CPU: {name}']
     library.status.clear()
     frame = jpeg(9)
-    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
 def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(depth=1)
     frame = jpeg(0)
-    lying = JpegFrame(frame.parts, frame.width - 1, frame.height)
+    lying = jpeg_frame(frame.jpeg, frame.width - 1, frame.height)
     pipeline.enqueue(0, [lying], [Thresholds()])
-    wait_until(lambda: pipeline.done(0))
+    wait_until(lambda: pipeline.is_done(0))
     (error,) = pipeline.collect(0)
     assert isinstance(error, ImageError)
     assert error.reason == 'not_decodable'
     # The slot is free.
-    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame.decode()))
+    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
 def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, library, monkeypatch):
@@ -168,7 +168,7 @@ def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, librar
     with monkeypatch.context() as patched:
         patched.setattr(cuda_slot.Stream, 'raise_if_lost', raise_if_lost)
         pipeline.enqueue(0, [jpeg(0)], [Thresholds()])
-        wait_until(lambda: pipeline.done(0))
+        wait_until(lambda: pipeline.is_done(0))
         with pytest.raises(CudaError) as error:
             pipeline.collect(0)
     assert error.value is lost
@@ -183,7 +183,7 @@ def wait_until(condition):
 
 def take_a_slot(pipeline, slot):
     """Bring a frame of pixels to a slot, so that others need not wait for files."""
-    pipeline.enqueue(slot, [jpeg(slot).decode()], [Thresholds()])
+    pipeline.enqueue(slot, [decode_on_cpu(jpeg(slot))], [Thresholds()])
 
 
 def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline, library):
@@ -199,7 +199,7 @@ def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline
             assert pipeline._jpeg.started(slot)  # as enqueue returns
         pipeline.collect(slot)
         found = gpu.input_of(pipeline.slots[slot])
-        np.testing.assert_array_equal(found, tensor_of(frame.decode()))
+        np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frame)))
         name = threads.pop()
         assert not threads
         return name
@@ -231,13 +231,13 @@ def test_nobody_waits_for_the_cpu(jpeg_pipeline, library, monkeypatch):
     tried, decoded = [], []
     library.on_decode = lambda: tried.append(threading.current_thread().name)
 
-    def decode(frame, original=JpegFrame.decode):
+    def decode(frame):
         decoded.append(threading.current_thread().name)
-        return original(frame)
+        return decode_on_cpu(frame)
 
     frame = jpeg(1)
-    expected = tensor_of(frame.decode())
-    monkeypatch.setattr(JpegFrame, 'decode', decode)
+    expected = tensor_of(decode_on_cpu(frame))
+    monkeypatch.setattr(jpeg_threads, 'decode_on_cpu', decode)
     np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
     assert tried[0] == threading.current_thread().name
     (name,) = decoded
@@ -261,14 +261,14 @@ def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
         pipeline.enqueue(slot, [frame], [Thresholds()])
     for _ in range(3):
         assert inside.acquire(timeout=30)
-    assert not any(pipeline.done(slot) for slot in range(3))
+    assert not any(pipeline.is_done(slot) for slot in range(3))
     assert len(threads) == 3
     assert threading.get_ident() not in threads
     allowed.set()
     for slot in (2, 0, 1):
         pipeline.collect(slot)
         found = gpu.input_of(pipeline.slots[slot])
-        np.testing.assert_array_equal(found, tensor_of(frames[slot].decode()))
+        np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frames[slot])))
     assert len({state for *_, state in library.decoded}) == 3
 
 

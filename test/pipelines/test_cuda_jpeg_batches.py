@@ -16,8 +16,7 @@ from support.gpu.fake_nvjpeg import BAD_JPEG
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
 from trt_perception.errors import CudaError, ImageError
-from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import JpegFrame
+from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import jpeg_threads
 
@@ -28,11 +27,7 @@ pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 def bad(seed):
     """Return a file that neither nvJPEG nor the CPU decodes: another size than is said of it."""
     frame = jpeg(seed)
-    return JpegFrame(frame.parts, frame.width - 1, frame.height)
-
-
-def pixels(frame):
-    return frame if isinstance(frame, Frame) else frame.decode()
+    return jpeg_frame(frame.jpeg, frame.width - 1, frame.height)
 
 
 def enqueue(pipeline, slot, frames):
@@ -49,7 +44,7 @@ def check(gpu, pipeline, slot, frames, results):
             continue
         assert len(result.detections) == 0
         found = gpu.input_of(pipeline.slots[slot], place)
-        np.testing.assert_array_equal(found, tensor_of(pixels(frame)))
+        np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frame)))
 
 
 @pytest.mark.parametrize('late', [False, True])
@@ -67,7 +62,7 @@ def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late)
         ]
         enqueue(pipeline, slot, frames)
         results = pipeline.collect(slot)
-        assert pipeline.done(slot)
+        assert pipeline.is_done(slot)
         check(gpu, pipeline, slot, frames, results)
 
 
@@ -95,7 +90,7 @@ def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):  # noqa: 
     )
     for count in (1, 3, 2):
         enqueue(pipeline, 0, [bad(at) for at in range(count)])
-        wait_until(lambda: pipeline.done(0))
+        wait_until(lambda: pipeline.is_done(0))
         check(gpu, pipeline, 0, [None] * count, pipeline.collect(0))
     assert not launched
     frames = [jpeg(7), noise(3)]
@@ -131,7 +126,7 @@ def test_a_fault_in_one_thread_is_not_run_over(jpeg_pipeline, library, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(jpeg_threads.Stream, 'synchronize', synchronize)
         enqueue(pipeline, 0, [jpeg(at) for at in range(4)])
-        wait_until(lambda: pipeline.done(0))
+        wait_until(lambda: pipeline.is_done(0))
         with pytest.raises(CudaError) as error:
             pipeline.collect(0)
     assert error.value is lost

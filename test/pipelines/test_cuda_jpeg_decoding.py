@@ -26,8 +26,8 @@ from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import frame_of
-from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, plain_jpeg
+from trt_perception.images.frame import DeferredFrame, frame_of
+from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu, plain_jpeg
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -42,7 +42,7 @@ WAYS = [(False, True), (False, False), (True, True)]
 
 def jpeg_of(content):
     frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
-    assert isinstance(frame, JpegFrame), frame
+    assert not isinstance(frame, str), frame
     return frame
 
 
@@ -66,7 +66,7 @@ def test_pixels_are_decoded_where_the_kernels_read_them(opened, integrated, grap
     for seed, size in enumerate(sizes):
         frame = jpeg(seed, *size, sampling, interval=seed)
         found = run(pipeline, frame, seed % 2)
-        assert_near(found, tensor_of(pipeline, frame.decode()), sampling)
+        assert_near(found, tensor_of(pipeline, decode_on_cpu(frame)), sampling)
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
@@ -80,13 +80,13 @@ def test_slots_overlap(opened, integrated, graph):
         flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
         for slot, index in enumerate(flying):
             pixels = (turn + slot) % 3 == 0
-            frame = frames[index].decode() if pixels else frames[index]
+            frame = decode_on_cpu(frames[index]) if pixels else frames[index]
             pipeline.enqueue(slot, [frame], [Thresholds()])
         for slot, index in enumerate(flying):
             pipeline.collect(slot)
             found = input_of(pipeline, slot)
             if (turn + slot) % 3 == 0:
-                expected = tensor_of(pipeline, frames[index].decode())
+                expected = tensor_of(pipeline, decode_on_cpu(frames[index]))
                 assert np.abs(found - expected).max() <= 1e-6
             else:
                 np.testing.assert_array_equal(found, alone[index])
@@ -96,7 +96,7 @@ def test_slots_overlap(opened, integrated, graph):
 def test_messages_are_read_in_the_threads(opened, integrated, graph):
     """Files of sizes and kinds that change, some of them cut off, in all slots at once."""
     pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
-    rng, camera = random.Random(6), PlainJpegs()
+    rng, camera = random.Random(6), JpegFrameReader()
     files = [
         jpeg_fuzz.encoded(jpeg_fuzz.scene(rng.randrange(8, 900), rng.randrange(8, 600), seed))
         for seed in range(10)
@@ -109,7 +109,7 @@ def test_messages_are_read_in_the_threads(opened, integrated, graph):
         flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
         for slot, index in enumerate(flying):
             file = np.frombuffer(files[index], np.uint8)
-            unread = UnreadFrame(functools.partial(camera, file))
+            unread = DeferredFrame(functools.partial(camera, file))
             pipeline.enqueue(slot, [unread], [Thresholds()])
         for slot, index in enumerate(flying):
             (result,) = pipeline.collect(slot)
@@ -133,7 +133,7 @@ def test_damaged_files_disturb_none(opened, caplog):
             frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
         except ImageError:
             continue
-        if not isinstance(frame, JpegFrame):
+        if isinstance(frame, str):
             continue
         pipeline.enqueue(0, [frame], [Thresholds()])
         pipeline.enqueue(1, [whole], [Thresholds()])
@@ -174,7 +174,7 @@ def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scene
     differing = 0
     for content in files:
         frame = jpeg_of(content)
-        for name, given in (('OpenCV', frame.decode()), ('nvJPEG', frame)):
+        for name, given in (('OpenCV', decode_on_cpu(frame)), ('nvJPEG', frame)):
             runs[name].append(detect_one(pipeline, given, Thresholds()).detections)
         one, other = runs['OpenCV'][-1], runs['nvJPEG'][-1]
         same = compare_runs([one], [other], DIGITS).overall
@@ -234,6 +234,6 @@ def test_memory_is_flat_over_open_and_close_of_decoders(opened):
 
 def test_opencv_reads_the_demo_scenes_alike(scenes):
     for content in scenes[0]:
-        frame = jpeg_of(content).decode()
+        frame = decode_on_cpu(jpeg_of(content))
         expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
         assert (frame.plane().reshape(expected.shape) == expected).all()

@@ -24,10 +24,10 @@ from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import JpegFrame, PlainJpegs, UnreadFrame, decoded_frame
+from trt_perception.images.frame import DeferredFrame, Frame
+from trt_perception.images.jpeg import JpegFrameReader, decoded_frame
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]
@@ -64,8 +64,8 @@ def expected_of(file):
     return tensor_of(decoded_frame(check_picture(np.frombuffer(file, np.uint8))))
 
 
-def unread(file, read, *, quick=False):
-    return UnreadFrame(Message(file, read).frame, quick=quick)
+def unread(file, read, *, is_fast=False):
+    return DeferredFrame(Message(file, read).frame, is_fast_to_decode=is_fast)
 
 
 @pytest.mark.parametrize('late', [False, True])
@@ -84,7 +84,7 @@ def test_whatever_comes_is_read_in_the_threads_or_at_once(
     """
     library.late = late
     gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
-    rng, cameras = np.random.default_rng(3), [PlainJpegs() for _ in range(8)]
+    rng, cameras = np.random.default_rng(3), [JpegFrameReader() for _ in range(8)]
     kinds = ('420', '444', 'png', 'progressive', 'cut', 'raw')
     flying = deque()
     for turn in range(40):
@@ -101,7 +101,7 @@ def test_whatever_comes_is_read_in_the_threads_or_at_once(
             wanted.append(None if kind == 'cut' else expected_of(file))
             quick = bool(rng.integers(2))
             file = file[: -40 if kind == 'cut' else None]
-            frames.append(unread(file, cameras[camera], quick=quick))
+            frames.append(unread(file, cameras[camera], is_fast=quick))
         pipeline.enqueue(slot, frames, [Thresholds()] * count)
         flying.append((slot, frames, wanted))
         while flying and (len(flying) == 2 or rng.random() < 0.6):
@@ -117,26 +117,24 @@ def check(gpu, pipeline, slot, frames, wanted):
     wait_until(lambda: pipeline._jpeg.started(slot))
     results = pipeline.collect(slot)
     assert len(results) == len(wanted)
-    for place, (result, tensor) in enumerate(zip(results, wanted, strict=True)):
+    for place, (result, frame, tensor) in enumerate(zip(results, frames, wanted, strict=True)):
         if tensor is None:
             assert isinstance(result, ImageError)
             assert result.reason == 'not_decodable'
             continue
         found = gpu.input_of(pipeline.slots[slot], place)
         np.testing.assert_array_equal(found, tensor)
-    for frame, tensor in zip(frames, wanted, strict=True):
-        if isinstance(frame, UnreadFrame):
-            assert (frame.frame is None) == (tensor is None)
+        assert not frame.is_decoded or result.frame is frame
 
 
 @pytest.mark.parametrize('kind', ['420', 'png'])
 def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipeline, kind):  # noqa: F811
     """By what the camera's file before was, so that nobody waits for the CPU again and again."""
     gpu, pipeline = jpeg_pipeline(depth=1)
-    files = PlainJpegs()
+    files = JpegFrameReader()
     for turn in range(3):
         file = content(turn, kind)
-        pipeline.enqueue(0, [unread(file, files, quick=files.quick)], [Thresholds()])
+        pipeline.enqueue(0, [unread(file, files, is_fast=files.is_fast_to_decode)], [Thresholds()])
         (result,) = pipeline.collect(0)
         assert not isinstance(result, ImageError)
         found = gpu.input_of(pipeline.slots[0])
@@ -152,15 +150,15 @@ def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline):  # noqa: 
     def broken(_):
         raise RuntimeError('broken')
 
-    pipeline.enqueue(0, [unread(content(1), refused, quick=True)], [Thresholds()])
+    pipeline.enqueue(0, [unread(content(1), refused, is_fast=True)], [Thresholds()])
     (error,) = pipeline.collect(0)
     assert error.reason == 'bad_frame_id'
     good = content(2)
-    pipeline.enqueue(0, [unread(good, PlainJpegs(), quick=True)], [Thresholds()])
+    pipeline.enqueue(0, [unread(good, JpegFrameReader(), is_fast=True)], [Thresholds()])
     pipeline.collect(0)
     np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected_of(good))
-    pipeline.enqueue(0, [unread(good, broken, quick=True)], [Thresholds()])
-    assert pipeline.done(0)
+    pipeline.enqueue(0, [unread(good, broken, is_fast=True)], [Thresholds()])
+    assert pipeline.is_done(0)
     with pytest.raises(RuntimeError, match='broken'):
         pipeline.collect(0)
     assert Message.threads == [threading.current_thread().name] * 3
@@ -184,7 +182,7 @@ def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integ
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
     for turn in range(3):
-        places = [unread(good, PlainJpegs())] * 3
+        places = [unread(good, JpegFrameReader())] * 3
         places[2 - turn] = unread(good, refused)
         pipeline.enqueue(0, places, [Thresholds()] * 3)
         results = pipeline.collect(0)
@@ -195,7 +193,7 @@ def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integ
                 gpu.input_of(pipeline.slots[0], place), expected_of(good)
             )
         # What lay there is freed.
-        with put_in_place(pipeline, [noise(turn)] * 3) as placed:
+        with copy_to_pipeline_memory(pipeline, [noise(turn)] * 3) as placed:
             pipeline.enqueue(0, placed, [Thresholds()] * 3)
             pipeline.collect(0)
 
@@ -204,7 +202,7 @@ def test_thresholds_are_those_of_the_moment_when_the_frame_was_given(jpeg_pipeli
     _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
     files = [content(1), content(2, 'png'), content(3)]
-    pipeline.enqueue(0, [unread(file, PlainJpegs()) for file in files], own)
+    pipeline.enqueue(0, [unread(file, JpegFrameReader()) for file in files], own)
     pipeline.collect(0)
     assert [header_of(pipeline, 0, place)[2] for place in range(3)] == [0.25, 0.5, 0.75]
 
@@ -219,7 +217,7 @@ def of_one_that_is_gone():
             raise ImageError('not_decodable', 'image', f'{file.size} bytes') from error
 
     message = Message(content(1), read)
-    return UnreadFrame(message.frame), weakref.ref(message)
+    return DeferredFrame(message.frame), weakref.ref(message)
 
 
 def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):  # noqa: F811
@@ -241,9 +239,9 @@ def test_an_idle_thread_keeps_no_message(jpeg_pipeline):  # noqa: F811
     _, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=2)
     gc.disable()
     try:
-        messages = [Message(content(seed), PlainJpegs()) for seed in range(6)]
+        messages = [Message(content(seed), JpegFrameReader()) for seed in range(6)]
         gone = [weakref.ref(message) for message in messages]
-        frames = [UnreadFrame(message.frame) for message in messages]
+        frames = [DeferredFrame(message.frame) for message in messages]
         pipeline.enqueue(0, frames, [Thresholds()] * 6)
         pipeline.collect(0)
         del frames, messages
@@ -261,9 +259,11 @@ def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline
     def broken(_):
         raise RuntimeError('broken')
 
-    frames = [unread(content(1), broken if place == 1 else PlainJpegs()) for place in range(3)]
+    frames = [
+        unread(content(1), broken if place == 1 else JpegFrameReader()) for place in range(3)
+    ]
     pipeline.enqueue(0, frames, [Thresholds()] * 3)
-    wait_until(lambda: pipeline.done(0))
+    wait_until(lambda: pipeline.is_done(0))
     with pytest.raises(RuntimeError, match='broken'):
         pipeline.collect(0)
     assert not launched
@@ -276,7 +276,7 @@ def test_closing_reads_nothing_more(jpeg_pipeline):  # noqa: F811
     def hold(file):
         inside.release()
         assert allowed.wait(30)
-        return PlainJpegs()(file)
+        return JpegFrameReader()(file)
 
     frames = [unread(content(seed), hold) for seed in range(8)]
     pipeline.enqueue(0, frames, [Thresholds()] * 8)
@@ -308,9 +308,9 @@ def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
     """Each gives what it gives alone, and what is decoded on the CPU is said once."""
     kinds = ('420', '444', '420', 'png', 'progressive')
     files = [content(seed, kinds[seed % 5], (40 + seed % 3, 30)) for seed in range(40)]
-    alone = [PlainJpegs()(np.frombuffer(file, np.uint8)) for file in files]
+    alone = [JpegFrameReader()(np.frombuffer(file, np.uint8)) for file in files]
     caplog.clear()
-    frames, together, wrong = PlainJpegs(), threading.Barrier(8), []
+    frames, together, wrong = JpegFrameReader(), threading.Barrier(8), []
 
     def read(number):
         rng = np.random.default_rng(number)
@@ -327,7 +327,7 @@ def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert {type(frame) for frame in alone} == {Frame, JpegFrame}
+    assert {frame.is_decoded for frame in alone} == {False, True}
     assert len(caplog.records) == 2
 
 
@@ -345,7 +345,7 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
     ]
     for file, thresholds, sent in turns:
         gpu.uploads.clear()
-        given = file if isinstance(file, Frame) else unread(file, PlainJpegs())
+        given = file if isinstance(file, Frame) else unread(file, JpegFrameReader())
         pipeline.enqueue(0, [given], [thresholds])
         (result,) = pipeline.collect(0)
         if file is bad:
@@ -371,7 +371,7 @@ def test_a_file_without_memory_for_its_pixels_costs_its_place_only(
 
     def collected(files, most):
         runtime.cudaMalloc = lambda size: full if size > most else allocate(size)
-        frames = [unread(file, PlainJpegs()) for file in files]
+        frames = [unread(file, JpegFrameReader()) for file in files]
         pipeline.enqueue(0, frames, [Thresholds()] * len(files))
         results = pipeline.collect(0)
         for at, result in enumerate(results):

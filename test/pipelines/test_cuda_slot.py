@@ -14,7 +14,7 @@ from support.gpu.late_gpu import run, tensor_of
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.images.memory import PlainMemory
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler
@@ -109,7 +109,7 @@ def test_few_bytes_are_sent_at_once(late_pipeline):
     """A second copy would take longer than they do."""
     gpu, pipeline = late_pipeline()
     frame = noise(1, width=192, height=144)
-    with put_in_place(pipeline, [frame]) as (placed,):
+    with copy_to_pipeline_memory(pipeline, [frame]) as (placed,):
         np.testing.assert_array_equal(run(gpu, pipeline, placed), tensor_of(frame))
     assert [size for _, size in gpu.uploads] == [pipeline.front + frame.data.size]
 
@@ -147,7 +147,7 @@ def test_a_larger_frame_makes_room(late_pipeline, integrated):
     sizes = [(64, 48), (2100, 1400), (64, 48), (2100, 1500)]  # 8.8 MB and more
     frames = [noise(seed, 'bgr8', *size) for seed, size in enumerate(sizes)]
     captures = [gpu.captures]
-    with put_in_place(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed:
         for frame in placed:
             np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame))
             captures.append(gpu.captures)
@@ -159,16 +159,16 @@ def test_a_larger_frame_makes_room(late_pipeline, integrated):
 def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
     gpu, pipeline = late_pipeline(integrated=integrated)
     frames = [noise(seed) for seed in range(6)]
-    with put_in_place(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed:
         for turn in range(0, 6, 2):
             for slot in (0, 1):
                 # The second slot's are copied first.
                 frame = placed[turn + slot] if slot == 0 else frames[turn + slot]
                 pipeline.enqueue(slot, [frame], [Thresholds()])
-            assert not pipeline.done(0)
+            assert not pipeline.is_done(0)
             for slot in (1, 0):
                 pipeline.collect(slot)
-                assert pipeline.done(slot)
+                assert pipeline.is_done(slot)
                 found = gpu.input_of(pipeline.slots[slot])
                 np.testing.assert_array_equal(found, tensor_of(frames[turn + slot]))
 

@@ -19,7 +19,7 @@ from support.models.patch_model import CLASS_NAMES
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 from trt_perception.ros.intake.buffers import MessageBuffers
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
@@ -66,7 +66,7 @@ def test_a_larger_frame_makes_room(opened, integrated, in_place):
         noise(seed, size=size)
         for seed, size in enumerate([(64, 48), (1920, 1080), (2100, 1400), (64, 48), (3840, 2160)])
     ]
-    with put_in_place(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed:
         for index, frame in enumerate(placed if in_place else frames):
             found = run(pipeline, frame, index % 2)
             np.testing.assert_array_equal(found, tensor_of(pipeline, frame))
@@ -130,7 +130,7 @@ def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed
 def test_boxes_are_the_same_from_anywhere(opened):
     pipeline = opened()
     frames = [noise(seed, size=(64 + 3 * seed, 48 + seed)) for seed in range(8)]
-    with put_in_place(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed:
         for copied, there in zip(frames, placed, strict=True):
             for slot, frame in enumerate((copied, there)):
                 pipeline.enqueue(slot, [frame], [Thresholds(0.2)])

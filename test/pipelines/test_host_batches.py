@@ -115,7 +115,7 @@ def test_each_frame_has_the_boxes_that_it_has_alone(opened, batch):
         frames = [colours(seed) for seed in range(count)]
         own = [THRESHOLDS[(count + index) % 4] for index in range(count)]
         pipeline.enqueue(0, frames, own)
-        assert pipeline.done(0)
+        assert pipeline.is_done(0)
         results = pipeline.collect(0)
         assert len(results) == count
         assert len({result.compute_s for result in results}) == 1

@@ -60,7 +60,7 @@ def picture(anchors, width=WIDTH, height=HEIGHT):
 def detect(pipeline, frame, thresholds=None):
     assert pipeline.depth == 1
     pipeline.enqueue(0, [frame], [thresholds or Thresholds()])
-    assert pipeline.done(0) is True
+    assert pipeline.is_done(0) is True
     began = time.perf_counter()
     (result,) = pipeline.collect(0)
     assert 0 < result.compute_s <= time.perf_counter() - began

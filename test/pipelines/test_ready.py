@@ -13,7 +13,12 @@ from trt_perception.images.memory import PlainMemory
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import put_in_place, ready_pipelines, warm_up
+from trt_perception.pipelines.ready import (
+    copy_to_pipeline_memory,
+    grey_frame,
+    ready_pipelines,
+    warm_up,
+)
 
 
 @pytest.mark.parametrize('depth', [1, 4])
@@ -35,7 +40,7 @@ def test_warm_up_runs_every_slot_once(depth):
 
         def collect(self, slot):
             calls.append(('collect', slot))
-            return [Result(Detections.empty(), 0.0)]
+            return [Result(Detections.empty(), 0.0, grey_frame())]
 
     warm_up(Warmed())
     assert calls == [(call, slot) for slot in range(depth) for call in ('enqueue', 'collect')]
@@ -62,7 +67,7 @@ def test_frames_are_put_where_messages_lie(monkeypatch):
     monkeypatch.setattr(Counted, 'freed', [])
     pipeline = SimpleNamespace(front=256, allocate=Counted)
     frames = [random_frame(np.random.default_rng(seed), 'yuyv', 10, 4, 3) for seed in (1, 2)]
-    with put_in_place(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed:
         for frame, there in zip(frames, placed, strict=True):
             assert there.data.ctypes.data == there.memory.pointer + 256
             assert there.data.tobytes() == frame.data.tobytes()
@@ -70,7 +75,7 @@ def test_frames_are_put_where_messages_lie(monkeypatch):
         assert Counted.freed == []
     assert sorted(Counted.freed) == sorted(frame.memory.pointer for frame in placed)
     Counted.left, Counted.freed = 1, []
-    with pytest.raises(MemoryError), put_in_place(pipeline, frames):
+    with pytest.raises(MemoryError), copy_to_pipeline_memory(pipeline, frames):
         pytest.fail('there was memory for one only')
     assert len(Counted.freed) == 1
 
@@ -94,7 +99,7 @@ class OnDevice:
             raise RuntimeError('the warm-up broke')
 
     def collect(self, slot):
-        return [Result(Detections.empty(), 0.0)]
+        return [Result(Detections.empty(), 0.0, grey_frame())]
 
     def close(self):
         OnDevice.open.remove(self.device)

@@ -5,13 +5,14 @@ import pytest
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.ready import grey_frame
 
 
 def test_detections_are_what_a_task_of_objects_found():
     found = Detections.empty()
-    assert Result(found, 0.0).detections is found
+    assert Result(found, 0.0, grey_frame()).detections is found
 
 
 def test_other_results_are_not_taken_for_detections():
     with pytest.raises(EngineError, match='expected a detector of objects'):
-        _ = Result('cat', 0.0).detections
+        _ = Result('cat', 0.0, grey_frame()).detections

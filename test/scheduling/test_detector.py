@@ -84,7 +84,7 @@ def test_frames_overlap_and_are_published_in_order():
     with Recorder(pipeline) as run:
         for number in range(3):
             run.submit(number)
-            # Each enters before any other is collected: done() says no all the while.
+            # Each enters before any other is collected: is_done() says no all the while.
             wait_until(lambda number=number: ('enqueue', number) in pipeline.events)
         assert pipeline.events == [('enqueue', 0), ('enqueue', 1), ('enqueue', 2)]
         for number in (2, 1):  # finished out of order

@@ -153,14 +153,14 @@ class Checked:
         ready = time.monotonic() + self._clock.random() * 2e-3
         self._slots[slot] = [(frame, values(frame)) for frame in frames], ready
 
-    def done(self, slot):
+    def is_done(self, slot):
         return time.monotonic() >= self._slots[slot][1]
 
     def collect(self, slot):
         frames, ready = self._slots.pop(slot)
         time.sleep(max(0.0, ready - time.monotonic()))
         self.wrong += sum(len(seen) != 1 or values(frame) != seen for frame, seen in frames)
-        return [Result(detections_of(seen.pop()), 0.001) for _, seen in frames]
+        return [Result(detections_of(seen.pop()), 0.001, frame) for frame, seen in frames]
 
 
 def values(frame):

@@ -12,7 +12,7 @@ import pytest
 from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import detections_of, frame_of, number_of, wait_until
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import UnreadFrame
+from trt_perception.images.frame import DeferredFrame
 from trt_perception.images.memory import PlainMemory
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
@@ -52,20 +52,21 @@ class Reading:
     def _read(self, frame, seconds):
         time.sleep(seconds)
         try:
-            return Result(detections_of(number_of(frame.read())), seconds)
+            image = frame.read()
+            return Result(detections_of(number_of(image)), seconds, image)
         except ImageError as error:
             error.__context__ = None
             return error.with_traceback(None)
 
     def enqueue(self, slot, frames, thresholds):
         assert slot not in self._slots
-        assert all(frame.frame is None for frame in frames)
+        assert not any(frame.is_decoded for frame in frames)
         self._slots[slot] = [
             self._threads.submit(self._read, frame, self._random.random() * 2e-3)
             for frame in frames
         ]
 
-    def done(self, slot):
+    def is_done(self, slot):
         return all(each.done() for each in self._slots[slot])
 
     def collect(self, slot):
@@ -86,10 +87,10 @@ def test_reading_a_file_is_time_of_the_pipeline(unread):
             if unread:
                 super().enqueue(slot, frames, thresholds)
             else:
-                super().enqueue(slot, [UnreadFrame(lambda: frames[0])], thresholds)
+                super().enqueue(slot, [DeferredFrame(lambda: frames[0])], thresholds)
 
     def read(message):
-        return UnreadFrame(message.read) if unread else frame_of(message.number)
+        return DeferredFrame(message.read) if unread else frame_of(message.number)
 
     pipeline = Slow(1, 1)
     camera = camera_of('', read, lambda *_: None, lambda *_: None, Thresholds())
@@ -123,7 +124,7 @@ def test_messages_that_are_read_in_the_pipeline(depth, batch):
     cameras = [
         camera_of(
             str(camera),
-            lambda message: UnreadFrame(message.read),
+            lambda message: DeferredFrame(message.read),
             publish,
             lambda error, camera=camera: refused[camera].append(int(error.found)),
             Thresholds(),

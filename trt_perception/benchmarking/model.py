@@ -30,7 +30,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
-from trt_perception.pipelines.ready import put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory
 from trt_perception.stages.onnx_runtime import CPU
 
 __all__ = ['BenchmarkOptions', 'Best', 'ModelReport', 'Ratios', 'measure_model']
@@ -216,10 +216,10 @@ def _on_gpu(
             return None
         slot, spec = pipeline.slots[0], pipeline.spec
         thresholds = options.thresholds
-        with put_in_place(pipeline, frames) as placed:
+        with copy_to_pipeline_memory(pipeline, frames) as placed:
             stages = measure_steps(slot, placed[0], thresholds, pace)
             candidates = [run_frame(slot, frame, thresholds) for frame in placed]
-        with put_in_place(pipeline, encodings) as placed:
+        with copy_to_pipeline_memory(pipeline, encodings) as placed:
             times = measure_encodings(slot, placed, thresholds, pace)
         return _report(model, spec, pipeline.runtime, stages, candidates, times)
 
@@ -284,7 +284,7 @@ def _in_pipeline(
     load_s = time.perf_counter() - start
     reports: list[PipelineReport] = []
     first: list[Detections] = []
-    with closing(pipeline), put_in_place(pipeline, frames) as placed:
+    with closing(pipeline), copy_to_pipeline_memory(pipeline, frames) as placed:
         thresholds = options.thresholds
         for index, batch in enumerate(each for each in options.batches if each <= pipeline.batch):
             if index:

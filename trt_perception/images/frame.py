@@ -8,10 +8,10 @@ the view keeps a reference to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,17 @@ from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import shown
 from trt_perception.images.memory import Memory
 
-__all__ = ['MAX_SIDE', 'PIXEL_FORMATS', 'Frame', 'PixelFormat', 'frame_of']
+__all__ = [
+    *('MAX_SIDE', 'PIXEL_FORMATS', 'DeferredFrame', 'Frame', 'PipelineInput', 'PixelFormat'),
+    'frame_of',
+]
 
 # Larger sides are no camera's; this bounds what one message can make us allocate.
 MAX_SIDE: Final = 32767
 # As many bytes as no camera sends. Below it every offset within an image fits 31 bits.
 MAX_BYTES: Final = 2**30
+# A GPU decodes a JPEG of so many pixels in 1 to 2 ms. Full HD has half as many.
+_FAST_PIXELS: Final = 2**22
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Frame:
         big_endian: byte order of 16-bit formats.
         memory: where the bytes lie, if whoever runs the model has allocated that; its front, if it
             was left free, is theirs to write.
+        jpeg: parts of a JPEG file that is not decoded yet; empty if ``data`` has the pixels. The
+            size and the format are those of the decoded image, and ``data`` is empty.
     """
 
     data: npt.NDArray[np.uint8]
@@ -116,6 +123,21 @@ class Frame:
     format: PixelFormat
     big_endian: bool = False
     memory: Memory | None = None
+    jpeg: tuple[bytes | memoryview, ...] = ()
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether ``data`` has the pixels."""
+        return not self.jpeg
+
+    @property
+    def is_fast_to_decode(self) -> bool:
+        """Whether it is a JPEG that a GPU decodes in a moment."""
+        return bool(self.jpeg) and self.width * self.height <= _FAST_PIXELS
+
+    def read(self) -> Frame:
+        """Return this frame, as a DeferredFrame returns its frame."""
+        return self
 
     @classmethod
     def view(
@@ -169,6 +191,46 @@ class Frame:
         """Return all byte rows unpadded: uint8 (rows, width * bytes_per_pixel), a view."""
         row_bytes = self.width * self.format.bytes_per_pixel
         return self.data.reshape(-1, self.step)[:, :row_bytes]
+
+
+class DeferredFrame:
+    """An image that is not read yet, because it takes time to check a compressed file.
+
+    Args:
+        read: reads the frame; raises ImageError if there is no valid image.
+        is_fast_to_decode: a guess: it is a JPEG that a GPU decodes in a moment.
+
+    Attributes:
+        read: as given.
+        is_fast_to_decode: as given.
+    """
+
+    __slots__ = ('is_fast_to_decode', 'read')
+
+    is_decoded: ClassVar[bool] = False
+
+    def __init__(self, read: Callable[[], Frame], *, is_fast_to_decode: bool = False) -> None:
+        self.read = read
+        self.is_fast_to_decode = is_fast_to_decode
+
+
+class PipelineInput(Protocol):
+    """What a pipeline takes: a Frame or a DeferredFrame."""
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether ``read`` returns pixels at once."""
+
+    @property
+    def is_fast_to_decode(self) -> bool:
+        """Whether it is a JPEG, or probably one, that a GPU decodes in a moment."""
+
+    def read(self) -> Frame:
+        """Return the frame. Call this method once.
+
+        Raises:
+            ImageError: there is no valid image.
+        """
 
 
 def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:

@@ -1,10 +1,10 @@
 """JPEGs of the plain kind that cameras send, written anew so that there is one way to read them.
 
-Guarantees: a JpegFrame that exists is baseline with Huffman coding, in one scan of all components,
-grey or YCbCr in one of five samplings; its tables are complete and valid, its components have the
-numbers 1 to 3, restart markers stand in their order, and its pixels are those that libjpeg reads
-in the file it came from. Nothing else of that file is in it. So a decoder other than libjpeg can
-be given it. Every other file is libjpeg's alone.
+Guarantees: the JPEG of a frame that is not decoded yet is baseline with Huffman coding, in one
+scan of all components, grey or YCbCr in one of five samplings; its tables are complete and valid,
+its components have the numbers 1 to 3, restart markers stand in their order, and its pixels are
+those that libjpeg reads in the file it came from. Nothing else of that file is in it. So a decoder
+other than libjpeg can be given it. Every other file is libjpeg's alone.
 Non-guarantee: entropy-coded bits are what they are; a decoder may find them damaged.
 """
 
@@ -13,28 +13,25 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.compressed import JPEG_START, CheckedPicture, check_picture, scan_end
-from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_of
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, frame_of
 from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN, huffman_tables
 
-__all__ = [
-    *('AnyFrame', 'GivenFrame', 'JpegFrame', 'PlainJpegs', 'UnreadFrame', 'decoded_frame'),
-    'plain_jpeg',
-]
+__all__ = ['JpegFrameReader', 'decode_on_cpu', 'decoded_frame', 'jpeg_frame', 'plain_jpeg']
 
 _LOG: Final = logging.getLogger(__name__)
 
 # 8K video. A small file of many pixels must not make the decoder keep gigabytes.
 _MAX_PIXELS: Final = 2**25
-# Up to here a GPU decodes in a millisecond or two: full HD has half as many.
-_QUICK_PIXELS: Final = 2**22
+_BGR: Final = PIXEL_FORMATS['bgr8']
+_NO_PIXELS: Final = np.empty(0, np.uint8)
 
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _HUFFMAN, _QUANTISATION, _INTERVAL, _SCAN = 0xC4, 0xDB, 0xDD, 0xDA
@@ -52,83 +49,27 @@ _WHOLE_SCAN: Final = bytes((0, 63, 0))
 _BLOCK_BITS: Final = 2
 
 
-@dataclass(frozen=True)
-class JpegFrame:
-    """One image as a JPEG that any decoder reads alike, and what it is once it is decoded.
-
-    Attributes:
-        parts: of the file, in its order; its bits are where the message has them.
-        width: pixels.
-        height: pixels.
-        format: bgr8, once it is decoded.
-        big_endian: False.
-    """
-
-    parts: tuple[bytes | memoryview, ...]
-    width: int
-    height: int
-    format: PixelFormat = PIXEL_FORMATS['bgr8']
-    big_endian: bool = False
-
-    @property
-    def data(self) -> bytes:
-        """The file, put together."""
-        return b''.join(self.parts)
-
-    @property
-    def step(self) -> int:
-        """Bytes from one row of the decoded image to the next."""
-        return self.width * self.format.bytes_per_pixel
-
-    @property
-    def quick(self) -> bool:
-        """Whether a GPU decodes it in a moment."""
-        return self.width * self.height <= _QUICK_PIXELS
-
-    def decode(self) -> Frame:
-        """Decode it on the CPU, to bgr8.
-
-        Raises:
-            ImageError: with the reason ``not_decodable``.
-        """
-        return decoded_frame(CheckedPicture(self.parts, (self.width, self.height)))
-
-
-#: An image as the detector has it: pixels, or what a pipeline that decodes JPEG makes pixels of.
-AnyFrame: TypeAlias = Frame | JpegFrame
-
-
-class UnreadFrame:
-    """An image that is not read yet: to look through a file takes time of whoever does it.
+def jpeg_frame(parts: tuple[bytes | memoryview, ...], width: int, height: int) -> Frame:
+    """Return a frame whose pixels are not decoded yet.
 
     Args:
-        read: makes the frame; raises ImageError where it cannot.
-        quick: it is probably a JPEG that a GPU decodes in a moment, as the one before it was.
-
-    Attributes:
-        frame: the image, once it was read.
-        quick: as given.
+        parts: of a plain JPEG, in the file's order; entropy-coded bits lie where the message has
+            them.
+        width: pixels.
+        height: pixels.
     """
+    return Frame(_NO_PIXELS, width, height, width * _BGR.bytes_per_pixel, _BGR, jpeg=parts)
 
-    __slots__ = ('_read', 'frame', 'quick')
 
-    def __init__(self, read: Callable[[], AnyFrame], *, quick: bool = False) -> None:
-        self._read = read
-        self.quick = quick
-        self.frame: AnyFrame | None = None
+def decode_on_cpu(frame: Frame) -> Frame:
+    """Return a frame with its pixels: a JPEG is decoded to bgr8, any other frame returned as is.
 
-    def read(self) -> AnyFrame:
-        """Read it; once, and then everybody has it.
-
-        Raises:
-            ImageError: it is no image.
-        """
-        self.frame = frame = self._read()
+    Raises:
+        ImageError: with the reason ``not_decodable``.
+    """
+    if frame.is_decoded:
         return frame
-
-
-#: What a pipeline that decodes JPEG is given.
-GivenFrame: TypeAlias = AnyFrame | UnreadFrame
+    return decoded_frame(CheckedPicture(frame.jpeg, (frame.width, frame.height)))
 
 
 def decoded_frame(picture: CheckedPicture) -> Frame:
@@ -140,7 +81,7 @@ def decoded_frame(picture: CheckedPicture) -> Frame:
     return frame_of(picture.decode())
 
 
-class PlainJpegs:
+class JpegFrameReader:
     """Makes frames of one camera's files: plain JPEGs stay what they are, all others are decoded.
 
     Its JPEGs mostly begin alike, up to the entropy-coded bits: what was found there is not looked
@@ -148,7 +89,7 @@ class PlainJpegs:
     and in any order: a frame does not depend on what came before.
 
     Attributes:
-        quick: the last file was a JPEG that a GPU decodes in a moment.
+        is_fast_to_decode: the last file was a JPEG that a GPU decodes in a moment.
     """
 
     def __init__(self) -> None:
@@ -156,20 +97,20 @@ class PlainJpegs:
         self._logging = threading.Lock()
         # How a file began, and what it was; replaced as a whole.
         self._like: tuple[bytes, _Kind] | None = None
-        self.quick = False
+        self.is_fast_to_decode = False
 
-    def __call__(self, file: npt.NDArray[np.uint8]) -> AnyFrame:
+    def __call__(self, file: npt.NDArray[np.uint8]) -> Frame:
         """Return the frame of a JPEG or PNG, uint8, one-dimensional.
 
         Raises:
             ImageError: with the reason ``not_decodable`` or ``too_large``.
         """
-        self.quick = False
+        self.is_fast_to_decode = False
         frame = self._frame(file)
-        self.quick = isinstance(frame, JpegFrame) and frame.quick
+        self.is_fast_to_decode = frame.is_fast_to_decode
         return frame
 
-    def _frame(self, file: npt.NDArray[np.uint8]) -> AnyFrame:
+    def _frame(self, file: npt.NDArray[np.uint8]) -> Frame:
         frame = self._frame_like_before(file)
         if frame is not None:
             return frame
@@ -190,7 +131,7 @@ class PlainJpegs:
         if not known:
             _LOG.warning('compressed images are decoded on the CPU where they are: %s', kind)
 
-    def _frame_like_before(self, file: npt.NDArray[np.uint8]) -> JpegFrame | None:
+    def _frame_like_before(self, file: npt.NDArray[np.uint8]) -> Frame | None:
         """Return the frame of a file that begins as the last one, None where it does not."""
         like = self._like
         if like is None:
@@ -236,7 +177,7 @@ class _Kind:
     least_bytes: int
     restarts: bytes
 
-    def frame(self, bits: bytes | memoryview, markers: bytes) -> JpegFrame:
+    def frame(self, bits: bytes | memoryview, markers: bytes) -> Frame:
         """Return the JPEG of such bits.
 
         Args:
@@ -250,10 +191,10 @@ class _Kind:
             raise _OtherKindError('JPEG of too few bytes')
         if markers != self.restarts or bits[-1] == 0xFF:
             raise _OtherKindError('JPEG of unusual restart markers')
-        return JpegFrame((self.head, bits, _END), *self.size_wh)
+        return jpeg_frame((self.head, bits, _END), *self.size_wh)
 
 
-def plain_jpeg(picture: CheckedPicture) -> JpegFrame | str:
+def plain_jpeg(picture: CheckedPicture) -> Frame | str:
     """Return the picture as a JPEG of the plain kind, or what it is instead, in a few words.
 
     Args:

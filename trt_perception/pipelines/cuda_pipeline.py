@@ -45,7 +45,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import CudaError, EngineError, ImageError
 from trt_perception.gpu import Device, PinnedBuffer, Stream
-from trt_perception.images.jpeg import GivenFrame
+from trt_perception.images.frame import PipelineInput
 from trt_perception.images.memory import Memory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import batch_size, split_inputs
@@ -58,7 +58,7 @@ from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import grey_frame, put_in_place
+from trt_perception.pipelines.ready import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -144,7 +144,7 @@ class CudaPipeline:
 
     def _prepare(self, *, use_graph: bool) -> None:
         """Run each slot once, and capture its graphs."""
-        with put_in_place(self, [grey_frame()]) as (grey,):
+        with copy_to_pipeline_memory(self, [grey_frame()]) as (grey,):
             for slot in self.slots:
                 check_interruption()
                 # Where one slot has no graph the others would fail alike, and say so again.
@@ -201,7 +201,7 @@ class CudaPipeline:
         return PinnedBuffer(size, self._device)
 
     def enqueue(
-        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> None:
         """Copy frames to the device and start the work on them; soon, where there are files.
 
@@ -212,14 +212,14 @@ class CudaPipeline:
         taken = self.slots[slot]
         alone = not self._taken
         self._taken.add(slot)
-        unfilled = taken.begin(frames, thresholds)
-        if unfilled:
+        undecoded = taken.begin(frames, thresholds)
+        if undecoded:
             assert self._jpeg is not None, 'only a pipeline that decodes JPEG gets one'
-            self._jpeg.start(slot, taken, unfilled, alone=alone)
+            self._jpeg.start(slot, taken, undecoded, alone=alone)
         else:
             taken.launch()
 
-    def done(self, slot: int) -> bool:
+    def is_done(self, slot: int) -> bool:
         """Tell without waiting whether the slot's boxes are there."""
         if self._jpeg is not None:
             if not self._jpeg.started(slot):
@@ -227,7 +227,7 @@ class CudaPipeline:
             if self._jpeg.failed(slot):
                 return True
         self._device.use()
-        return self.slots[slot].done()
+        return self.slots[slot].is_done()
 
     def collect(self, slot: int) -> list[Result | ImageError]:
         """Wait for the slot's boxes; a file may be one that neither nvJPEG nor the CPU decodes."""

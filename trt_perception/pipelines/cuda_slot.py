@@ -20,8 +20,7 @@ from trt_perception.gpu import (
     fill_async,
     upload_once,
 )
-from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import GivenFrame, JpegFrame, UnreadFrame
+from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import Found
@@ -35,15 +34,15 @@ from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_content
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 
-__all__ = ['CudaSlot', 'SizedContext', 'UnfilledPlace']
+__all__ = ['CudaSlot', 'SizedContext', 'UndecodedPlace']
 
 _LOG: Final = logging.getLogger(__name__)
 # Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
 
 
-class UnfilledPlace(NamedTuple):
-    """A place whose frame is still a file.
+class UndecodedPlace(NamedTuple):
+    """A place whose frame is not decoded yet.
 
     Attributes:
         place: to be filled by ``stage`` and ``upload``, or else by ``refuse``.
@@ -52,7 +51,7 @@ class UnfilledPlace(NamedTuple):
     """
 
     place: FramePlace
-    frame: JpegFrame | UnreadFrame
+    frame: PipelineInput
     thresholds: Thresholds
 
 
@@ -183,22 +182,22 @@ class CudaSlot:
         return use_graph
 
     def begin(
-        self, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
-    ) -> list[UnfilledPlace]:
+        self, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+    ) -> list[UndecodedPlace]:
         """Queue the upload of pixels; return the places to be filled before ``launch``."""
         self._open(len(frames))
-        unfilled = []
+        undecoded = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
-            if isinstance(frame, Frame):
+            if frame.is_decoded:
                 try:
-                    place.stage(frame, own)
+                    place.stage(frame.read(), own)
                     place.upload()
                 except ImageError as error:
                     place.refuse(error, own)
             else:
-                unfilled.append(UnfilledPlace(place, frame, own))
+                undecoded.append(UndecodedPlace(place, frame, own))
         self._started.record(self.stream)
-        return unfilled
+        return undecoded
 
     def launch(self) -> None:
         """Start the work on the frames, unless none is left of them."""
@@ -218,7 +217,7 @@ class CudaSlot:
             if place.error is None and place.thresholds.wants_masks:
                 self.result.number_masks(self.outputs, at, place.letterbox)
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Tell without waiting whether ``collect`` has nothing left to wait for."""
         return not self._launched or self.finished.done()
 
@@ -231,14 +230,15 @@ class CudaSlot:
             self._release()
             return [place.error for place in taken if place.error is not None]
         self.finished.synchronize()
+        frames = [place.frame for place in taken]
         self._release()
         began = time.perf_counter()
         found = self.detections()
         on_host = time.perf_counter() - began
         compute_s = self.finished.seconds_since(self._started) + on_host
         return [
-            Result(own, compute_s) if place.error is None else place.error
-            for place, own in zip(taken, found, strict=True)
+            Result(own, compute_s, frame) if place.error is None else place.error
+            for place, own, frame in zip(taken, found, frames, strict=True)
         ]
 
     def detections(self) -> list[Found]:

@@ -18,7 +18,6 @@ from trt_perception.gpu import (
     copy_parts_async,
 )
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import AnyFrame, JpegFrame
 from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.headers import Headers
@@ -53,7 +52,7 @@ class _Staged(NamedTuple):
     It is kept until that is done, so that nobody writes its memory meanwhile.
     """
 
-    frame: AnyFrame
+    frame: Frame
     header: _Header | None  # None where an integrated GPU reads it in place
     source: int = 0  # address of the memory
     size: int = 0  # bytes from there on, sent in one copy; 0 where the header is there
@@ -119,7 +118,7 @@ class FramePlace:
             self._frame = larger
             self.address = larger.pointer
 
-    def stage(self, frame: AnyFrame, thresholds: Thresholds) -> None:
+    def stage(self, frame: Frame, thresholds: Thresholds) -> None:
         """Write the header where it is uploaded from, and copy pixels that must be copied.
 
         Raises:
@@ -129,10 +128,10 @@ class FramePlace:
         self.error = None
         self.thresholds = thresholds
         try:
-            if isinstance(frame, JpegFrame):
-                self._stage_jpeg(frame)
-            else:
+            if frame.is_decoded:
                 self._stage_pixels(frame)
+            else:
+                self._stage_jpeg(frame)
         except GpuMemoryError as error:
             subject = f'image of {frame.width}x{frame.height} pixels with step {frame.step}'
             raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
@@ -147,7 +146,7 @@ class FramePlace:
             return
         self._stage_header(frame, memory, offset, offset + frame.data.size)
 
-    def _stage_jpeg(self, frame: JpegFrame) -> None:
+    def _stage_jpeg(self, frame: Frame) -> None:
         front, size = self._headers.size, frame.height * frame.step
         self.reserve(size)
         if self._mapped is None:
@@ -162,13 +161,13 @@ class FramePlace:
         self.pixels = self._decoded.pointer
         self._stage_mapped(self._mapped, frame, self.pixels - self.address)
 
-    def _stage_mapped(self, mapped: PinnedBuffer, frame: AnyFrame, pixels: int) -> None:
+    def _stage_mapped(self, mapped: PinnedBuffer, frame: Frame, pixels: int) -> None:
         self.letterbox, content, _ = self._headers.of(frame, self.thresholds)
         self._headers.write(mapped.array, content, pixels)
         self._staged = _Staged(frame, None)
 
     def _stage_header(
-        self, frame: AnyFrame, memory: PinnedBuffer, pixels: int, whole: int = 0
+        self, frame: Frame, memory: PinnedBuffer, pixels: int, whole: int = 0
     ) -> None:
         """Write the header in front of memory, unless the device has it and it may go alone.
 
@@ -239,6 +238,12 @@ class FramePlace:
     def release(self) -> None:
         """Let go of the frame; what was queued of it must be done."""
         self._staged = None
+
+    @property
+    def frame(self) -> Frame:
+        """The frame, from ``stage`` to ``release``."""
+        assert self._staged is not None
+        return self._staged.frame
 
     @property
     def taken(self) -> bool:

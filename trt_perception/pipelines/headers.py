@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
@@ -52,7 +52,7 @@ class Headers:
         self.size = header.size
         self.write = header.write
 
-    def of(self, frame: AnyFrame, thresholds: Thresholds) -> Kind:
+    def of(self, frame: Frame, thresholds: Thresholds) -> Kind:
         """Return what a frame has in common with those that are alike."""
         name = frame.format.name
         kind = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
@@ -70,7 +70,7 @@ class Headers:
             self._known[kind] = found
         return found
 
-    def _rows(self, frame: AnyFrame, letterbox: Letterbox) -> RowGroups | None:
+    def _rows(self, frame: Frame, letterbox: Letterbox) -> RowGroups | None:
         rows = letterbox.sampled_rows
         if rows is None or self._preprocessing.antialias or not frame.format.rows_alone:
             return None

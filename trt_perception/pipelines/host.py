@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError, ImageError
-from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import GivenFrame
+from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import Memory, PlainMemory
 from trt_perception.model.files.model_file import ModelFile
@@ -112,16 +111,17 @@ class HostPipeline:
         return PlainMemory(size)
 
     def enqueue(
-        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> None:
         """Keep the frames for ``collect``; their bytes are not copied."""
         assert slot == 0
         assert self._waiting is None
-        plain = [frame for frame in frames if isinstance(frame, Frame)]
-        assert len(plain) == len(frames), 'only a pipeline that decodes JPEG gets one'
-        self._waiting = plain, list(thresholds)
+        assert all(frame.is_decoded for frame in frames), (
+            'only a pipeline that decodes JPEG gets one'
+        )
+        self._waiting = [frame.read() for frame in frames], list(thresholds)
 
-    def done(self, slot: int) -> bool:
+    def is_done(self, slot: int) -> bool:
         """Return True: there is nothing to wait for."""
         assert slot == 0
         return True
@@ -145,7 +145,7 @@ class HostPipeline:
             outputs = self.infer(tensor)
             found += self.decode(outputs, letterboxes, thresholds[first : first + together])
         seconds = time.perf_counter() - started
-        return [Result(each, seconds) for each in found]
+        return [Result(own, seconds, frame) for own, frame in zip(found, frames, strict=True)]
 
     def _try_several(self, frames: Sequence[Frame]) -> bool:
         """Whether the model takes so many frames at once; some exports hold to one inside."""

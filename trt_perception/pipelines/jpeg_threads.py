@@ -24,8 +24,9 @@ from trt_perception.errors import ImageError
 from trt_perception.gpu import Device, Event, Stream
 from trt_perception.gpu.bindings import Owner
 from trt_perception.gpu.nvjpeg import JpegDecoder, NvJpeg
-from trt_perception.images.jpeg import JpegFrame, UnreadFrame
-from trt_perception.pipelines.cuda_slot import CudaSlot, UnfilledPlace
+from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import decode_on_cpu
+from trt_perception.pipelines.cuda_slot import CudaSlot, UndecodedPlace
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.stages.jpeg import open_nvjpeg
 
@@ -36,7 +37,7 @@ _LOG: Final = logging.getLogger(__name__)
 _MOST_THREADS: Final = 4
 
 
-class _Station(Owner):
+class _StreamDecoder(Owner):
     """What a thread decodes with: nvJPEG's memory, and a stream that is idle before each file."""
 
     def __init__(self, nvjpeg: NvJpeg) -> None:
@@ -48,7 +49,7 @@ class _Station(Owner):
             self._decoder: JpegDecoder = self._closing.enter_context(nvjpeg.decoder())
             undo.pop_all()
 
-    def decode(self, frame: JpegFrame, place: FramePlace, following: Stream) -> str:
+    def decode(self, frame: Frame, place: FramePlace, following: Stream) -> str:
         """Decode a file, and let what is queued on another stream from then on wait for it.
 
         Returns:
@@ -57,7 +58,7 @@ class _Station(Owner):
         # The last file's pixels are there before the decoder's memory is used again.
         self.stream.synchronize()
         size_wh = frame.width, frame.height
-        reason = self._decoder.decode(frame.parts, size_wh, place.pixels, frame.step, self.stream)
+        reason = self._decoder.decode(frame.jpeg, size_wh, place.pixels, frame.step, self.stream)
         if reason:
             # What it had begun ends, and a file that is bad is told from a GPU that is lost.
             self.stream.raise_if_lost()
@@ -126,7 +127,7 @@ class JpegThreads:
     def __init__(self, device: Device, depth: int, most: int = 1) -> None:
         self._device = device
         self._batches: list[_DecodeBatch | None] = [None] * depth
-        self._waiting: SimpleQueue[tuple[_DecodeBatch, UnfilledPlace] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[_DecodeBatch, UndecodedPlace] | None] = SimpleQueue()
         self._logged: set[str] = set()
         self._logging = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -134,12 +135,12 @@ class JpegThreads:
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             nvjpeg = self._closing.enter_context(open_nvjpeg())
-            self._stations = [
-                self._closing.enter_context(_Station(nvjpeg))
+            self._decoders = [
+                self._closing.enter_context(_StreamDecoder(nvjpeg))
                 for _ in range(min(depth * most, _MOST_THREADS))
             ]
             undo.callback(self.stop)
-            for number, station in enumerate(self._stations):
+            for number, station in enumerate(self._decoders):
                 thread = threading.Thread(
                     target=self._run, args=(station,), name=f'jpeg_{number}', daemon=True
                 )
@@ -148,7 +149,7 @@ class JpegThreads:
             undo.pop_all()
 
     def start(
-        self, index: int, slot: CudaSlot, unfilled: Sequence[UnfilledPlace], *, alone: bool
+        self, index: int, slot: CudaSlot, undecoded: Sequence[UndecodedPlace], *, alone: bool
     ) -> None:
         """Fill places of a slot and start the work on its batch.
 
@@ -157,21 +158,21 @@ class JpegThreads:
         Args:
             index: of the slot.
             slot: where the batch is.
-            unfilled: its places that have files.
+            undecoded: its places that have files.
             alone: no other batch is under way; the slot's device is the current one.
         """
-        batch = self._batches[index] = _DecodeBatch(slot, len(unfilled))
-        at_once = alone and len(unfilled) == 1 and unfilled[0].frame.quick
-        if at_once and self._fill_at_once(batch, unfilled[0]):
+        batch = self._batches[index] = _DecodeBatch(slot, len(undecoded))
+        at_once = alone and len(undecoded) == 1 and undecoded[0].frame.is_fast_to_decode
+        if at_once and self._fill_at_once(batch, undecoded[0]):
             batch.count_down()
             return
-        for each in unfilled:
+        for each in undecoded:
             self._waiting.put((batch, each))
 
-    def _fill_at_once(self, batch: _DecodeBatch, unfilled: UnfilledPlace) -> bool:
+    def _fill_at_once(self, batch: _DecodeBatch, undecoded: UndecodedPlace) -> bool:
         """As ``_fill``; return False where nvJPEG refuses it: the CPU would take too long here."""
         try:
-            return not self._fill(unfilled, self._stations[0], batch.slot.stream, on_cpu=False)
+            return not self._fill(undecoded, self._decoders[0], batch.slot.stream, on_cpu=False)
         except BaseException as error:
             batch.errors.append(error)
             return True
@@ -216,48 +217,53 @@ class JpegThreads:
     # In the threads. What holds a frame ends with the function that does: it is let go of before
     # the work on the batch starts, and while the thread waits it keeps nobody's memory.
 
-    def _run(self, station: _Station) -> None:
+    def _run(self, station: _StreamDecoder) -> None:
         ready = False
         while (batch := self._fill_next(station, ready=ready)) is not None:
             ready = True
             batch.count_down()
             del batch
 
-    def _fill_next(self, station: _Station, *, ready: bool) -> _DecodeBatch | None:
+    def _fill_next(self, station: _StreamDecoder, *, ready: bool) -> _DecodeBatch | None:
         """Wait for a file and fill its place; return its batch, None at the end."""
         waiting = self._waiting.get()
         if waiting is None:
             return None
-        batch, unfilled = waiting
+        batch, undecoded = waiting
         try:
             if not ready:
                 # Once: nobody else makes another device current in these threads, and each call of
                 # CUDA gives the interpreter's lock away.
                 self._device.use()
-            self._fill(unfilled, station, batch.slot.stream)
+            self._fill(undecoded, station, batch.slot.stream)
         except BaseException as error:
             batch.errors.append(error)
         return batch
 
     def _fill(
-        self, unfilled: UnfilledPlace, station: _Station, stream: Stream, *, on_cpu: bool = True
+        self,
+        undecoded: UndecodedPlace,
+        station: _StreamDecoder,
+        stream: Stream,
+        *,
+        on_cpu: bool = True,
     ) -> str:
         """Bring a file's pixels to their place, or note why there are none.
 
         Returns:
             Why nvJPEG refuses the file, which then was decoded on the CPU, if that is allowed.
         """
-        place, given, thresholds = unfilled
+        place, given, thresholds = undecoded
         reason = ''
         try:
-            frame = given.read() if isinstance(given, UnreadFrame) else given
+            frame = given.read()
             place.stage(frame, thresholds)
             place.upload()
-            if isinstance(frame, JpegFrame):
+            if not frame.is_decoded:
                 reason = station.decode(frame, place, stream)
                 if reason and on_cpu:
                     self._log(reason)
-                    place.replace(frame.decode())
+                    place.replace(decode_on_cpu(frame))
         except ImageError as error:
             place.refuse(error, thresholds)
         return reason

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trt_perception.errors import EngineError, ImageError
 from trt_perception.images.detections import Detections
-from trt_perception.images.jpeg import AnyFrame, GivenFrame
+from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import Found
@@ -25,10 +25,12 @@ class Result:
         found: by the model's task.
         compute_s: seconds from the start of preprocessing to the end of decoding, of all frames
             that were enqueued together.
+        frame: the frame as it was read.
     """
 
     found: Found
     compute_s: float
+    frame: Frame
 
     @property
     def detections(self) -> Detections:
@@ -56,7 +58,8 @@ class Pipeline(Protocol):
         batch: most frames that a slot takes at once.
         spec: the model's tensors, preprocessing, decoder and class names.
         front: bytes that are to be left free in front of what is put into memory of ``allocate``.
-        decodes_jpeg: it takes a JpegFrame, too, and an UnreadFrame, which is read by ``collect``.
+        decodes_jpeg: it takes frames that are not decoded or not read yet; else a frame must be
+            decoded.
     """
 
     depth: int
@@ -76,7 +79,7 @@ class Pipeline(Protocol):
         """
 
     def enqueue(
-        self, slot: int, frames: Sequence[GivenFrame], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> None:
         """Take frames into a free slot and return without waiting for their results.
 
@@ -90,7 +93,7 @@ class Pipeline(Protocol):
             thresholds: one for each frame.
         """
 
-    def done(self, slot: int) -> bool:
+    def is_done(self, slot: int) -> bool:
         """Tell, without waiting, whether ``collect`` has nothing left to wait for."""
 
     def collect(self, slot: int) -> list[Result | ImageError]:
@@ -118,9 +121,7 @@ def collect_all(pipeline: Pipeline, slot: int) -> list[Result]:
     return results
 
 
-def detect_one(
-    pipeline: Pipeline, frame: AnyFrame, thresholds: Thresholds, slot: int = 0
-) -> Result:
+def detect_one(pipeline: Pipeline, frame: Frame, thresholds: Thresholds, slot: int = 0) -> Result:
     """Run one frame alone and wait for its result.
 
     Args:

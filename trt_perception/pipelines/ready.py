@@ -22,7 +22,7 @@ __all__ = [
     *(
         'OpenPipeline',
         'grey_frame',
-        'put_in_place',
+        'copy_to_pipeline_memory',
         'ready_pipeline',
         'ready_pipelines',
         'warm_up',
@@ -41,7 +41,7 @@ def grey_frame() -> Frame:
 
 
 @contextmanager
-def put_in_place(pipeline: Pipeline, frames: Sequence[Frame]) -> Iterator[list[Frame]]:
+def copy_to_pipeline_memory(pipeline: Pipeline, frames: Sequence[Frame]) -> Iterator[list[Frame]]:
     """Copy frames into memory of the pipeline, as a node's messages lie there.
 
     It is freed in the end, when none of them may be in a slot any more.
@@ -134,7 +134,7 @@ def warm_up(pipeline: Pipeline) -> float:
         InterruptionError: the process was asked to end.
     """
     started = 0.0
-    with put_in_place(pipeline, [grey_frame()]) as (grey,):
+    with copy_to_pipeline_memory(pipeline, [grey_frame()]) as (grey,):
         for slot in range(pipeline.depth):
             check_interruption()
             started = time.perf_counter()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import AnyFrame, GivenFrame
+from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.frame import Thresholds
 
@@ -23,17 +23,17 @@ class CameraHandler(Protocol[Message_contra]):
     time.
     """
 
-    def read_frame(self, message: Message_contra) -> GivenFrame:
+    def read_frame(self, message: Message_contra) -> PipelineInput:
         """Return the image of a message.
 
-        An UnreadFrame defers reading: the pipeline calls its `read` method later, in one of the
+        A DeferredFrame defers reading: the pipeline calls its `read` method later, in one of the
         pipeline's threads.
 
         Raises:
             ImageError: the message contains no valid image.
         """
 
-    def publish_detections(self, message: Message_contra, frame: AnyFrame, found: Found) -> None:
+    def publish_detections(self, message: Message_contra, frame: Frame, found: Found) -> None:
         """Publish what was found in the image of a message.
 
         Raises:

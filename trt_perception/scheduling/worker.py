@@ -20,7 +20,6 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import GivenFrame, UnreadFrame
 from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.pipelines.pipeline import Pipeline, Result
@@ -71,7 +70,6 @@ class PendingFrame(Generic[Message]):
     message: Message
     received_s: float
     scheduled_s: float = 0.0
-    image: GivenFrame | None = None
     copied_s: float = 0.0
     result: Result | ImageError | None = None
 
@@ -216,7 +214,7 @@ class PipelineWorker(Generic[Message]):
             self._collect()  # blocks until the batch is done, which is cheaper than polling
         elif not self._in_flight:
             self._sleep(batch_wait_s)
-        elif self._pipeline.done(self._in_flight[0].slot):
+        elif self._pipeline.is_done(self._in_flight[0].slot):
             self._is_sleeping = False
             self._collect()
         else:
@@ -248,11 +246,11 @@ class PipelineWorker(Generic[Message]):
         for frame in tuple(batch.frames):
             camera = self._state.cameras[frame.camera_index]
             try:
-                frame.image = camera.handler.read_frame(frame.message)
+                image = camera.handler.read_frame(frame.message)
             except ImageError as error:
                 self._drop(frame, error, batch.frames)
                 continue
-            images.append(frame.image)
+            images.append(image)
             thresholds.append(camera.current_thresholds())
         if not images:
             self._in_flight.pop()
@@ -261,9 +259,9 @@ class PipelineWorker(Generic[Message]):
         self._pipeline.enqueue(self._free_slots[0], images, thresholds)
         batch.slot = self._free_slots.popleft()
         now_s = self._state.clock()
-        for frame in batch.frames:
-            # Reading an UnreadFrame counts as compute time, because the pipeline does it.
-            frame.copied_s = batch.started_s if isinstance(frame.image, UnreadFrame) else now_s
+        for frame, image in zip(batch.frames, images, strict=True):
+            # Decoding counts as compute time, because the pipeline does it.
+            frame.copied_s = now_s if image.is_decoded else batch.started_s
 
     def _next_poll_s(self, batch: _Batch[Message]) -> float:
         """Return the seconds until the pipeline is asked again whether a batch is done."""
@@ -299,13 +297,11 @@ class PipelineWorker(Generic[Message]):
         if isinstance(result, ImageError):
             self._drop(frame, result, self._unpublished)
             return
-        image = frame.image.frame if isinstance(frame.image, UnreadFrame) else frame.image
         assert result is not None
-        assert image is not None
         handler = self._state.cameras[frame.camera_index].handler
         publish_started_s = self._state.clock()
         try:
-            handler.publish_detections(frame.message, image, result.found)
+            handler.publish_detections(frame.message, result.frame, result.found)
         except ImageError as error:
             self._drop(frame, error, self._unpublished)
             return

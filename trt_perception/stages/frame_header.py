@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.stages.batch_sizes import MAX_BATCH
@@ -74,7 +73,7 @@ class FrameHeader:
         self.size = -(-(_FIELDS.size + 4 * self.class_words) // _ALIGNMENT) * _ALIGNMENT
 
     def content(
-        self, frame: AnyFrame, letterbox: Letterbox, thresholds: Thresholds
+        self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
     ) -> npt.NDArray[np.uint8]:
         """Return all of a frame's header but where its pixels are: that of all frames like it.
 

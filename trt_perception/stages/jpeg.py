@@ -11,7 +11,8 @@ from trt_perception.errors import CudaError
 from trt_perception.gpu import DeviceBuffer, Stream
 from trt_perception.gpu.nvjpeg import NvJpeg
 from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrame, plain_jpeg
+from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import plain_jpeg
 
 __all__ = ['open_nvjpeg']
 
@@ -28,7 +29,7 @@ def open_nvjpeg() -> NvJpeg:
         size = frame.height * frame.step
         with nvjpeg.decoder() as decoder, DeviceBuffer(size) as pixels, Stream() as stream:
             reason = decoder.decode(
-                frame.parts, (frame.width, frame.height), pixels.pointer, frame.step, stream
+                frame.jpeg, (frame.width, frame.height), pixels.pointer, frame.step, stream
             )
             stream.synchronize()
         if reason:
@@ -41,8 +42,8 @@ def open_nvjpeg() -> NvJpeg:
 
 
 @functools.cache
-def _small_jpeg() -> JpegFrame:
+def _small_jpeg() -> Frame:
     _, content = cv2.imencode('.jpg', np.full((48, 64, 3), 114, np.uint8))
     frame = plain_jpeg(check_picture(content.reshape(-1)))
-    assert isinstance(frame, JpegFrame), frame
+    assert not isinstance(frame, str), frame
     return frame

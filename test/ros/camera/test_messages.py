@@ -21,7 +21,7 @@ from support.properties import given, settings, st
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.encode import encode_bgr
-from trt_perception.images.jpeg import PlainJpegs
+from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.ros.camera import messages
 from trt_perception.ros.camera.task_topics import keypoints_message
 from trt_perception.ros.wire.serialize import DetectionsSerializer
@@ -273,7 +273,7 @@ def test_a_compressed_mosaic_is_one(picture, encoding, kind):
     assert kind == 'jpeg' or (stored == mosaic).all()
     raw = messages.frame_from_image(image_of(encoding, stored.tobytes(), 16, 12, 16))
     message = compressed(content.tobytes(), f'{encoding}; {kind} compressed ')
-    for read in (messages.frame_from_compressed, messages.CompressedReader(PlainJpegs())):
+    for read in (messages.frame_from_compressed, messages.CompressedReader(JpegFrameReader())):
         frame = read(message)
         assert frame.format == raw.format
         np.testing.assert_array_equal(bgr_image(frame), bgr_image(raw))

@@ -131,14 +131,14 @@ class _NoWork:
     batch = 1
 
     def enqueue(self, slot, frames, thresholds):
-        (frame,) = frames
-        frame.data.sum()  # every byte is there
+        (self._frame,) = frames
+        self._frame.data.sum()  # every byte is there
 
-    def done(self, slot):
+    def is_done(self, slot):
         return True
 
     def collect(self, slot):
-        return [Result(Detections.empty(), 0.0)]
+        return [Result(Detections.empty(), 0.0, self._frame)]
 
 
 class Fuzz:

@@ -3,7 +3,7 @@
 import sys
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import JpegFrame, UnreadFrame
+from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.ros.detector_node import DetectorNode
@@ -25,11 +25,10 @@ class JpegPipeline(HostPipeline):
     def collect(self, slot):
         ((frame,), thresholds), self._kept = self._kept, None
         try:
-            if isinstance(frame, UnreadFrame):
-                frame = frame.read()
-            if isinstance(frame, JpegFrame):
+            frame = frame.read()
+            if not frame.is_decoded:
                 print('jpeg taken', flush=True)
-                frame = frame.decode()
+            frame = decode_on_cpu(frame)
         except ImageError as error:
             return [error]
         super().enqueue(slot, [frame], thresholds)

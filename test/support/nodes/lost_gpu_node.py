@@ -47,15 +47,16 @@ class Pretended:
 
     def enqueue(self, slot, frames, thresholds):
         self._seen += 1
+        (self._frame,) = frames
 
-    def done(self, slot):
+    def is_done(self, slot):
         return True
 
     def collect(self, slot):
         if self._seen > FRAMES:
             print(f'dead at {time.time()}', flush=True)
             raise CudaError('cudaEventSynchronize', 'cudaErrorIllegalAddress', sticky=True)
-        return [Result(Detections.empty(), 0.0)]
+        return [Result(Detections.empty(), 0.0, self._frame)]
 
     def close(self):
         raise CudaError('cudaFree', 'cudaErrorIllegalAddress', sticky=True)

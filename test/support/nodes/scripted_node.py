@@ -67,14 +67,14 @@ class ScriptedPipeline:
         print(f'enqueue {order}', flush=True)
         if order == RAISE_IN_ENQUEUE:
             raise RuntimeError('enqueue broke')
-        self._orders[slot] = order, time.monotonic() + LASTS_S.get(order, 0.0)
+        self._orders[slot] = order, time.monotonic() + LASTS_S.get(order, 0.0), frame
 
-    def done(self, slot):
-        order, ready = self._orders[slot]
+    def is_done(self, slot):
+        order, ready, _ = self._orders[slot]
         return order not in HELD and time.monotonic() >= ready
 
     def collect(self, slot):
-        order, ready = self._orders.pop(slot)
+        order, ready, frame = self._orders.pop(slot)
         if self._broken_warm_up:
             raise RuntimeError('warm-up broke')
         while self._endless_warm_up and not interrupted():
@@ -90,7 +90,7 @@ class ScriptedPipeline:
         class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # there is no class 7
         box = np.array([[1, 2, 3, 4]], np.float32)
         found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
-        return [Result(found, LASTS_S.get(order, 0.001))]
+        return [Result(found, LASTS_S.get(order, 0.001), frame)]
 
     def close(self):
         print('pipeline closed', flush=True)

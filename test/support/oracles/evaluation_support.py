@@ -113,17 +113,18 @@ class WrittenModel:
         (frame,), (own,) = frames, thresholds
         assert (frame.width, frame.height) == SIZE_WH
         assert isinstance(own, Thresholds)
-        self._waiting = int(frame.data[0]), own
+        self._waiting = frame, own
 
-    def done(self, slot):
+    def is_done(self, slot):
         return True
 
     def collect(self, slot):
-        (number, thresholds), self._waiting = self._waiting, None
+        (frame, thresholds), self._waiting = self._waiting, None
+        number = int(frame.data[0])
         self.asked.append((number, thresholds))
         answer = self.answers.get(number, Detections.empty())
         sure = answer.scores > thresholds.confidence_threshold
-        return [Result(answer.take(sure), 0.001)]
+        return [Result(answer.take(sure), 0.001, frame)]
 
     def close(self):
         self.answers = None

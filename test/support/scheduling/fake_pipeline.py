@@ -75,9 +75,10 @@ class FakePipeline:
         self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
-        self.asked = 0  # how often done() was called
+        self.asked = 0  # how often is_done() was called
         self.compute_s = 0.001  # of each batch, as it says
         self._slots = {}
+        self._frames = {}  # by number, of those in the slots
         self._finished = set()
         self._changed = threading.Condition()
         self._inside = threading.Lock()
@@ -116,6 +117,7 @@ class FakePipeline:
                 self.on_enqueue(number)
             self._raise('enqueue', numbers)
             self._slots[slot] = numbers
+            self._frames.update(zip(numbers, frames, strict=True))
             self.batches.append(numbers)
             self.thresholds.update(zip(numbers, thresholds, strict=True))
             self.events += [('enqueue', number) for number in numbers]
@@ -124,7 +126,7 @@ class FakePipeline:
         finally:
             self._inside.release()
 
-    def done(self, slot):
+    def is_done(self, slot):
         self._enter(slot)
         try:
             self.asked += 1
@@ -151,12 +153,14 @@ class FakePipeline:
             self._inside.release()
 
     def _result(self, number):
+        frame = self._frames.pop(number)
         return self.errors.get(('collect', number)) or Result(
-            detections_of(number), self.compute_s
+            detections_of(number), self.compute_s, frame
         )
 
     def close(self):
         self._slots.clear()
+        self._frames.clear()
 
 
 class Recorder:

@@ -30,6 +30,8 @@ _EPSILON_S = 1e-9
 class Message:
     """One of a camera's messages; also its frame."""
 
+    is_decoded = True
+
     def __init__(self, camera, number):
         self.camera, self.number = camera, number
 
@@ -56,12 +58,12 @@ class _Pipeline:
         self._free_s = max(self._free_s, self._world.now_s) + took_s
         self.slots[slot] = frames, self._free_s, took_s
 
-    def done(self, slot):
+    def is_done(self, slot):
         return self._world.now_s >= self.slots[slot][1]
 
     def collect(self, slot):
         _, ready_s, took_s = self.slots[slot]
-        if not self.done(slot):
+        if not self.is_done(slot):
             self._world.look_for_idleness()
             self._world.advance(ready_s)
         frames, *_ = self.slots.pop(slot)
@@ -73,7 +75,7 @@ class _Pipeline:
     def _result(self, frame, took_s):
         if self._schedule.bad.get((frame.camera, frame.number)) == 'collect':
             return ImageError('late', 'image', 'bad')
-        return Result(detections_of(frame.number), took_s)
+        return Result(detections_of(frame.number), took_s, frame)
 
 
 class World:

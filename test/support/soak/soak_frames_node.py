@@ -53,7 +53,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
         self._free_at = ready if self.batch > 1 else 0.0
         self._held[slot] = frames, [look(frame) for frame in frames], ready
 
-    def done(self, slot):
+    def is_done(self, slot):
         return time.monotonic() >= self._held[slot][2]
 
     def collect(self, slot):
@@ -61,7 +61,8 @@ class Pipeline(scripted_node.ScriptedPipeline):
         time.sleep(max(0.0, ready - time.monotonic()))
         for frame, before in zip(frames, seen, strict=True):
             Pipeline.torn += len(before) != 1 or look(frame) != before
-        return [Result(scripted_node.Detections.empty(), self._batch_s) for _ in frames]
+        found = scripted_node.Detections.empty()
+        return [Result(found, self._batch_s, frame) for frame in frames]
 
     def close(self):
         pass

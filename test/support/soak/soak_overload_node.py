@@ -38,14 +38,15 @@ class Pipeline(scripted_node.ScriptedPipeline):
     def enqueue(self, slot, frames, thresholds):
         # One frame after the other, as on a GPU: depth hides waiting, and adds no throughput.
         self._last = max(self._last, time.monotonic()) + FRAME_S
-        self._ready[slot] = self._last
+        self._ready[slot] = self._last, *frames
 
-    def done(self, slot):
-        return time.monotonic() >= self._ready[slot]
+    def is_done(self, slot):
+        return time.monotonic() >= self._ready[slot][0]
 
     def collect(self, slot):
-        time.sleep(max(0.0, self._ready.pop(slot) - time.monotonic()))
-        return [Result(scripted_node.Detections.empty(), FRAME_S)]
+        ready, frame = self._ready.pop(slot)
+        time.sleep(max(0.0, ready - time.monotonic()))
+        return [Result(scripted_node.Detections.empty(), FRAME_S, frame)]
 
     def close(self):
         pass

@@ -17,7 +17,8 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import AnyFrame, GivenFrame, PlainJpegs, UnreadFrame
+from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
+from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.model.tasks.task import Found
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import Pipeline
@@ -73,7 +74,7 @@ class NodeCamera:
         # Made by begin and subscribe, freed by close_input.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
-        self._read: Callable[[Any], GivenFrame] | None = None
+        self._read: Callable[[Any], PipelineInput] | None = None
         self._input: ImageInput | None = None
 
     def begin(self, choice: TransportChoice) -> Camera[Any]:
@@ -157,17 +158,19 @@ class NodeCamera:
 
     # CameraHandler: the worker calls these methods.
 
-    def _reader(self, choice: TransportChoice) -> Callable[[Any], GivenFrame]:
+    def _reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
         """Return what makes frames of messages, in the worker."""
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
-            files = PlainJpegs()
+            files = JpegFrameReader()
             read = CompressedReader(files)
-            return lambda message: UnreadFrame(functools.partial(read, message), quick=files.quick)
+            return lambda message: DeferredFrame(
+                functools.partial(read, message), is_fast_to_decode=files.is_fast_to_decode
+            )
         return frame_from_compressed
 
-    def read_frame(self, message: Any) -> GivenFrame:
+    def read_frame(self, message: Any) -> PipelineInput:
         """Return the image of a message."""
         assert self._read is not None
         return self._read(message)
@@ -180,7 +183,7 @@ class NodeCamera:
         """Return whether the topic of masks has a subscriber."""
         return self._outputs is not None and self._outputs.masks_wanted()
 
-    def publish_detections(self, message: Any, frame: AnyFrame, found: Found) -> None:
+    def publish_detections(self, message: Any, frame: Frame, found: Found) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
         self._outputs.publish(message.header, frame, found)

@@ -16,7 +16,8 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
-from trt_perception.images.jpeg import AnyFrame, JpegFrame
+from trt_perception.images.frame import Frame
+from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Found, Task
 from trt_perception.ros.camera.messages import empty_image
@@ -65,7 +66,7 @@ class DebugImage:
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
-        self._newest: tuple[Header | HeaderView, AnyFrame, Found] | None = None
+        self._newest: tuple[Header | HeaderView, Frame, Found] | None = None
         self._closed = False
         # Of the thread alone: the serialised message, used again while its size stays.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -92,7 +93,7 @@ class DebugImage:
         """Whether somebody subscribes."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
-    def offer(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
+    def offer(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
         if not self.watched:
             return
@@ -128,7 +129,7 @@ class DebugImage:
                 self._report(error)
             del newest  # the wait for the next one may be long
 
-    def _take(self, due_s: float) -> tuple[Header | HeaderView, AnyFrame, Found] | None:
+    def _take(self, due_s: float) -> tuple[Header | HeaderView, Frame, Found] | None:
         """Wait for the newest result, until it may be drawn; None: closed."""
         with self._changed:
             while not self._closed:
@@ -142,15 +143,14 @@ class DebugImage:
                     return newest
         return None
 
-    def _draw(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
+    def _draw(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
         """Draw into the serialised message, where the pixels stand last."""
         empty = empty_image(header, frame, 'bgr8', 3)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message
         )
         bgr = pixels.reshape(frame.height, frame.width, 3)
-        pixels_of = frame.decode() if isinstance(frame, JpegFrame) else frame
-        image = bgr_image(pixels_of, out=bgr)
+        image = bgr_image(decode_on_cpu(frame), out=bgr)
         self._task.draw(image, found, self._class_names)
 
     def _report(self, error: Exception) -> None:

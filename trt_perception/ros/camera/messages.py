@@ -16,7 +16,7 @@ from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import Fault, name_fault, shown
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_of
-from trt_perception.images.jpeg import AnyFrame, decoded_frame
+from trt_perception.images.jpeg import decoded_frame
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (
@@ -32,7 +32,7 @@ __all__ = [
     *('frame_from_image', 'header_message'),
 ]
 
-_FrameOfFile: TypeAlias = Callable[[npt.NDArray[np.uint8]], AnyFrame]
+_FrameOfFile: TypeAlias = Callable[[npt.NDArray[np.uint8]], Frame]
 
 # Each detection carries the frame_id, so a long one would grow a thousandfold.
 _MAX_FRAME_ID_BYTES: Final = 256
@@ -46,7 +46,7 @@ def header_message(header: Header | HeaderView) -> Header:
 
 
 def empty_image(
-    header: Header | HeaderView, frame: AnyFrame, encoding: str, pixel_bytes: int
+    header: Header | HeaderView, frame: Frame, encoding: str, pixel_bytes: int
 ) -> Image:
     """Return an Image of a frame's size without data, for ``serialize_with_room``.
 
@@ -179,7 +179,7 @@ def _decoded(file: npt.NDArray[np.uint8]) -> Frame:
     return decoded_frame(check_picture(file))
 
 
-def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) -> AnyFrame:
+def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) -> Frame:
     """Make a frame of a JPEG or PNG.
 
     Args:
@@ -205,7 +205,7 @@ class CompressedReader:
         self._frame_of_file = frame_of_file
         self._before: CompressedHeaderCache | None = None
 
-    def __call__(self, message: Any) -> AnyFrame:
+    def __call__(self, message: Any) -> Frame:
         """Return the message's frame; as ``frame_from_compressed``."""
         before = self._before
         if not isinstance(message, SerializedMessage) or message.lease is None:
@@ -238,7 +238,7 @@ def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
     return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
 
 
-def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> AnyFrame:
+def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> Frame:
     # As image_transport writes it: `rgb8; jpeg compressed bgr8`; where the camera's own encoding
     # was compressed nothing stands behind it, as with PNG of a Bayer camera. Or `jpeg` alone.
     encoding, _, compressed = message.format.partition(';')

@@ -13,7 +13,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import LabelInfo, VisionClass
 
 from trt_perception.errors import ImageError
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Found, Task
 from trt_perception.parameters.config import DetectorConfig
@@ -77,7 +77,7 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
         """Publish what was found in one image, in the order of the task's topics; from the worker.
 
         Raises:
@@ -104,7 +104,7 @@ class DetectorOutputs:
         self,
         topic: TaskTopic,
         header: Header | HeaderView,
-        frame: AnyFrame,
+        frame: Frame,
         found: Found,
     ) -> None:
         if not topic.has_subscriber:

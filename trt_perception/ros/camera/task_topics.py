@@ -17,7 +17,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.jpeg import AnyFrame
+from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.pose import KEYPOINTS
 from trt_perception.model.tasks.segment import MASKS
 from trt_perception.model.tasks.task import DETECTIONS, Found, Topic
@@ -76,7 +76,7 @@ class TaskTopic(ABC):
         return self._publisher.get_subscription_count() > 0
 
     @abstractmethod
-    def publish(self, header: Header | HeaderView, frame: AnyFrame, found: Found) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
         """Publish what was found in one image.
 
         Raises:
@@ -101,7 +101,7 @@ class DetectionsTopic(TaskTopic):
     def publish(
         self,
         header: Header | HeaderView,
-        frame: AnyFrame,  # noqa: ARG002
+        frame: Frame,  # noqa: ARG002
         found: Detections,
     ) -> None:
         """Publish all boxes."""
@@ -121,7 +121,7 @@ class KeypointsTopic(TaskTopic):
     def publish(
         self,
         header: Header | HeaderView,
-        frame: AnyFrame,  # noqa: ARG002
+        frame: Frame,  # noqa: ARG002
         found: Detections,
     ) -> None:
         """Publish the keypoints of all detections."""
@@ -159,7 +159,7 @@ class MasksTopic(TaskTopic):
         # Used again while the images keep their size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
-    def publish(self, header: Header | HeaderView, frame: AnyFrame, found: Detections) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
         """Publish an image with 0 in pixels of no mask, i in those of the i-th detection."""
         numbered = found.pictured
         if numbered is None:
