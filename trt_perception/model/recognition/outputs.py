@@ -12,7 +12,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.grids import cell_count
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
-from trt_perception.model.recognition.facts import ExporterInfo
+from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment

@@ -29,12 +29,14 @@ from trt_perception.model.input_layout import (
 )
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.facts import ExporterInfo, read_exporter_info
+from trt_perception.model.recognition.exporter_info import ExporterInfo
+from trt_perception.model.recognition.huggingface_config import read_huggingface_config
 from trt_perception.model.recognition.outputs import (
     candidates,
     with_own_outputs,
 )
 from trt_perception.model.recognition.refusal import NEEDED, MissingModelInfo, refuse_missing_info
+from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, tensors_text
@@ -110,7 +112,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
         EngineError: the model is no detector of boxes, or no parameter would make it readable, or
             it does not run.
     """
-    facts = read_exporter_info(model.name, model.metadata, model.config)
+    facts = _exporter_info(model)
     evidence, known = list(facts.evidence), len(facts.evidence)
     image, _ = split_inputs(model.name, model.inputs)
     class_names = given.class_names or facts.class_names
@@ -160,6 +162,17 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(decoder, preprocessing, class_names, tuple(evidence), facts.task)
+
+
+def _exporter_info(model: LoadedModel) -> ExporterInfo:
+    """Return what the metadata of the model say, or else what its config.json says.
+
+    Raises:
+        EngineError: the metadata name an unsupported task or lack what their task needs.
+    """
+    if 'names' in model.metadata:
+        return read_ultralytics_metadata(model.name, model.metadata)
+    return read_huggingface_config(model.config) if model.config else ExporterInfo()
 
 
 def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce) -> LoadedModel:
