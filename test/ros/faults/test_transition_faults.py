@@ -1,6 +1,6 @@
 """A fault at every step of every transition: the node ends where docs/architecture.md says.
 
-Each call of a function of the package, or of rclpy's node, that a transition makes is made to
+Each place that calls a function of the package, or of rclpy's node, in a transition is made to
 raise, one after the other. Afterwards nothing may be left over, and the next life is a good one.
 """
 
@@ -17,17 +17,9 @@ TRANSITIONS = ('configure', 'activate', 'deactivate', 'cleanup', 'shutdown')
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize(
-    ('error', 'cameras'),
-    [
-        ('RuntimeError', 'one'),
-        ('MemoryError', 'one'),
-        ('ConfigError', 'one'),
-        ('RuntimeError', 'several'),
-    ],
-)
-def test_a_fault_at_every_step(error, cameras):
-    command = [*script('nodes/transition_faults.py'), error, cameras]
+@pytest.mark.parametrize('cameras', ['one', 'several'])
+def test_a_fault_at_every_step(cameras):
+    command = [*script('nodes/transition_faults.py'), cameras]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]
     for transition in TRANSITIONS:

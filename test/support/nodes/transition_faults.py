@@ -1,8 +1,8 @@
-"""A program in which every step of every transition fails once.
+"""A program in which every step of every transition fails once, with kinds of error in turn.
 
 What cannot be destroyed stays, threads and publishers, so that it is a process of its own.
 
-    transition_faults.py RuntimeError one|several
+    transition_faults.py one|several
 """
 
 import functools
@@ -27,7 +27,7 @@ from trt_perception.ros.detector_node import DetectorNode
 
 PACKAGE = str(Path(trt_perception.__file__).parent)
 SUCCESS = TransitionCallbackReturn.SUCCESS
-ERRORS = {error.__name__: error for error in (RuntimeError, MemoryError, ConfigError)}
+ERRORS = (RuntimeError, MemoryError, ConfigError)
 #: transition, the way to where it begins, the state after it, and after a fault in it.
 TRANSITIONS = {
     'configure': ((), 'inactive', 'unconfigured'),
@@ -52,15 +52,19 @@ class Pipeline(scripted_node.ScriptedPipeline):
 
 
 class Fault:
-    """Raises at one of the calls inside a with block.
+    """Raises at the first call inside a with block whose calling place has not failed yet.
 
     Args:
-        number: of the call, from 0.
+        failed: the calling places that have failed: caller, its line, and what it calls. The
+            place of this fault is added.
         error: the class of what it raises.
+
+    Attributes:
+        place: name of the function that was called, empty if nothing was raised.
     """
 
-    def __init__(self, number, error):
-        self._left = number
+    def __init__(self, failed, error):
+        self._failed = failed
         self._error = error
         self.place = ''
 
@@ -80,11 +84,13 @@ class Fault:
         )
         of_thread = code is threading.Thread.start.__code__
         if event == 'call' and (ours or of_node or of_thread):
-            if not self._left:
+            caller = frame.f_back
+            place = (caller.f_code, caller.f_lineno, code)
+            if place not in self._failed:
+                self._failed.add(place)
                 self.place = code.co_qualname if hasattr(code, 'co_qualname') else code.co_name
                 sys.settrace(None)
                 raise self._error('injected')
-            self._left -= 1
 
     @staticmethod
     def _exempt(code):
@@ -164,11 +170,11 @@ def assert_good_life(node):
     assert node._health.error == ''
 
 
-def fault_at_every_step(context, transition, error, several):
+def fault_at_every_step(context, transition, several):
     """Have each step of a transition fail; return which there were."""
     way, well, after = TRANSITIONS[transition]
     good = of_good_lives(context, several)
-    places = []
+    places, failed = [], set()
     node, others = None, threads()
     try:
         for number in range(1000):
@@ -177,7 +183,7 @@ def fault_at_every_step(context, transition, error, several):
                 assert trigger(node, 'configure') == trigger(node, 'cleanup') == SUCCESS
             for step in way:
                 assert trigger(node, step) == SUCCESS
-            with Fault(number, error) as fault:
+            with Fault(failed, ERRORS[number % len(ERRORS)]) as fault:
                 answer = trigger(node, transition)
             if not fault.place:
                 assert (answer, node.state_label) == (SUCCESS, well)
@@ -212,11 +218,11 @@ def fault_at_every_step(context, transition, error, several):
     return places
 
 
-def main(error, several):
+def main(cameras):
     context = rclpy.Context()
     rclpy.init(args=['--ros-args', '--log-level', 'fatal'], context=context)
     for transition in TRANSITIONS:
-        places = fault_at_every_step(context, transition, ERRORS[error], several == 'several')
+        places = fault_at_every_step(context, transition, cameras == 'several')
         print(f'{transition}: {len(places)} faults')
     rclpy.shutdown(context=context)
 
