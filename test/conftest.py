@@ -316,6 +316,21 @@ def kept_log_levels():
     logger.handlers[:], logger.propagate = handlers, propagate
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Compare the messages of a test that has passed."""
+    result = yield
+    if (said := pyfuncitem.funcargs.get('said')) is not None:
+        said.check()
+    return result
+
+
+@pytest.fixture
+def said(request, tmp_path_factory):
+    """Take messages, which are compared with a golden file: see support/golden.py."""
+    return golden.Messages(request.node, tmp_path_factory.getbasetemp())
+
+
 @pytest.fixture
 def tmp_path(tmp_path_factory, request):
     """As pytest's own, which looks through all folders for a free number and links the newest."""

@@ -1,4 +1,6 @@
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +47,52 @@ def test_rewriting_makes_the_next_check_pass(monkeypatch):
 
 def test_temporary_folder_becomes_a_word(tmp_path):
     assert golden.without_folder(f'{tmp_path}/a.onnx: bad', tmp_path) == 'FOLDER/a.onnx: bad'
+
+
+@pytest.fixture
+def messages(tmp_path):
+    """Return a function that makes the messages of a test of the file test/model/test_task.py."""
+
+    def make(name='test_one'):
+        path = tmp_path / 'test/model/test_task.py'
+        names = ('test_one', 'test_two[a]')
+        items = [SimpleNamespace(name=name, path=path) for name in names]
+        session = SimpleNamespace(items=items)
+        item = SimpleNamespace(name=name, path=path, session=session)
+        return golden.Messages(item, tmp_path)
+
+    return make
+
+
+def test_messages_are_parts_of_the_file_of_their_test_file(tmp_path, monkeypatch, messages):
+    monkeypatch.setattr(golden, 'rewriting', True)
+    path = tmp_path / 'model/task.txt'
+    path.parent.mkdir()
+    path.write_text('== test_gone\nold\n\n')
+    for name in ('test_one', 'test_two[a]'):
+        said = messages(name)
+        with said.raises(ValueError):
+            raise ValueError(f'{tmp_path}/folder-1/a.onnx: bad\nof {name}')
+        said('more')
+        said.check()
+
+    parts = (f'== {n}\nFOLDER/a.onnx: bad\nof {n}\nmore\n\n' for n in ('test_one', 'test_two[a]'))
+    assert path.read_text() == ''.join(parts)
+
+
+@pytest.mark.parametrize(('text', 'passes'), [('one', True), ('two', False)])
+def test_messages_are_compared_with_their_part(tmp_path, messages, text, passes):
+    (tmp_path / 'model').mkdir()
+    (tmp_path / 'model/task.txt').write_text('== test_other\ntwo\n\n== test_one\none\n\n')
+    said = messages()
+    said(text)
+    with contextlib.nullcontext() if passes else pytest.raises(pytest.fail.Exception):
+        said.check()
+
+
+def test_a_missing_part_fails(messages):
+    with pytest.raises(pytest.fail.Exception, match=r'is missing in model/task.txt: scripts/te'):
+        messages().check()
 
 
 def test_unused_file_is_found(tmp_path):

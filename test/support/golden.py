@@ -1,7 +1,8 @@
-"""Compare long texts of the package with files of test/golden.
+"""Compare texts of the package with files of test/golden.
 
-A test joins the messages, reports or logs that it caused to one text and calls `check`. Classes,
-fields and exit codes stay assertions in Python. After an intended change of the wording,
+A test joins the messages, reports or logs that it caused to one text and calls `check`, or takes
+the fixture `said` and hands over one message after the other. Classes, fields and exit codes stay
+assertions in Python. After an intended change of the wording,
 
     scripts/test --rewrite-golden test/model/test_recognition_refusal.py
 
@@ -9,8 +10,10 @@ writes the files again; read their changes with `git diff` before the commit.
 """
 
 import ast
+import contextlib
 import difflib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -35,12 +38,67 @@ def check(name, text):
         return
     if not path.is_file():
         pytest.fail(f'test/golden/{name} is missing: {_how_to_rewrite()}', pytrace=False)
-    expected = path.read_text(encoding='utf-8')
+    _compare(name, path.read_text(encoding='utf-8'), text)
+
+
+def _compare(name, expected, text):
     if text != expected:
         old, new = expected.splitlines(), text.splitlines()
         lines = difflib.unified_diff(old, new, f'test/golden/{name}', 'now', lineterm='', n=1)
         advice = f'if this is intended: {_how_to_rewrite()}'
         pytest.fail('\n'.join([*lines, advice]), pytrace=False)
+
+
+class Messages:
+    """The messages of one test, which are a part of the golden file of its test file.
+
+    test/model/test_task.py has golden/model/task.txt, with a part below '== NAME' for each test.
+
+    Args:
+        item: the test, of pytest.
+        folder: of temporary files: folders in it become FOLDER.
+    """
+
+    def __init__(self, item, folder):
+        self._item = item
+        self._temporary = re.compile(re.escape(str(folder)) + r'/[^/\s\'",:;)]+')
+        self._texts = []
+
+    def __call__(self, text):
+        """Add an error or a text."""
+        self._texts.append(self._temporary.sub('FOLDER', str(text)).strip('\n'))
+
+    @contextlib.contextmanager
+    def raises(self, kind):
+        """Like pytest.raises, and add the error."""
+        with pytest.raises(kind) as caught:
+            yield caught
+        self(caught.value)
+
+    def check(self):
+        """Fail unless the messages equal the test's part of the golden file."""
+        name, part = file_of(self._item.path), self._item.name
+        path = FOLDER / name
+        content = path.read_text(encoding='utf-8') if path.is_file() else ''
+        parts = dict(re.findall(r'^== (.*)\n((?:(?!== ).*\n)*)', content, re.MULTILINE))
+        text = '\n'.join([*self._texts, '', ''])
+        if rewriting:
+            names = {
+                item.name for item in self._item.session.items if item.path == self._item.path
+            }
+            kept = {key: value for key, value in parts.items() if key in names}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(''.join(f'== {k}\n{v}' for k, v in {**kept, part: text}.items()))
+        elif part not in parts:
+            pytest.fail(f'{part} is missing in {name}: {_how_to_rewrite()}', pytrace=False)
+        else:
+            _compare(name, parts[part], text)
+
+
+def file_of(test):
+    """Return the name of the golden file of a test file that uses `said`."""
+    parts = test.parts[test.parts.index('test') + 1 :]
+    return '/'.join([*parts[:-1], f'{test.stem.removeprefix("test_")}.txt'])
 
 
 def _how_to_rewrite():
@@ -54,13 +112,15 @@ def without_folder(text, folder):
 
 
 def unused(folder, tests):
-    """Return the golden files below folder whose name is no literal in a test file.
+    """Return the golden files below folder that no test file names, nor has as its own.
 
     Args:
         folder: the folder of golden files.
         tests: paths of the test files.
     """
-    used = {
+    tests = list(tests)
+    used = {file_of(path) for path in tests if 'said' in path.read_text(encoding='utf-8')}
+    used |= {
         node.value
         for path in tests
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
