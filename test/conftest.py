@@ -320,7 +320,7 @@ def kept_log_levels():
 def pytest_pyfunc_call(pyfuncitem):
     """Compare the messages of a test that has passed."""
     result = yield
-    if (said := pyfuncitem.funcargs.get('said')) is not None:
+    if isinstance(said := pyfuncitem.funcargs.get('said'), golden.Messages):
         said.check()
     return result
 

@@ -42,7 +42,7 @@ def same(found, expected):
     )
 
 
-def test_the_public_names():
+def test_the_public_names(said):
     assert sorted(tp.__all__) == [
         'Detections',
         'Model',
@@ -52,7 +52,7 @@ def test_the_public_names():
     ]
     assert set(tp.__all__) <= set(dir(tp))
     assert [name for name in tp.__all__ if not hasattr(tp, name)] == []
-    with pytest.raises(AttributeError, match='no attribute'):
+    with said.raises(AttributeError):
         getattr(tp, 'nothing')  # noqa: B009
 
 
@@ -92,65 +92,64 @@ def test_an_image_that_is_not_contiguous(model, images):
 
 
 @pytest.mark.parametrize(
-    ('image', 'got'),
+    'image',
     [
-        (np.zeros((4, 4), np.uint8), 'ndarray, uint8, (4, 4)'),
-        (np.zeros((4, 4, 4), np.uint8), 'ndarray, uint8, (4, 4, 4)'),
-        (np.zeros((4, 4, 3), np.float32), 'ndarray, float32, (4, 4, 3)'),
-        ('image.jpg', 'str'),
-        (None, 'NoneType'),
-        (b'\xff\xd8\xff', 'bytes'),
-        (b'', 'bytes'),
-        (memoryview(b'\x89PNG'), 'memoryview, (4,)'),
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        'image.jpg',
+        None,
+        b'\xff\xd8\xff',
+        b'',
+        memoryview(b'\x89PNG'),
     ],
     ids=['grey', 'four channels', 'float', 'a path', 'nothing', 'JPEG', 'empty', 'a view'],
 )
-def test_what_is_no_bgr_image_is_refused(model, image, got):
-    with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)'):
+def test_what_is_no_bgr_image_is_refused(model, image, said):
+    with said.raises(ValueError):
         model([image])
-    with pytest.raises(ValueError, match=r'uint8 array \(height, width, 3\)') as caught:
+    with said.raises(ValueError):
         model(image)
-    assert f'(got {got});' in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'says'),
+    'arguments',
     [
-        ({'confidence_threshold': 1.5}, 'confidence_threshold'),
-        ({'iou_threshold': -1}, 'iou_threshold'),
-        ({'class_filter': ['zebra']}, 'zebra'),
-        ({'class_filter': '7'}, 'list of string'),
+        {'confidence_threshold': 1.5},
+        {'iou_threshold': -1},
+        {'class_filter': ['zebra']},
+        {'class_filter': '7'},
     ],
 )
-def test_thresholds_that_cannot_be(model, images, arguments, says):
-    with pytest.raises(tp.TrtPerceptionError, match=says):
+def test_thresholds_that_cannot_be(model, images, arguments, said):
+    with said.raises(tp.TrtPerceptionError):
         model(images[0], **arguments)
 
 
 @pytest.mark.parametrize('name', ['enabled', 'image_qos_depth', 'cameras'])
-def test_parameters_that_mean_something_to_a_node_only(name):
-    with pytest.raises(tp.TrtPerceptionError, match='to a node only; leave it out'):
+def test_parameters_that_mean_something_to_a_node_only(name, said):
+    with said.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, **{name: 1})
 
 
-def test_parameters_when_it_is_loaded(images):
+def test_parameters_when_it_is_loaded(images, said):
     names = [f'digit {index}' for index in range(10)]
     with tp.load(str(DIGITS), max_detections=2, model_class_names=names) as strict:
         assert strict.class_names == tuple(names)
         assert len(strict(images[0])) == 2
-    with pytest.raises(tp.TrtPerceptionError, match='zebra'):
+    with said.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, class_filter=['zebra'])
-    with pytest.raises(tp.TrtPerceptionError, match='confidence_treshold'):
+    with said.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, confidence_treshold=0.5)
-    with pytest.raises(tp.TrtPerceptionError, match='nowhere'):
+    with said.raises(tp.TrtPerceptionError):
         tp.load('nowhere.onnx')
 
 
-def test_closed_is_closed(images):
+def test_closed_is_closed(images, said):
     model = tp.load(DIGITS)
     model.close()
     model.close()
-    with pytest.raises(ValueError, match='closed'):
+    with said.raises(ValueError):
         model(images[0])
 
 

@@ -90,14 +90,14 @@ def test_a_class_filter_of_thousands_of_names():
         assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
 
-def test_names_that_stand_twice_are_found_at_once():
-    with at_most(2000), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
+def test_names_that_stand_twice_are_found_at_once(said):
+    with at_most(2000), said.raises(ConfigError):
         load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
-    with at_most(2000), pytest.raises(ConfigError, match=f"{NAMES[-2]}' twice"):
+    with at_most(2000), said.raises(ConfigError):
         DetectorConfig.from_values({'model.class_names': TWICE})
 
 
-def test_a_class_map_of_all_names(tmp_path):
+def test_a_class_map_of_all_names(tmp_path, said):
     path = tmp_path / 'truth.json'
     content = {
         'images': [{'id': 1, 'file_name': 'a.png', 'width': 9, 'height': 9}],
@@ -110,7 +110,7 @@ def test_a_class_map_of_all_names(tmp_path):
         matched = match_classes(NAMES, truth, class_map={name: f'its {name}' for name in NAMES})
     assert matched.category_ids == tuple(range(MOST))
     # Nothing fits, and what is similar is looked for among a few.
-    with at_most(4000), pytest.raises(ConfigError, match='do not match'):
+    with at_most(4000), said.raises(ConfigError):
         match_classes(NAMES, truth)
 
 
@@ -125,10 +125,10 @@ def test_pictures_of_one_name_in_thousands_of_folders():
     )
 
 
-def test_wrong_names_are_compared_with_a_few(tmp_path):
+def test_wrong_names_are_compared_with_a_few(tmp_path, said):
     path = tmp_path / 'build.yaml'
     path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
-    with at_most(4000), pytest.raises(ConfigError, match='got 10000 keys'):
+    with at_most(4000), said.raises(ConfigError):
         load_options(path, {'onnx': 'm.onnx'})
 
 

@@ -7,8 +7,6 @@ import os
 import threading
 from collections import Counter
 
-import pytest
-
 from support.fuzz.untrusted_engines import OTHER, PLAN, attempt, described, plan
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.files.model_file import read_model_file
@@ -115,7 +113,7 @@ def test_a_file_that_is_written_while_it_is_read(place):
     assert outcomes.total() == 60
 
 
-def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch):
+def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, said):
     real = os.fstat
 
     def lying(size):
@@ -128,18 +126,18 @@ def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch):
         return fstat
 
     place.manifest.unlink()
-    for size, word in ((len(PLAN) - 1, 'got more'), (len(PLAN) + 1, f'got {len(PLAN)}')):
+    for size in (len(PLAN) - 1, len(PLAN) + 1):
         monkeypatch.setattr('trt_perception.model.files.model_file.os.fstat', lying(size))
-        with pytest.raises(EngineError, match=word):
+        with said.raises(EngineError):
             read_model_file(place.engine)
 
 
-def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch):
+def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch, said):
     os.truncate(place.engine, 2**33)
     monkeypatch.setattr('trt_perception.model.files.model_file.read_opened', None)
     read = json.dumps(described(PLAN)).encode()
     monkeypatch.setattr(
         'trt_perception.model.files.model_file.read_checked', lambda *_: (read, None)
     )
-    with pytest.raises(ManifestError, match=f'got {2**33} bytes'):
+    with said.raises(ManifestError):
         read_model_file(place.engine)

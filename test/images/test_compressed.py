@@ -91,12 +91,12 @@ def test_every_truncation_is_refused(content):
         refusal(content[:size], 'not_decodable')
 
 
-def test_other_bytes_between_the_parts_are_no_truncation():
+def test_other_bytes_between_the_parts_are_no_truncation(said):
     at = WRITTEN['baseline jpeg'].index(b'\xff\xdb')
     damaged = WRITTEN['baseline jpeg'][:at] + b'\0\0' + WRITTEN['baseline jpeg'][at:]
     message = refusal(damaged, 'not_decodable')
     assert 'truncated' not in message
-    assert 'other bytes where one of its parts should begin' in message
+    said(message)
 
 
 @pytest.mark.parametrize(
@@ -104,24 +104,23 @@ def test_other_bytes_between_the_parts_are_no_truncation():
     [cv2.imencode(kind, picture())[1].tobytes() for kind in ('.bmp', '.webp', '.tiff', '.ppm')],
     ids=['bmp', 'webp', 'tiff', 'ppm'],
 )
-def test_other_formats_never_reach_their_decoders(content, monkeypatch):
+def test_other_formats_never_reach_their_decoders(content, monkeypatch, said):
     monkeypatch.setattr(compressed.cv2, 'imdecode', None)
-    first = content[:8].hex(' ')
     message = refusal(content, 'not_decodable')
-    assert f'expected JPEG or PNG (got a file that begins with {first})' in message
+    said(message)
 
 
-def test_bombs_are_refused_before_they_are_decoded(monkeypatch):
+def test_bombs_are_refused_before_they_are_decoded(monkeypatch, said):
     side = 20_000
     monkeypatch.setattr(compressed.cv2, 'imdecode', None)
     bomb = png(side, side, bytes((side // 8 + 1) * side))
     assert len(bomb) < 100_000
-    assert f'{side}x{side}' in refusal(bomb, 'too_large')
+    said(refusal(bomb, 'too_large'))
     refusal(png(2**31 - 1, 2**31 - 1), 'too_large')
     jpeg = bytearray(by_pillow('jpeg'))
     at = jpeg.index(b'\xff\xc0')
     jpeg[at + 5 : at + 9] = struct.pack('>HH', 65500, 65500)
-    assert '65500x65500' in refusal(bytes(jpeg), 'too_large')
+    said(refusal(bytes(jpeg), 'too_large'))
 
 
 def test_the_largest_allowed_is_given_to_the_decoder(monkeypatch):
@@ -133,11 +132,11 @@ def test_the_largest_allowed_is_given_to_the_decoder(monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_jpeg_of_a_thousand_scans(monkeypatch):
+def test_a_jpeg_of_a_thousand_scans(monkeypatch, said):
     monkeypatch.setattr(compressed.cv2, 'imdecode', None)
     jpeg = by_pillow('jpeg', progressive=True)
     at = jpeg.rindex(b'\xff\xda')
-    assert '64 scans' in refusal(jpeg[:at] + jpeg[at:-2] * 1000 + jpeg[-2:], 'too_large')
+    said(refusal(jpeg[:at] + jpeg[at:-2] * 1000 + jpeg[-2:], 'too_large'))
 
 
 @pytest.mark.parametrize(
@@ -165,17 +164,17 @@ def test_endless_fill_bytes_end():
     refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable')
 
 
-def test_pixels_of_another_size_than_the_header_says(monkeypatch):
+def test_pixels_of_another_size_than_the_header_says(monkeypatch, said):
     monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: picture(9, 9))
-    assert 'decoded is 9x9' in refusal(by_pillow('png'), 'not_decodable')
+    said(refusal(by_pillow('png'), 'not_decodable'))
 
 
-def test_what_opencv_raises_is_an_image_error(monkeypatch):
+def test_what_opencv_raises_is_an_image_error(monkeypatch, said):
     def raising(*_):
         raise cv2.error('out of memory')
 
     monkeypatch.setattr(compressed.cv2, 'imdecode', raising)
-    assert 'out of memory' in refusal(by_pillow('png'), 'not_decodable')
+    said(refusal(by_pillow('png'), 'not_decodable'))
 
 
 @pytest.mark.parametrize('size_wh', [(0, 5), (5, 0), (0, 0)])

@@ -58,11 +58,11 @@ def test_smallest_image_of_every_encoding(encoding):
             view(bytes(64), side - 1, side - 1, row_bytes(encoding, side - 1), encoding)
 
 
-def test_largest_image():
+def test_largest_image(said):
     assert view(bytes(32767), 32767, 1, 32767, 'mono8').width == 32767
     assert view(bytes(32767), 1, 32767, 1, 'mono8').height == 32767
     for width, height in ((32768, 1), (1, 32768)):
-        with pytest.raises(ImageError, match='1 to 32767'):
+        with said.raises(ImageError):
             view(bytes(32768), width, height, width, 'mono8')
 
 
@@ -137,39 +137,37 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(('change', 'reason', 'words'), REFUSED.values(), ids=REFUSED.keys())
-def test_refusals_name_reason_expected_and_found(change, reason, words):
-    with pytest.raises(ImageError) as caught:
+def test_refusals_name_reason_expected_and_found(change, reason, words, said):
+    with said.raises(ImageError) as caught:
         view(**change)
     assert caught.value.reason == reason
     assert isinstance(caught.value, TrtPerceptionError)
-    for word in words:
-        assert word in str(caught.value)
 
 
-def test_more_bytes_than_any_camera_sends():
+def test_more_bytes_than_any_camera_sends(said):
     data = np.zeros(MAX_BYTES + 1, np.uint8)  # nobody touches them, so they take no memory
     assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
-    with pytest.raises(ImageError, match=f'{MAX_BYTES} bytes .got {MAX_BYTES + 1}') as caught:
+    with said.raises(ImageError) as caught:
         view(data, 2, 1, MAX_BYTES + 1)
     assert caught.value.reason == 'too_large'
 
 
 @pytest.mark.parametrize(
-    ('encodings', 'size_wh', 'sides'),
+    ('encodings', 'size_wh'),
     [
-        (['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'], (3, 2), 'width'),
-        (['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'], (1, 1), 'width'),
-        (['nv12', 'nv21'], (3, 2), 'width and height'),
-        (['nv12', 'nv21'], (2, 3), 'width and height'),
-        (['nv12', 'nv21'], (1, 1), 'width and height'),
+        (['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'], (3, 2)),
+        (['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'], (1, 1)),
+        (['nv12', 'nv21'], (3, 2)),
+        (['nv12', 'nv21'], (2, 3)),
+        (['nv12', 'nv21'], (1, 1)),
     ],
 )
-def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, sides):
+def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, said):
     width, height = size_wh
     for encoding in encodings:
         step = row_bytes(encoding, width)
         data = bytes(step * byte_rows(encoding, height))
-        with pytest.raises(ImageError, match=f'even {sides}, .*got {width}x{height}') as caught:
+        with said.raises(ImageError) as caught:
             view(data, width, height, step, encoding)
         assert caught.value.reason == 'odd_size'
 

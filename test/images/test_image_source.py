@@ -41,11 +41,11 @@ def test_links_that_lead_round_are_not_followed(folder):
 
 @pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])
 @pytest.mark.parametrize('find', [find_images, find_files])
-def test_paths_that_cannot_be(source, find, tmp_path):
-    with pytest.raises(ConfigError, match='does not exist'):
+def test_paths_that_cannot_be(source, find, tmp_path, said):
+    with said.raises(ConfigError):
         find(source)
     (tmp_path / 'list.txt').write_text(source)
-    with pytest.raises(ConfigError, match='no such file'):
+    with said.raises(ConfigError):
         find_files(tmp_path / 'list.txt')
 
 

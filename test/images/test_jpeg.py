@@ -316,7 +316,7 @@ def simple_scan_end(content, at):
 
 
 @pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
-def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look):
+def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, said):
     """Markers, fill bytes and ends at any place of the pieces that are looked through."""
     monkeypatch.setattr(compressed, '_LOOK', look)
     rng = np.random.default_rng(look)
@@ -330,7 +330,7 @@ def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look):
         at = int(rng.integers(0, content.size + 1))
         expected = simple_scan_end(content.tobytes(), at)
         if expected is None:
-            with pytest.raises(ImageError, match='truncated'):
+            with said.raises(ImageError):
                 compressed.scan_end(content, at)
         else:
             assert compressed.scan_end(content, at) == expected, content.tobytes().hex()

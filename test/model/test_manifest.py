@@ -98,16 +98,16 @@ EVERY_FAMILY = [
 
 
 @pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
-def test_a_family_has_its_own_constants_and_no_others(decoder):
+def test_a_family_has_its_own_constants_and_no_others(decoder, said):
     content = decoder.as_dict()
     assert parse(manifest(decoder=content)).decoder == decoder
     for key in content:
         left = {name: value for name, value in content.items() if name != key}
-        assert f"'{key}' is missing" in refusal(manifest(decoder=left))
+        said(refusal(manifest(decoder=left)))
     foreign = {'objectness': False, 'strides': [8], 'activation': 'sigmoid', 'box_format': 'xyxy'}
-    for key in foreign.keys() - content.keys():
+    for key in sorted(foreign.keys() - content.keys()):
         message = refusal(manifest(decoder={**content, key: foreign[key]}))
-        assert f'unknown key "{key}"' in message
+        said(message)
 
 
 def test_the_families_above_are_all():
@@ -115,22 +115,22 @@ def test_the_families_above_are_all():
 
 
 @pytest.mark.parametrize(
-    ('decoder', 'words'),
+    'decoder',
     [
-        ({'family': 'yolox_raw', 'strides': []}, '1 to 8 whole numbers'),
-        ({'family': 'yolox_raw', 'strides': [8, 0]}, 'from 1 to 1024 (got [8, 0])'),
-        ({'family': 'yolox_raw', 'strides': [8, 1025]}, 'from 1 to 1024 (got [8, 1025])'),
-        ({'family': 'yolox_raw', 'strides': [8, True]}, 'whole numbers'),
-        ({'family': 'yolox_raw', 'strides': [8.0]}, 'whole numbers'),
-        ({'family': 'yolox_raw', 'strides': [8] * 9}, '1 to 8'),
-        ({'family': 'detr', 'activation': 'relu'}, 'sigmoid, softmax'),
-        ({'family': 'onnx_nms', 'box_format': 'xywh'}, 'xyxy, yxyx, cxcywh'),
+        {'family': 'yolox_raw', 'strides': []},
+        {'family': 'yolox_raw', 'strides': [8, 0]},
+        {'family': 'yolox_raw', 'strides': [8, 1025]},
+        {'family': 'yolox_raw', 'strides': [8, True]},
+        {'family': 'yolox_raw', 'strides': [8.0]},
+        {'family': 'yolox_raw', 'strides': [8] * 9},
+        {'family': 'detr', 'activation': 'relu'},
+        {'family': 'onnx_nms', 'box_format': 'xywh'},
     ],
     ids=str,
 )
-def test_constants_are_in_range(decoder, words):
+def test_constants_are_in_range(decoder, said):
     message = refusal(manifest(decoder=decoder))
-    assert words in message
+    said(message)
     assert place_in(message, ('decoder',))
 
 
@@ -153,16 +153,16 @@ def place_in(message, section):
 
 
 @pytest.mark.parametrize('path', NEEDED, ids=str)
-def test_every_other_key_is_needed(path):
+def test_every_other_key_is_needed(path, said):
     message = refusal(without(path))
-    assert f"'{path[-1]}' is missing" in message
+    said(message)
     assert place_in(message, path[:-1])
 
 
 @pytest.mark.parametrize('section', SECTIONS, ids=str)
-def test_an_unknown_key_is_refused_everywhere(section):
+def test_an_unknown_key_is_refused_everywhere(section, said):
     message = refusal(changed((*section, 'extra'), 1))
-    assert 'unknown key "extra"' in message
+    said(message)
     assert place_in(message, section)
 
 
@@ -289,8 +289,8 @@ OUT_OF_RANGE = [
 @pytest.mark.parametrize(
     ('path', 'value', 'words'), OUT_OF_RANGE, ids=[f'{row[0]} {row[2]}' for row in OUT_OF_RANGE]
 )
-def test_every_value_is_in_range(path, value, words):
-    assert words in refusal(changed(path, value))
+def test_every_value_is_in_range(path, value, words, said):
+    said(refusal(changed(path, value)))
 
 
 @pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
@@ -302,16 +302,13 @@ def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expecte
 
 
 @pytest.mark.parametrize('value', [None, 0, 1, 'true', []])
-def test_antialiasing_is_true_or_false(value):
+def test_antialiasing_is_true_or_false(value, said):
     content = changed(['preprocessing', 'antialias'], value)
-    assert "'antialias': expected true or false" in refusal(content)
+    said(refusal(content))
 
 
-def test_a_whole_message():
-    assert refusal(changed(['preprocessing', 'resize'], 'crop')) == (
-        "x.json: preprocessing: 'resize': expected one of letterbox, letterbox_top_left, "
-        'stretch (got "crop")'
-    )
+def test_a_whole_message(said):
+    said(refusal(changed(['preprocessing', 'resize'], 'crop')))
 
 
 def test_limits_are_accepted():
@@ -332,7 +329,7 @@ def preprocessing(**values):
     return manifest(preprocessing={**MANIFEST['preprocessing'], **values})
 
 
-def test_pixels_as_they_are():
+def test_pixels_as_they_are(said):
     read = parse(preprocessing(**PLAIN)).preprocessing
     assert (read.dtype, read.scale) == ('uint8', 1.0)
     for key, value in [
@@ -340,7 +337,7 @@ def test_pixels_as_they_are():
         *(('mean', mean) for mean in ([1, 0, 0], [0, 1, 0], [0, 0, 1])),
         *(('std', std) for std in ([2, 1, 1], [1, 2, 1], [1, 1, 2])),
     ]:
-        assert '"scale" 1' in refusal(preprocessing(**{**PLAIN, key: value}))
+        said(refusal(preprocessing(**{**PLAIN, key: value})))
 
 
 def test_channels_keep_their_order():
@@ -348,10 +345,9 @@ def test_channels_keep_their_order():
     assert (read.mean, read.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
-def test_a_file_must_be_identified():
+def test_a_file_must_be_identified(said):
     message = refusal(manifest(onnx=None, engine=None))
-    assert '"onnx"' in message
-    assert '"engine"' in message
+    said(message)
 
 
 def test_the_refusal_is_an_engine_error_with_its_cause():

@@ -35,8 +35,8 @@ def test_what_is_no_json(text):
 
 
 @pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true'])
-def test_json_that_is_no_object(text):
-    assert 'JSON object' in refusal(text)
+def test_json_that_is_no_object(text, said):
+    said(refusal(text))
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_json_that_is_no_object(text):
         (b'"trained_on": "nothing"', b'"trained_on": "a", "trained_on": "b"'),
     ],
 )
-def test_a_key_that_stands_twice_is_refused(old, new):
+def test_a_key_that_stands_twice_is_refused(old, new, said):
     text = manifest_bytes()
     assert old in text
-    assert 'twice' in refusal(text.replace(old, new))
+    said(refusal(text.replace(old, new)))
 
 
 @pytest.mark.parametrize('key', ['file', 'sha256'])
@@ -70,13 +70,13 @@ def test_json_of_any_depth_is_read_or_refused():
         refusal(b'{"schema": ' + nested + b'}')
 
 
-def test_a_huge_manifest_is_refused_unread():
+def test_a_huge_manifest_is_refused_unread(said):
     text = manifest_bytes()
     padding = MAX_BYTES - len(text)
     assert parse(text + b' ' * padding)
     message = refusal(b'[' * (MAX_BYTES + 1))
     assert str(MAX_BYTES) in message
-    assert f'got {MAX_BYTES + 1}' in message
+    said(message)
 
 
 PLACES = [

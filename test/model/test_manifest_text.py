@@ -117,59 +117,57 @@ def test_nobody_has_looked_at_the_layers_yet():
 
 
 @pytest.mark.parametrize(
-    ('path', 'value', 'says'),
+    ('path', 'value'),
     [
-        (['tensorrt', 'flavour'], 'trt', 'tensorrt, tensorrt_rtx'),
-        (['tensorrt', 'version'], 1.7, 'a string'),
-        (['tensorrt', 'more'], 1, 'unknown key "more"'),
-        (['gpu', 'name'], None, "'name'"),
-        (['gpu', 'more'], 1, 'unknown key "more"'),
-        (['cuda', 'driver'], 13, 'a string'),
-        (['options'], [], 'a JSON object'),
-        (['options', '--onnx'], 'x', 'is not the name of an option'),
-        (['options', 'onnx'], None, 'text, a number'),
-        (['options', 'onnx'], {}, 'text, a number'),
-        (['options', 'mean'], [0, [1]], 'finite numbers'),
-        (['options', 'mean'], [True], 'finite numbers'),
-        (['options', 'scale'], 10**400, 'finite numbers'),
-        (['profiles'], {}, 'a list'),
-        (['profiles', 0, 'images'], [1], 'a JSON object'),
-        (['profiles', 0, 'images', 'min'], [1, 3, 4], 'equal length'),
-        (['profiles', 0, 'images', 'opt'], [9, 3, 4, 4], 'min <= opt <= max'),
-        (['profiles', 0, 'images', 'min'], [0, 3, 4, 4], 'above 0'),
-        (['profiles', 0, 'images', 'more'], 1, 'unknown key "more"'),
-        (['precision', 'asked'], 'int4', 'fp32, tf32'),
-        (['precision', 'keep_fp32'], [1], 'a list of strings'),
-        (['precision', 'as_built'], 'verified', 'a JSON object'),
-        (['precision', 'as_built'], {}, "'layers' is missing"),
-        (['precision', 'as_built', 'layers', 'Int8'], -1, 'from 0'),
-        (['precision', 'as_built', 'layers', 'Int8'], 1.5, 'a whole number'),
-        (['precision', 'as_built', 'more'], 1, 'unknown key "more"'),
-        (['calibration', 'images'], 0, 'from 1'),
-        (['calibration', 'more'], 1, 'unknown key "more"'),
-        (['accuracy', 'built'], 'good', 'a number'),
-        (['accuracy', 'more'], 1, 'unknown key "more"'),
-        (['agreement', 'f1'], 'good', 'a number or null'),
-        (['agreement', 'f1'], True, 'a number or null'),
-        (['agreement', 'images_of'], 'training', 'validation, calibration, none'),
-        (['agreement', 'reference_detections'], -1, 'from 0'),
-        (['agreement', 'warning'], None, 'a string'),
-        (['agreement', 'more'], 1, 'unknown key "more"'),
-        (['more'], 1, 'unknown key "more"'),
+        (['tensorrt', 'flavour'], 'trt'),
+        (['tensorrt', 'version'], 1.7),
+        (['tensorrt', 'more'], 1),
+        (['gpu', 'name'], None),
+        (['gpu', 'more'], 1),
+        (['cuda', 'driver'], 13),
+        (['options'], []),
+        (['options', '--onnx'], 'x'),
+        (['options', 'onnx'], None),
+        (['options', 'onnx'], {}),
+        (['options', 'mean'], [0, [1]]),
+        (['options', 'mean'], [True]),
+        (['options', 'scale'], 10**400),
+        (['profiles'], {}),
+        (['profiles', 0, 'images'], [1]),
+        (['profiles', 0, 'images', 'min'], [1, 3, 4]),
+        (['profiles', 0, 'images', 'opt'], [9, 3, 4, 4]),
+        (['profiles', 0, 'images', 'min'], [0, 3, 4, 4]),
+        (['profiles', 0, 'images', 'more'], 1),
+        (['precision', 'asked'], 'int4'),
+        (['precision', 'keep_fp32'], [1]),
+        (['precision', 'as_built'], 'verified'),
+        (['precision', 'as_built'], {}),
+        (['precision', 'as_built', 'layers', 'Int8'], -1),
+        (['precision', 'as_built', 'layers', 'Int8'], 1.5),
+        (['precision', 'as_built', 'more'], 1),
+        (['calibration', 'images'], 0),
+        (['calibration', 'more'], 1),
+        (['accuracy', 'built'], 'good'),
+        (['accuracy', 'more'], 1),
+        (['agreement', 'f1'], 'good'),
+        (['agreement', 'f1'], True),
+        (['agreement', 'images_of'], 'training'),
+        (['agreement', 'reference_detections'], -1),
+        (['agreement', 'warning'], None),
+        (['agreement', 'more'], 1),
+        (['more'], 1),
     ],
 )
-def test_what_is_wrong_in_the_build_section_is_named(path, value, says):
+def test_what_is_wrong_in_the_build_section_is_named(path, value, said):
     content = manifest(build=BUILD)
-    with pytest.raises(ManifestError) as caught:
+    with said.raises(ManifestError):
         parse(changed(content, ['build', *path], value))
-    assert says in str(caught.value)
-    assert str(caught.value).startswith('x.json: build')
 
 
 @pytest.mark.parametrize('key', ['tensorrt', 'options', 'profiles', 'precision'])
-def test_each_part_is_needed(key):
+def test_each_part_is_needed(key, said):
     build = {name: value for name, value in BUILD.items() if name != key}
-    with pytest.raises(ManifestError, match=f'build: {key!r} is missing'):
+    with said.raises(ManifestError):
         parse(manifest(build=build))
 
 
@@ -265,15 +263,14 @@ def test_without_a_build_section_the_command_says_what_is_known(tmp_path, read):
     assert given['precision'] is None
 
 
-def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path):
+def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path, said):
     engine = write_model(tmp_path, 'tiny.engine', build=BUILD)
     command = rebuild_command(read_model_file(engine).manifest, engine)
     assert '--precision int8' in command
     engine.write_bytes(b'another')
-    with pytest.raises(ManifestError) as caught:
+    with said.raises(ManifestError):
         read_model_file(engine)
-    assert str(caught.value).endswith(command)
     onnx = write_model(tmp_path, 'tiny.onnx')
     onnx.write_bytes(b'another')
-    with pytest.raises(ManifestError, match=r'docs/manifest\.md says how$'):
+    with said.raises(ManifestError):
         read_model_file(onnx)

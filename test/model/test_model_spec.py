@@ -128,19 +128,18 @@ def test_each_unknown_is_named(missing):
     assert missing in str(caught.value)
 
 
-def test_all_unknowns_are_listed_at_once_with_what_is_known():
+def test_all_unknowns_are_listed_at_once_with_what_is_known(said):
     message = refusal(MissingModelInfoError, outputs=NOBODYS)
-    for word in (*ENOUGH, 'tiny.onnx.json', 'images float32[1, 3, 48, 64]', 'docs/'):
-        assert word in message
+    said(message)
     assert 'model.input_size' not in message  # the tensor says it
-    assert 'model.input_size' in refusal(MissingModelInfoError, inputs=[OPEN])
-    assert 'model.input_size' in refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN])
+    said(refusal(MissingModelInfoError, inputs=[OPEN]))
+    said(refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN]))
 
 
 @pytest.mark.parametrize('shape', [(-1, 3, -1, 64), (1, 3, 48, -1), (-1, -1, -1, -1)])
-def test_input_size_as_a_parameter_closes_open_dimensions(shape):
+def test_input_size_as_a_parameter_closes_open_dimensions(shape, said):
     tensor = TensorSpec('images', shape, 'float32')
-    assert 'model.input_size' in refusal(MissingModelInfoError, values=ENOUGH, inputs=[tensor])
+    said(refusal(MissingModelInfoError, values=ENOUGH, inputs=[tensor]))
     spec = resolve({**ENOUGH, 'model.input_size': [64, 48]}, inputs=[tensor])
     assert spec.input.shape == (1, 3, 48, 64)
 
@@ -193,11 +192,10 @@ def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first
         assert told.tolist() == [[64, 48]]
 
 
-def test_an_unknown_second_input_is_refused():
+def test_an_unknown_second_input_is_refused(said):
     other = TensorSpec('im_shape', (1, 2), 'float32')
     message = refusal(values=ENOUGH, inputs=[IMAGES, other])
-    assert 'im_shape float32[1, 2]' in message
-    assert 'orig_target_sizes' in message
+    said(message)
 
 
 WRONG_INPUTS = {
@@ -216,10 +214,9 @@ WRONG_INPUTS = {
 
 
 @pytest.mark.parametrize('inputs', WRONG_INPUTS.values(), ids=WRONG_INPUTS.keys())
-def test_wrong_inputs(inputs):
+def test_wrong_inputs(inputs, said):
     message = refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs)
-    for tensor in inputs:
-        assert f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' in message
+    said(message)
     # With a manifest that describes them faithfully as well, where a manifest can.
     if inputs and not inputs[0].dtype.startswith('tensor'):
         described = [
@@ -229,7 +226,7 @@ def test_wrong_inputs(inputs):
         refusal(described=manifest(inputs=described), inputs=inputs)
 
 
-def test_a_batch_is_what_the_input_says():
+def test_a_batch_is_what_the_input_says(said):
     batch = [TensorSpec('images', (8, 3, 48, 64), 'float32')]
     outputs = [replace(OUTPUT, shape=(8, *OUTPUT.shape[1:]))]
     described = manifest(
@@ -243,7 +240,7 @@ def test_a_batch_is_what_the_input_says():
     message = refusal(values=ENOUGH, inputs=batch)
     assert str(list(OUTPUT.shape)) in message
     message = refusal(values={**ENOUGH, 'model.input_size': [65, 48]})
-    assert 'check the input size' in message
+    said(message)
     assert 'batch' not in message
     # An open one is one image, until somebody asks for more.
     spec = resolve(ENOUGH, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
@@ -290,16 +287,14 @@ def test_the_smallest_input():
     assert resolve(ENOUGH, inputs=[tensor]).preprocessing.input_size == (1, 1)
 
 
-def test_the_precision_asked_and_found_are_named():
+def test_the_precision_asked_and_found_are_named(said):
     message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
-    for word in ('float32', 'float16', 'uint8', 'int64'):
-        assert word in message
+    said(message)
     message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
-    assert 'pixels as they are' in message
-    assert 'model.scale 1' in message
+    said(message)
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
     described = manifest(inputs=[{**vars(half), 'shape': list(half.shape)}])
-    assert 'expected a float32 input' in refusal(described=described, inputs=[half])
+    said(refusal(described=described, inputs=[half]))
 
 
 WRONG_OUTPUTS = {
@@ -318,13 +313,9 @@ WRONG_OUTPUTS = {
 
 
 @pytest.mark.parametrize('outputs', WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS.keys())
-def test_wrong_outputs(outputs):
+def test_wrong_outputs(outputs, said):
     message = refusal(values=ENOUGH, outputs=outputs)
-    assert '(1, 6, N)' in message
-    assert '2 classes' in message
-    assert 'dense (objectness false, transposed false)' in message
-    for tensor in outputs:
-        assert f'{tensor.dtype}{list(tensor.shape)}' in message
+    said(message)
 
 
 @pytest.mark.parametrize(
@@ -357,12 +348,10 @@ def test_outputs_of_every_decoder(decoder, shape):
         {'dtype': 'float16'},
     ],
 )
-def test_a_manifest_of_other_tensors(change):
+def test_a_manifest_of_other_tensors(change, said):
     described = {'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32', **change}
     message = refusal(ManifestError, described=manifest(inputs=[described]))
-    assert 'images float32[1, 3, 48, 64]' in message
-    assert f'{described["name"]} {described["dtype"]}{described["shape"]}' in message
-    assert 'make both again' in message
+    said(message)
     refusal(ManifestError, described=manifest(inputs=[*manifest()['inputs'], described]))
 
 
@@ -375,8 +364,7 @@ def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
     refusal(ManifestError, described=manifest(), outputs=[known, known])
 
 
-def test_a_manifest_of_other_outputs():
+def test_a_manifest_of_other_outputs(said):
     described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
     message = refusal(ManifestError, described=described)
-    assert 'output0 float32[1, 6, 100]' in message
-    assert 'output0 float32[1, 6, -1]' in message
+    said(message)

@@ -34,14 +34,14 @@ def test_an_ultralytics_export_needs_nothing():
     )
 
 
-def test_open_dimensions_are_closed_by_the_metadata():
+def test_open_dimensions_are_closed_by_the_metadata(said):
     opened = TensorSpec('images', (-1, 3, -1, -1), 'float32')
     found = recognised(
         tensors(output0=(-1, 84, -1)), {**ULTRALYTICS, 'imgsz': '[480, 640]'}, inputs=(opened,)
     )
     assert found.decoder == PRESETS['dense'].decoder
     assert found.preprocessing.input_size == (640, 480)
-    assert 'model.input_size' in refusal(tensors(output0=(-1, 84, -1)), YOLOV5, inputs=(opened,))
+    said(refusal(tensors(output0=(-1, 84, -1)), YOLOV5, inputs=(opened,)))
 
 
 def test_a_yolov5_export_needs_nothing():
@@ -58,29 +58,24 @@ def test_shapes_alone_with_class_names():
     assert found.decoder == PRESETS['dense_objectness_transposed'].decoder
 
 
-def test_one_anchor_a_cell_with_objectness_could_be_yolox():
+def test_one_anchor_a_cell_with_objectness_could_be_yolox(said):
     message = refusal(tensors(output=(1, 8400, 85)), class_names=COCO)
-    assert 'dense_objectness_transposed' in message
-    assert 'yolox' in message
-    assert 'model.decoder: the outputs fit dense_objectness_transposed and yolox' in message
+    said(message)
     found = recognised(tensors(output=(1, 8400, 85)), class_names=COCO, decoder='yolox')
     assert found.preprocessing.color_order == 'bgr'
     assert found.preprocessing.scale == 1.0
 
 
-def test_class_names_are_asked_for_with_their_number():
+def test_class_names_are_asked_for_with_their_number(said):
     message = refusal(tensors(output0=(1, 84, 8400)))
-    assert 'model.class_names' in message
-    assert '80 classes as dense' in message
-    assert 'With fewer classes the rest may be an angle, keypoints or mask' in message
+    said(message)
     message = refusal(tensors(dets=(1, 300, 4), labels=(1, 300, 91)))
     assert 'the rest may be' not in message
 
 
-def test_keypoints_of_two_values_are_told_from_classes():
+def test_keypoints_of_two_values_are_told_from_classes(said):
     message = refusal(tensors(output0=(1, 22, 8400)), class_names=[*'0123456789'])
-    assert '8 more channels than 4 of a box and 10 classes' in message
-    assert 'keypoints of pose estimation (4 times 2)' in message
+    said(message)
 
 
 def test_parameters_win():
@@ -105,24 +100,23 @@ def test_parameters_win():
 
 
 @pytest.mark.parametrize(
-    ('task', 'word'),
+    'task',
     [
-        ('classify', 'no box'),
-        ('depth', 'depth estimation'),
+        'classify',
+        'depth',
     ],
 )
-def test_other_tasks_are_refused_by_name(task, word):
+def test_other_tasks_are_refused_by_name(task, said):
     message = refusal(tensors(output0=(1, 84, 8400)), {**ULTRALYTICS, 'task': task})
     assert task in message
-    assert word in message
+    said(message)
 
 
-def test_masks_and_raw_grids_are_refused_by_what_they_are():
+def test_masks_and_raw_grids_are_refused_by_what_they_are(said):
     message = refusal(tensors(output0=(1, 116, 8400), output1=(1, 32, 160, 160)), class_names=COCO)
-    assert 'output1 float32[1, 32, 160, 160]' in message
-    assert 'segmentation' in message
+    said(message)
     grids = tensors(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
-    assert '--grid' in refusal(grids, class_names=COCO)
+    said(refusal(grids, class_names=COCO))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +153,9 @@ def test_names_as_exporters_write_them(names, expected):
     ],
     ids=lambda names: names[:20],
 )
-def test_names_that_are_none_are_asked_for(names):
+def test_names_that_are_none_are_asked_for(names, said):
     message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
-    assert 'model.class_names' in message
+    said(message)
     assert len(message) < 3000
 
 
@@ -190,27 +184,25 @@ def test_anchors_of_a_cell(anchors, size, expected):
 
 
 @pytest.mark.parametrize('size', [(640, 480), (320, 240), (320, 192), (640, 640)])
-def test_as_many_queries_as_a_coarse_grid_has_cells(size):
+def test_as_many_queries_as_a_coarse_grid_has_cells(size, said):
     # 300 = 20 * 15 cells of 32 pixels on 640 x 480, of 16 on 320 x 240, of 16 and 32 on 320 x 192.
     inputs = (TensorSpec('images', (1, 3, *size[::-1]), 'float32'),)
     known = {**ULTRALYTICS, 'imgsz': str([*size[::-1]])}
     found = recognised(tensors(output0=(1, 300, 6)), known, inputs=inputs)
     assert found.decoder == PRESETS['end_to_end'].decoder
     message = refusal(tensors(output0=(1, 300, 6)), inputs=inputs, class_names=list(COCO))
-    assert 'model.decoder: the outputs fit end_to_end and rtdetr_end_to_end' in message
+    said(message)
 
 
-def test_keypoints_of_one_class_behind_final_boxes_are_refused_by_name():
+def test_keypoints_of_one_class_behind_final_boxes_are_refused_by_name(said):
     message = refusal(tensors(output0=(1, 300, 57)), class_names=['person'])
-    assert '51 more channels than box, score and class' in message
-    assert 'keypoints of pose estimation (17 times 3)' in message
-    assert 'of 53 classes or, with objectness, 52' in message
+    said(message)
 
 
-def test_a_coarse_grid_or_queries_is_not_guessed():
+def test_a_coarse_grid_or_queries_is_not_guessed(said):
     inputs = (TensorSpec('images', (1, 3, 240, 320), 'float32'),)
     message = refusal(tensors(output0=(1, 300, 84)), inputs=inputs, class_names=list(COCO))
-    assert 'fit dense_transposed and rtdetr_ultralytics' in message
+    said(message)
 
 
 def test_open_dimensions_fit_what_the_exporter_writes():
@@ -220,35 +212,32 @@ def test_open_dimensions_fit_what_the_exporter_writes():
     assert recognised(outputs, config=config).decoder == PRESETS['rtdetr'].decoder
 
 
-def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes():
+def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes(said):
     message = refusal(tensors(output0=(1, 84, 8400)))
-    assert 'the outputs have 80 classes as dense or 79 classes as dense_objectness.' in message
+    said(message)
     message = refusal(tensors(output0=(1, 8400, 84)))
-    assert 'the outputs fit dense_transposed and dense_objectness_transposed and yolox' in message
+    said(message)
 
 
-def test_raw_grids_of_four_dimensions_are_refused_by_name():
+def test_raw_grids_of_four_dimensions_are_refused_by_name(said):
     message = refusal(tensors(a=(1, 85, 80, 80), b=(1, 85, 40, 40)), class_names=list(COCO))
-    assert 'raw grids of a detector head' in message
+    said(message)
 
 
 @pytest.mark.parametrize(
-    ('outputs', 'names', 'said'),
+    ('outputs', 'names'),
     [
-        (tensors(dets=(1, 300, 4), labels=(1, 300, 91)), COCO, '91 classes as rfdetr'),
-        (tensors(output0=(1, 84, 8400)), (*COCO, 'x'), '80 classes as dense or 79 classes as d'),
+        (tensors(dets=(1, 300, 4), labels=(1, 300, 91)), COCO),
+        (tensors(output0=(1, 84, 8400)), (*COCO, 'x')),
         (
             tensors(logits=(1, 100, 92), pred_boxes=(1, 100, 4)),
             COCO,
-            '92 classes as rtdetr or 92 classes as rfdetr or 92 classes as detr_sigmoid or 91 '
-            'classes as detr',
         ),
     ],
 )
 def test_another_number_of_class_names_is_told(outputs, names, said):
     message = refusal(outputs, class_names=list(names))
-    assert f'the outputs have {said}' in message
-    assert 'correct the class names' in message
+    said(message)
     assert 'fit no decoder' not in message
 
 
@@ -291,7 +280,7 @@ def test_what_a_processor_says_wins_over_the_family(model, processor, mean, colo
     assert found.std == ((1.0,) * 3 if not mean else (0.5,) * 3)
 
 
-def test_a_config_of_another_network_decides_nothing():
+def test_a_config_of_another_network_decides_nothing(said):
     processor = {'size': {'height': 640, 'width': 640}, 'image_mean': [0.5] * 3}
     config = {
         'model_type': 'vit',
@@ -299,13 +288,13 @@ def test_a_config_of_another_network_decides_nothing():
         'preprocessor_config': processor | {'image_std': [0.5] * 3},
     }
     message = refusal(tensors(output0=(1, 84, 8400)), config=config)
-    assert "'vit' is unsupported -> file ignored" in message
+    said(message)
     found = recognised(tensors(output0=(1, 84, 8400)), config=config, class_names=COCO)
     assert (found.decoder, found.class_names) == (PRESETS['dense'].decoder, COCO)
     assert (found.preprocessing.resize, found.preprocessing.mean) == ('letterbox', (0.0,) * 3)
 
 
-def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
+def test_a_tensors_name_decides_nothing_that_its_shape_contradicts(said):
     masked = recognised(tensors(masked_scores=(1, 84, 8400)), class_names=COCO)
     assert masked.decoder == PRESETS['dense'].decoder
     config = {'model_type': 'rt_detr', 'id2label': dict(enumerate(COCO))}
@@ -315,13 +304,12 @@ def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
     # softmax.
     labels = tensors(dets=(1, 300, 4), labels=(1, 300, 81))
     message = refusal(labels, class_names=COCO)
-    assert '81 classes as rfdetr, not 80' in message
-    assert 'the background: name it last' in message
+    said(message)
     assert (
         recognised(labels, class_names=[*COCO, 'background']).decoder == PRESETS['rfdetr'].decoder
     )
     message = refusal(tensors(boxes=(-1, 4), masks=(-1, 1, 480, 640)), class_names=COCO)
-    assert 'instance segmentation' in message
+    said(message)
 
 
 @pytest.mark.parametrize('names', [('background', 'person'), ('background', 'horse')])
@@ -335,23 +323,22 @@ def test_seventeen_keypoints_are_cocos_of_a_person(names):
     assert len(found.task.keypoints.names) == 17
 
 
-def test_a_mask_of_pixels_is_no_size_that_boxes_are_scaled_to():
+def test_a_mask_of_pixels_is_no_size_that_boxes_are_scaled_to(said):
     mask = TensorSpec('pixel_mask', (1, 640, 640), 'int64')
     outputs = (TensorSpec('labels', (1, 300), 'int64'), *tensors(boxes=(1, 300, 4)))
     outputs += tensors(scores=(1, 300))
-    assert 'fit no decoder' in refusal(outputs, inputs=(IMAGES, mask), class_names=COCO)
+    said(refusal(outputs, inputs=(IMAGES, mask), class_names=COCO))
 
 
-def test_boxes_and_scores_of_anchors_are_no_queries():
+def test_boxes_and_scores_of_anchors_are_no_queries(said):
     outputs = tensors(boxes=(1, 8400, 4), scores=(1, 8400, 80))  # as YOLO-NAS without its NMS
-    assert 'YOLO-NAS' in refusal(outputs, class_names=COCO)
+    said(refusal(outputs, class_names=COCO))
     given = recognised(outputs, class_names=COCO, decoder='detr_sigmoid', resize='stretch')
     assert given.decoder == PRESETS['detr_sigmoid'].decoder
-    assert 'detr' in refusal(tensors(boxes=(1, 900, 4), scores=(1, 900, 80)), class_names=COCO)
+    said(refusal(tensors(boxes=(1, 900, 4), scores=(1, 900, 80)), class_names=COCO))
 
 
 @pytest.mark.parametrize('names', ["{0: 'cat', 1", "{0: 'cat', 2: 'dog'}"])
-def test_names_that_cannot_be_read_are_told(names):
+def test_names_that_cannot_be_read_are_told(names, said):
     message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
-    assert 'metadata "names" is ignored' in message
-    assert 'model.class_names' in message
+    said(message)

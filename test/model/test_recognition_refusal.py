@@ -102,13 +102,13 @@ def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, ant
     ],
     ids=str,
 )
-def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words):
+def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words, said):
     with pytest.raises(MissingModelInfoError) as caught:
         ask(SOFTMAX, config=processor(**values))
     message = str(caught.value)
     assert list(caught.value.missing) == ['antialias']
     assert f'preprocessor_config.json {words}' in message or words in message
-    assert 'only bilinear sampling (2) is supported' in message
+    said(message)
     assert len(message) < 1200
     for antialias in (True, False):
         found = ask(SOFTMAX, config=processor(**values), antialias=antialias)
@@ -164,30 +164,22 @@ def test_the_smallest_set_is_asked_for(shapes, more, expected):
     assert list(caught.value.missing) == (expected or ['class_names'])
 
 
-def test_the_class_names_of_a_file_beside_it_are_what_is_wrong():
-    with pytest.raises(MissingModelInfoError) as caught:
+def test_the_class_names_of_a_file_beside_it_are_what_is_wrong(said):
+    with said.raises(MissingModelInfoError):
         ask({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, config=DETR)
-    assert '80 classes as detr, not 1: correct the class names' in str(caught.value)
 
 
-def test_each_choice_is_told():
-    with pytest.raises(MissingModelInfoError) as caught:
+def test_each_choice_is_told(said):
+    with said.raises(MissingModelInfoError) as caught:
         ask(DENSE)
     message = str(caught.value)
-    assert '80 classes as dense or 79 classes as dense_objectness.' in message
-    assert (
-        'dense_objectness would need model.decoder, model.resize, model.color_order, model.scale'
-        in message
-    )
-    with pytest.raises(MissingModelInfoError) as caught:
+    said(message)
+    with said.raises(MissingModelInfoError) as caught:
         ask(FINAL)
-    assert 'any number of classes as end_to_end' in str(caught.value)
-    with pytest.raises(MissingModelInfoError) as caught:
+    with said.raises(MissingModelInfoError) as caught:
         ask(NMS, COCO)
     message = str(caught.value)
-    assert 'model.resize: letterbox or letterbox_top_left or stretch.' in message
-    assert 'model.color_order: rgb or bgr.' in message
-    assert 'mostly 1/255 or 1' in message
+    said(message)
     assert 'would need' not in message  # that is asked for already
 
 
@@ -237,17 +229,14 @@ def test_what_is_asked_for_suffices():
 
 
 @pytest.mark.parametrize('names', [(), COCO])
-def test_what_no_parameter_can_say_is_not_asked_for(names):
-    with pytest.raises(EngineError) as caught:
+def test_what_no_parameter_can_say_is_not_asked_for(names, said):
+    with said.raises(EngineError) as caught:
         ask({'prob': (1, 1000)}, names)
     assert type(caught.value) is EngineError
-    assert 'fit no decoder' in str(caught.value)
     assert 'model.' not in str(caught.value).replace('model.class_names -> 80', '')
 
 
 @pytest.mark.parametrize('shape', [(1, 1, 480, 640), (1, 480, 640, 4), (1, 480, 640)])
-def test_images_without_three_channels_are_refused(shape):
-    with pytest.raises(EngineError) as caught:
+def test_images_without_three_channels_are_refused(shape, said):
+    with said.raises(EngineError):
         ask(DENSE, COCO, inputs=(TensorSpec('images', shape, 'float32'),))
-    assert '3 channels' in str(caught.value)
-    assert f'images float32{list(shape)}' in str(caught.value)

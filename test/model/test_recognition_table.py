@@ -217,7 +217,7 @@ def answer(case, preprocessing):
 @pytest.mark.parametrize(
     ('row', 'case'), zip(ROWS, CASES, strict=False), ids=[f'{a}; {b}' for a, b, *_ in ROWS]
 )
-def test_row(row, case):
+def test_row(row, case, said):
     given, seen, chosen, _ = row
     # The row speaks of these outputs and of that metadata.
     for tensor in case['outputs']:
@@ -232,11 +232,10 @@ def test_row(row, case):
         assert found.decoder == PRESETS[name].decoder
         assert any(sentence.endswith(f'-> {name}') for sentence in found.evidence)
         if 'must be said' in chosen:
-            with pytest.raises(EngineError, match=r'model\.resize'):
+            with said.raises(EngineError):
                 answer(case, {})
     else:
         with pytest.raises(EngineError) as caught:
             answer(case, {})
         message = str(caught.value)
-        for word in names or [chosen.split(': ')[1]]:
-            assert word in message, message
+        said(message)

@@ -98,22 +98,21 @@ def test_what_the_shape_contradicts_is_not_guessed(head, shape):
         assert f'output0 {list(shape)}' in message or f'output0 float32{list(shape)}' in message
 
 
-def test_as_many_rows_as_anchors_are_no_queries():
+def test_as_many_rows_as_anchors_are_no_queries(said):
     """A YOLO whose output somebody transposed, beside metadata that stayed."""
     for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
-        assert 'model.decoder' in refusal(tensors(output0=(1, 8400, 84)), written(name))
+        said(refusal(tensors(output0=(1, 8400, 84)), written(name)))
 
 
 @pytest.mark.parametrize('version', ['', 'main', '8.4', '8.x.1', '9' * 5000])
-def test_six_columns_of_a_release_that_is_not_said_are_not_guessed(version):
+def test_six_columns_of_a_release_that_is_not_said_are_not_guessed(version, said):
     message = refusal(tensors(**SIX), {**written(RTDETR_NAME, version=version), **PAIR})
-    assert 'model.decoder: the outputs fit rtdetr_ultralytics and rtdetr_end_to_end' in message
+    said(message)
 
 
-def test_six_columns_of_a_model_without_a_name_are_not_guessed():
+def test_six_columns_of_a_model_without_a_name_are_not_guessed(said):
     message = refusal(tensors(**SIX), {**written(), **PAIR})
-    assert 'end_to_end and rtdetr_ultralytics and rtdetr_end_to_end' in message
-    assert 'model.decoder' in message
+    said(message)
     found = recognised(tensors(output0=(1, 300, 84)), written())
     assert found.decoder == PRESETS['rtdetr_ultralytics'].decoder
 
@@ -140,13 +139,13 @@ def run_once(outputs, metadata, shapes, inputs=(OPEN_IMAGE,), **given):
     ('shape', 'decoder'),
     [((1, 84, 8400), 'dense'), ((1, 300, 6), 'end_to_end')],
 )
-def test_open_shapes_are_run_once_before_they_decide(shape, decoder):
+def test_open_shapes_are_run_once_before_they_decide(shape, decoder, said):
     metadata = written(YOLO_NAME)
     found, fed = run_once(tensors(**OPEN), metadata, [shape])
     assert found.decoder == PRESETS[decoder].decoder
     assert fed == [{'images': ((1, 3, 640, 640), 'float32')}]
     message = refusal(tensors(**OPEN), metadata, inputs=(OPEN_IMAGE,))
-    assert 'fit dense and end_to_end' in message
+    said(message)
 
 
 def test_inputs_beside_the_image_are_filled_for_that_run():

@@ -47,11 +47,9 @@ def test_schema_1_is_of_boxes():
 
 
 @pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
-def test_schema_1_knows_no_task(key, value):
+def test_schema_1_knows_no_task(key, value, said):
     message = refused(manifest(**{key: value}))
-    assert f'"{key}" in schema 1' in message
-    assert 'expected it in schema 2 only' in message
-    assert message.endswith('; write "schema": 2')
+    said(message)
 
 
 def test_poses_are_read_and_written():
@@ -78,30 +76,29 @@ def test_a_task_has_what_it_needs(changes, words):
 
 
 @pytest.mark.parametrize(
-    ('key', 'value', 'words'),
+    ('key', 'value'),
     [
-        ('names', [], 'expected 1 to 1000 names (got 0)'),
-        ('names', ['a', 'b', 'a'], "'a' twice"),
-        ('names', [1], '1 of 1'),
-        ('names', [str(number) for number in range(1001)], 'got 1001'),
-        ('values', 1, 'from 2 to 3'),
-        ('values', 4, 'from 2 to 3'),
-        ('values', True, 'a whole number'),
-        ('skeleton', [[0, 3]], 'expected keypoints 0 to 2 (got [0, 3])'),
-        ('skeleton', [[0, -1]], 'pairs of keypoints, counted from 0'),
-        ('skeleton', [[0, 1, 2]], 'pairs of keypoints'),
-        ('skeleton', [[0, True]], 'pairs of keypoints'),
-        ('skeleton', [[0, 1]] * 1001, 'at most 1000 pairs'),
-        ('skeleton', None, "'skeleton': expected a list"),
-        ('joints', [], 'unknown key "joints"'),
+        ('names', []),
+        ('names', ['a', 'b', 'a']),
+        ('names', [1]),
+        ('names', [str(number) for number in range(1001)]),
+        ('values', 1),
+        ('values', 4),
+        ('values', True),
+        ('skeleton', [[0, 3]]),
+        ('skeleton', [[0, -1]]),
+        ('skeleton', [[0, 1, 2]]),
+        ('skeleton', [[0, True]]),
+        ('skeleton', [[0, 1]] * 1001),
+        ('skeleton', None),
+        ('joints', []),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_keypoints_are_in_range(key, value, words):
+def test_keypoints_are_in_range(key, value, said):
     changed = {**copy.deepcopy(KEYPOINTS), key: value}
     message = refused(manifest(**{**POSE, 'keypoints': changed}))
-    assert words in message
-    assert message.startswith('x.json: keypoints: ')
+    said(message)
 
 
 def output(*shape):
@@ -127,19 +124,17 @@ def test_rows_hold_the_keypoints_too(decoder, shape, fits):
     assert assigned == ((0,) if fits else None)
 
 
-def test_outputs_of_another_number_of_keypoints_are_refused():
+def test_outputs_of_another_number_of_keypoints_are_refused(said):
     read = parse(manifest(**POSE))
     model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
-    with pytest.raises(EngineError, match=r'\(1, 15, N\).*2 classes and the task pose \(3 key'):
+    with said.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides())
 
 
-def test_a_decoder_without_room_for_keypoints_is_refused():
+def test_a_decoder_without_room_for_keypoints_is_refused(said):
     read = parse(manifest(**POSE))
     model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
-    with pytest.raises(
-        EngineError, match='families dense, end_to_end, torchvision for the task pose'
-    ):
+    with said.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
 
 
@@ -185,23 +180,23 @@ def test_prototypes_say_how_many_coefficients_there_are():
 
 
 @pytest.mark.parametrize(('prototypes', 'rows'), [((1, 32, 160, 160), 37), ((1, 31, 9, 9), 38)])
-def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows):
+def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows, said):
     message = refusal(*masked(prototypes, rows))
-    assert f'output1 float32{list(prototypes)}' in message
+    said(message)
 
 
 @pytest.mark.parametrize('prototypes', [(1, -1, 160, 160), (1, 32, 160)])
-def test_prototypes_that_nothing_counts_are_refused(prototypes):
-    assert 'one tensor of mask prototypes' in refusal(*masked(prototypes))
+def test_prototypes_that_nothing_counts_are_refused(prototypes, said):
+    said(refusal(*masked(prototypes)))
 
 
-def test_oriented_boxes_are_not_stretched():
+def test_oriented_boxes_are_not_stretched(said):
     content = manifest(schema=2, task='obb')
     content['outputs'][0]['shape'] = [1, 7, -1]
     read = parse(content)
     model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
     assert resolve_model_spec(model, read, ModelOverrides()).task.is_oriented
-    with pytest.raises(EngineError, match='keeps its aspect ratio'):
+    with said.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(preprocessing={'resize': 'stretch'}))
 
 
@@ -249,16 +244,15 @@ def test_keypoints_of_two_values():
 @pytest.mark.parametrize(
     'shape', ['', '[]', '[3]', '[3, 4]', '[3, 1]', '[0, 3]', '[1001, 3]', '[3.0, 3]', '9' * 9]
 )
-def test_a_number_of_keypoints_that_is_not_said_is_refused(shape):
+def test_a_number_of_keypoints_that_is_not_said_is_refused(shape, said):
     message = refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape})
-    assert 'expected [K, 2] or [K, 3] for 1 to 1000 keypoints' in message
+    said(message)
 
 
 @pytest.mark.parametrize('rows', [6, 14, 16])
-def test_other_outputs_than_keypoints_make_are_refused(rows):
+def test_other_outputs_than_keypoints_make_are_refused(rows, said):
     message = refusal(tensors(output0=(1, rows, 8400)), OF_POSE)
-    assert f'output0 float32[1, {rows}, 8400]' in message
-    assert 'metadata "kpt_shape" [3, 3] -> 3 keypoints' in message
+    said(message)
 
 
 def test_a_decoder_that_the_user_names_reads_keypoints():

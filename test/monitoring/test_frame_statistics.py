@@ -112,9 +112,9 @@ def test_no_detections():
         ((4, 2), (2,), (2,)),
     ],
 )
-def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids):
+def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids, said):
     scores_and_ids = np.zeros(scores, np.float32), np.zeros(ids, np.int32)
-    with pytest.raises(ValueError, match=r'expected shapes \(n, 4\)'):
+    with said.raises(ValueError):
         Detections(np.zeros(boxes, np.float32), *scores_and_ids)
 
 

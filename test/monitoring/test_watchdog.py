@@ -20,21 +20,20 @@ def test_a_fresh_activation_waits():
 
 
 @pytest.mark.parametrize(
-    ('state', 'kind', 'level', 'words'),
+    ('state', 'kind', 'level'),
     [
         (
             TopicState(0),
             'no_publisher',
             Level.WARN,
-            ['nobody publishes on /image', 'image_topic:='],
         ),
-        (TopicState(0, elsewhere='look there'), 'no_publisher', Level.WARN, ['look there']),
-        (TopicState(1), 'not_arriving', Level.WARN, ['no image has arrived', CURE]),
-        (TopicState(1, mismatch='set that'), 'qos_mismatch', Level.ERROR, ['set that']),
-        (TopicState(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR, ['wrong type']),
+        (TopicState(0, elsewhere='look there'), 'no_publisher', Level.WARN),
+        (TopicState(1), 'not_arriving', Level.WARN),
+        (TopicState(1, mismatch='set that'), 'qos_mismatch', Level.ERROR),
+        (TopicState(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR),
     ],
 )
-def test_nothing_ever_came(state, kind, level, words):
+def test_nothing_ever_came(state, kind, level, said):
     life = Life(topic_state=state)
     if kind == 'no_publisher':  # it may be starting, and is found by and by
         assert {life.step().kind for _ in range(19)} == {''}
@@ -43,44 +42,42 @@ def test_nothing_ever_came(state, kind, level, words):
     else:
         assert life.seconds_until(kind) <= PROMISE_S - PERIOD_S
     assert life.findings[-1].level == level
-    for word in words:
-        assert word in life.findings[-1].message
+    said(life.findings[-1].message)
     assert life.run(60).kind == kind
     assert life.step(15).kind == ''
 
 
 @pytest.mark.parametrize(
-    ('state', 'kind', 'word'),
+    ('state', 'kind'),
     [
-        (TopicState(0), 'camera_gone', 'has been gone for'),
-        (TopicState(1), 'stalled', 'stalled'),
-        (TopicState(1, mismatch='set that'), 'qos_mismatch', 'set that'),
+        (TopicState(0), 'camera_gone'),
+        (TopicState(1), 'stalled'),
+        (TopicState(1, mismatch='set that'), 'qos_mismatch'),
     ],
 )
 @pytest.mark.parametrize('rate_hz', [2, 30, 1000])
-def test_images_came_and_come_no_more(state, kind, word, rate_hz):
+def test_images_came_and_come_no_more(state, kind, rate_hz, said):
     life = healthy(rate_hz)
     life.state = state
     # The last image may have come just after a question.
     assert life.seconds_until(kind) + PERIOD_S <= PROMISE_S
     assert life.findings[-1].level == Level.ERROR
-    assert word in life.findings[-1].message
+    said(life.findings[-1].message)
     assert life.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
 
 
-def test_a_camera_that_comes_late_is_given_time():
+def test_a_camera_that_comes_late_is_given_time(said):
     life = Life()
-    for gone, silent, word in (
-        ('no_publisher', 'not_arriving', 'has appeared'),
-        ('camera_gone', 'stalled', 'is back'),  # once images have come
+    for gone, silent in (
+        ('no_publisher', 'not_arriving'),
+        ('camera_gone', 'stalled'),  # once images have come
     ):
         life.state = TopicState(0)
         assert life.run(12).kind == gone
         life.state = TopicState(1)
         assert life.step().kind == (gone if gone == 'camera_gone' else '')
-        assert word in life.findings[-1].message
+        said(life.findings[-1].message)
         assert life.seconds_until(silent) + PERIOD_S <= PROMISE_S
-        assert 'for 1.0 s' in life.findings[-1].message
         assert life.step(15).kind == ''
 
 
@@ -110,12 +107,12 @@ def test_a_camera_that_stalls_again_and_again():
         life.run(3, 15)
 
 
-def test_a_pipeline_that_hangs():
+def test_a_pipeline_that_hangs(said):
     life = healthy()
     life.in_flight = 1
     assert life.seconds_until('no_output', 15, published=0, replaced=15) + PERIOD_S <= PROMISE_S
     assert life.findings[-1].level == Level.ERROR
-    assert 'nothing has come out for' in life.findings[-1].message
+    said(life.findings[-1].message)
     # Even when the camera has gone meanwhile, this is the worse.
     life.state = TopicState(0)
     assert life.run(5).kind == 'no_output'
@@ -162,43 +159,42 @@ def test_frames_always_in_flight_are_no_hang():
     assert life.run(20, 15).kind == ''
 
 
-def test_every_image_is_bad():
+def test_every_image_is_bad(said):
     life = healthy()
     life.refusal = 'step is too small'
     assert life.seconds_until('all_dropped', 15, bad_step=15) + PERIOD_S <= PROMISE_S
     finding = life.findings[-1]
     assert finding.level == Level.ERROR
-    assert 'x bad_step' in finding.message
-    assert 'step is too small' in finding.message
+    said(finding.message)
     assert life.run(2.5, 15).kind == ''
 
 
-def test_every_image_is_bad_from_the_start():
+def test_every_image_is_bad_from_the_start(said):
     life = Life()
     assert life.seconds_until('all_dropped', 15, bad_step=9, odd_size=6) <= PROMISE_S
-    assert '18 x bad_step, 12 x odd_size' in life.findings[-1].message
+    said(life.findings[-1].message)
 
 
-def test_some_images_are_bad():
+def test_some_images_are_bad(said):
     life = healthy()
     life.refusal = 'step is too small'
     finding = life.step(15, bad_step=1)
     assert (finding.kind, finding.level) == ('unreadable', Level.WARN)
-    assert '1 x bad_step' in finding.message
+    said(finding.message)
     assert life.run(2.5, 15).kind == ''
 
 
-def test_some_detections_are_not_published():
+def test_some_detections_are_not_published(said):
     life = healthy()
     life.refusal = 'cannot publish data'
     finding = life.step(15, not_published=2)
     assert (finding.kind, finding.level) == ('not_published', Level.WARN)
-    assert '2 x not_published; the last one: cannot publish data' in finding.message
+    said(finding.message)
     # An image that nobody can read is the worse news.
     assert life.step(15, bad_step=1).kind == 'unreadable'
 
 
-def test_one_bad_image_among_those_that_nobody_wanted():
+def test_one_bad_image_among_those_that_nobody_wanted(said):
     life = healthy(2)
     life.step(1, unknown_encoding=1)
     for _ in range(20):
@@ -210,8 +206,7 @@ def test_one_bad_image_among_those_that_nobody_wanted():
         for _ in range(9):
             finding = life.step(20, rate_limit=20)
         assert (finding.kind == 'all_dropped') == (number == 3), number
-    assert 'every image of the last' in finding.message
-    assert 'that was wanted was dropped: 3 x unknown_encoding' in finding.message
+    said(finding.message)
 
 
 def test_what_was_bad_before_a_camera_was_switched_off_is_forgotten():
@@ -249,33 +244,33 @@ def test_one_bad_image_and_then_a_stall():
 
 
 @pytest.mark.parametrize(('lost', 'warned'), [(1, False), (2, True), (15, True)])
-def test_images_lost_on_the_way(lost, warned):
+def test_images_lost_on_the_way(lost, warned, said):
     life = healthy()
     kinds = {life.step(15, lost=lost).kind for _ in range(4)}
     assert ('lost_in_transport' in kinds) == warned
     if warned:
         assert life.findings[-1].level == Level.WARN
-        assert f'{4 * lost} of {60 + 4 * lost} images' in life.findings[-1].message
+        said(life.findings[-1].message)
         assert CURE in life.findings[-1].message
         assert life.run(2.5, 15).kind == ''
 
 
-def test_small_images_are_lost_for_their_number():
+def test_small_images_are_lost_for_their_number(said):
     life = healthy()
     life.message_bytes = 3000
     message = life.step(15, lost=15).message
     assert CURE not in message
-    assert 'raise image_qos.depth; else lower the rate of the camera' in message
+    said(message)
 
 
-def test_a_camera_is_not_blamed_alone_where_the_transport_has_lost_images():
+def test_a_camera_is_not_blamed_alone_where_the_transport_has_lost_images(said):
     for lost, size, blamed in ((15, 6_000_000, True), (0, 6_000_000, False), (15, 3000, False)):
         life = healthy()
         life.message_bytes = size
         life.step(15, lost=lost)
         life.seconds_until('stalled')
         message = life.findings[-1].message
-        assert 'look at its driver' in message
+        said(message)
         assert ('the transport, which has lost 15 before' in message) == blamed
         assert (CURE in message) == blamed
 
@@ -292,21 +287,22 @@ def test_losses_are_unknown_with_several_publishers():
 
 
 @pytest.mark.parametrize(('replaced', 'warned'), [(1, False), (2, True), (14, True)])
-def test_an_engine_slower_than_the_camera(replaced, warned):
+def test_an_engine_slower_than_the_camera(replaced, warned, said):
     life = healthy()
     kinds = [life.step(15, replaced=replaced).kind for _ in range(4)]
     assert ('engine_slower' in kinds) == warned
     if warned:
         assert life.findings[-1].level == Level.WARN
-        assert 'the camera sends 30.0 Hz' in life.findings[-1].message
-        assert f'the model takes {30 - 2 * replaced:.1f} Hz' in life.findings[-1].message
+        said(life.findings[-1].message)
         assert life.run(2.5, 15).kind == ''
 
 
 @pytest.mark.parametrize('rate_hz', [10, 30, 200])
 @pytest.mark.parametrize('waited_s', [0.5, 3, 60])
 @pytest.mark.parametrize('share', [0.1, 0.5, 1.0])
-def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(rate_hz, waited_s, share):
+def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(
+    rate_hz, waited_s, share, said
+):
     life = Life(topic_state=TopicState(0))
     life.run(waited_s)
     life.state = TopicState(1)
@@ -317,10 +313,7 @@ def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(rate_hz, wa
     told = [finding for finding in findings if finding.kind == 'engine_slower']
     assert len(told) >= 17
     for finding in told:
-        assert (
-            f'the camera sends {rate_hz:.1f} Hz, of which the model takes 4.0 Hz'
-            in finding.message
-        )
+        said(finding.message)
     rated = [finding.message for finding in findings if ' Hz' in finding.message]
     assert len(rated) == len(told), 'no other rate is said'
 
@@ -337,7 +330,7 @@ def test_no_rate_is_said_of_what_comes_unevenly():
     assert all('images come faster than the model takes them' in message for message in told)
 
 
-def test_nothing_else_has_a_rate_before_it_is_known():
+def test_nothing_else_has_a_rate_before_it_is_known(said):
     life = Life()
     life.step()
     findings = [life.step(count) for count in (4, 15, 15, 15)]
@@ -347,16 +340,14 @@ def test_nothing_else_has_a_rate_before_it_is_known():
         'active, 30.0 Hz',
         'active, 30.0 Hz',
     ]
-    assert healthy().step().message == 'active, 30.0 Hz'
+    said(healthy().step().message)
 
 
-def test_losses_of_a_camera_that_is_too_fast_anyway_only_count_for_its_rate():
+def test_losses_of_a_camera_that_is_too_fast_anyway_only_count_for_its_rate(said):
     life = healthy()
     finding = life.run(2, 15, lost=5, replaced=5)
     assert finding.kind == 'engine_slower'
-    assert (
-        'the camera sends 40.0 Hz, of which the model takes 20.0 Hz: the other' in finding.message
-    )
+    said(finding.message)
 
 
 def test_the_page_has_every_kind():

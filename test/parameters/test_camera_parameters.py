@@ -69,29 +69,27 @@ def test_rows_say_whose_they_are():
 
 
 @pytest.mark.parametrize(
-    ('name', 'value', 'words'),
+    ('name', 'value'),
     [
-        ('camera.front.confidence_threshold', 2, ["'camera.front.confidence_threshold'", '2']),
-        ('camera.front.confidence_threshold', 'x', ['a double', "got 'x'"]),
-        ('camera.front.image_qos.depth', 0, ["'camera.front.image_qos.depth'", '1 to 100']),
-        ('camera.rear.image_transport', 'x', ["'camera.rear.image_transport'", "'raw'"]),
-        ('camera.rear.max_rate_hz', 0.001, ["'camera.rear.max_rate_hz'", '0 or a number']),
-        ('camera.rear.class_filter', ['a', ''], ["'camera.rear.class_filter'", 'name 2 of 2']),
-        ('camera.front.enabled', 1, ["'camera.front.enabled'", 'a bool']),
-        ('camera.frnt.enabled', True, ["no camera 'frnt'", "mean 'camera.front.enabled'?"]),
-        ('camera.top.enabled', True, ["no camera 'top'", 'the cameras are front, rear']),
-        ('camera.front.enabeld', True, ['not known', "mean 'camera.front.enabled'?"]),
-        ('camera.front.iou_threshold', 0.5, ["'camera.front.iou_threshold'", 'not known']),
-        ('camera.front.iou_threshold', 0.5, ["'iou_threshold' is the same for all cameras;"]),
-        ('camera.front', True, ["'camera.front'", 'not known']),
-        ('camera.', True, ["'camera.'", "no camera ''", 'the cameras are front, rear']),
-        ('camera.rear.x', 1, ['a camera may have', 'enabled', 'image_qos.reliability']),
+        ('camera.front.confidence_threshold', 2),
+        ('camera.front.confidence_threshold', 'x'),
+        ('camera.front.image_qos.depth', 0),
+        ('camera.rear.image_transport', 'x'),
+        ('camera.rear.max_rate_hz', 0.001),
+        ('camera.rear.class_filter', ['a', '']),
+        ('camera.front.enabled', 1),
+        ('camera.frnt.enabled', True),
+        ('camera.top.enabled', True),
+        ('camera.front.enabeld', True),
+        ('camera.front.iou_threshold', 0.5),
+        ('camera.front', True),
+        ('camera.', True),
+        ('camera.rear.x', 1),
     ],
 )
-def test_refused(name, value, words):
+def test_refused(name, value, said):
     message = refusal({**TWO, name: value})
-    for word in words:
-        assert word in message
+    said(message)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +130,13 @@ def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
     assert configs.pipeline_options() == configs.node.pipeline_options()
 
 
-def test_a_camera_where_none_is_named():
+def test_a_camera_where_none_is_named(said):
     message = refusal({'camera.front.enabled': True})
-    assert "there is no camera 'front'; name it in the parameter cameras" in message
+    said(message)
     assert unknown_parameter('camera', ['front']).fix == "did you mean 'cameras'?"
 
 
-def test_changes_of_the_node_and_of_cameras():
+def test_changes_of_the_node_and_of_cameras(said):
     configs = NodeConfig.from_values({**TWO, 'camera.rear.enabled': False})
     configs = configs.changed({'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {})
     assert configs.camera('front').confidence_threshold == 0.5
@@ -150,11 +148,11 @@ def test_changes_of_the_node_and_of_cameras():
     configs = configs.changed({'confidence_threshold': 0.6}, {})
     assert configs.camera('front').confidence_threshold == 0.6
     assert configs.camera('rear').confidence_threshold == 0.5
-    with pytest.raises(ConfigError, match=r"'camera\.rear\.max_rate_hz'"):
+    with said.raises(ConfigError):
         configs.changed({'camera.rear.max_rate_hz': 1e9}, {})
 
 
-def test_cameras_that_come_and_go():
+def test_cameras_that_come_and_go(said):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
     configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
     configs = configs.changed({'camera.front.max_rate_hz': 9.0}, given)
@@ -163,7 +161,7 @@ def test_cameras_that_come_and_go():
     # What was given at the start holds again; what was set since is forgotten.
     configs = configs.changed({'cameras': ('front',)}, given)
     assert configs.own == {'camera.front.enabled': False}
-    with pytest.raises(ConfigError, match="no camera 'rear'"):
+    with said.raises(ConfigError):
         configs.changed({'camera.rear.enabled': True}, given)
 
 

@@ -146,12 +146,11 @@ MISTYPED = {
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
-def test_values_of_another_type_are_refused(row):
+def test_values_of_another_type_are_refused(row, said):
     for value in MISTYPED[row.kind]:
         message = refusal({row.name: value})
-        assert f"parameter '{row.name}': expected " in message
+        said(message)
         assert row.kind.removesuffix('[]') in message
-        assert f'(got {value!r})' in message
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
@@ -165,33 +164,33 @@ def test_values_of_its_type_are_accepted(row):
 
 
 @pytest.mark.parametrize(
-    ('name', 'expected'),
+    'name',
     [
-        ('max_detections', 'an integer'),
-        ('device_ids', 'a list of integer values'),
-        ('cameras', 'a list of string values'),
-        ('iou_threshold', 'a double'),
-        ('autostart', 'a bool'),
-        ('engine_path', 'a string'),
-        ('model.input_size', 'a list of integer values'),
-        ('model.mean', 'a list of double values'),
-        ('class_filter', 'a list of string values'),
+        'max_detections',
+        'device_ids',
+        'cameras',
+        'iou_threshold',
+        'autostart',
+        'engine_path',
+        'model.input_size',
+        'model.mean',
+        'class_filter',
     ],
 )
-def test_the_whole_sentence(name, expected):
-    assert refusal({name: None}) == f"parameter '{name}': expected {expected} (got None)"
+def test_the_whole_sentence(name, said):
+    said(refusal({name: None}))
 
 
 @pytest.mark.parametrize(('name', 'value'), [('class_filter', ['one', 2]), ('engine_path', True)])
-def test_text_that_yaml_reads_as_something_else(name, value):
-    assert refusal({name: value}).endswith(f'(got {value!r}); put text in quotes')
+def test_text_that_yaml_reads_as_something_else(name, value, said):
+    said(refusal({name: value}))
 
 
-def test_a_mistyped_name():
+def test_a_mistyped_name(said):
     message = refusal({'confidence_treshold': 0.5})
-    assert "did you mean 'confidence_threshold'? known: engine_path, " in message
+    said(message)
     assert 'did you mean' not in refusal({'quux': 0.5})
-    assert 'a manifest says the task' in refusal({'model.task': 'pose'})
+    said(refusal({'model.task': 'pose'}))
 
 
 def test_whole_numbers_are_fine_for_doubles():
@@ -206,7 +205,7 @@ RANGED = [row for row in PARAMETERS if row.minimum is not None]
 
 
 @pytest.mark.parametrize('row', RANGED, ids=lambda row: row.name)
-def test_ranges(row):
+def test_ranges(row, said):
     whole = row.kind == 'integer'
     below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
     above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
@@ -217,23 +216,20 @@ def test_ranges(row):
     outside += [-(2**62), 2**62] if whole else [math.nan, math.inf, -math.inf, 10**400]
     for value in outside:
         message = refusal({row.name: value})
-        assert f"parameter '{row.name}'" in message
-        assert f'(got {repr(value)[:50]}' in message
-    assert f'from {row.minimum:g} to {row.maximum:g}' in refusal({row.name: below})
+        said(message)
+    said(refusal({row.name: below}))
 
 
 CHOSEN = [row for row in PARAMETERS if row.choices]
 
 
 @pytest.mark.parametrize('row', CHOSEN, ids=lambda row: row.name)
-def test_choices(row):
+def test_choices(row, said):
     for value in row.choices:
         assert getattr(DetectorConfig.from_values({row.name: value}), row.field) == value
     for value in ('other', row.choices[-1].upper(), row.choices[-1] + ' '):
         message = refusal({row.name: value})
-        assert f"parameter '{row.name}': expected one of " in message
-        assert all(repr(choice) in message for choice in row.choices)
-        assert f'(got {value!r})' in message
+        said(message)
 
 
 def test_the_decoders_on_offer_are_those_there_are():
@@ -241,57 +237,53 @@ def test_the_decoders_on_offer_are_those_there_are():
 
 
 @pytest.mark.parametrize(
-    ('values', 'words'),
+    'values',
     [
-        ({'model.input_size': [64]}, ["'model.input_size'", '[width, height]', 'got [64]']),
-        ({'model.input_size': [64, 48, 3]}, ['[width, height]', 'got [64, 48, 3]']),
-        ({'model.input_size': [0, 48]}, ["'model.input_size'", 'got [0, 48]']),
-        ({'model.input_size': [64, -1]}, ['got [64, -1]']),
-        ({'model.input_size': [64, 32768]}, ['1 to 32767', 'got [64, 32768]']),
-        ({'model.input_size': [8192, 8193]}, ['at most 67108864', 'got [8192, 8193]']),
-        ({'model.input_size': [32767, 32767]}, ['got [32767, 32767]']),
-        ({'model.mean': [0.5]}, ["'model.mean'", '3 values', 'got 1']),
-        ({'model.mean': [0.0, math.nan, 0.0]}, ["'model.mean'", 'a number from', 'nan']),
-        ({'model.mean': [0.0, 0.0, -math.inf]}, ['a number from', '-inf']),
-        ({'model.mean': [10**400, 0.0, 0.0]}, ["'model.mean'", 'a finite double']),
-        ({'model.std': [1.0, 1.0]}, ["'model.std'", 'got 2']),
-        ({'model.std': [1.0, 0.0, 1.0]}, ["'model.std'", '1e-06 to 1e+06', 'got 0.0']),
-        ({'model.std': [1, 1, -1]}, ['got -1']),
-        ({'model.std': [1e-300, 1, 1]}, ['got 1e-300']),
-        ({'model.mean': [0, 0, 1e300]}, ["'model.mean'", '-1e+06 to 1e+06']),
-        ({'model.scale': 1e-300}, ["'model.scale'", '1e-06 to 1000']),
-        ({'model.std': [1.0, math.nan, 1.0]}, ['a number from', 'nan']),
-        ({'model.std': [1.0, math.inf, 1.0]}, ['a number from', 'inf']),
-        (
-            {'model.class_names': ['cat', '']},
-            ["'model.class_names'", "1 to 256 characters (got '', name 2 of 2)"],
-        ),
-        ({'model.class_names': ['cat', 'dog', 'cat']}, ["'model.class_names'", 'different']),
-        ({'cameras': ['front', 'front']}, ["'cameras'", "different names (got 'front' twice)"]),
-        ({'cameras': ['front', '']}, ["'cameras'", 'a letter first', "got ''"]),
-        ({'cameras': ['2nd']}, ['a letter first', "got '2nd'"]),
-        ({'cameras': ['_front']}, ["got '_front'"]),
-        ({'cameras': ['front/left']}, ["got 'front/left'"]),
-        ({'cameras': ['front.left']}, ["got 'front.left'"]),
-        ({'cameras': ['vorn\n']}, ["got 'vorn\\n'"]),
-        ({'cameras': ['kühl']}, ["got 'kühl'"]),
-        ({'cameras': ['x' * 65]}, ['1 to 64 letters']),
-        ({'cameras': ['front', 'detector']}, ['another name', "got 'detector'"]),
-        ({'cameras': [f'c{number}' for number in range(65)]}, ['at most 64 names', 'got 65']),
-        ({'device_ids': []}, ["'device_ids'", 'one or more different numbers', 'got []']),
-        ({'device_ids': [0, 1, 0]}, ['different', 'got [0, 1, 0]']),
-        ({'device_ids': [64]}, ['from 0 to 63', 'got [64]']),
-        ({'device_ids': [0, -1]}, ['got [0, -1]']),
-        ({'max_rate_hz': 0.001}, ["'max_rate_hz'", '0 or a number from 0.01 to 1000', '0.001']),
-        ({'max_rate_hz': 1e-320}, ['0 or a number from 0.01']),
-        ({'confidence': 0.5}, ["'confidence'", 'confidence_threshold']),
-        ({'': 1}, ["''", 'engine_path']),
+        {'model.input_size': [64]},
+        {'model.input_size': [64, 48, 3]},
+        {'model.input_size': [0, 48]},
+        {'model.input_size': [64, -1]},
+        {'model.input_size': [64, 32768]},
+        {'model.input_size': [8192, 8193]},
+        {'model.input_size': [32767, 32767]},
+        {'model.mean': [0.5]},
+        {'model.mean': [0.0, math.nan, 0.0]},
+        {'model.mean': [0.0, 0.0, -math.inf]},
+        {'model.mean': [10**400, 0.0, 0.0]},
+        {'model.std': [1.0, 1.0]},
+        {'model.std': [1.0, 0.0, 1.0]},
+        {'model.std': [1, 1, -1]},
+        {'model.std': [1e-300, 1, 1]},
+        {'model.mean': [0, 0, 1e300]},
+        {'model.scale': 1e-300},
+        {'model.std': [1.0, math.nan, 1.0]},
+        {'model.std': [1.0, math.inf, 1.0]},
+        {'model.class_names': ['cat', '']},
+        {'model.class_names': ['cat', 'dog', 'cat']},
+        {'cameras': ['front', 'front']},
+        {'cameras': ['front', '']},
+        {'cameras': ['2nd']},
+        {'cameras': ['_front']},
+        {'cameras': ['front/left']},
+        {'cameras': ['front.left']},
+        {'cameras': ['vorn\n']},
+        {'cameras': ['kühl']},
+        {'cameras': ['x' * 65]},
+        {'cameras': ['front', 'detector']},
+        {'cameras': [f'c{number}' for number in range(65)]},
+        {'device_ids': []},
+        {'device_ids': [0, 1, 0]},
+        {'device_ids': [64]},
+        {'device_ids': [0, -1]},
+        {'max_rate_hz': 0.001},
+        {'max_rate_hz': 1e-320},
+        {'confidence': 0.5},
+        {'': 1},
     ],
 )
-def test_other_rules(values, words):
+def test_other_rules(values, said):
     message = refusal(values)
-    for word in words:
-        assert word in message
+    said(message)
 
 
 def test_arrays_of_the_right_length_are_accepted():
@@ -363,18 +355,16 @@ def test_thresholds_turn_the_class_filter_into_indices(wanted, ids):
     assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
 
 
-def test_a_class_filter_that_the_model_does_not_have():
+def test_a_class_filter_that_the_model_does_not_have(said):
     config = DetectorConfig.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
-    with pytest.raises(ConfigError) as caught:
+    with said.raises(ConfigError) as caught:
         config.thresholds(('cat', 'dog'))
-    for word in ("'class_filter'", 'unicorn', 'Cat', 'classes of the model: cat, dog'):
-        assert word in str(caught.value)
     for count, end in (
         (20, 'c18, c19'),
         (21, 'c18, c19 and 1 more'),
         (1000, 'c18, c19 and 980 more'),
     ):
-        with pytest.raises(ConfigError) as caught:
+        with said.raises(ConfigError) as caught:
             config.thresholds(tuple(f'c{number}' for number in range(count)))
         assert caught.value.expected.endswith(end)
 

@@ -118,28 +118,26 @@ def known_boxes():
     return known(np.random.default_rng(32))
 
 
-def test_an_image_that_the_kernel_does_not_write_is_refused(machine):
+def test_an_image_that_the_kernel_does_not_write_is_refused(machine, said):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
     by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
     path, recorder = machine((by_row,), tensors_of(outputs))
-    with pytest.raises(
-        EngineError, match=r'made\.engine.*\(1, 3, height, width\).*inputs-as-nchw'
-    ):
+    with said.raises(EngineError):
         open_by_parameters(config_for(path, 'detr'))
     assert recorder.kinds() == []
 
 
-def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine):
+def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine, said):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
     path, _ = machine((IMAGE,), tensors_of(outputs))
     # Five names make six logits with softmax, five with sigmoid.
-    with pytest.raises(EngineError, match='activation sigmoid'):
+    with said.raises(EngineError):
         open_by_parameters(config_for(path, 'rtdetr'))
 
 
-def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine):
+def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine, said):
     path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
-    with pytest.raises(EngineError, match=r'6300, the cells .* on 640 x 480 \(got 6301 anchors\)'):
+    with said.raises(EngineError):
         open_by_parameters(config_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
@@ -210,11 +208,11 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
     assert recorder.mistakes == []
 
 
-def test_more_images_at_once_than_are_counted_are_refused(machine):
+def test_more_images_at_once_than_are_counted_are_refused(machine, said):
     image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
     outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
     path, recorder = machine((image,), tensors_of(outputs))
-    with pytest.raises(EngineError, match=r'at most 255.*256 images at once'):
+    with said.raises(EngineError):
         open_by_parameters(config_for(path, 'dense'))
     assert recorder.kinds() == []
 

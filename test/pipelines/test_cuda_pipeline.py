@@ -270,25 +270,25 @@ def test_a_detector_keeps_order_and_count(engine):
     assert counts.received == 2000 == counts.published + sum(counts.dropped.values())
 
 
-def test_an_engine_of_other_bytes_is_refused(tmp_path):
+def test_an_engine_of_other_bytes_is_refused(tmp_path, said):
     path = tmp_path / 'x.engine'
     path.write_bytes(b'no plan at all' * 10)
-    with pytest.raises(EngineError, match='no TensorRT plan'):
+    with said.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
     path.write_bytes(b'vtrt' + bytes(20) + bytes([1, 4, 0, 76]) + bytes(100))
-    with pytest.raises(EngineError, match='cannot load it'):
+    with said.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
-def test_a_device_that_is_not_there_is_refused(engine):
-    with pytest.raises(Exception, match='device_ids'):
+def test_a_device_that_is_not_there_is_refused(engine, said):
+    with said.raises(Exception):
         open_by_parameters(DetectorConfig(engine_path=str(engine), device_ids=(63,)))
 
 
-def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):
+def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path, said):
     lonely = tmp_path / 'lonely.engine'
     lonely.write_bytes(engine.read_bytes())
-    with pytest.raises(EngineError, match=r'model\.class_names.* 10 classes as dense'):
+    with said.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(lonely)))
     manifest = parse_manifest(engine.with_name('digits.engine.json').read_bytes(), 'x')
     # With their names the shapes say the rest: the grids of 640 x 480 have 6000 cells.

@@ -253,12 +253,10 @@ def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
 
 @pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])
 def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_short(
-    family, tmp_path
+    family, tmp_path, said
 ):
-    with pytest.raises(EngineError) as caught:
+    with said.raises(EngineError):
         opened(family, tmp_path / 'a')
-    assert 'Label 0 of torchvision is the background' in str(caught.value)
-    assert 'stands first in the class names' in str(caught.value)
     # The background forgotten: the last class has no name.
     pipeline = opened(family, tmp_path / 'b', model_class_names=NAMES[1:])
     assert any("the background, is called 'cat'" in each for each in pipeline.spec.evidence)
@@ -266,29 +264,25 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
     height, width = image.shape[:2]
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
     pipeline.enqueue(0, [frame], [Thresholds(confidence_threshold=0.0)])
-    with pytest.raises(EngineError) as caught:
+    with said.raises(EngineError):
         pipeline.collect(0)
-    for words in ('class 4', 'for 4 class names', 'label 0 is the background'):
-        assert words in str(caught.value)
 
 
-def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_path):
+def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_path, said):
     folder = tmp_path / 'lonely'
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
-    with pytest.raises(EngineError) as caught:
+    with said.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
-    for word in ('model.decoder', 'model.class_names', 'rtdetr', '5 classes', '4 classes as detr'):
-        assert word in str(caught.value)
 
 
-def test_a_config_of_another_program_is_left_alone(tmp_path):
+def test_a_config_of_another_program_is_left_alone(tmp_path, said):
     folder = tmp_path / 'other'
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
     for text in ('{"port": 80}', '[1, 2]', 'port = 80', '{"a": ' * 100_000):
         (folder / 'config.json').write_text(text)
-        with pytest.raises(EngineError, match=r'model\.class_names'):
+        with said.raises(EngineError):
             open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
 
 

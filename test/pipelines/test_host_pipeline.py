@@ -101,11 +101,9 @@ def test_parameters_alone_give_the_same(tmp_path):
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]
 
 
-def test_without_manifest_and_parameters_it_says_which(tmp_path):
-    with pytest.raises(EngineError) as caught:
+def test_without_manifest_and_parameters_it_says_which(tmp_path, said):
+    with said.raises(EngineError):
         opened(write_onnx(tmp_path, described=False))
-    assert 'model.class_names' in str(caught.value)
-    assert 'output0 float32[1, 6, 8]' in str(caught.value)
 
 
 def test_colour_order_reaches_the_network(tmp_path):
@@ -179,18 +177,18 @@ def test_half_precision_model(tmp_path):
     assert class_id == 0
 
 
-def test_open_dimensions_are_closed_by_the_input_size(tmp_path):
+def test_open_dimensions_are_closed_by_the_input_size(tmp_path, said):
     content = tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 'rows', 'n'))
     path = write_onnx(tmp_path, content, described=False)
     values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
-    with pytest.raises(EngineError, match=r'model\.input_size'):
+    with said.raises(EngineError):
         opened(path, **values)
     pipeline = opened(path, model__input_size=[WIDTH, HEIGHT], **values)
     assert pipeline.spec.input.shape == (1, 3, HEIGHT, WIDTH)
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
 
 
-def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path):
+def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, said):
     content = tiny_onnx(output_shape=(1, 'rows', 'n'), hidden_rows=True)
     path = write_onnx(tmp_path, content, described=False)
     values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
@@ -200,48 +198,46 @@ def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path):
     # Six rows come; one class would make five, three seven.
     for names in (['cat'], ['cat', 'dog', 'fox']):
         pipeline = opened(path, **{**values, 'model__class_names': names})
-        with pytest.raises(EngineError, match=r'\(1, [57], N\).*\[1, 6, 8\]'):
+        with said.raises(EngineError):
             warm_up(pipeline)
 
 
 @pytest.mark.parametrize('content', [b'x', b'\0' * 1000, tiny_onnx()[:-50], b'<html></html>'])
 @pytest.mark.parametrize('described', [False, True])
-def test_a_file_that_is_no_model(tmp_path, content, described):
+def test_a_file_that_is_no_model(tmp_path, content, described, said):
     path = write_onnx(tmp_path, content, described=described)
-    with pytest.raises(EngineError, match=r'tiny\.onnx: is not an ONNX model') as caught:
+    with said.raises(EngineError) as caught:
         opened(path)
     assert caught.value.__cause__ is not None
 
 
-def test_a_manifest_of_another_model(tmp_path):
+def test_a_manifest_of_another_model(tmp_path, said):
     described = [{'name': 'images', 'shape': [1, 3, 99, 64], 'dtype': 'float32'}]
-    with pytest.raises(ManifestError, match='99'):
+    with said.raises(ManifestError):
         opened(write_onnx(tmp_path, inputs=described))
 
 
-def test_a_model_with_another_input(tmp_path):
+def test_a_model_with_another_input(tmp_path, said):
     # Never run, so the nodes behind the input do not matter.
     content = tiny_onnx(shape=(1, 1, 48, 64), output_shape=('b', 6, 'n'))
     path = write_onnx(tmp_path, content, described=False)
     values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
-    with pytest.raises(EngineError, match=r'\[1, 1, 48, 64\]'):
+    with said.raises(EngineError):
         opened(path, **values)
 
 
-def test_no_path_says_how_to_give_one():
-    with pytest.raises(ConfigError) as caught:
+def test_no_path_says_how_to_give_one(said):
+    with said.raises(ConfigError):
         open_by_parameters(DetectorConfig())
-    assert "'engine_path'" in str(caught.value)
-    assert 'engine_path:=' in str(caught.value)
 
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])
-def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(tmp_path, suffix, monkeypatch):
+def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(tmp_path, suffix, monkeypatch, said):
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(b'ptrt')
     monkeypatch.setitem(sys.modules, 'cuda', None)  # as where it is not installed
     bindings.load_bindings.cache_clear()
-    with pytest.raises(TrtPerceptionError, match='pip install'):
+    with said.raises(TrtPerceptionError):
         opened(path)
 
 
@@ -252,11 +248,9 @@ def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
     assert options.get_session_config_entry('session.intra_op.allow_spinning') == '0'
 
 
-def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch):
+def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch, said):
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
-    with pytest.raises(
-        EngineError, match=r'tiny\.onnx: ONNX Runtime is not installed; .*pip install'
-    ):
+    with said.raises(EngineError):
         opened(write_onnx(tmp_path))
 
 

@@ -121,7 +121,7 @@ def test_faults_of_all_pipelines_are_reported_once():
     assert run.counts() == (2, 0, {}, 2, 0)
 
 
-def test_no_worker_runs_where_one_cannot_be_started(monkeypatch):
+def test_no_worker_runs_where_one_cannot_be_started(monkeypatch, said):
     run = Recorder(*two(), cameras=2)
     start = threading.Thread.start
     started = []
@@ -133,7 +133,7 @@ def test_no_worker_runs_where_one_cannot_be_started(monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, 'start', refuse)
-    with pytest.raises(RuntimeError, match="can't start"):
+    with said.raises(RuntimeError):
         run.detector.start()
     assert len(started) == 1
     assert not detector_threads()

@@ -114,10 +114,10 @@ def test_the_fourth_channel_weighs_nothing():
     np.testing.assert_array_equal(*tensors)
 
 
-def test_pillow_is_missed_when_the_model_is_opened(monkeypatch):
+def test_pillow_is_missed_when_the_model_is_opened(monkeypatch, said):
     monkeypatch.setitem(sys.modules, 'PIL', None)
     HostPreprocessor(Preprocessing(NETWORK))
-    with pytest.raises(EngineError, match=r'needs Pillow .*python3-pil'):
+    with said.raises(EngineError):
         HostPreprocessor(Preprocessing(NETWORK, antialias=True))
 
 

@@ -178,14 +178,12 @@ def test_values_that_are_no_boxes_leave(name):
     'name',
     ['dense', 'end_to_end', 'rtdetr_end_to_end', 'efficient_nms', 'torchvision', 'tensorflow'],
 )
-def test_scores_that_are_no_probabilities_are_refused(name):
+def test_scores_that_are_no_probabilities_are_refused(name, said):
     rng = np.random.default_rng(18)
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
-    with pytest.raises(
-        EngineError, match=r'expected scores .* probabilities, 0 to 1 \(got a score of \d'
-    ):
+    with said.raises(EngineError):
         run(name, outputs, same)
     # What rounding and quantisation do is none of that.
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
@@ -203,15 +201,13 @@ OF_LABELS = [
 
 
 @pytest.mark.parametrize('name', OF_LABELS)
-def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name):
+def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name, said):
     rng = np.random.default_rng(17)
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     labels[3] = 7
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    with pytest.raises(
-        EngineError, match=r'classes 0 to 4, for 5 class names \(got class 7\).*model\.class_names'
-    ):
+    with said.raises(EngineError):
         run(name, outputs, same)
     # Below the threshold nobody asks.
     assert (
@@ -220,7 +216,7 @@ def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name):
     )
     labels[3] = -1
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    with pytest.raises(EngineError, match='class -1'):
+    with said.raises(EngineError):
         run(name, outputs, same)
 
 
@@ -244,11 +240,9 @@ def scaled(name, factor):
 
 
 @pytest.mark.parametrize('name', PIXELS)
-def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name):
+def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name, said):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    with pytest.raises(
-        EngineError, match=r'network pixels \(got .* 0…1\); correct model\.decoder'
-    ):
+    with said.raises(EngineError):
         run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
     # One box of pixels is enough: boxes may be as small as they like.
     outputs = scaled(name, (1 / NETWORK[0], 1 / NETWORK[1]))
@@ -263,9 +257,9 @@ def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name)
 
 
 @pytest.mark.parametrize('name', NORMALISED)
-def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name):
+def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name, said):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    with pytest.raises(EngineError, match=r'0…1 of the input \(got .* network pixels\); correct'):
+    with said.raises(EngineError):
         run(name, scaled(name, NETWORK), same)
     # A box may reach beyond the input.
     assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
@@ -312,11 +306,9 @@ def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigm
     assert found.class_ids.tolist() == [1, 3]
 
 
-def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have():
+def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have(said):
     output = {'output': np.zeros((1, 100, 10), np.float32)}
-    with pytest.raises(
-        EngineError, match=r'6300, .*\[8, 16, 32\] on 640 x 480 \(got 100 anchors\)'
-    ):
+    with said.raises(EngineError):
         run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
 
 

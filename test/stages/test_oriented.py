@@ -201,7 +201,7 @@ def test_nothing_found():
     assert found.oriented.shape == (0, 5)
 
 
-def test_oriented_boxes_of_another_shape_are_refused():
+def test_oriented_boxes_of_another_shape_are_refused(said):
     one = run('dense', [[30, 24, 20, 10]], [0.1], [0.9])
-    with pytest.raises(ValueError, match=r'oriented boxes of shape \(1, 5\)'):
+    with said.raises(ValueError):
         Detections(one.xyxy, one.scores, one.class_ids, oriented=np.zeros((1, 4), np.float32))

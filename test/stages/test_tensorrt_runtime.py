@@ -7,7 +7,6 @@ GPU.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 
 import pytest
@@ -17,7 +16,6 @@ from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import (
     MODEL,
     PLAN,
-    REASON,
     FakeTensorRt,
     FakeTensorRtRtx,
     Specialization,
@@ -96,11 +94,9 @@ def test_the_first_profile_that_holds_the_size_is_set_with_the_shape(
     assert module.calls.count('set_input_shape') == DEPTH
 
 
-def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine):
-    with pytest.raises(EngineError) as caught:
+def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine, said):
+    with said.raises(EngineError):
         machine(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
-    said = 'no profile takes [1, 3, 192, 264]; it has [1, 3, 48, 64] to [1, 3, 96, 128], '
-    assert said in str(caught.value)
 
 
 def batch_profile(batch):
@@ -142,7 +138,7 @@ def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(machine, si
     assert [shape[0] for _, shape, _ in module.contexts][-len(sizes) :] == sorted(sizes)
 
 
-def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog):
+def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog, said):
     module = FakeTensorRt(
         profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
@@ -151,25 +147,24 @@ def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog):
     machine(module, cameras=4)
     assert [shape[0] for _, shape, _ in module.contexts] == [1, 2] + [1] * (DEPTH - 1)
     (message,) = warnings_of(caplog)
-    assert 'batches of 2 images are left out' in message
+    said(message)
 
 
-def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(machine, caplog):
+def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(machine, caplog, said):
     machine(FakeTensorRt(profiles=FIXED, **OPEN))
     assert not warnings_of(caplog)
     for profile in (0, 1):
         module = FakeTensorRt(profiles=FIXED, **OPEN)
         module.formats = {profile: TensorFormat.CHW32}
-        with pytest.raises(EngineError, match='images must have the LINEAR format'):
+        with said.raises(EngineError):
             machine(module)
 
 
-def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(machine):
+def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(machine, said):
     module = FakeTensorRt('execute_async_v3', profiles=RANGES, **OPEN)
-    command = 'build_engine --shapes 1x3x96x136'
-    with pytest.raises(EngineError, match=rf'{re.escape(REASON)}.*shapes open.*{command}$'):
+    with said.raises(EngineError):
         machine(module, (136, 96))
-    with pytest.raises(EngineError, match=f'{re.escape(REASON)}$'):
+    with said.raises(EngineError):
         machine(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
 
 
@@ -191,13 +186,13 @@ def test_the_second_start_compiles_nothing(machine, caplog):
     assert not warnings_of(caplog)
 
 
-def test_a_runtime_cache_that_does_not_fit_is_made_again(machine, caplog):
+def test_a_runtime_cache_that_does_not_fit_is_made_again(machine, caplog, said):
     machine(FakeTensorRtRtx())
     module = FakeTensorRtRtx(accepts=False)  # a new driver, say
     machine(module)
     assert module.compiled == 1
     (message,) = warnings_of(caplog)
-    assert 'runtime cache of tiny.engine is not usable' in message
+    said(message)
 
 
 def test_another_release_has_a_runtime_cache_of_its_own(machine):

@@ -53,9 +53,9 @@ def test_a_model_with_its_manifest(tmp_path, name):
 
 
 @pytest.mark.parametrize('name', ['tiny', 'tiny.pt', 'tiny.ONNX', 'tiny.onnx.json', '.onnx', ''])
-def test_the_suffix_must_say_what_it_is(tmp_path, name):
+def test_the_suffix_must_say_what_it_is(tmp_path, name, said):
     message = refusal(tmp_path / name)
-    assert '.onnx, .engine, .plan, .trt' in message
+    said(message)
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
@@ -64,19 +64,19 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     assert read_model_file('~/tiny.onnx').content == CONTENT
 
 
-def test_paths_that_lead_nowhere(tmp_path):
-    assert 'No such file' in refusal(tmp_path / 'missing.onnx')
-    assert 'No such file' in refusal(tmp_path / 'no' / 'folder.onnx')
-    assert 'Not a directory' in refusal(Path('/dev/null/tiny.onnx'))
-    assert 'home directory' in refusal('~nobody-of-this-name/tiny.onnx')
-    assert 'null' in refusal('tiny\0.onnx')
-    assert 'too long' in refusal('x' * 5000 + '.onnx')
+def test_paths_that_lead_nowhere(tmp_path, said):
+    said(refusal(tmp_path / 'missing.onnx'))
+    said(refusal(tmp_path / 'no' / 'folder.onnx'))
+    said(refusal(Path('/dev/null/tiny.onnx')))
+    said(refusal('~nobody-of-this-name/tiny.onnx'))
+    said(refusal('tiny\0.onnx'))
+    said(refusal('x' * 5000 + '.onnx'))
     loop = tmp_path / 'loop.onnx'
     loop.symlink_to(loop)
     assert str(loop) in refusal(loop)
     dangling = tmp_path / 'dangling.onnx'
     dangling.symlink_to(tmp_path / 'gone.onnx')
-    assert 'No such file' in refusal(dangling)
+    said(refusal(dangling))
 
 
 def make_fifo(path):
@@ -112,23 +112,22 @@ def test_only_regular_files(tmp_path, make):
     assert len(os.listdir('/proc/self/fd')) == descriptors
 
 
-def test_an_empty_file(tmp_path):
+def test_an_empty_file(tmp_path, said):
     path = tmp_path / 'tiny.onnx'
     path.touch()
-    assert 'expected 1 to' in refusal(path)
-    assert 'got 0' in refusal(path)
+    said(refusal(path))
 
 
-def test_a_file_that_no_memory_holds(bare):
+def test_a_file_that_no_memory_holds(bare, said):
     os.truncate(bare, 17 * 1024**3)  # sparse
-    assert f'got {17 * 1024**3}' in refusal(bare)
+    said(refusal(bare))
 
 
 @pytest.mark.parametrize('mode', [0o602, 0o606, 0o666, 0o777])
-def test_writable_by_everybody_is_refused(bare, mode):
+def test_writable_by_everybody_is_refused(bare, mode, said):
     bare.chmod(mode)
     message = refusal(bare)
-    assert 'chmod o-w' in message
+    said(message)
     assert str(bare) in message
 
 
@@ -150,26 +149,25 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason='giving a file away needs
 
 
 @as_root
-def test_somebody_elses_file_is_refused(bare):
+def test_somebody_elses_file_is_refused(bare, said):
     os.chown(bare, 12345, -1)
     message = refusal(bare)
-    assert '12345' in message
-    assert 'expected root or this user as the owner' in message
+    said(message)
 
 
 @as_root
 @pytest.mark.parametrize(('owner', 'accepted'), [(0, True), (1234, True), (4321, False)])
-def test_root_and_oneself_are_trusted(tmp_path, owner, accepted, monkeypatch):
+def test_root_and_oneself_are_trusted(tmp_path, owner, accepted, monkeypatch, said):
     path = write_model(tmp_path)
     os.chown(path, owner, -1)
     monkeypatch.setattr(os, 'geteuid', lambda: 1234)
     if accepted:
         assert read_model_file(path).content == CONTENT
     else:
-        assert '4321' in refusal(path)
+        said(refusal(path))
 
 
-def test_an_unreadable_file(bare, monkeypatch):
+def test_an_unreadable_file(bare, monkeypatch, said):
     if os.geteuid() == 0:  # root reads everything, so the system call says no
 
         def no(*arguments, **more):
@@ -178,10 +176,10 @@ def test_an_unreadable_file(bare, monkeypatch):
         monkeypatch.setattr(os, 'open', no)
     else:
         bare.chmod(0)
-    assert 'Permission denied' in refusal(bare)
+    said(refusal(bare))
 
 
-def test_a_disk_that_fails(bare, monkeypatch):
+def test_a_disk_that_fails(bare, monkeypatch, said):
     class Failing(io.BytesIO):
         def read(self, *size):
             raise OSError(5, 'Input/output error')
@@ -194,26 +192,19 @@ def test_a_disk_that_fails(bare, monkeypatch):
         return Failing()
 
     monkeypatch.setattr('trt_perception.files.regular_files.os.fdopen', failing)
-    assert 'cannot be read: Input/output error' in refusal(bare)
-    with pytest.raises(EngineError, match=f'{bare}: cannot be read'):
+    said(refusal(bare))
+    with said.raises(EngineError):
         read_checked(bare)
 
 
-def test_other_bytes_than_the_manifest_says(tmp_path):
+def test_other_bytes_than_the_manifest_says(tmp_path, said):
     path = write_model(tmp_path)
     path.write_bytes(b'b model')  # same size
     message = refusal(path, ManifestError)
-    for word in (
-        f'expected 7 bytes with SHA-256 {hashlib.sha256(CONTENT).hexdigest()[:16]}…',
-        f'(got 7 bytes, {hashlib.sha256(b"b model").hexdigest()[:16]}…)',
-        'tiny.onnx.json',
-        'docs/manifest.md',
-    ):
-        assert word in message
+    said(message)
     path.write_bytes(b'a longer model')
     message = refusal(path, ManifestError)
-    assert '7 bytes' in message
-    assert '14 bytes' in message
+    said(message)
 
 
 def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path):
@@ -230,12 +221,12 @@ def test_size_and_hash_must_both_be_right(tmp_path, change):
 
 
 @pytest.mark.parametrize(('name', 'other'), [('tiny.onnx', 'engine'), ('tiny.plan', 'onnx')])
-def test_a_manifest_of_another_kind_of_file(tmp_path, name, other):
+def test_a_manifest_of_another_kind_of_file(tmp_path, name, other, said):
     path = write_model(tmp_path, name)
     described = manifest(onnx=None, engine=None)
     described[other] = identity(name, CONTENT)
     path.with_name(name + '.json').write_text(json.dumps(described))
-    assert f'has no "{"onnx" if other == "engine" else "engine"}"' in refusal(path, ManifestError)
+    said(refusal(path, ManifestError))
 
 
 def test_both_entries_and_each_file_is_held_to_its_own(tmp_path):
@@ -257,29 +248,28 @@ def test_a_broken_manifest_is_named(tmp_path):
 
 
 @pytest.mark.parametrize('size', [0, MAX_BYTES + 1])
-def test_a_manifest_too_small_or_large(tmp_path, size):
+def test_a_manifest_too_small_or_large(tmp_path, size, said):
     path = write_model(tmp_path)
     os.truncate(path.with_name('tiny.onnx.json'), size)
     message = refusal(path)
-    assert 'tiny.onnx.json' in message
-    assert f'1 to {MAX_BYTES} bytes (got {size})' in message
+    said(message)
 
 
-def test_a_manifest_is_opened_as_carefully_as_the_model(tmp_path):
+def test_a_manifest_is_opened_as_carefully_as_the_model(tmp_path, said):
     path = write_model(tmp_path)
     beside = path.with_name('tiny.onnx.json')
     beside.chmod(0o666)
-    assert f'chmod o-w {beside}' in refusal(path)
+    said(refusal(path))
     beside.unlink()
     beside.mkdir()
-    assert 'regular file' in refusal(path)
+    said(refusal(path))
     beside.rmdir()
     os.mkfifo(beside)
-    assert 'regular file' in refusal(path)
+    said(refusal(path))
     beside.unlink()
     # A link that leads nowhere is no absent manifest.
     beside.symlink_to(tmp_path / 'gone.json')
-    assert 'tiny.onnx.json: cannot be opened: No such file' in refusal(path)
+    said(refusal(path))
 
 
 def test_a_manifest_may_be_a_link(tmp_path):

@@ -159,22 +159,22 @@ def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
         b'\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f',
     ],
 )
-def test_what_is_no_model(content):
-    with pytest.raises(EngineError, match='is not an ONNX model, or is cut off'):
+def test_what_is_no_model(content, said):
+    with said.raises(EngineError):
         external_weights(content)
 
 
-def test_graphs_in_graphs_without_end():
+def test_graphs_in_graphs_without_end(said):
     graph = b''
     for _ in range(2000):
         attribute = field(6, graph)
         graph = field(1, field(5, attribute))
-    with pytest.raises(EngineError, match='within each other'):
+    with said.raises(EngineError):
         external_weights(field(7, graph))
 
 
 @pytest.mark.parametrize('where', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])
-def test_the_node_does_not_read_them(where, tmp_path, monkeypatch):
+def test_the_node_does_not_read_them(where, tmp_path, monkeypatch, said):
     """ONNX Runtime would: relative to the working folder, out of it, and anywhere."""
     work = tmp_path / 'work'
     work.mkdir()
@@ -186,7 +186,7 @@ def test_the_node_does_not_read_them(where, tmp_path, monkeypatch):
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r'all weights in the file itself .*weights\.bin'):
+    with said.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
