@@ -95,8 +95,9 @@ class DetectionsTopic(TaskTopic):
     message_type = Detection2DArray
 
     def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
-        super().__init__(node, class_names, camera)
+        # First, so that a failure leaves no publisher behind.
         self._serialize = DetectionsSerializer(class_names)
+        super().__init__(node, class_names, camera)
 
     def publish(
         self,
