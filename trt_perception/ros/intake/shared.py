@@ -76,7 +76,7 @@ class SharedIntake:
             with ExitStack() as resources:
                 # The source first: if it cannot be made, no thread without a source is left.
                 source = make_source(options, receiver, resources)
-                return IntakeSubscription(source, self._running_intake(), resources)
+                return IntakeSubscription(source, self._running_intake, resources)
         except EndedError:  # its last camera was given up a moment ago
             if not self._node.context.ok():
                 raise

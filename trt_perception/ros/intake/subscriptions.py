@@ -93,18 +93,20 @@ class IntakeSubscription:
 
     Args:
         source: the subscription; `resources` destroys it.
-        intake: takes from `source`.
+        running_intake: returns the intake that takes from `source`.
         resources: closed after the intake has removed the source.
 
     Raises:
         RclError: rcl's interface is not the one expected.
     """
 
-    def __init__(self, source: Source, intake: Intake, resources: ExitStack) -> None:
+    def __init__(
+        self, source: Source, running_intake: Callable[[], Intake], resources: ExitStack
+    ) -> None:
         self._source = source
-        self._intake = intake
-        resources.callback(intake.remove, source)
-        intake.add(source)
+        self._intake = running_intake()
+        resources.callback(self._intake.remove, source)
+        self._intake.add(source)
         self._resources = resources.pop_all()
 
     @property
