@@ -165,9 +165,9 @@ class Pose(Task):
 
     def attributes(
         self,
-        xyxy: Floats,  # noqa: ARG002
+        xyxy: Floats,
         carried: Floats | None,
-        prototypes: npt.NDArray[np.floating] | None,  # noqa: ARG002
+        prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> Fields:
         """Return x, y and score of each keypoint, in source pixels and clipped to the image."""

@@ -102,10 +102,7 @@ class Task:
 
     @classmethod
     def of_ultralytics(
-        cls,
-        model_name: str,  # noqa: ARG003
-        metadata: Mapping[str, str],  # noqa: ARG003
-        class_names: tuple[str, ...],  # noqa: ARG003
+        cls, model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...]
     ) -> tuple[Task, tuple[str, ...]]:
         """Return the task that Ultralytics' metadata describe, and a sentence for each finding.
 
@@ -119,7 +116,7 @@ class Task:
         """
         return cls(), ()
 
-    def of_outputs(self, model: LoadedModel) -> Task:  # noqa: ARG002
+    def of_outputs(self, model: LoadedModel) -> Task:
         """Return the task with what only the shapes of the outputs say.
 
         Raises:
@@ -129,12 +126,7 @@ class Task:
 
     # Checks.
 
-    def manifest_fault(
-        self,
-        family: str,  # noqa: ARG002
-        *,
-        has_own_outputs: bool,  # noqa: ARG002
-    ) -> Fault | None:
+    def manifest_fault(self, family: str, *, has_own_outputs: bool) -> Fault | None:
         """Return what is wrong with the manifest's keys of this task; None if nothing is.
 
         Args:
@@ -157,7 +149,7 @@ class Task:
 
     # Decoding.
 
-    def boxes(self, xyxy: Floats, carried: Floats | None) -> Floats:  # noqa: ARG002
+    def boxes(self, xyxy: Floats, carried: Floats | None) -> Floats:
         """Return the boxes that non-maximum suppression compares.
 
         Args:
@@ -183,10 +175,10 @@ class Task:
 
     def attributes(
         self,
-        xyxy: Floats,  # noqa: ARG002
-        carried: Floats | None,  # noqa: ARG002
-        prototypes: npt.NDArray[np.floating] | None,  # noqa: ARG002
-        letterbox: Letterbox,  # noqa: ARG002
+        xyxy: Floats,
+        carried: Floats | None,
+        prototypes: npt.NDArray[np.floating] | None,
+        letterbox: Letterbox,
     ) -> Fields:
         """Return what the task says of detected objects, in memory of its own.
 

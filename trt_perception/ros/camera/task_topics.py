@@ -43,6 +43,9 @@ _KEYPOINT_FIELDS: Final = [
 class TaskTopic(ABC):
     """Publishes one topic of one camera.
 
+    A subclass prepares what it needs before it calls this constructor, which creates the
+    publisher last: a failure leaves no publisher behind.
+
     Args:
         node: publishes on it.
         class_names: by class id.
@@ -56,12 +59,7 @@ class TaskTopic(ABC):
     topic: ClassVar[Topic]
     message_type: ClassVar[type[Any]]
 
-    def __init__(
-        self,
-        node: LifecycleNode,
-        class_names: Sequence[str],  # noqa: ARG002
-        camera: str = '',
-    ) -> None:
+    def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
         self._node = node
         self._publisher = node.create_publisher(
             self.message_type,
@@ -95,16 +93,10 @@ class DetectionsTopic(TaskTopic):
     message_type = Detection2DArray
 
     def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
-        # First, so that a failure leaves no publisher behind.
         self._serialize = DetectionsSerializer(class_names)
         super().__init__(node, class_names, camera)
 
-    def publish(
-        self,
-        header: Header | HeaderView,
-        frame: Frame,  # noqa: ARG002
-        found: Detections,
-    ) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
         """Publish all boxes."""
         message = self._serialize(header, found)
         if len(message) < _LARGE:
@@ -119,12 +111,7 @@ class KeypointsTopic(TaskTopic):
     topic = KEYPOINTS
     message_type = PointCloud2
 
-    def publish(
-        self,
-        header: Header | HeaderView,
-        frame: Frame,  # noqa: ARG002
-        found: Detections,
-    ) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
         """Publish the keypoints of all detections."""
         assert found.keypoints is not None
         self._publisher.publish(keypoints_message(header, found.keypoints))
@@ -156,9 +143,9 @@ class MasksTopic(TaskTopic):
     message_type = Image
 
     def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
-        super().__init__(node, class_names, camera)
         # Used again while the images keep their size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        super().__init__(node, class_names, camera)
 
     def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
         """Publish an image with 0 in pixels of no mask, i in those of the i-th detection."""
