@@ -33,8 +33,8 @@ def family_rows():
     """Return one row for each family."""
     head = ('family', 'reads', 'boxes', 'scores', 'NMS here')
     rows = [
-        (name, decoder.reads, decoder.boxes, decoder.scores, yes_or_no(decoder.needs_nms))
-        for name, decoder in FAMILIES.items()
+        (name, kind.reads, kind.boxes, kind.scores, yes_or_no(getattr(kind, 'needs_nms', False)))
+        for name, kind in FAMILIES.items()
     ]
     return head, rows
 
