@@ -47,13 +47,13 @@ def main():
     parser.add_argument('--copied', action='store_true', help='frames lie in ordinary memory')
     options = parser.parse_args()
     pipeline = open_pipeline(options.engine, PipelineOptions(max_batch=1))
-    buffers = MessageBuffers(pipeline.allocate, pipeline.front)
+    buffers = MessageBuffers(pipeline.allocate)
 
     def taken(frame):
         if options.copied:
             return frame
         lease = buffers.lend(frame.data.size)
-        data = lease.array()[buffers.front :][: frame.data.size]
+        data = lease.array()[: frame.data.size]
         np.copyto(data, frame.data)
         return replace(frame, data=data, memory=lease.memory)
 

@@ -127,7 +127,6 @@ class EmptyPipeline:
 
     depth = 1
     batch = 1
-    front = 0
     decodes_jpeg = False
     allocate = PlainMemory
 

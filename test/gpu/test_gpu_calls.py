@@ -30,7 +30,7 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
     recorder, tensorrt = machine(integrated=integrated)
     pipeline = open_by_parameters(config)
     uploads = []
-    runtime, header = recorder.modules[2], pipeline.front
+    runtime, header = recorder.modules[2], pipeline.header_bytes
     copy = runtime._module.cudaMemcpyAsync
     runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
         uploads.append((source, size)) or copy(to, source, size, *how)
@@ -49,7 +49,7 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
         # An integrated GPU reads the frame where it lies.
         pixels = [] if integrated else [1920 * 1081, 64 * 48, 16 * 8]
         assert [size for _, size in uploads] == [header + size for size in pixels]
-        places = [frame.memory.pointer for frame in placed]
+        places = [frame.memory.buffer.pointer for frame in placed]
         if in_place and not integrated:
             assert [source for source, _ in uploads] == places
         else:

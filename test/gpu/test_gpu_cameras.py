@@ -44,7 +44,7 @@ def check_cameras(path, alone, devices):
             for frames, own in zip(sources, thresholds, strict=True)
         ]
         pipelines = [stack.enter_context(opened(path, device_ids=(device,))) for device in devices]
-        buffers = MessageBuffers(pipelines[0].allocate, pipelines[0].front)
+        buffers = MessageBuffers(pipelines[0].allocate)
         stack.callback(buffers.close)
         lending = threading.Lock()
 
@@ -52,7 +52,7 @@ def check_cameras(path, alone, devices):
             """As a message lies in lent memory, which comes back once nobody reads it."""
             with lending:
                 lease = buffers.lend(frame.data.size)
-            data = lease.array()[buffers.front :][: frame.data.size]
+            data = lease.array()[: frame.data.size]
             np.copyto(data, frame.data)
             return replace(frame, data=data, memory=lease.memory)
 

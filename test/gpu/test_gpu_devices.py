@@ -175,12 +175,12 @@ def test_one_ring_of_buffers_serves_both(gpus, monkeypatch):
             closing.callback(pipeline.close)
         for owner in (0, 1):
             with copy_to_pipeline_memory(pipelines[owner], [GREY]) as (frame,):
-                del gpus.owners[frame.memory.pointer]  # page-locked memory belongs to all
+                del gpus.owners[frame.memory.buffer.pointer]  # page-locked memory belongs to all
                 for pipeline in pipelines:
                     uploads.clear()
                     pipeline.enqueue(0, [frame], [Thresholds()])
                     pipeline.collect(0)
-                    assert uploads == [frame.memory.pointer]
+                    assert uploads == [frame.memory.buffer.pointer]
                 # Freed by a thread that uses the other one.
                 gpu.Device(1 - owner).use()
     assert gpus.mistakes == []

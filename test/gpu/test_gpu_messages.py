@@ -19,7 +19,7 @@ pytestmark = [needs_tensorrt, pytest.mark.ros]
 @pytest.mark.parametrize('integrated', [False, True])
 def test_a_serialised_image_is_uploaded_from_where_it_was_taken(opened, integrated):
     pipeline = opened(integrated=integrated)
-    buffers = MessageBuffers(pipeline.allocate, pipeline.front)
+    buffers = MessageBuffers(pipeline.allocate)
     for seed, encoding in enumerate(sorted({*ENCODINGS.values()})):
         expected = noise(seed, encoding)
         message = Image(
@@ -29,7 +29,7 @@ def test_a_serialised_image_is_uploaded_from_where_it_was_taken(opened, integrat
         message.data = expected.data.tobytes()
         content = np.frombuffer(serialize_message(message), np.uint8)
         lease = buffers.lend(content.size)
-        data = lease.array()[buffers.front :][: content.size]
+        data = lease.array()[: content.size]
         data[:] = content
         frame = frame_from_image(SerializedMessage(data, content.size, lease))
         assert frame.memory is lease.memory

@@ -203,11 +203,11 @@ def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
     memory = pipeline.allocate(20_000)
     assert flags == [runtime.cudaHostAllocMapped | runtime.cudaHostAllocPortable]
     frame = noise(0)
-    data = memory.array[pipeline.front :][: frame.data.size]
+    data = memory.array[: frame.data.size]
     data[:] = frame.data
     pipeline.enqueue(0, [replace(frame, data=data, memory=memory)], [Thresholds()])
     pipeline.collect(0)
-    assert gpu.uploads == [(memory.pointer, pipeline.front + frame.data.size)]
+    assert gpu.uploads == [(memory.buffer.pointer, pipeline.header_bytes + frame.data.size)]
     memory.close()
 
 

@@ -104,7 +104,7 @@ def test_pixels_are_decoded_where_the_kernels_read_them(
         expected = tensor_of(decode_on_cpu(frame))
         np.testing.assert_array_equal(run(gpu, pipeline, frame, seed % 2), expected)
         # Nothing but the header was uploaded.
-        assert [size for _, size in gpu.uploads] == ([] if integrated else [pipeline.front])
+        assert [size for _, size in gpu.uploads] == ([] if integrated else [pipeline.header_bytes])
         gpu.uploads.clear()
     assert len(library.decoded) == 4
 

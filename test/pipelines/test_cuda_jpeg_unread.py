@@ -167,7 +167,7 @@ def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, said):  # 
 def header_of(pipeline, slot, place):
     """Return width, height and the confidence threshold that the kernels read."""
     address = pipeline.slots[slot].places[place].address
-    header = ctypes.string_at(address, pipeline.front)
+    header = ctypes.string_at(address, pipeline.header_bytes)
     (confidence,) = struct.unpack_from('<f', header, 72)
     return (*struct.unpack_from('<2i', header), confidence)
 
@@ -355,7 +355,7 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
         np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
         assert header_of(pipeline, 0, 0)[2] == thresholds.confidence_threshold
         if sent is not None:
-            headers = [size for _, size in gpu.uploads if size == pipeline.front]
+            headers = [size for _, size in gpu.uploads if size == pipeline.header_bytes]
             assert len(headers) == sent
 
 

@@ -41,14 +41,14 @@ def test_pixels_are_read_where_they_lie(late_pipeline, integrated, graph, encodi
     memory = pipeline.allocate(20_000)
     captures = gpu.captures
     for seed, offset in enumerate([0, 4, 8, 60, 64, 100, 252, 256, 1000, 1, 7]):
-        frame = lying(memory, pipeline.front + offset, noise(seed, encoding))
-        behind = memory.array[pipeline.front :].copy()
+        frame = lying(memory, offset, noise(seed, encoding))
+        behind = memory.array.copy()
         expected = tensor_of(frame)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
         # Nothing but the front was written, and one copy brought all.
-        np.testing.assert_array_equal(memory.array[pipeline.front :], behind)
-        size = pipeline.front + offset + frame.data.size
-        assert gpu.uploads == ([] if integrated else [(memory.pointer, size)])
+        np.testing.assert_array_equal(memory.array, behind)
+        size = pipeline.header_bytes + offset + frame.data.size
+        assert gpu.uploads == ([] if integrated else [(memory.buffer.pointer, size)])
         gpu.uploads.clear()
     assert gpu.captures == captures
     memory.close()
@@ -62,17 +62,17 @@ def test_rows_that_nobody_reads_are_not_sent(late_pipeline, graph, encoding):
     memory = pipeline.allocate(8_000_000)
     for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (17, 1), (16, 2), (1, 1)]):
         shape = {'width': 64 * times, 'height': 48 * times, 'padding': 3 + seed}
-        frame = lying(memory, pipeline.front + 60, noise(seed, encoding, **shape))
+        frame = lying(memory, 60, noise(seed, encoding, **shape))
         expected = tensor_of(frame)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
         # Rows of Bayer patterns and of planes of chroma need their neighbours.
         if times > 9 and not encoding.startswith(('bayer', 'nv')):
-            first = pipeline.front + 60 + (times - rows) // 2 * frame.step
-            parts = memory.pointer + first, (rows * frame.step, times * frame.step, 48)
-            assert gpu.uploads == [(memory.pointer, pipeline.front), parts]
+            first = pipeline.header_bytes + 60 + (times - rows) // 2 * frame.step
+            parts = memory.buffer.pointer + first, (rows * frame.step, times * frame.step, 48)
+            assert gpu.uploads == [(memory.buffer.pointer, pipeline.header_bytes), parts]
         else:
-            size = pipeline.front + 60 + frame.data.size
-            assert gpu.uploads == [(memory.pointer, size)]
+            size = pipeline.header_bytes + 60 + frame.data.size
+            assert gpu.uploads == [(memory.buffer.pointer, size)]
         gpu.uploads.clear()
     memory.close()
 
@@ -93,13 +93,13 @@ def test_rows_go_without_the_header_that_is_there(late_pipeline, graph):
     ]
     for seed, (times, offset, thresholds, sent) in enumerate(turns):
         large = noise(seed, width=64 * times, height=48 * times, padding=3)
-        frame = lying(memory, pipeline.front + offset, large)
+        frame = lying(memory, offset, large)
         expected = tensor_of(frame)
         pipeline.enqueue(0, [frame], [thresholds])
         pipeline.collect(0)
         np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
         if sent is not None:
-            header = [(memory.pointer, pipeline.front)] * sent
+            header = [(memory.buffer.pointer, pipeline.header_bytes)] * sent
             assert gpu.uploads[:-1] == header
         gpu.uploads.clear()
     memory.close()
@@ -111,7 +111,7 @@ def test_few_bytes_are_sent_at_once(late_pipeline):
     frame = noise(1, width=192, height=144)
     with copy_to_pipeline_memory(pipeline, [frame]) as (placed,):
         np.testing.assert_array_equal(run(gpu, pipeline, placed), tensor_of(frame))
-    assert [size for _, size in gpu.uploads] == [pipeline.front + frame.data.size]
+    assert [size for _, size in gpu.uploads] == [pipeline.header_bytes + frame.data.size]
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
@@ -121,7 +121,9 @@ def test_frames_from_elsewhere_are_copied(late_pipeline, integrated, graph):
     plain = PlainMemory(20_000)
     page_locked = pipeline.allocate(20_000)
     other = pipeline.allocate(20_000)
-    shifted = lying(page_locked, pipeline.front - 4, noise(3))  # no room for the header
+    shifted = replace(
+        lying(page_locked.buffer, pipeline.header_bytes - 4, noise(3)), memory=page_locked
+    )  # no room for the header
     for frame in (
         noise(0),
         noise(1, width=64, height=64),  # larger
@@ -187,10 +189,10 @@ def test_whatever_changes_is_in_the_next_header(late_pipeline):
     ]
     for thresholds in (Thresholds(), Thresholds(0.5), Thresholds(), Thresholds(class_ids=(1,))):
         for change in changes:
-            frame = lying(memory, pipeline.front + 64, replace(pixels, **change))
+            frame = lying(memory, 64, replace(pixels, **change))
             expected = tensor_of(frame)
             pipeline.enqueue(0, [frame], [thresholds])
-            heads.append(memory.array[: pipeline.front].tobytes())
+            heads.append(memory.buffer.array[: pipeline.header_bytes].tobytes())
             pipeline.collect(0)
             np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
             place = pipeline.slots[0].places[0]

@@ -65,11 +65,11 @@ class Counted(PlainMemory):
 def test_frames_are_put_where_messages_lie(monkeypatch):
     monkeypatch.setattr(Counted, 'left', 2)
     monkeypatch.setattr(Counted, 'freed', [])
-    pipeline = SimpleNamespace(front=256, allocate=Counted)
+    pipeline = SimpleNamespace(allocate=Counted)
     frames = [random_frame(np.random.default_rng(seed), 'yuyv', 10, 4, 3) for seed in (1, 2)]
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for frame, there in zip(frames, placed, strict=True):
-            assert there.data.ctypes.data == there.memory.pointer + 256
+            assert there.data.ctypes.data == there.memory.pointer
             assert there.data.tobytes() == frame.data.tobytes()
             assert replace(there, data=frame.data, memory=None) == replace(frame, data=frame.data)
         assert Counted.freed == []
@@ -84,7 +84,7 @@ class OnDevice:
     """A pipeline that runs nothing; remembers which are open."""
 
     open: list[int] = []  # noqa: RUF012
-    depth, front, allocate = 1, 0, PlainMemory
+    depth, allocate = 1, PlainMemory
     spec = SimpleNamespace(class_names=('thing',))
 
     def __init__(self, path, options):

@@ -141,7 +141,7 @@ def test_whoever_keeps_a_fault_keeps_no_message(where):
 class Checked:
     """Looks at the pixels of each frame when it comes and when it goes; wrong: torn ones."""
 
-    spec, front, decodes_jpeg, allocate = None, 0, False, PlainMemory
+    spec, decodes_jpeg, allocate = None, False, PlainMemory
 
     def __init__(self, depth, batch):
         self.depth, self.batch = depth, batch

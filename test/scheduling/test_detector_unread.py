@@ -41,7 +41,7 @@ class Message:
 class Reading:
     """Reads each frame in one of four threads, whose work takes different times."""
 
-    spec, front, decodes_jpeg, allocate = None, 0, True, PlainMemory
+    spec, decodes_jpeg, allocate = None, True, PlainMemory
 
     def __init__(self, depth, batch):
         self.depth, self.batch = depth, batch

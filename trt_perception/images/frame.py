@@ -110,8 +110,7 @@ class Frame:
         step: bytes from one row to the next, padding included.
         format: how the bytes make pixels.
         big_endian: byte order of 16-bit formats.
-        memory: where the bytes lie, if whoever runs the model has allocated that; its front, if it
-            was left free, is theirs to write.
+        memory: where the bytes lie, if the pipeline that runs the model has allocated it.
         jpeg: parts of a JPEG file that is not decoded yet; empty if ``data`` has the pixels. The
             size and the format are those of the decoded image, and ``data`` is empty.
     """

@@ -11,7 +11,7 @@ __all__ = ['Memory', 'PlainMemory']
 
 
 class Memory(Protocol):
-    """Memory of the host with a fixed place.
+    """Memory of the host with a fixed place. A pipeline may keep more of it to itself.
 
     Attributes:
         pointer: its address.

@@ -44,7 +44,7 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError, EngineError, ImageError
-from trt_perception.gpu import Device, PinnedBuffer, Stream
+from trt_perception.gpu import Device, Stream
 from trt_perception.images.frame import PipelineInput
 from trt_perception.images.memory import Memory
 from trt_perception.model.files.model_file import ModelFile
@@ -54,6 +54,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import LoadedModel
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
+from trt_perception.pipelines.frame_place import FrameMemory
 from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.mask_images import MaskImages
@@ -83,7 +84,7 @@ class CudaPipeline:
         depth: batches in flight.
         batch: most frames of each.
         spec: the model's tensors, preprocessing, decoder and class names, for its smallest batch.
-        front: bytes of the header, which goes in front of the pixels.
+        header_bytes: bytes of a frame's header, for which ``allocate`` leaves room in front.
         decodes_jpeg: nvJPEG works here, and was asked for.
         runtime: the module that runs the engine.
         slots: for measuring single steps.
@@ -125,7 +126,7 @@ class CudaPipeline:
             check_interruption()
             kernels = FrameKernels(self._device, self.spec, options.limits)
             self._closing.callback(kernels.close)
-            self.front = kernels.header.size
+            self.header_bytes = kernels.header.size
             # Before the slots, so that it is freed after them.
             self._jpeg = self._open_jpeg() if options.jpeg_on_gpu else None
             self.decodes_jpeg = self._jpeg is not None
@@ -198,7 +199,7 @@ class CudaPipeline:
 
     def allocate(self, size: int) -> Memory:
         """Return page-locked memory, which any thread may free, after ``close`` too."""
-        return PinnedBuffer(size, self._device)
+        return FrameMemory(size, self.header_bytes, self._device)
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]

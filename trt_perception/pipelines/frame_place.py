@@ -22,7 +22,7 @@ from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.headers import Headers
 
-__all__ = ['FramePlace']
+__all__ = ['FrameMemory', 'FramePlace']
 
 # What device memory of frames is a multiple of: messages of one camera differ by some bytes.
 _STEP_BYTES: Final = 64 * 1024
@@ -59,11 +59,38 @@ class _Staged(NamedTuple):
     rows: RowGroups | None = None  # of the pixels, sent beside it
 
 
+class FrameMemory:
+    """Page-locked memory of one frame, with room for its header in front. A Memory.
+
+    Args:
+        size: bytes of the memory without the header.
+        header_bytes: bytes of the header.
+        device: made the current one to allocate and to free.
+
+    Attributes:
+        buffer: all of the memory: the header's room, then what the other attributes describe.
+        pointer: address on the host.
+        size: as given.
+        array: uint8 (size,), valid until ``close``.
+    """
+
+    def __init__(self, size: int, header_bytes: int, device: Device) -> None:
+        self.buffer = PinnedBuffer(header_bytes + size, device)
+        self.pointer = self.buffer.pointer + header_bytes
+        self.size = size
+        self.array: npt.NDArray[np.uint8] = self.buffer.array[header_bytes:]
+
+    def close(self) -> None:
+        """Free the memory; ``array`` must not be used any more."""
+        self.array = np.empty(0, np.uint8)
+        self.buffer.close()
+
+
 class FramePlace:
     """A place in a batch.
 
-    A frame whose memory is page-locked, with room for the header in front of the pixels, is
-    uploaded from where it lies; any other is copied first. Rows that the letterbox does not read
+    A frame in a FrameMemory, of whichever pipeline, is uploaded from where it lies; any other is
+    copied first. Rows that the letterbox does not read
     are left out, where they are many. An integrated GPU reads either in
     place, and headers in memory of their own. A JPEG is decoded to where its pixels would be
     uploaded. All memory is made for the first frame that needs it, and only grows.
@@ -260,11 +287,12 @@ class FramePlace:
     def _in_place(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
         """Return the memory and how far behind its start the pixels are; None: not from there."""
         memory = frame.memory
-        if not isinstance(memory, PinnedBuffer):
+        if not isinstance(memory, FrameMemory):
             return None
-        offset = frame.data.__array_interface__['data'][0] - memory.pointer
-        room = self._headers.size <= offset <= memory.size - frame.data.size
-        return (memory, offset) if room else None
+        buffer = memory.buffer
+        offset = frame.data.__array_interface__['data'][0] - buffer.pointer
+        room = self._headers.size <= offset <= buffer.size - frame.data.size
+        return (buffer, offset) if room else None
 
     def _copied(self, frame: Frame) -> tuple[PinnedBuffer, int]:
         """Copy the pixels behind room for the header; return as ``_in_place``."""

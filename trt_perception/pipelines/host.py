@@ -47,7 +47,6 @@ class HostPipeline:
     """
 
     depth = 1
-    front = 0
     decodes_jpeg = False
 
     def __init__(

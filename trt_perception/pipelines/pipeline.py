@@ -57,7 +57,6 @@ class Pipeline(Protocol):
         depth: how many slots there are: batches that may be in flight.
         batch: most frames that a slot takes at once.
         spec: the model's tensors, preprocessing, decoder and class names.
-        front: bytes that are to be left free in front of what is put into memory of ``allocate``.
         decodes_jpeg: it takes frames that are not decoded or not read yet; else a frame must be
             decoded.
     """
@@ -65,7 +64,6 @@ class Pipeline(Protocol):
     depth: int
     batch: int
     spec: ModelSpec
-    front: int
     decodes_jpeg: bool
 
     def allocate(self, size: int) -> Memory:
@@ -83,9 +81,8 @@ class Pipeline(Protocol):
     ) -> None:
         """Take frames into a free slot and return without waiting for their results.
 
-        Where a frame's memory is of ``allocate``, the front of that is written until ``collect``:
-        it holds one frame, which is in one slot. A frame that cannot be read costs the others
-        nothing: ``collect`` says it.
+        Memory of ``allocate`` holds one frame, which is in one slot until ``collect``. A frame
+        that cannot be read costs the others nothing: ``collect`` says it.
 
         Args:
             slot: nothing in it.

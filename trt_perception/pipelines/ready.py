@@ -49,11 +49,10 @@ def copy_to_pipeline_memory(pipeline: Pipeline, frames: Sequence[Frame]) -> Iter
     with ExitStack() as freeing:
         placed = []
         for frame in frames:
-            memory = pipeline.allocate(pipeline.front + frame.data.size)
+            memory = pipeline.allocate(frame.data.size)
             freeing.callback(memory.close)
-            data = memory.array[pipeline.front :][: frame.data.size]
-            data[:] = frame.data
-            placed.append(replace(frame, data=data, memory=memory))
+            memory.array[:] = frame.data
+            placed.append(replace(frame, data=memory.array, memory=memory))
         yield placed
 
 

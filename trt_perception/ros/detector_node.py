@@ -153,7 +153,7 @@ class DetectorNode(LifecycleNode):
         )
         first = self._pipelines[0]
         configs.check(self._check_parameters)
-        self._buffers = MessageBuffers(first.allocate, first.front)
+        self._buffers = MessageBuffers(first.allocate)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             config = self._parameters_of_node.camera_config(name)

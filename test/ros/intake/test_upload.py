@@ -49,13 +49,13 @@ def taken(buffers, message):
     """Return a message as the intake leaves it."""
     content = np.frombuffer(serialize_message(message), np.uint8)
     lease = buffers.lend(content.size)
-    data = lease.array()[buffers.front :][: content.size]
+    data = lease.array()[: content.size]
     data[:] = content
     return SerializedMessage(data, content.size, lease)
 
 
 def buffers_of(pipeline):
-    return MessageBuffers(pipeline.allocate, pipeline.front)
+    return MessageBuffers(pipeline.allocate)
 
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
@@ -70,8 +70,9 @@ def test_a_message_is_uploaded_from_where_it_was_taken(late_pipeline, integrated
         frame = frame_from_image(arrived)
         assert frame.memory is memory
         np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(expected))
-        end = frame.data.ctypes.data + frame.data.size - memory.pointer
-        assert gpu.uploads == ([] if integrated else [(memory.pointer, end)])
+        start = memory.buffer.pointer
+        end = frame.data.ctypes.data + frame.data.size - start
+        assert gpu.uploads == ([] if integrated else [(start, end)])
         gpu.uploads.clear()
     del arrived, frame
     assert buffers.count == 2
@@ -121,7 +122,7 @@ def test_what_a_fault_leaves_in_a_slot_is_freed_with_the_pipeline(late_pipeline)
         pipeline.collect(0)
     runtime.cudaEventSynchronize = synchronize
     gc.collect()
-    assert taken(buffers, image(2)[0]).lease.memory.pointer not in (
+    assert taken(buffers, image(2)[0]).lease.memory.buffer.pointer not in (
         source for source, _ in gpu.uploads
     )
     gc.collect()

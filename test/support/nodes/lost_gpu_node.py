@@ -30,7 +30,6 @@ class Pretended:
 
     depth = 1
     batch = 1
-    front = 0
     decodes_jpeg = False
     allocate = PlainMemory
     spec = ModelSpec(

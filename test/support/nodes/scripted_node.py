@@ -49,7 +49,6 @@ class ScriptedPipeline:
     depth = 3
     batch = 1
     spec = SPEC
-    front = 0
     decodes_jpeg = False
     allocate = PlainMemory
 

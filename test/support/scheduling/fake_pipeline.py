@@ -60,7 +60,6 @@ class FakePipeline:
     """Attributes hold the failures to come and the events so far."""
 
     spec = None
-    front = 0
     decodes_jpeg = False
     allocate = PlainMemory
 

@@ -60,22 +60,18 @@ class MessageBuffers:
 
     Args:
         allocate: makes memory of a size.
-        front: bytes kept free in front of each message.
         limit: bytes of the largest message.
 
     Attributes:
-        front: as given.
         count: how many there are, lent or not.
     """
 
     def __init__(
         self,
         allocate: Callable[[int], Memory] = PlainMemory,
-        front: int = 0,
         limit: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._allocate = allocate
-        self.front = front
         self._limit = limit
         self._size = _FIRST_BYTES
         self._free: deque[Memory] = deque()
@@ -86,7 +82,7 @@ class MessageBuffers:
         self._counting = threading.RLock()
 
     def lend(self, message_bytes: int = 0) -> Lease:
-        """Return memory for a message of so many bytes behind ``front``.
+        """Return memory for a message of so many bytes.
 
         Raises:
             CudaError: the GPU is lost, whose memory it would be.
@@ -99,7 +95,7 @@ class MessageBuffers:
 
     def _lend(self, message_bytes: int) -> Lease:
         size = self._size
-        least = max(self.front + message_bytes, _FIRST_BYTES)
+        least = max(message_bytes, _FIRST_BYTES)
         if least > size:
             # Compressed images differ: not each that is a little larger shall move all others.
             size = max(least, size + size // 4)

@@ -38,7 +38,7 @@ class SerializedMessage:
     Attributes:
         data: uint8 (size,), the serialised message in lent memory; empty if it was too large.
         size: bytes of the message.
-        lease: the memory, in which `data` begins behind the front; None if it was too large.
+        lease: the memory, in which `data` begins; None if it was too large.
         header: set by the reader of the message.
     """
 
@@ -276,10 +276,9 @@ class Intake:
 
     def _take(self, taking: Taking, subscription: int, source: Source) -> None:
         """Take one message from an address, so that no source keeps the others waiting."""
-        front = self._buffers.front
         lease = self._lease = self._lease or self._buffers.lend()
         memory = lease.memory
-        status = taking.take(subscription, memory.pointer + front, memory.size - front)
+        status = taking.take(subscription, memory.pointer, memory.size)
         if status == TAKE_FAILED:
             return
         number = taking.info.publication_sequence_number or None
@@ -291,9 +290,9 @@ class Intake:
             return
         lease, self._lease = self._lease, None
         address, size = taking.array.buffer, taking.array.length
-        if address != lease.memory.pointer + front or front + size > lease.memory.size:
+        if address != lease.memory.pointer or size > lease.memory.size:
             raise RclError('a taken message', 'lies somewhere else than asked for')
-        data = lease.array()[front : front + size]
+        data = lease.array()[:size]
         self._deliver(source, SerializedMessage(data, size, lease), number)
 
     def _larger(self, size: int) -> int:
@@ -304,7 +303,7 @@ class Intake:
         except Exception as error:  # the C library that calls this can pass none on
             self._refusal = error
             return 0
-        return self._lease.memory.pointer + self._buffers.front
+        return self._lease.memory.pointer
 
 
 def check_intake(context: Context) -> None:
