@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from support import golden
 from support.models.detector_models import (
     KNOWN,
     detector_model,
@@ -63,41 +65,108 @@ def test_ctrl_c_while_tensorrt_is_imported(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_no_such_onnx(tmp_path, refused):
-    message = refused('--onnx', tmp_path / 'none.onnx', code=2)
-    assert 'none.onnx: cannot be opened: No such file' in message
-
-
-def test_onnx_that_is_cut_off(tmp_path, refused):
-    path = write_detector(tmp_path)
+def cut_off(folder):
+    path = write_detector(folder)
     path.write_bytes(path.read_bytes()[:-2000])
-    assert 'is cut off after' in refused('--onnx', path, *KNOWN)
+    return ['--onnx', path, *KNOWN]
 
 
-def test_something_else_than_onnx(tmp_path, refused):
-    path = tmp_path / 'net.pt'
-    path.write_bytes(b'PK')
-    assert 'ends in .onnx' in refused('--onnx', path, code=2)
+def with_content(name, content):
+    def write(folder):
+        (folder / name).write_bytes(content)
+        return ['--onnx', folder / name, '--output', folder / 'new.engine']
+
+    return write
 
 
-@pytest.mark.parametrize('domain', ['', 'mine'])
-def test_operators_that_tensorrt_does_not_know(tmp_path, refused, domain):
-    odd = helper.make_node('OddOp', ['images'], ['x'], name='layer7/odd', domain=domain)
-    path = write_detector(tmp_path, before=[odd])
-    message = refused('--onnx', path, *KNOWN)
-    assert 'OddOp at layer7/odd' in message
-    assert '--plugins' in message
+def with_nodes(*nodes):
+    return lambda folder: ['--onnx', write_detector(folder, before=nodes), *KNOWN]
 
 
-def test_nms_inside_is_refused_before_anything_is_calibrated(tmp_path, refused):
-    nodes = [
-        helper.make_node('NonZero', ['images'], ['places']),
-        helper.make_node('Identity', ['images'], ['x']),
-    ]
-    path = write_detector(tmp_path, before=nodes)
-    message = refused('--onnx', path, *KNOWN)
-    assert 'does not have these operators of the model: NonZero' in message
-    assert 'without nms=True' in message
+def with_sides(sides, *words):
+    return lambda folder: ['--onnx', write_detector(folder, sides=sides), *KNOWN, *words]
+
+
+def two_images(folder):
+    model = detector_model()
+    model.graph.input.add().CopyFrom(model.graph.input[0])
+    model.graph.input[1].name = 'mask'
+    onnx.save_model(model, folder / 'net.onnx')
+    return ['--onnx', folder / 'net.onnx', *KNOWN]
+
+
+def fewer_classes_in_the_manifest(folder):
+    digits = ROOT / 'models' / 'digits.onnx'
+    (folder / 'digits.onnx').write_bytes(digits.read_bytes())
+    manifest = json.loads(manifest_path(digits).read_text())
+    manifest['class_names'] = manifest['class_names'][:3]
+    manifest_path(folder / 'digits.onnx').write_text(json.dumps(manifest))
+    return ['--onnx', folder / 'digits.onnx']
+
+
+def grey(folder):
+    three = helper.make_node('Concat', ['images'] * 3, ['x'], axis=1)
+    onnx.save_model(detector_model((1, 1, 64, 64), before=[three]), folder / 'net.onnx')
+    return ['--onnx', folder / 'net.onnx', *KNOWN]
+
+
+def bytes_with_a_scale(folder):
+    cast = helper.make_node('Cast', ['images'], ['x'], to=onnx.TensorProto.FLOAT)
+    model = detector_model(before=[cast])
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    onnx.save_model(model, folder / 'net.onnx')
+    return ['--onnx', folder / 'net.onnx', *KNOWN]
+
+
+def build_yaml(folder):
+    write_detector(folder)
+    (folder / 'build.yaml').write_text('onnx: net.onnx\nprecison: int8\n')
+    return ['--config', folder / 'build.yaml']
+
+
+FIXED, OPEN = (1, 3, 64, 64), ('n', 3, 64, 64)
+ODD = {'op_type': 'OddOp', 'inputs': ['images'], 'outputs': ['x'], 'name': 'layer7/odd'}
+NON_ZERO = (
+    helper.make_node('NonZero', ['images'], ['places']),
+    helper.make_node('Identity', ['images'], ['x']),
+)
+ENGINE = b'ftrt' + bytes(20) + bytes((10, 3, 0, 26)) + bytes(100)
+#: By the name of the folder with the files: the exit code, and what writes them.
+REFUSED = {
+    'no_file': (2, lambda folder: ['--onnx', folder / 'none.onnx']),
+    'cut_off': (1, cut_off),
+    'pytorch': (2, with_content('net.pt', b'PK')),
+    'engine': (2, with_content('old.engine', ENGINE)),
+    'engine_by_another_name': (1, with_content('old.onnx', ENGINE)),
+    'unknown_operator': (1, with_nodes(helper.make_node(**ODD))),
+    'unknown_domain': (1, with_nodes(helper.make_node(**ODD, domain='mine'))),
+    'nms': (1, with_nodes(*NON_ZERO)),
+    'open_batch': (1, with_sides(OPEN)),
+    'open_sides': (1, with_sides((1, 3, 'h', 'w'))),
+    'other_shape': (1, with_sides(FIXED, '--shapes', '1x3x32x32')),
+    'other_batch': (1, with_sides(FIXED, '--batch', '2')),
+    'other_size': (1, with_sides(FIXED, '--input-size', '32x32')),
+    'no_profile': (2, with_sides(OPEN, '--shapes', '4x3x64x64:1x3x64x64:8x3x64x64')),
+    'two_images': (1, two_images),
+    'no_manifest': (1, lambda folder: ['--onnx', write_detector(folder)]),
+    'fewer_classes': (1, fewer_classes_in_the_manifest),
+    'grey': (1, grey),
+    'bytes_with_a_scale': (1, bytes_with_a_scale),
+    'pattern': (2, with_sides(FIXED, '--keep-fp32', 'haed')),
+    'plugin': (2, lambda folder: ['--onnx', folder / 'none.onnx', '--plugins', folder / 'a.so']),
+    'build_yaml': (2, build_yaml),
+}
+
+
+def test_each_refusal_is_told_and_changes_no_file(tmp_path, refused):
+    told = []
+    for name, (code, write) in REFUSED.items():
+        (tmp_path / name).mkdir()
+        message = refused(*write(tmp_path / name), code=code)
+        message = re.sub(r'(TensorRT-RTX) [\d.]+', r'\1 VERSION', message)
+        told.append(re.sub(r'\(Error parsing [^)]*\)', '(what protobuf said)', message))
+    text = golden.without_folder(''.join(told), tmp_path)
+    golden.check('building/refused_builds.txt', text)
 
 
 @pytest.mark.parametrize(
@@ -119,48 +188,6 @@ def test_operators_that_a_release_lacks(is_rtx, release, plugins, operators, say
         check_operators(tensorrt, options, 'x.onnx', operators)
 
 
-def test_open_sides_without_shapes(tmp_path, refused):
-    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
-    assert '--batch 1 does where only the first is open' in refused('--onnx', path, *KNOWN)
-    path = write_detector(tmp_path, sides=(1, 3, 'h', 'w'))
-    assert 'leaves sides open (1x3x?x?); give --shapes' in refused('--onnx', path, *KNOWN)
-
-
-@pytest.mark.parametrize(
-    ('options', 'says'),
-    [
-        (('--shapes', '1x3x32x32'), 'expected 1x3x64x64'),
-        (('--batch', '2'), 'expected 1x3x64x64'),
-        (('--input-size', '32x32'), 'expected 1x3x64x64'),
-    ],
-)
-def test_shapes_that_the_model_does_not_take(tmp_path, refused, options, says):
-    assert says in refused('--onnx', write_detector(tmp_path), *KNOWN, *options)
-
-
-def test_shapes_that_are_none(tmp_path, refused):
-    path = write_detector(tmp_path, sides=('n', 3, 64, 64))
-    message = refused('--onnx', path, '--shapes', '4x3x64x64:1x3x64x64:8x3x64x64', code=2)
-    assert 'min' in message
-
-
-def test_more_than_one_image_input(tmp_path, refused):
-    model = detector_model()
-    model.graph.input.add().CopyFrom(model.graph.input[0])
-    model.graph.input[1].name = 'mask'
-    onnx.save_model(model, tmp_path / 'net.onnx')
-    assert 'one image input' in refused('--onnx', tmp_path / 'net.onnx', *KNOWN)
-
-
-def test_outputs_that_nobody_can_read(tmp_path, refused):
-    path = write_detector(tmp_path).rename(tmp_path / 'model.onnx')
-    message = refused('--onnx', path)
-    assert 'model.onnx: there is no manifest (model.onnx.json)' in message
-    assert 'these are unknown: --class-names' in message
-    assert 'model.' not in message.replace('model.onnx', '')
-    assert 'parameter' not in message
-
-
 def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatch):
     """The manifest beside the model is right; the options are not."""
     parsed = parsed_models(monkeypatch)
@@ -175,65 +202,6 @@ def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatc
         assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
         assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
     assert parsed == []
-
-
-def test_a_manifest_that_does_not_fit_its_model(tmp_path, refused):
-    digits = ROOT / 'models' / 'digits.onnx'
-    (tmp_path / 'digits.onnx').write_bytes(digits.read_bytes())
-    manifest = json.loads(manifest_path(digits).read_text())
-    manifest['class_names'] = manifest['class_names'][:3]
-    manifest_path(tmp_path / 'digits.onnx').write_text(json.dumps(manifest))
-    assert 'with 3 classes' in refused('--onnx', tmp_path / 'digits.onnx')
-
-
-@pytest.mark.parametrize(
-    ('kind', 'says'),
-    [
-        ('gray', 'expected an image of 3 channels'),
-        ('uint8', 'expected --scale 1, --mean 0 and --std 1'),
-    ],
-)
-def test_inputs_that_no_pipeline_feeds(tmp_path, refused, kind, says):
-    if kind == 'gray':
-        three = helper.make_node('Concat', ['images'] * 3, ['x'], axis=1)
-        model = detector_model((1, 1, 64, 64), before=[three])
-    else:
-        cast = helper.make_node('Cast', ['images'], ['x'], to=onnx.TensorProto.FLOAT)
-        model = detector_model(before=[cast])
-        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
-    onnx.save_model(model, tmp_path / 'net.onnx')
-    assert says in refused('--onnx', tmp_path / 'net.onnx', *KNOWN)
-
-
-def test_an_engine_instead_of_a_model(tmp_path, refused):
-    """Whichever release built it: an engine is no source of another."""
-    engine = tmp_path / 'old.engine'
-    engine.write_bytes(b'ftrt' + bytes(20) + bytes((10, 3, 0, 26)) + bytes(100))
-    assert "expected an ONNX model, whose name ends in .onnx (got 'old.engine')" in refused(
-        *('--onnx', engine, '--output', tmp_path / 'new.engine'), code=2
-    )
-    named = engine.rename(tmp_path / 'old.onnx')
-    assert 'is a TensorRT engine already' in refused('--onnx', named)
-
-
-def test_patterns_that_match_nothing(tmp_path, refused):
-    path = write_detector(tmp_path)
-    message = refused('--onnx', path, *KNOWN, '--keep-fp32', 'haed', code=2)
-    assert "'haed'" in message
-    assert 'head' in message
-
-
-def test_plugins_that_are_not_there_are_told_first(tmp_path, refused):
-    given = ('--onnx', tmp_path / 'none.onnx', '--plugins', tmp_path / 'none.so')
-    assert f'--plugins {tmp_path / "none.so"}: cannot be opened' in refused(*given, code=2)
-
-
-def test_build_yaml_with_an_unknown_option(tmp_path, refused):
-    write_detector(tmp_path)
-    config = tmp_path / 'build.yaml'
-    config.write_text('onnx: net.onnx\nprecison: int8\n')
-    message = refused('--config', config, code=2)
-    assert f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?" in message
 
 
 def test_unknown_words_on_the_command_line(tmp_path, capsys):
