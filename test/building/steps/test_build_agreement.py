@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from support.gpu.gpu_support import BUILT_ON_CPU
 from support.models.detector_models import listing, report_of
-from support.models.digits import CALIBRATION, DIGITS, INT8, ROOT, SCENES, SOME_SCENES, save_digits
+from support.models.digits import CALIBRATION, DIGITS, INT8, SCENES, SOME_SCENES, save_digits
 from support.programs import UNMEASURED, Program, executable
 from trt_perception.building.steps import validation
 from trt_perception.building.steps.validation import opened
@@ -176,19 +176,6 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
     assert record.warning
 
 
-def test_with_labels_both_are_measured(build):
-    done = build(*INT8, '--validate', SCENES, '--annotations', ROOT / 'demo' / 'truth.json')
-    assert done.code == 0
-    assert done.report['accuracy']['measure'] == 'mAP50'
-    record = done.manifest.build.agreement
-    # Of what lies above the node's threshold, not of all that enters mAP.
-    assert 300 < record.reference_detections < 600
-    assert record.f1 > 0.95
-    (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
-    assert 'mAP50' in step['outcome'].splitlines()[0]
-    assert 'agree with FP32' in step['outcome'].splitlines()[1]
-
-
 def test_too_few_detections_are_not_measured(build):
     few = SCENES / 'scene_00[1-3].jpg'
     done = build(*INT8, '--validate', few)
@@ -278,3 +265,67 @@ def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path, number):
     assert set(os.listdir(tmp_path)) == before | {'r.json'}
     last = report_of(report)['steps'][-1]
     assert (last['name'], last['status']) in (('validate', 'interrupted'), ('verify', 'skipped'))
+
+
+# On a GPU, by a stand-in: there the engine itself is compared with the original.
+
+
+def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, gpu_that_runs, monkeypatch):
+    def fails(*_):
+        raise EngineError('the model', 'fails')
+
+    monkeypatch.setattr(validation, 'compare_until_sure', fails)
+    done = build(*INT8)
+    assert done.code == 0
+    assert 'the model: fails; on the target' in done.manifest.build.agreement.warning
+    gpu_that_runs(DIGITS)
+    done = build(*INT8)
+    assert done.code == 1
+    assert done.report['error'] == 'the model: fails'
+
+
+@pytest.mark.parametrize('words', [('--validate', SOME_SCENES), INT8])
+def test_on_a_gpu_the_engine_itself_is_compared(build, gpu_that_runs, words):
+    engines = gpu_that_runs(DIGITS)
+    done = build(*words)
+    assert done.code == 0
+    assert [engine.path.name for engine in engines] == ['digits.engine']
+    record = done.manifest.build.agreement
+    assert record.f1 == 1
+    assert record.runtime.startswith('tensorrt_rtx ')
+    assert record.warning == ''
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
+def test_on_a_gpu_every_precision_is_held_to_it(
+    build, gpu_that_runs, monkeypatch, tmp_path, precision
+):
+    spoiled = onnx.load(DIGITS)
+    for tensor in spoiled.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.ndim == 4:
+            rounded = np.round(values * 8) / np.float32(8)
+            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+    path = tmp_path / 'spoiled.onnx'
+    save_digits(spoiled, path)
+    gpu_that_runs(path)
+    done = build('--precision', precision, '--validate', SOME_SCENES)
+    assert done.code == 1
+    assert done.report['agreement']['f1'] < 0.5
+    assert 'another detector' in done.report['error']
+    assert build('--precision', precision).code == 0  # nothing to see it on
+
+
+def test_an_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypatch):
+    gpu_that_runs(DIGITS)
+    stand_in = validation.opened
+
+    def fails(file):
+        if not file.is_onnx:
+            raise EngineError('the engine', 'cannot be run')
+        return stand_in(file)
+
+    monkeypatch.setattr(validation, 'opened', fails)
+    done = build(*INT8)
+    assert done.code == 1
+    assert done.report['error'] == 'the engine: cannot be run'

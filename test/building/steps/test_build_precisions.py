@@ -140,6 +140,13 @@ def test_the_quantised_digits_lose_at_most_a_hundredth(tmp_path, capsys):
     assert abs(accuracy['reference'] - accuracy['built']) <= 0.01
     exact, ours = (model['metrics'] for model in accuracy['details']['models'].values())
     assert ours['mAP'] > exact['mAP'] - 0.015
+    # Of what lies above the node's threshold, not of all that enters mAP.
+    assert 300 < told['agreement']['reference_detections'] < 600
+    assert told['agreement']['f1'] > 0.95
+    (step,) = [step for step in told['steps'] if step['name'] == 'validate']
+    measured, agreed = step['outcome'].splitlines()
+    assert 'mAP50' in measured
+    assert 'agree with FP32' in agreed
     assert accuracy['reference'] != accuracy['built']
     assert told['output_engine']['qdq_onnx'] == str(qdq)
     assert f'Q/DQ model  {qdq}' in capsys.readouterr().out
