@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from support import golden
+from support.building.messages import told
 from support.gpu.gpu_support import why_no_gpu
 from support.models.detector_models import (
     KNOWN,
@@ -26,80 +28,59 @@ INT8 = ('--precision', 'int8')
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-def test_labels_that_do_not_fit_cost_no_build(tmp_path, refused, monkeypatch):
-    path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    labels = tmp_path / 'labels.json'
-    parsed = parsed_models(monkeypatch)
-    given = ('--onnx', path, *KNOWN, '--validate', images, '--annotations', labels)
-    assert 'cannot be read: No such file' in refused(*given, code=2)
+def labels(folder):
+    """Write annotations of a bird in the first image."""
     picture = {'id': 1, 'file_name': '0.png', 'width': 96, 'height': 80}
     bird = {'id': 1, 'image_id': 1, 'category_id': 7, 'bbox': [1, 1, 9, 9]}
     content = {'images': [picture], 'annotations': [bird]}
     content['categories'] = [{'id': 7, 'name': 'bird'}]
-    labels.write_text(json.dumps(content))
-    message = refused(*given, code=2)
-    assert 'bird' in message
-    assert 'cat' in message
-    assert 'give --class-names as the annotations have them' in message
+    (folder / 'labels.json').write_text(json.dumps(content))
+    return folder / 'labels.json'
+
+
+def damaged(folder, damage):
+    images = write_images(folder)
+    (images / '7.png').write_bytes(damage((images / '7.png').read_bytes()))
+    return images
+
+
+def alike(folder):
+    images = write_images(folder)
+    for image in images.iterdir():
+        image.write_bytes((images / '0.png').read_bytes())
+    return images
+
+
+def test_each_refusal_is_told_and_nothing_is_built(tmp_path, refused, monkeypatch):
+    given = ('--onnx', write_detector(tmp_path), *KNOWN)
+    images, few = write_images(tmp_path / 'images'), write_images(tmp_path / 'few', 3)
+    (tmp_path / 'empty').mkdir()
+    rows = [
+        ('--validate', images, '--annotations', tmp_path / 'none.json'),
+        ('--validate', images, '--annotations', labels(tmp_path)),
+        ('--validate', tmp_path / 'empty'),
+        ('--validate', tmp_path / 'missing'),
+        ('--calibration-images', images),
+        INT8,
+        (*INT8, '--calibration-images', tmp_path / 'empty'),
+        (*INT8, '--calibration-images', tmp_path / 'missing'),
+        (*INT8, '--calibration-images', damaged(tmp_path / 'text', lambda _: b'no picture')),
+        (*INT8, '--calibration-images', damaged(tmp_path / 'cut', lambda whole: whole[:-200])),
+        (*INT8, '--calibration-images', few),
+        (*INT8, '--calibration-images', alike(tmp_path / 'alike')),
+    ]
+    parsed = parsed_models(monkeypatch)
+    messages = [refused(*given, *row, code=2) for row in rows]
+    golden.check('building/refused_images.txt', told(messages, tmp_path))
     assert parsed == []
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-@pytest.mark.parametrize(
-    ('precision', 'reason'),
-    [
-        ('fp32', 'would compare FP32 with itself'),
-        ('tf32', 'would compare FP32 with itself'),
-        ('bf16', 'has no bf16 on CPUs'),
-    ],
-)
-def test_accuracy_that_only_a_gpu_tells(tmp_path, refused, precision, reason):
-    given = ('--precision', precision, '--validate', write_images(tmp_path / 'images'))
-    message = refused('--onnx', write_detector(tmp_path), *KNOWN, *given)
-    assert f'{reason}; build without --validate' in message
-
-
-def test_int8_without_images(tmp_path, refused):
-    message = refused('--onnx', write_detector(tmp_path), *KNOWN, *INT8, code=2)
-    assert 'int8: needs images to calibrate with; give --calibration-images' in message
-
-
-def test_images_without_int8(tmp_path, refused):
-    images = write_images(tmp_path / 'images')
-    options = ('--calibration-images', images)
-    message = refused('--onnx', write_detector(tmp_path), *KNOWN, *options, code=2)
-    assert 'add --precision int8' in message
-
-
-@pytest.mark.parametrize('option', ['--calibration-images', '--validate'])
-def test_images_that_are_not_there(tmp_path, refused, option):
-    path = write_detector(tmp_path)
-    precision = INT8 if option == '--calibration-images' else ()
-    (tmp_path / 'empty').mkdir()
-    given = ('--onnx', path, *KNOWN, *precision, option)
-    assert 'this folder holds no image' in refused(*given, tmp_path / 'empty', code=2)
-    assert 'does not exist' in refused(*given, tmp_path / 'missing', code=2)
-
-
-@pytest.mark.parametrize('damage', [lambda _: b'no picture', lambda content: content[:-200]])
-def test_an_image_that_cannot_be_read(tmp_path, refused, damage):
-    images = write_images(tmp_path / 'images')
-    broken = images / '7.png'
-    broken.write_bytes(damage(broken.read_bytes()))
-    path = write_detector(tmp_path)
-    message = refused('--onnx', path, *KNOWN, *INT8, '--calibration-images', images, code=2)
-    assert '7.png' in message
-
-
-def test_too_few_images_and_all_alike(tmp_path, refused):
-    path = write_detector(tmp_path)
-    given = ('--onnx', path, *KNOWN, *INT8, '--calibration-images')
-    few = write_images(tmp_path / 'few', 3)
-    assert 'at least 8 images' in refused(*given, few, code=2)
-    alike = write_images(tmp_path / 'alike')
-    for image in alike.iterdir():
-        image.write_bytes((few / '0.png').read_bytes())
-    assert 'the same image' in refused(*given, alike, code=2)
+def test_accuracy_that_only_a_gpu_tells(tmp_path, refused):
+    given = ('--onnx', write_detector(tmp_path), *KNOWN)
+    given += ('--validate', write_images(tmp_path / 'images'), '--precision')
+    messages = [refused(*given, name) for name in ('fp32', 'tf32', 'bf16')]
+    golden.check('building/refused_accuracy.txt', told(messages, tmp_path))
 
 
 def test_a_model_that_falls_below_the_gate_leaves_no_engine(tmp_path, refused, monkeypatch):

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from support import golden
+from support.building.messages import told
 from support.models.detector_models import KNOWN, listing, run, write_detector, write_images
 from support.programs import executable, small_disk
 from trt_perception.building.options.sources import load_options
@@ -21,20 +23,19 @@ pytestmark = pytest.mark.usefixtures('own_caches')
 
 def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    given = ('--onnx', path, *KNOWN, '--qdq-onnx')
-    assert '--qdq-onnx needs --precision int8 or fp8' in refused(
-        *given, tmp_path / 'q.onnx', code=2
-    )
-    given = (*given[:-1], *INT8, '--calibration-images', images, '--qdq-onnx')
-    assert 'ends in .onnx' in refused(*given, tmp_path / 'q.bin', code=2)
-    assert 'is what the engine is built from' in refused(*given, path, code=2)
-    assert 'takes no new files' in refused(*given, tmp_path / 'missing' / 'q.onnx', code=2)
-    other = write_detector(tmp_path, 'other.onnx')
-    assert 'is not a model with Q/DQ nodes, so it is not overwritten' in refused(
-        *given, other, code=2
-    )
-    message = refused(*given, tmp_path / 'q.onnx', '--json', tmp_path / 'q.onnx.json', code=2)
-    assert 'name another file' in message
+    given = ('--onnx', path, *KNOWN)
+    calibrated = (*given, *INT8, '--calibration-images', images)
+    qdq, other = tmp_path / 'q.onnx', write_detector(tmp_path, 'other.onnx')
+    report = ('--json', tmp_path / 'q.onnx.json')
+    messages = [
+        refused(*given, '--qdq-onnx', qdq, code=2),
+        refused(*calibrated, '--qdq-onnx', tmp_path / 'q.bin', code=2),
+        refused(*calibrated, '--qdq-onnx', path, code=2),
+        refused(*calibrated, '--qdq-onnx', tmp_path / 'missing' / 'q.onnx', code=2),
+        refused(*calibrated, '--qdq-onnx', other, code=2),
+        refused(*calibrated, '--qdq-onnx', qdq, *report, code=2),
+    ]
+    golden.check('building/refused_qdq_onnx.txt', told(messages, tmp_path))
 
 
 def test_a_full_disk(tmp_path):
@@ -55,16 +56,15 @@ def test_a_full_disk(tmp_path):
 
 
 def test_folders_that_cannot_take_the_engine(tmp_path, refused):
-    path = write_detector(tmp_path)
+    given = ('--onnx', write_detector(tmp_path), *KNOWN)
     (tmp_path / 'file').write_bytes(b'')
-    given = ('--onnx', path, *KNOWN)
-    for folder, reason in (('missing', 'No such file'), ('file', 'Not a directory')):
-        message = refused(*given, '--output', tmp_path / folder / 'x.engine', code=2)
-        assert f'{tmp_path / folder} takes no new files ({reason}' in message
-        message = refused(*given, '--json', tmp_path / folder / 'x.json', code=2)
-        assert f'{tmp_path / folder} takes no new files ({reason}' in message
+    messages = []
+    for folder in ('missing', 'file'):
+        messages.append(refused(*given, '--output', tmp_path / folder / 'x.engine', code=2))
+        messages.append(refused(*given, '--json', tmp_path / folder / 'x.json', code=2))
     (tmp_path / 'net.engine').mkdir()
-    assert 'it is a folder' in refused(*given, code=2)
+    messages.append(refused(*given, code=2))
+    golden.check('building/refused_folders.txt', told(messages, tmp_path))
 
 
 def test_a_folder_without_permission(tmp_path, capsys):
@@ -86,16 +86,14 @@ def test_a_folder_without_permission(tmp_path, capsys):
 
 
 def test_files_of_others_are_not_overwritten(tmp_path, refused):
-    path = write_detector(tmp_path)
-    given = ('--onnx', path, *KNOWN)
-    (tmp_path / 'net.engine').write_bytes(b'my thesis')
-    assert 'is not a TensorRT engine' in refused(*given, code=2)
-    (tmp_path / 'net.engine').unlink()
-    (tmp_path / 'net.engine.json').write_bytes(b'{"my": "settings"}')
-    assert 'net.engine.json: exists and is not a manifest' in refused(*given, code=2)
-    (tmp_path / 'net.engine.json').unlink()
-    for clash in ('net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json'):
-        assert 'name another file' in refused(*given, '--json', tmp_path / clash, code=2)
+    given = ('--onnx', write_detector(tmp_path), *KNOWN)
+    names = ['net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json']
+    messages = [refused(*given, '--json', tmp_path / name, code=2) for name in names]
+    for name, content in zip(names[:2], (b'my thesis', b'{"my": 1}'), strict=True):
+        (tmp_path / name).write_bytes(content)
+        messages.append(refused(*given, code=2))
+        (tmp_path / name).unlink()
+    golden.check('building/refused_overwriting.txt', told(messages, tmp_path))
 
 
 @pytest.mark.parametrize(
