@@ -107,6 +107,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         'markers', 'timeout(seconds): another limit than that of pyproject.toml'
     )
+    config.pluginmanager.register(golden)
     golden.rewriting = config.getoption('--rewrite-golden')
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
     # SIGALRM says where every thread stands, and then ends the process as it does by default.
@@ -314,21 +315,6 @@ def kept_log_levels():
     for one, level in levels:
         one.setLevel(level)
     logger.handlers[:], logger.propagate = handlers, propagate
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem):
-    """Compare the messages of a test that has passed."""
-    result = yield
-    if isinstance(said := pyfuncitem.funcargs.get('said'), golden.Messages):
-        said.check()
-    return result
-
-
-@pytest.fixture
-def said(request, tmp_path_factory):
-    """Take messages, which are compared with a golden file: see support/golden.py."""
-    return golden.Messages(request.node, tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ assertions in Python. After an intended change of the wording,
     scripts/test --rewrite-golden test/model/test_recognition_refusal.py
 
 writes the files again; read their changes with `git diff` before the commit.
+
+This module is a plugin of pytest. conftest.py registers it; runs without conftest.py need the
+option `-p support.golden`.
 """
 
 import ast
@@ -99,10 +102,26 @@ class Messages:
             _compare(name, parts[part], text)
 
 
+@pytest.fixture
+def said(request, tmp_path_factory):
+    """Take messages, which are compared with a golden file after the test has passed."""
+    return Messages(request.node, tmp_path_factory.getbasetemp())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Compare the messages of a test that has passed."""
+    result = yield
+    if isinstance(messages := pyfuncitem.funcargs.get('said'), Messages):
+        messages.check()
+    return result
+
+
 def file_of(test):
     """Return the name of the golden file of a test file that uses `said`."""
-    parts = test.parts[test.parts.index('test') + 1 :]
-    return '/'.join([*parts[:-1], f'{test.stem.removeprefix("test_")}.txt'])
+    folders = test.parts[:-1]
+    below_test = folders[len(folders) - folders[::-1].index('test') :]
+    return '/'.join([*below_test, f'{test.stem.removeprefix("test_")}.txt'])
 
 
 def _how_to_rewrite():
