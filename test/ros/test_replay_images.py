@@ -15,6 +15,7 @@ import rclpy
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
+from support import forked
 from support.programs import DEADLINE_S, Program, executable, script
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.ros import replay_images
@@ -70,12 +71,7 @@ def replay(client):
 
 def run(*arguments):
     """Run to the end, without a subscriber; return exit code and output."""
-    ended = subprocess.run(
-        [executable('replay_images'), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    ended = forked.run([executable('replay_images'), *arguments], timeout=DEADLINE_S)
     return ended.returncode, ended.stdout + ended.stderr
 
 

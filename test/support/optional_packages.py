@@ -9,7 +9,7 @@ import pytest
 #: By the names of their imports; how to install them: docs/testing.md.
 OPTIONAL = frozenset(
     [
-        *('onnx', 'onnxslim', 'ml_dtypes', 'pydantic', 'tensorrt_rtx'),
+        *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
         *('pycocotools', 'matplotlib', 'hypothesis', 'scipy'),
     ]
 )

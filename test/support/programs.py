@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import trt_perception
+from support.forked import ForkedProcess, can_fork
 from support.ties import tie
 
 DEADLINE_S = 40
@@ -74,17 +75,22 @@ class Program:
 
     def __init__(self, command, environment=None):
         changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
-        self._process = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors='replace',
-            env={name: value for name, value in changed.items() if value is not None},
-        )
+        changed = {name: value for name, value in changed.items() if value is not None}
+        command = [str(part) for part in command]
         # A test that hangs ends this process without a word: the started ones must end with it.
-        tie(self._process.pid)
+        if can_fork(command, changed):
+            self._process = ForkedProcess(command, changed)
+        else:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors='replace',
+                env=changed,
+            )
+            tie(self._process.pid)
         self._lines = []
         self._shown = self._forgotten = 0
         self._reader = threading.Thread(target=self._read, daemon=True)

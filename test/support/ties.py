@@ -26,11 +26,16 @@ def tie(pid):
     if not hasattr(os, 'pidfd_open'):  # not Linux
         return
     child = os.pidfd_open(pid)
+    tie_open(child)
+    os.close(child)
+
+
+def tie_open(child):
+    """End a process, open as a file descriptor, with this process."""
     with _lock:
         if not _guardians:
             _guardians.append(_start_guardian())
         socket.send_fds(_guardians[0][0], [b'.'], [child])
-    os.close(child)
 
 
 def _start_guardian():

@@ -16,6 +16,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile, QoSReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
+from support import forked
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
@@ -28,10 +29,8 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 def run(*arguments, environment=None, command=None):
     changed = {**os.environ, **(environment or {})}
-    ended = subprocess.run(
-        [*(command or [executable('doctor')]), *map(str, arguments)],
-        capture_output=True,
-        text=True,
+    ended = forked.run(
+        [*(command or [executable('doctor')]), *arguments],
         timeout=120,
         env={name: value for name, value in changed.items() if value is not None},
     )

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
+from support import forked
 from support.programs import DEADLINE_S, executable
 from trt_perception.ros.doctor.parameters import read_parameters
 
@@ -16,12 +17,8 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 def start(*arguments, program='detector_node', before=()):
     """Start a node that should end by itself; return its exit code and what it printed."""
-    ended = subprocess.run(
-        [executable(program), *before, '--ros-args', *arguments],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    command = [executable(program), *before, '--ros-args', *arguments]
+    ended = forked.run(command, timeout=DEADLINE_S)
     return ended.returncode, ended.stderr + ended.stdout
 
 

@@ -1,0 +1,267 @@
+"""Programs of the package as forks of one process that has imported what they need.
+
+Most programs that tests start live for as long as their imports take, half a second of CPU. A
+fork begins where imports end. Arguments, environment, standard streams, signals and the end of the
+interpreter are as in a program that was started. A program whose environment differs in what
+Python reads before it imports is started (`can_fork`).
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+if __name__ != '__main__':
+    from support.ties import tie_open
+
+#: Seconds that a program may live, unless the test says so.
+LONGEST_S = 900
+PROGRAMS = {
+    'detector_node': 'trt_perception.ros.detector_program',
+    'doctor': 'trt_perception.ros.doctor.doctor',
+    'replay_images': 'trt_perception.ros.replay_images',
+}
+#: What the programs and rclpy import once they run, where it is installed.
+LATE = ('onnxruntime', 'geometry_msgs.msg', 'rosidl_generator_py', 'trt_perception.commands')
+#: Read by the interpreter, the loader of libraries, and the first import of OpenCV.
+EARLY = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
+_STATUS_BYTES = 4
+_lock = threading.Lock()
+_servers = []
+
+
+def _early(environment):
+    names = (name for name in environment if name.startswith(EARLY))
+    return {name: environment[name] for name in names if name != 'PYTHONUNBUFFERED'}
+
+
+@functools.cache
+def _at_first():
+    """Return what the server has, which begins when the first program is asked for."""
+    return _early(os.environ)
+
+
+def can_fork(command, environment):
+    """Return whether a fork does what the command would do in this environment."""
+    program = Path(command[0])
+    if program.parent.name != 'trt_perception' or program.name not in PROGRAMS:
+        return False
+    return hasattr(os, 'pidfd_open') and _early(environment) == _at_first()
+
+
+def run(command, *, timeout, env=None):
+    """Run a program to its end; return subprocess.CompletedProcess with its text.
+
+    Raises:
+        subprocess.TimeoutExpired: the program did not end; it is killed.
+    """
+    command = list(map(str, command))
+    environment = dict(os.environ if env is None else env)
+    if not can_fork(command, environment):
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env=environment
+        )
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = ForkedProcess(command, environment, stdout.fileno(), stderr.fileno())
+        try:
+            process.wait(timeout)
+        finally:
+            process.kill()
+            process.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        texts = stdout.read().decode(), stderr.read().decode()
+    return subprocess.CompletedProcess(command, process.returncode, *texts)
+
+
+class ForkedProcess:
+    """A program forked by the server, used as subprocess.Popen is.
+
+    Args:
+        command: a command that `can_fork`.
+        environment: the whole environment of the program.
+        stdout: a file descriptor; None makes a pipe, whose text is in the attribute `stdout`.
+        stderr: a file descriptor; None is the program's stdout.
+        longest_s: the program is ended by SIGALRM after so many seconds.
+    """
+
+    def __init__(self, command, environment, stdout=None, stderr=None, longest_s=LONGEST_S):
+        self.args = command
+        self.stdout = self.returncode = None
+        self._waiting = threading.Lock()
+        with contextlib.ExitStack() as closing:
+            if stdout is None:
+                pipe, stdout = os.pipe()
+                closing.callback(os.close, stdout)
+                self.stdout = os.fdopen(pipe, encoding='utf-8', errors='replace')
+            self._status, status = os.pipe()
+            closing.callback(os.close, status)
+            given = [stdout, stdout if stderr is None else stderr, status]
+            request = {'argv': command, 'environment': environment, 'folder': os.getcwd()}
+            request['longest_s'] = longest_s
+            with _lock:
+                server = _running_server()
+                socket.send_fds(server, [json.dumps(request).encode()], given)
+                answer, (self._process, *_), *_ = socket.recv_fds(server, 32, 1)
+        self.pid = int(answer)
+        tie_open(self._process)
+
+    def poll(self):
+        """Return the exit code; None while the program runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Return the exit code, negative for a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: the program still runs.
+        """
+        with self._waiting:
+            if self.returncode is None:
+                poll = select.poll()
+                poll.register(self._status, select.POLLIN)
+                if not poll.poll(None if timeout is None else 1e3 * timeout):
+                    raise subprocess.TimeoutExpired(self.args, timeout)
+                status = os.read(self._status, _STATUS_BYTES)
+                self.returncode = int.from_bytes(status, 'little', signed=True)
+                os.close(self._status)
+                os.close(self._process)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def _running_server():
+    """Return the socket of this process's server, which ends with this process."""
+    if not _servers:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        unset = ('PYTHONUNBUFFERED', 'TRT_PERCEPTION_COVERAGE', 'COVERAGE_PROCESS_START')
+        environment = {name: value for name, value in os.environ.items() if name not in unset}
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, __file__, str(its.fileno())],
+                pass_fds=[its.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        _servers.append(ours)
+        atexit.register(_end, ours, process)
+    return _servers[0]
+
+
+def _end(server, process):
+    """End the server, and wait for it: its CPU time is part of this process's children's."""
+    server.close()
+    process.wait()
+
+
+# The server.
+
+
+def serve(socket_number):
+    """Fork programs until the starter is gone; return in each fork, with its program's name."""
+    for module in PROGRAMS.values():
+        importlib.import_module(module)
+    for module in LATE:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    ended, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    running = {}  # where to write the status of each
+    with socket.socket(fileno=socket_number) as requests:
+        while True:
+            ready, *_ = select.select([requests, ended], [], [])
+            if ended in ready:
+                os.read(ended, 1000)
+                _reap(running)
+            if requests in ready:
+                request, given, *_ = socket.recv_fds(requests, 2**20, 3)
+                if not request:
+                    os._exit(0)
+                pid = os.fork()
+                if not pid:
+                    for number in (ended, wakes, *running.values()):
+                        os.close(number)
+                    break
+                process = os.pidfd_open(pid)
+                socket.send_fds(requests, [str(pid).encode()], [process])
+                *outputs, running[pid] = given
+                for number in (process, *outputs):
+                    os.close(number)
+    return _become(given, **json.loads(request))
+
+
+def _reap(running):
+    for pid in list(running):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(running[pid], code.to_bytes(_STATUS_BYTES, 'little', signed=True))
+            os.close(running.pop(pid))
+
+
+def _become(given, argv, environment, folder, longest_s):
+    """Make this fork what the program would be after its imports; return the program's name."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, longest_s)
+    stdout, stderr, status = given
+    os.close(status)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.close(stdout)
+    os.close(stderr)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if os.environ.get('PYTHONUNBUFFERED'):
+        for name, number in (('stdout', 1), ('stderr', 2)):
+            old = getattr(sys, name)
+            raw = io.FileIO(number, 'w', closefd=False)
+            stream = io.TextIOWrapper(raw, old.encoding, old.errors, write_through=True)
+            setattr(sys, name, stream)
+    sys.argv = argv
+    if settings := environment.get('TRT_PERCEPTION_COVERAGE'):
+        import coverage
+
+        os.environ['COVERAGE_PROCESS_START'] = settings
+        coverage.process_startup()
+        del os.environ['COVERAGE_PROCESS_START']
+    return Path(argv[0]).name
+
+
+if __name__ == '__main__':
+    del sys.path[0]  # this folder
+    program = serve(int(sys.argv[1]))
+    from trt_perception import commands
+
+    sys.exit(getattr(commands, program)())
