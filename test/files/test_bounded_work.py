@@ -186,7 +186,7 @@ def node(tmp_path):
     rclpy.shutdown(context=context)
 
 
-def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
+def test_a_node_of_65536_classes_answers_changes_of_parameters(node, said):
     def change(name, value):
         with at_most(400):
             return node.set_parameters_atomically([Parameter(name, value=value)])
@@ -196,14 +196,14 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node):
     for number in range(10):
         assert change('confidence_threshold', 0.1 + number / 20).successful
     refused = change('class_filter', [f'{name} {"x" * 200}' for name in NAMES])
-    assert 'expected classes of the model' in refused.reason
+    said(refused.reason)
     assert len(refused.reason) < 10_000
-    assert 'not known' in change('x' * 4_000_000, 1).reason
-    assert 'at most 4096' in change('engine_path', 'x' * 4_000_000).reason
-    assert 'at most 65536' in change('model.std', [1.0] * 500_000).reason
+    said(change('x' * 4_000_000, 1).reason)
+    said(change('engine_path', 'x' * 4_000_000).reason)
+    said(change('model.std', [1.0] * 500_000).reason)
 
 
-def test_a_request_that_names_one_parameter_a_thousand_times(node):
+def test_a_request_that_names_one_parameter_a_thousand_times(node, said):
     from trt_perception.ros.runtime.services import answer_always
 
     answer_always(node, lambda service, error: None)
@@ -221,7 +221,7 @@ def test_a_request_that_names_one_parameter_a_thousand_times(node):
             answer = services[kind](kind.Request(**fields), kind.Response())
         if kind is SetParameters:
             assert [result.successful for result in answer.results] == [False] * 1000
-            assert answer.results[0].reason == 'at most 200 in one request (got 1000)'
+            said(answer.results[0].reason)
         elif kind is SetParametersAtomically:
             assert not answer.result.successful
         else:

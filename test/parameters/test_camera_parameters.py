@@ -58,14 +58,14 @@ def test_a_camera_has_the_values_of_the_node_but_for_its_own():
     assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
 
 
-def test_rows_say_whose_they_are():
+def test_rows_say_whose_they_are(said):
     rows = camera_rows(['front', 'rear'])
     assert [name for name in rows if name.startswith('camera.front.')] == [
         f'camera.front.{row.name}' for row in CAMERA_PARAMETERS
     ]
     row = rows['camera.rear.max_rate_hz']
     assert (row.name, row.unit, row.live) == ('camera.rear.max_rate_hz', 'Hz', True)
-    assert row.description.endswith('For camera rear; until it is set: max_rate_hz.')
+    said(row.description)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +93,18 @@ def test_refused(name, value, said):
 
 
 @pytest.mark.parametrize(
-    ('name', 'meant'),
+    'name',
     [
-        ('front.enabled', 'camera.front.enabled'),
-        ('cameras.rear.enabled', 'camera.rear.enabled'),
-        ('rear.image_qos.depth', 'camera.rear.image_qos.depth'),
-        ('image_qos.dept', 'image_qos.depth'),
-        ('confidence_treshold', 'confidence_threshold'),
+        'front.enabled',
+        'cameras.rear.enabled',
+        'rear.image_qos.depth',
+        'image_qos.dept',
+        'confidence_treshold',
     ],
 )
-def test_what_is_meant_where_the_word_camera_is_missing(name, meant):
-    assert unknown_parameter(name, ['front', 'rear']).fix == f"did you mean '{meant}'?"
-    assert 'a manifest says the task' in unknown_parameter('model.keypoints', ['front']).fix
+def test_what_is_meant_where_the_word_camera_is_missing(name, said):
+    said(unknown_parameter(name, ['front', 'rear']).fix)
+    said(unknown_parameter('model.keypoints', ['front']).fix)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
 def test_a_camera_where_none_is_named(said):
     message = refusal({'camera.front.enabled': True})
     said(message)
-    assert unknown_parameter('camera', ['front']).fix == "did you mean 'cameras'?"
+    said(unknown_parameter('camera', ['front']).fix)
 
 
 def test_changes_of_the_node_and_of_cameras(said):

@@ -171,55 +171,54 @@ def test_topics_that_do_not_fit_the_cameras(topic, cameras, said):
 
 
 @pytest.mark.parametrize(
-    ('name', 'meant'),
+    'name',
     [
-        ('engine_pth', 'engine_path?'),
-        ('model', 'engine_path?'),
-        ('model_path', 'engine_path'),
-        ('confidence', 'confidence_threshold'),
-        ('threshold', 'iou_threshold or confidence_threshold'),
-        ('Image-Topic', 'image_topic'),
-        ('input_image_topic', 'image_topic'),
-        ('image_qos_reliability', 'image_qos.reliability'),
-        ('reliability', 'image_qos.reliability'),
-        ('decoder', 'model.decoder'),
-        ('device', 'device_ids'),
-        ('param_file', 'params_file'),
-        ('name_space', 'namespace'),
-        ('sim_time', 'use_sim_time'),
-        ('camera', 'cameras'),
-        ('devices', 'device_ids'),
+        'engine_pth',
+        'model',
+        'model_path',
+        'confidence',
+        'threshold',
+        'Image-Topic',
+        'input_image_topic',
+        'image_qos_reliability',
+        'reliability',
+        'decoder',
+        'device',
+        'param_file',
+        'name_space',
+        'sim_time',
+        'camera',
+        'devices',
     ],
 )
-def test_a_near_name_is_a_mistake(name, meant):
+def test_a_near_name_is_a_mistake(name, said):
     [sentence], far = unknown_arguments([f'{name}:=x'], ARGUMENTS)
-    assert sentence.startswith(f"there is no argument '{name}': did you mean {meant}")
+    said(sentence)
     assert not far
     [sentence], far = unknown_arguments(['model.task:=pose'], ARGUMENTS)
-    assert 'a manifest says the task' in sentence
+    said(sentence)
     assert not far
 
 
 @pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])
-def test_a_far_name_may_be_somebody_elses(name):
+def test_a_far_name_may_be_somebody_elses(name, said):
     near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert not near
-    assert f"'{name}'" in sentence
+    said(sentence)
 
 
 @pytest.mark.parametrize('name', sorted(LISTS))
-def test_a_list_is_refused_with_a_line_for_the_file(name):
+def test_a_list_is_refused_with_a_line_for_the_file(name, said):
     [sentence], _ = unknown_arguments([f'{name}:=[1]'], ARGUMENTS)
     leaf = name.rpartition('.')[2]
     line = f'{leaf}: {sentence.partition(f"as {leaf}: ")[2].partition("]")[0]}]'
     assert isinstance(yaml.safe_load(line)[leaf], list)
-    assert 'params_file:=' in sentence
+    said(sentence)
 
 
-def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy():
+def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy(said):
     [sentence], far = unknown_arguments(['camera.front.enabled:=false'], ARGUMENTS)
-    assert 'config/cameras.yaml' in sentence
-    assert 'max_rate_hz' in sentence
+    said(sentence)
     assert not far
 
 

@@ -46,13 +46,13 @@ def test_an_option_that_is_misspelt_is_named(refused, words):
 
 
 @pytest.mark.parametrize('word', ['size:=3', 'size=3'])
-def test_an_option_that_is_typed_as_those_of_launch(refused, word):
+def test_an_option_that_is_typed_as_those_of_launch(refused, word, said):
     assert refused('--images', 'a', word) == [
         f'tool: error: unrecognized arguments: {word}',
         f'{word} is no option; did you mean --size 3?',
     ]
-    (said,) = refused('--images', 'a', 'sizes:=3')
-    assert said == 'tool: error: unrecognized arguments: sizes:=3'
+    (printed,) = refused('--images', 'a', 'sizes:=3')
+    said(printed)
 
 
 def test_a_word_that_resembles_none(refused):
@@ -60,9 +60,9 @@ def test_a_word_that_resembles_none(refused):
     assert said == ['tool: error: unrecognized arguments: --quux']
 
 
-def test_a_wrong_value_of_a_right_option(refused):
-    (said,) = refused('--imag', 'a', '--size', 'large')
-    assert said == "tool: error: argument --size: invalid int value: 'large'"
+def test_a_wrong_value_of_a_right_option(refused, said):
+    (printed,) = refused('--imag', 'a', '--size', 'large')
+    said(printed)
 
 
 def test_nothing_that_was_typed_acts_on_the_terminal(refused):

@@ -47,28 +47,21 @@ def test_each_camera_is_remapped_by_itself(make_node):
 
 
 @pytest.mark.parametrize(
-    ('remaps', 'both'),
+    'remaps',
     [
-        (['front/image:=/image', 'rear/image:=/image'], 'front/image and rear/image'),
-        (['rear/detections:=front/detections'], 'front/detections and rear/detections'),
-        (['rear/masks:=/diagnostics'], 'rear/masks and /diagnostics'),
-        (['front/label_info:=/rosout'], '/rosout and front/label_info'),
-        (['front/masks:=~/transition_event'], '~/transition_event and front/masks'),
-        (
-            ['front/image:=rear/image/compressed'],
-            'front/image and rear/image/compressed',
-        ),
-        (
-            ['front/image/compressed:=/x', 'rear/image/compressed:=/x'],
-            'front/image/compressed and rear/image/compressed',
-        ),
+        ['front/image:=/image', 'rear/image:=/image'],
+        ['rear/detections:=front/detections'],
+        ['rear/masks:=/diagnostics'],
+        ['front/label_info:=/rosout'],
+        ['front/masks:=~/transition_event'],
+        ['front/image:=rear/image/compressed'],
+        ['front/image/compressed:=/x', 'rear/image/compressed:=/x'],
     ],
 )
-def test_two_topics_of_one_name_are_refused(make_node, remaps, both):
+def test_two_topics_of_one_name_are_refused(make_node, remaps, said):
     node = make_node(*remaps)
-    with pytest.raises(ConfigError, match=both) as caught:
+    with said.raises(ConfigError):
         check_topics(node, ('front', 'rear'))
-    assert 'give each a name of its own' in caught.value.fix
     check_topics(node, ('left',))  # which no remapping concerns
 
 
@@ -95,31 +88,29 @@ def test_two_topics_of_one_name_are_refused(make_node, remaps, both):
         *((name, ('front',), '') for name in ('__ns:=/image', '__node:=image', 'image_info:=/x')),
     ],
 )
-def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there):
+def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there, said):
     node = make_node(remap)
     for option in ('-r', '--remap'):
-        said = unused_remappings(['node', '--ros-args', option, remap], node, cameras)
-        assert len(said) == bool(there)
-        for sentence in said:
-            assert sentence.startswith(f'{option} {remap} is for no topic of this node')
+        printed = unused_remappings(['node', '--ros-args', option, remap], node, cameras)
+        assert len(printed) == bool(there)
+        for sentence in printed:
+            said(sentence)
             assert there in sentence
 
 
-def test_what_is_remapped_already_has_no_other_name(make_node):
+def test_what_is_remapped_already_has_no_other_name(make_node, said):
     rules = 'image:=/aa', 'image/compressed:=/bb'
     node = make_node(*rules)
     words = [word for rule in rules for word in ('-r', rule)]
-    [said] = unused_remappings(['node', '--ros-args', *words], node)
-    assert said == (
-        '-r image/compressed:=/bb is for no topic: image is remapped, and with it /aa/compressed'
-    )
+    [printed] = unused_remappings(['node', '--ros-args', *words], node)
+    said(printed)
     assert compressed_topic(node) == '/aa/compressed'
 
 
-def test_remappings_as_ros_1_had_them(make_node):
+def test_remappings_as_ros_1_had_them(make_node, said):
     node = make_node('image_raw:=/x')
-    [said] = unused_remappings(['node', 'image_raw:=/x', '--ros-args', '-p', 'a:=image'], node)
-    assert said.startswith('image_raw:=/x is for no topic of this node')
+    [printed] = unused_remappings(['node', 'image_raw:=/x', '--ros-args', '-p', 'a:=image'], node)
+    said(printed)
     assert (
         unused_remappings(['node', '--ros-args', '-p', 'masks:=x', '--', 'image:=/x'], node) == []
     )

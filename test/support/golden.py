@@ -60,7 +60,8 @@ class Messages:
 
     Args:
         item: the test, of pytest.
-        folder: of temporary files: folders in it become FOLDER.
+        folder: of temporary files: folders in it become FOLDER, as namespaces of nodes of tests
+            become NAMESPACE.
     """
 
     def __init__(self, item, folder):
@@ -72,6 +73,7 @@ class Messages:
     def __call__(self, text):
         """Add an error or a text, unless it repeats the one before."""
         said = self._temporary.sub('FOLDER', str(text)).strip('\n')
+        said = re.sub(r'/(test|intake)_\d+(_\d+)?', '/NAMESPACE', said)
         if self._texts[-1:] != [said]:
             self._texts.append(said)
 

@@ -143,7 +143,7 @@ def test_cameras_come_and_go(hold):
     assert (held['camera.rear.enabled'], held['camera.top.enabled']) == (False, True)
 
 
-def test_what_is_fixed_while_configured(hold):
+def test_what_is_fixed_while_configured(hold, said):
     holder = hold(TWO)
     holder.is_configured = True
     for name, value in (
@@ -152,7 +152,7 @@ def test_what_is_fixed_while_configured(hold):
         ('camera__rear__image_qos__depth', 2),
     ):
         reason = holder.set(**{name: value})
-        assert f"'{name.replace('__', '.')}': cannot change while the node is configured" in reason
+        said(reason)
     live = {
         'camera__front__enabled': False,
         'camera__front__max_rate_hz': 5,
@@ -167,11 +167,11 @@ def test_what_is_fixed_while_configured(hold):
     assert holder.parameters.camera_config('front').image_transport == 'compressed'
 
 
-def test_the_model_may_refuse_what_one_camera_is_given(hold):
+def test_the_model_may_refuse_what_one_camera_is_given(hold, said):
     holder = hold(TWO)
     holder.refuse = lambda config: config.thresholds(('cat', 'dog'))
     reason = holder.set(camera__rear__class_filter=['cow'])
-    assert reason.startswith("camera 'rear': parameter 'class_filter': expected classes")
+    said(reason)
     assert holder.held()['camera.rear.class_filter'] == []
     assert holder.parameters.camera_config('rear').class_filter == ()
 
@@ -185,11 +185,11 @@ def test_an_empty_list_of_any_kind_and_whole_numbers(hold):
     assert isinstance(holder.held()['camera.front.max_rate_hz'], float)
 
 
-def test_a_refused_request_changes_nothing(hold):
+def test_a_refused_request_changes_nothing(hold, said):
     holder = hold(TWO)
     before = holder.held()
     reason = holder.set(camera__front__enabled=False, max_rate_hz=-1.0)
-    assert "'max_rate_hz'" in reason
+    said(reason)
     assert holder.held() == before
     assert holder.told == []
 
@@ -218,7 +218,7 @@ def detector(client, model):
     detector.close()
 
 
-def test_get_and_describe(detector):
+def test_get_and_describe(detector, said):
     names = [*camera_rows(['front', 'rear'])]
     assert all(detector.get(name) is not None for name in names)
     assert detector.get('camera.rear.confidence_threshold') == 0.75
@@ -230,25 +230,23 @@ def test_get_and_describe(detector):
     [limits] = rate.floating_point_range
     assert (limits.from_value, limits.to_value) == (0.0, 1000.0)
     assert rate.type == ParameterType.PARAMETER_DOUBLE
-    assert 'Unit: Hz' in rate.description
-    assert 'may change while active' in rate.additional_constraints
-    assert "'raw', 'compressed', 'auto'" in transport.additional_constraints
-    assert 'fixed while configured' in transport.additional_constraints
+    said(rate.description)
+    said(rate.additional_constraints)
+    said(transport.additional_constraints)
 
 
-def test_set_over_services(detector):
+def test_set_over_services(detector, said):
     assert detector.set({'camera.front.enabled': False}) == [(True, '')]
     assert detector.get('camera.front.enabled') is False
     [(successful, reason)] = detector.set({'camera.frnt.enabled': True})
     assert not successful
-    assert "did you mean 'camera.front.enabled'?" in reason
+    said(reason)
     [(successful, reason)] = detector.set({'camera.front.class_filter': 7})
     assert not successful
-    command = f'ros2 param set {detector.name} camera.front.class_filter \'["7"]\''
-    assert reason.endswith(f'for text: {command}')
+    said(reason)
     [(successful, reason)] = detector.set({'camera.rear.enabled': None}, Parameter.Type.NOT_SET)
     assert not successful
-    assert 'cannot be deleted' in reason
+    said(reason)
     assert detector.set({'camera.front.enabled': True}) == [(True, '')]
     kept = 'cameras keep values of their own: camera.'
     assert detector.set({'enabled': True, 'max_rate_hz': 0.0, 'confidence_threshold': 0.25}) == [

@@ -144,10 +144,10 @@ def test_each_camera_has_its_debug_image(cameras, detector):
     assert {(image.header.frame_id, image.width) for image in images} == {('rear', 128)}
 
 
-def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector):
+def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector, said):
     [(well, reason)] = detector.set({'camera.rear.image_qos.depth': 3})
     assert not well
-    assert 'cannot change while the node is configured' in reason
+    said(reason)
     [(well, reason)] = detector.set({'camera.rear.class_filter': ['cat']})
     assert not well
     assert "'cat'" in reason or 'cat' in reason
@@ -155,12 +155,12 @@ def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector):
     assert well
 
 
-def test_other_cameras_are_named_while_unconfigured(cameras, detector):
+def test_other_cameras_are_named_while_unconfigured(cameras, detector, said):
     for camera in cameras:
         camera.destroy_publisher()
     [(well, reason)] = detector.set({'cameras': ['front', 'back']})
     assert not well
-    assert 'cannot change while the node is configured' in reason
+    said(reason)
     detector.bring_to('unconfigured')
     detector.set_well(cameras=['front', 'back'], **{'image_qos.depth': 2})
     assert detector.get('camera.back.image_qos.depth') == 2

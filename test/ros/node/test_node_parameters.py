@@ -108,40 +108,38 @@ def test_label_info_comes_with_configure(start_detector, model):
 NOT_SET = Parameter.Type.NOT_SET  # what `ros2 param delete` sends
 # name, value, kind, and what the reason must say: the parameter, the rule and the value.
 REFUSED = [
-    ('confidence_threshold', 1.5, None, ['0', '1', '1.5']),
-    ('confidence_threshold', -0.1, None, ['0', '1', '-0.1']),
-    ('confidence_threshold', math.nan, None, ['0', '1', 'nan']),
-    ('confidence_threshold', 2, None, ['0', '1', '2']),
-    ('confidence_threshold', 'high', None, ['a double', "'high'"]),
-    ('confidence_threshold', True, None, ['a double', 'True']),
-    ('confidence_threshold', None, NOT_SET, ['cannot be deleted', 'confidence_threshold 0.25']),
-    ('class_filter', None, NOT_SET, ['cannot be deleted', "class_filter '[]'"]),
-    ('model.decoder', None, NOT_SET, ['cannot be deleted', 'model.decoder \'""\'']),
-    ('iou_threshold', 1.01, None, ['0', '1', '1.01']),
-    ('class_filter', ['green', 'pink'], None, ['pink', 'red, green, blue']),
-    ('class_filter', 'green', None, ['a list of string', "'green'"]),
-    ('class_filter', [1], None, ['a list of string', '1']),
-    ('max_detections', 0, None, ['1', '1024', 'got 0']),
-    ('max_detections', 10, None, ['cannot change while', 'cleanup']),
-    ('max_detections', 3.5, None, ['an integer', '3.5']),
-    ('engine_path', '/other.onnx', None, ['cannot change while', 'cleanup']),
-    ('image_transport', 'smoke', None, ["'raw', 'compressed', 'auto'", "'smoke'"]),
-    ('image_qos.depth', 5, None, ['cannot change while', 'cleanup']),
-    ('model.input_size', [640], None, ['[width, height]', '[640]']),
-    ('confidence_treshold', 0.5, None, ['not known', "'confidence_threshold'"]),
-    ('use_sim_time', 5, None, ['expected bool', '5']),
+    ('confidence_threshold', 1.5, None),
+    ('confidence_threshold', -0.1, None),
+    ('confidence_threshold', math.nan, None),
+    ('confidence_threshold', 2, None),
+    ('confidence_threshold', 'high', None),
+    ('confidence_threshold', True, None),
+    ('confidence_threshold', None, NOT_SET),
+    ('class_filter', None, NOT_SET),
+    ('model.decoder', None, NOT_SET),
+    ('iou_threshold', 1.01, None),
+    ('class_filter', ['green', 'pink'], None),
+    ('class_filter', 'green', None),
+    ('class_filter', [1], None),
+    ('max_detections', 0, None),
+    ('max_detections', 10, None),
+    ('max_detections', 3.5, None),
+    ('engine_path', '/other.onnx', None),
+    ('image_transport', 'smoke', None),
+    ('image_qos.depth', 5, None),
+    ('model.input_size', [640], None),
+    ('confidence_treshold', 0.5, None),
+    ('use_sim_time', 5, None),
 ]
 
 
-@pytest.mark.parametrize(('name', 'value', 'kind', 'words'), REFUSED)
-def test_refused(detector, name, value, kind, words):
+@pytest.mark.parametrize(('name', 'value', 'kind'), REFUSED)
+def test_refused(detector, name, value, kind, said):
     known = name in {parameter.name for parameter in PARAMETERS}
     before = detector.get(name) if known else None
     [(successful, reason)] = detector.set({name: value}, kind)
     assert not successful
-    assert f"'{name}'" in reason
-    for word in words:
-        assert word in reason
+    said(reason)
     if known:
         assert detector.get(name) == before
     assert names_found(detector) == ['red', 'red', 'green']
@@ -191,12 +189,12 @@ def test_no_quotes_would_help(detector, name, value):
     assert 'for text' not in reason
 
 
-def test_several_at_once_are_set_together_or_not_at_all(detector):
+def test_several_at_once_are_set_together_or_not_at_all(detector, said):
     successful, reason = detector.set_at_once(
         {'confidence_threshold': 0.75, 'iou_threshold': 7, 'class_filter': ['pink']}
     )
     assert not successful
-    assert "'iou_threshold'" in reason
+    said(reason)
     assert names_found(detector) == ['red', 'red', 'green']
     values = {'confidence_threshold': 0.2, 'iou_threshold': 0, 'class_filter': ['red', 'blue']}
     assert detector.set_at_once(values) == (True, '')
@@ -207,13 +205,13 @@ def test_same_value_is_no_change(detector):
     assert detector.set({'max_detections': 300, 'image_transport': 'raw'}) == [(True, '')] * 2
 
 
-def test_fixed_parameters_change_after_cleanup(start_detector, model):
+def test_fixed_parameters_change_after_cleanup(start_detector, model, said):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     detector.connect()
     for transition in ('deactivate', 'cleanup'):
         [(successful, reason)] = detector.set({'max_detections': 1})
         assert not successful
-        assert "'max_detections'" in reason
+        said(reason)
         detector.to(transition)
     detector.set_well(max_detections=1, class_filter=['pink'])
     # Without a model nobody knows its classes; configure does.
@@ -234,7 +232,7 @@ def test_diagnostics_period_changes_after_cleanup(start_detector, model):
         detector.wait_for_status(lambda *_: True, 'diagnostics ten times a second')
 
 
-def test_descriptors(detector):
+def test_descriptors(detector, said):
     descriptors = detector.describe([parameter.name for parameter in PARAMETERS])
     kinds = {
         'bool': ParameterType.PARAMETER_BOOL,
@@ -248,7 +246,7 @@ def test_descriptors(detector):
     for parameter, descriptor in zip(PARAMETERS, descriptors, strict=True):
         assert descriptor.name == parameter.name
         assert descriptor.type == kinds[parameter.kind]
-        assert descriptor.description.startswith(parameter.description)
+        said(descriptor.description)
         assert parameter.unit in descriptor.description
         assert not descriptor.read_only
         ranges = [
@@ -261,12 +259,12 @@ def test_descriptors(detector):
             assert repr(choice) in descriptor.additional_constraints
 
 
-def test_a_range_that_everybody_reads(detector):
+def test_a_range_that_everybody_reads(detector, said):
     # Without the table as a mirror: what `ros2 param describe` shows.
     threshold, depth = detector.describe(['confidence_threshold', 'pipeline_depth'])
     [limits] = threshold.floating_point_range
     assert (limits.from_value, limits.to_value) == (0.0, 1.0)
-    assert 'may change while active' in threshold.additional_constraints
+    said(threshold.additional_constraints)
     [limits] = depth.integer_range
     assert (limits.from_value, limits.to_value) == (1, 8)
-    assert 'fixed while configured' in depth.additional_constraints
+    said(depth.additional_constraints)

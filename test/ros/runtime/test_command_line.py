@@ -50,38 +50,36 @@ def test_what_ros_takes_rightly(words):
 
 
 @pytest.mark.parametrize('name', [row.name for row in PARAMETERS] + ['use_sim_time'])
-def test_every_parameter_is_refused(name):
-    said = answer_to(f'{name}:=x', '--ros-args', '-p', 'autostart:=true')
-    assert f'unrecognized arguments: {name}:=x\n' in said
-    assert f'did you mean the parameter, --ros-args -p {name}:=x?' in said
+def test_every_parameter_is_refused(name, said):
+    printed = answer_to(f'{name}:=x', '--ros-args', '-p', 'autostart:=true')
+    said(printed)
 
 
 @pytest.mark.parametrize('row', CAMERA_PARAMETERS, ids=lambda row: row.name)
-def test_every_parameter_of_a_camera_is_refused(row):
-    said = answer_to(f'camera.front.{row.name}:=x')
-    assert f'did you mean the parameter, --ros-args -p camera.front.{row.name}:=x?' in said
+def test_every_parameter_of_a_camera_is_refused(row, said):
+    printed = answer_to(f'camera.front.{row.name}:=x')
+    said(printed)
 
 
 @pytest.mark.parametrize(
-    ('words', 'meant'),
+    'words',
     [
-        (['engin_path:=x'], '--ros-args -p engine_path:=x'),
-        (['-p', 'engine_path:=x'], '--ros-args -p engine_path:=x'),
-        (['engine_path=x'], '--ros-args -p engine_path:=x'),
-        (['--engine_path', 'x'], '--ros-args -p engine_path:=VALUE'),
-        (['--engine_path:=x'], '--ros-args -p engine_path:=x'),
-        (['engine_path:=a b'], "--ros-args -p 'engine_path:=a b'"),
-        (['--ros-args', '-p', 'autostart:=true', '--', 'engine_path:=x'], '-p engine_path:=x'),
-        (['rate:=30'], '--rate 30'),
-        (['class_names:=a'], '--class-names a'),
+        ['engin_path:=x'],
+        ['-p', 'engine_path:=x'],
+        ['engine_path=x'],
+        ['--engine_path', 'x'],
+        ['--engine_path:=x'],
+        ['engine_path:=a b'],
+        ['--ros-args', '-p', 'autostart:=true', '--', 'engine_path:=x'],
+        ['rate:=30'],
+        ['class_names:=a'],
     ],
     ids=' '.join,
 )
-def test_what_was_meant(words, meant):
-    said = answer_to(*words)
-    assert 'unrecognized arguments: ' in said
-    assert f'{meant}?' in said
+def test_what_was_meant(words, said):
+    printed = answer_to(*words)
+    said(printed)
 
 
-def test_a_topic_is_no_parameter():
-    assert '-r image:=/its/topic' in unknown_parameter('image_topic', ()).fix
+def test_a_topic_is_no_parameter(said):
+    said(unknown_parameter('image_topic', ()).fix)
