@@ -302,41 +302,6 @@ def test_an_engine_and_its_onnx(model, tmp_path):
     check_model(first)
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['missing.onnx'], 'missing.onnx: cannot be opened'),
-        (['MODEL', 'missing.engine'], 'missing.engine: cannot be opened'),
-        (['model.txt'], 'suffix'),
-        (['MODEL', '--size', '1920'], "as in 1920x1080 (got '1920')"),
-        (['MODEL', '--size', '0x20'], 'each from 1 to 32767'),
-        (['MODEL', '--size', '65x1', '--encoding', 'nv12'], 'at least 2 pixels a side (got 65x1)'),
-        (['MODEL', '--depth', '1;2'], "as in 1,2,3 (got '1;2')"),
-        (['MODEL', '--depth', '1,9'], "'pipeline_depth': expected a number from 1 to 8"),
-        (['MODEL', '--batch', '1,65'], "from 1 to 64, as in 1,4,8 (got '1,65')"),
-        (['MODEL', '--batch', '0'], "from 1 to 64, as in 1,4,8 (got '0')"),
-        (
-            ['MODEL', '--max-latency-ms', '0'],
-            "expected milliseconds, above 0 to 1000000 (got '0')",
-        ),
-        (['MODEL', '--frames', '0'], 'from 1 on'),
-        (['MODEL', '--param', 'pipeline_depth=2'], 'use --depth'),
-        (['MODEL', '--param', 'model.decoder=yolo99'], "'model.decoder': expected one of"),
-        (['MODEL', '--device', '64'], "'device_ids': expected one or more different numbers"),
-        (['MODEL', '--confidence', '2'], "'confidence_threshold': expected a number from 0 to 1"),
-        (['MODEL', '--encoding', 'jpeg'], "invalid choice: 'jpeg'"),
-        (['MODEL', '--image', 'missing.png'], 'missing.png: does not exist'),
-        (['MODEL', '--json', 'missing/result.json'], 'in a folder that exists'),
-        (['MODEL', '--plot', 'plot.jpeg'], 'expected a .png, .svg or .pdf file'),
-        ([], 'MODEL'),
-    ],
-)
-def test_wrong_usage_is_refused_before_measuring(model, arguments, message, capsys):
-    given = [model if argument == 'MODEL' else argument for argument in arguments]
-    assert run(*given) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_model_that_cannot_run_is_a_failure(tmp_path, capsys):
     lonely = tmp_path / 'lonely.onnx'
     lonely.write_bytes(small_onnx())

@@ -84,35 +84,6 @@ def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys):
     assert {path: path.read_bytes() for path in pictures.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['--engine', 'gone.onnx', '--source', 'IMAGES', '--output', 'OUT'], 'gone.onnx: cannot'),
-        (
-            ['--engine', '', '--source', 'IMAGES', '--output', 'OUT'],
-            "engine or ONNX file (got '')",
-        ),
-        (
-            ['--engine', 'MODEL', '--source', 'MODEL', '--output', 'OUT'],
-            'its suffix says that it is no image; give',
-        ),
-        (['--engine', 'MODEL', '--source', 'gone', '--output', 'OUT'], 'gone: does not exist'),
-        (['--engine', 'MODEL', '--source', 'IMAGES', '--output', 'MODEL'], 'there is a file'),
-        (['--engine', 'MODEL', '--source', 'IMAGES'], '--output'),
-        (['--engine', 'MODEL', '--source', 'NO_VIDEO', '--output', 'OUT'], 'decoded as a video'),
-    ],
-)
-def test_wrong_usage_is_refused_before_any_work(
-    tiny, pictures, tmp_path, arguments, message, capsys
-):
-    broken = tmp_path / 'broken.mp4'
-    broken.write_bytes(b'no video')
-    words = {'MODEL': tiny, 'IMAGES': pictures, 'OUT': tmp_path / 'out', 'NO_VIDEO': broken}
-    assert run(*[words.get(argument, argument) for argument in arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / 'out').exists()
-
-
 def test_interrupt_leaves_no_half_file(tiny, pictures, clip, tmp_path, monkeypatch, capsys):
     out = tmp_path / 'out'
     add, calls = detect_images.VideoOutput.add, []

@@ -206,58 +206,6 @@ def test_classes_that_do_not_match(place, capsys):
     assert 'categories left out: BLUE' in error
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (
-            ['--engine', 'gone.onnx', '--images', 'IMAGES', '--annotations', 'TRUTH'],
-            'gone.onnx: c',
-        ),
-        (
-            ['--engine', 'MODEL', '--images', 'gone', '--annotations', 'TRUTH'],
-            'gone: does not exist',
-        ),
-        (
-            ['--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'gone'],
-            'gone: cannot be r',
-        ),
-        (['--engine', 'MODEL', '--images', 'IMAGES'], 'there is nothing to compare it with'),
-        (['MODEL'], '--engine'),
-        (
-            ['--engine', 'MODEL', 'b.onnx', '--images', 'IMAGES', '--plot', 'a.png'],
-            '--plot: it needs --',
-        ),
-        (['--engine', 'MODEL', 'MODEL', '--images', 'IMAGES'], 'named twice'),
-        (['USUAL', '--plot', 'a.jpg'], 'expected a .png, .svg or .pdf file'),
-        (['USUAL', '--json', 'gone/a.json'], 'in a folder that exists'),
-        (['USUAL', '--worst', 'gone/a'], 'expected a folder to write, in one that exists'),
-        (['USUAL', '--json', '/proc/a.json'], '/proc/a.json: cannot be written: no file can be'),
-        (['USUAL', '--plot', '/proc/a.png'], '/proc/a.png: cannot be written: no file can be'),
-        (['USUAL', '--worst', '/proc/a'], '/proc/a: cannot be written: no file can be made in'),
-        (['USUAL', '--results', '/proc'], '/proc: cannot be written: no file can be made in /pr'),
-        (['USUAL', '--json', ''], "expected a path (got '')"),
-        (['USUAL', '--json', '~nobody-here/a'], '--json: ~nobody-here/a: '),
-        (['USUAL', '--class-map', 'gone.json'], 'gone.json: cannot be read'),
-        (['USUAL', '--confidence', '2'], "'confidence_threshold': expected a number from 0 to 1"),
-        (['USUAL', '--max-detections', '0'], 'from 1 on'),
-        (['USUAL', '--param', 'decoder=dense'], '--param: expected NAME=VALUE'),
-        (['USUAL', '--param', 'model.std'], 'expected NAME=VALUE'),
-        (['USUAL', '--param', 'model.std=[1'], "line 1: expected ',' or ']'"),
-        (['USUAL', '--param', 'model.std=[1, 1]'], "'model.std': expected no value or 3 values"),
-        (['USUAL', '--param', 'model.scale=1e-3x'], "expected a double (got '1e-3x')"),
-        (['USUAL', '--param', 'iou_threshold=0.5'], 'use --iou'),
-    ],
-)
-def test_wrong_usage_is_refused_before_any_work(place, arguments, message, capsys):
-    if '--plot' in arguments:
-        pytest.importorskip('matplotlib')
-    if arguments[0] == 'USUAL':
-        arguments = [*USUAL, *arguments[1:]]
-    words = {'MODEL': place['model'], 'IMAGES': place['images'], 'TRUTH': place['truth']}
-    assert run(*[words.get(argument, argument) for argument in arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_numbers_as_python_writes_them():
     values = ['model.scale=1e-3', 'model.std=[1e-2, 2, 3E1]']
     options = evaluate_engine._parser().parse_args(
@@ -265,14 +213,6 @@ def test_numbers_as_python_writes_them():
     )
     config = detector_config(options, 'a.onnx')
     assert (config.model_scale, config.model_std) == (0.001, (0.01, 2.0, 30.0))
-
-
-def test_annotations_of_other_pictures(place, capsys):
-    for image in place['content']['images']:
-        image['file_name'] = 'x' + image['file_name']
-    written(place['folder'], place['content'])
-    assert usual(place, '--allow-missing') == 2
-    assert 'none of the 3 images' in capsys.readouterr().err
 
 
 @needs('pycocotools')
@@ -336,10 +276,3 @@ def test_an_engine_equals_its_onnx(place):
     other = json.loads(saved.read_text())['models']['tiny.engine']
     assert other['metrics']['mAP'] == pytest.approx(1)
     assert other['agreement']['F1'] == 1
-
-
-def test_no_pictures_at_all(place, capsys):
-    for path in place['images'].iterdir():
-        path.unlink()
-    assert usual(place) == 2
-    assert 'this folder holds no image' in capsys.readouterr().err

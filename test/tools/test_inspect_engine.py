@@ -145,44 +145,6 @@ def test_an_engine_without_manifest(tmp_path, capsys):
     assert 'built for' not in text
 
 
-@pytest.mark.parametrize(
-    ('name', 'content', 'reason'),
-    [
-        ('a.engine', b'no plan at all' * 10, 'got 140 bytes, the first are 6e 6f 20 70'),
-        ('a.engine', b'vtrt', 'is no TensorRT plan'),
-        ('a.onnx', b'x', 'expected an engine (got an ONNX model)'),
-        ('a.bin', b'x', 'suffix'),
-    ],
-)
-def test_what_is_no_engine_is_refused(tmp_path, capsys, name, content, reason):
-    path = tmp_path / name
-    path.write_bytes(content)
-    assert main([str(path)]) == 2
-    assert reason in capsys.readouterr().err
-
-
-def test_a_file_that_is_not_there(tmp_path, capsys):
-    assert main([str(tmp_path / 'none.engine')]) == 2
-    assert 'No such file' in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_there_for_json(engine, tmp_path, capsys):
-    assert main([str(engine), '--no-gpu', '--json', str(tmp_path / 'no' / 'a.json')]) == 2
-    assert 'expected a file to write, in a folder that exists' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize('option', [('--update-manifest',), ('--times', '5')])
-def test_what_needs_the_engine_loaded_is_no_use_without_a_gpu(capsys, option):
-    assert main(['x.engine', '--no-gpu', *option]) == 2
-    assert f'{option[0]}: must load the engine; leave out --no-gpu' in capsys.readouterr().err
-
-
-def test_wrong_usage(engine):
-    with pytest.raises(SystemExit) as caught:
-        main([str(engine), '--times', 'many'])
-    assert caught.value.code == 2
-
-
 @pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
 def test_without_a_gpu_what_needs_one_says_so(engine, capsys):
     assert main([str(engine)]) == 0

@@ -1,0 +1,175 @@
+"""Wrong usage of the command lines: exit code 2, and nothing was done.
+
+The messages are in test/golden/tools.
+"""
+
+import importlib
+import re
+import shlex
+
+import cv2
+import numpy as np
+import pytest
+
+from support import golden
+from support.models.tiny_model import CLASS_NAMES, write_tiny_model
+from support.optional_packages import needs
+from support.oracles.evaluation_support import truth, written
+
+EVALUATE = '--engine MODEL --images IMAGES --annotations TRUTH'
+DETECT = '--engine MODEL --source IMAGES'
+BUILD = (
+    'build_engine',
+    'tools/build_engine.txt',
+    ['--onnx gone.onnx', '--onnx MODEL --plugins p.so'],
+)
+TOOLS = [
+    (
+        'evaluate_engine',
+        'tools/evaluate_engine.txt',
+        [
+            'MODEL',
+            '--engine gone.onnx --images IMAGES --annotations TRUTH',
+            '--engine gone.engine --images IMAGES --annotations TRUTH',
+            '--engine MODEL --images gone --annotations TRUTH',
+            '--engine MODEL --images EMPTY --annotations TRUTH',
+            '--engine MODEL --images IMAGES --annotations gone',
+            '--engine MODEL --images IMAGES --annotations OTHER --allow-missing',
+            '--engine MODEL --images IMAGES',
+            '--engine MODEL b.onnx --images IMAGES --worst a',
+            '--engine MODEL MODEL --images IMAGES',
+            f'{EVALUATE} --plot a.jpg',
+            f'{EVALUATE} --json gone/a.json',
+            f'{EVALUATE} --worst gone/a',
+            f'{EVALUATE} --json /proc/a.json',
+            f'{EVALUATE} --plot /proc/a.png',
+            f'{EVALUATE} --worst /proc/a',
+            f'{EVALUATE} --results /proc',
+            f"{EVALUATE} --json ''",
+            f'{EVALUATE} --json ~nobody-here/a',
+            f'{EVALUATE} --class-map gone.json',
+            f'{EVALUATE} --confidence 2',
+            f'{EVALUATE} --max-detections 0',
+            f'{EVALUATE} --param decoder=dense',
+            f'{EVALUATE} --param model.std',
+            f"{EVALUATE} --param 'model.std=[1'",
+            f"{EVALUATE} --param 'model.std=[1, 1]'",
+            f'{EVALUATE} --param model.scale=1e-3x',
+            f'{EVALUATE} --param iou_threshold=0.5',
+        ],
+    ),
+    (
+        'detect_images',
+        'tools/detect_images.txt',
+        [
+            DETECT,
+            '--engine gone.onnx --source IMAGES --output OUT',
+            '--engine gone.engine --source IMAGES --output OUT',
+            "--engine '' --source IMAGES --output OUT",
+            '--engine MODEL --source MODEL --output OUT',
+            '--engine MODEL --source gone --output OUT',
+            '--engine MODEL --source VIDEO --output OUT',
+            f'{DETECT} --output MODEL',
+            f'{DETECT} --output IMAGES',
+            f'{DETECT} --output IMAGES --overwrite',
+        ],
+    ),
+    (
+        'benchmark_engine',
+        'tools/benchmark_engine.txt',
+        [
+            '',
+            'gone.onnx',
+            'MODEL gone.engine',
+            'model.txt',
+            'MODEL --size 1920',
+            'MODEL --size 0x20',
+            'MODEL --size 65x1 --encoding nv12',
+            "MODEL --depth '1;2'",
+            'MODEL --depth 1,9',
+            'MODEL --batch 1,65',
+            'MODEL --batch 0',
+            'MODEL --max-latency-ms 0',
+            'MODEL --frames 0',
+            'MODEL --param pipeline_depth=2',
+            'MODEL --device 64',
+            'MODEL --confidence 2',
+            'MODEL --encoding jpeg',
+            'MODEL --image gone.png',
+            'MODEL --json gone/result.json',
+            'MODEL --plot plot.jpeg',
+        ],
+    ),
+    (
+        'inspect_engine',
+        'tools/inspect_engine.txt',
+        [
+            'gone.engine',
+            'gone.onnx',
+            'ENGINE --times many',
+            'ENGINE --no-gpu --json gone/a.json',
+            'x.engine --no-gpu --update-manifest',
+            'x.engine --no-gpu --times 5',
+            'NO_PLAN',
+            'SHORT',
+            'MODEL',
+            'a.bin',
+        ],
+    ),
+    pytest.param(*BUILD, marks=needs('onnx')),
+]
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """Return the files that command lines name, by their names there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('images', 'empty'):
+        (tmp_path / name).mkdir()
+    cv2.imwrite('images/000.png', np.zeros((240, 320, 3), np.uint8))
+    content = truth([(0, 'red', (1, 2, 30, 40))], images=1, categories=CLASS_NAMES)
+    annotations = written(tmp_path, content)
+    content['images'][0]['file_name'] = 'x.png'
+    files = {
+        'ENGINE': ('a.engine', b'vtrt' + bytes(100)),
+        'NO_PLAN': ('b.engine', b'no plan at all' * 10),
+        'SHORT': ('c.engine', b'vtrt'),
+        'VIDEO': ('a.mp4', b'no video'),
+        'BINARY': ('a.bin', b'x'),
+    }
+    for name, data in files.values():
+        (tmp_path / name).write_bytes(data)
+    return {
+        'MODEL': write_tiny_model(tmp_path / 'tiny.onnx'),
+        'IMAGES': tmp_path / 'images',
+        'EMPTY': tmp_path / 'empty',
+        'TRUTH': annotations,
+        'OTHER': written(tmp_path, content, 'other.json'),
+        'OUT': tmp_path / 'out',
+        **{word: tmp_path / name for word, (name, _) in files.items()},
+    }
+
+
+def refusal(main, words):
+    """Return the exit code, argparse's own included."""
+    try:
+        return main(words)
+    except SystemExit as end:
+        return end.code
+
+
+@pytest.mark.parametrize(('tool', 'messages', 'lines'), TOOLS)
+def test_wrong_usage_is_refused_before_any_work(tool, messages, lines, words, tmp_path, capsys):
+    main = importlib.import_module(f'trt_perception.tools.{tool}').main
+    before = sorted(tmp_path.rglob('*'))
+    said = []
+    for line in lines:
+        code = refusal(main, [str(words.get(word, word)) for word in shlex.split(line)])
+
+        error = golden.without_folder(capsys.readouterr().err, tmp_path)
+        assert code == 2, f'{line}: {error}'
+        # Python's releases show choices in two ways, and /proc refuses root in another way.
+        error = re.sub(r'(?<=\(choose from ).*?(?=\))|(?<=in /proc \().*?(?=\))', '…', error)
+        said.append(f'$ {tool} {line}\n{error}')
+    assert sorted(tmp_path.rglob('*')) == before
+    golden.check(messages, '\n'.join(said))
