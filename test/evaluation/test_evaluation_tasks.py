@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
 
+from support import golden
 from support.oracles.evaluation_support import truth, written
 from support.oracles.task_truth import (
     BOX,
@@ -79,79 +80,41 @@ def test_oriented_boxes_are_read_from_corners_or_as_they_are(tmp_path, degrees):
         assert box.area == pytest.approx(2400, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ('task', 'more', 'message'),
-    [
-        (
-            SEGMENT,
-            {},
-            '"segmentation": expected polygons or run lengths (got none); annotate them',
-        ),
-        (SEGMENT, {'segmentation': []}, 'expected polygons or run lengths (got none)'),
-        (SEGMENT, {'segmentation': 5}, 'three points or more; or run lengths (got None)'),
-        (SEGMENT, {'segmentation': [[1, 2, 3, 4]]}, '(got [1, 2, 3, 4])'),
-        (SEGMENT, {'segmentation': [[1, 2, 3, 4, 5, 6, 7]]}, 'three points or more'),
-        (SEGMENT, {'segmentation': [[1, 2, 3, 4, 5, 'x']]}, 'three points or more'),
-        (SEGMENT, {'segmentation': [[1, 2, 3, 4, 5, 1e9]]}, 'within 320x240 pixels (got a point'),
-        (
-            SEGMENT,
-            {'segmentation': [[0, 0, 320, 240] * 10_000]},
-            'one of at most 4194304 pixels (got a longer outline)',
-        ),
-        (
-            SEGMENT,
-            {'segmentation': {'size': [320, 240], 'counts': '1'}},
-            'and width of the image (got a mask of the size [320, 240])',
-        ),
-        (SEGMENT, {'segmentation': {'counts': '1'}}, 'a mask of the size None'),
-        (
-            SEGMENT,
-            {'segmentation': {'size': [240, 320], 'counts': [5, 5]}},
-            'expected run lengths of 76800 pixels together (got 10 pixels)',
-        ),
-        (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': [-5, 76805]}}, 'longer than'),
-        (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': [10**30]}}, '"counts"'),
-        (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': 'ooo'}}, 'got no run lengths'),
-        (
-            SEGMENT,
-            {'segmentation': {'size': [240, 320], 'counts': '0' * (2**24 + 1)}},
-            'got more than 16777216 of them',
-        ),
-        (SEGMENT, {'segmentation': {'size': [240, 320], 'counts': None}}, 'got neither text'),
-        (FOUR, {}, '"keypoints": expected a list (got none); annotate them'),
-        (FOUR, {'keypoints': 'abc'}, 'expected a list of numbers'),
-        (FOUR, {'keypoints': [1, 2, None] * 4}, 'expected a list of numbers'),
-        (
-            FOUR,
-            {'keypoints': [1, 2, 2] * 17},
-            'of each of the 4 keypoints that the model has (got 51 numbers)',
-        ),
-        (FOUR, {'keypoints': [1, 2, 3] * 4}, '1 (hidden) or 2 (visible) (got a visibility of 3)'),
-        (FOUR, {'keypoints': [1, 1e160, 2] * 4}, 'expected pixels (got a point far outside)'),
-        (OBB, {}, '[[x, y, x, y, x, y, x, y]] (got none); annotate'),
-        (
-            OBB,
-            {'segmentation': [[1, 2, 3, 4, 5, 6]]},
-            '(got none, and something else in "segmentation")',
-        ),
-        (OBB, {'segmentation': encoded(np.ones((HEIGHT, WIDTH)))}, '(got none, and something'),
-        (OBB, {'oriented_bbox': [1, 2, 3, 4]}, 'angle in radians] (got [1, 2, 3, 4])'),
-        (OBB, {'oriented_bbox': [1, 2, -3, 4, 0]}, 'angle in radians]'),
-        (OBB, {'oriented_bbox': [1, 2, 3, 4, 'x']}, 'angle in radians]'),
-        (OBB, {'oriented_bbox': [1, 2, 3, 4, 45.0]}, '(got an angle of 45.0); if these are'),
-        (OBB, {'oriented_bbox': [1, 1e308, 3, 4, 0]}, 'angle in radians]'),
-    ],
-)
-def test_what_is_refused(tmp_path, task, more, message):
-    content = truth([(0, 'cat', BOX, more)])
-    with pytest.raises(ConfigError) as caught:
-        read(tmp_path, content, task)
-    assert message in str(caught.value)
-    assert f'{tmp_path}/truth.json: annotations[0]: "' in str(caught.value)
-    # Nobody asks for it where boxes are measured, or where the category is not.
-    annotations = read_annotations(tmp_path / 'truth.json')
-    assert read_shapes(annotations, BOXES, (7,)) == annotations
-    assert read_shapes(annotations, measure_of(task), (17,)) == annotations
+SIZED = {'size': [HEIGHT, WIDTH]}
+REFUSED = [
+    *((SEGMENT, {'segmentation': outline}) for outline in (
+        None, [], 5, [[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, 4, 5, 'x']],
+        [[1, 2, 3, 4, 5, 1e9]], [[0, 0, WIDTH, HEIGHT] * 10_000],
+        {'size': [WIDTH, HEIGHT], 'counts': '1'}, {'counts': '1'},
+        *({**SIZED, 'counts': counts} for counts in (
+            [5, 5], [-5, 76805], [10**30], 'ooo', '0' * (2**24 + 1), None,
+        )),
+    )),
+    *((FOUR, {'keypoints': points}) for points in (
+        None, 'abc', [1, 2, None] * 4, [1, 2, 2] * 17, [1, 2, 3] * 4, [1, 1e160, 2] * 4,
+    )),
+    (OBB, {}),
+    (OBB, {'segmentation': [[1, 2, 3, 4, 5, 6]]}),
+    (OBB, {'segmentation': {**SIZED, 'counts': '1'}}),
+    *((OBB, {'oriented_bbox': five}) for five in (
+        [1, 2, 3, 4], [1, 2, -3, 4, 0], [1, 2, 3, 4, 'x'], [1, 2, 3, 4, 45.0], [1, 1e308, 3, 4, 0],
+    )),
+]  # fmt: skip
+
+
+def test_wrong_shapes_are_refused(tmp_path):
+    said = []
+    for task, more in REFUSED:
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, truth([(0, 'cat', BOX, more)]), task)
+        said.append(
+            f'{task.name} {str(more)[:70]}\n  {golden.without_folder(str(caught.value), tmp_path)}'
+        )
+        # Nobody asks for it where boxes are measured, or where the category is not.
+        annotations = read_annotations(tmp_path / 'truth.json')
+        assert read_shapes(annotations, BOXES, (7,)) == annotations
+        assert read_shapes(annotations, measure_of(task), (17,)) == annotations
+    golden.check('evaluation/shapes.txt', '\n'.join(said))
 
 
 def test_masks_need_the_size_of_their_image(tmp_path):
