@@ -1,0 +1,133 @@
+"""Folders, modules and functions stay small, and lower layers stay free of the node's settings."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / 'trt_perception'
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob('*.py')}
+TREES = {name: ast.parse(path.read_text(encoding='utf-8')) for name, path in MODULES.items()}
+#: These may know the node's parameters: the node itself, the tools, and what reads both.
+SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
+#: What a limit does not hold for, and why. A folder may have more than 12 modules where each of
+#: them is an entry of a table, as decoders, tasks and tools are.
+EXCEPTIONS = {
+    'folder': {},
+    'function': {
+        'model/recognition/recognise.py: recognise': 'three lines; its steps read as a list',
+    },
+    'settings': {
+        'checks/cameras.py': 'CameraPlan: doctor hands over what it read of the node',
+    },
+}
+
+
+def folders_of(root, pattern):
+    """Return the number of files of each folder, by the folder's path."""
+    counts = {}
+    for path in root.rglob(pattern):
+        if path.name != '__init__.py':
+            folder = path.parent.relative_to(root).as_posix()
+            counts[folder] = counts.get(folder, 0) + 1
+    return counts
+
+
+def functions():
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f'{name}: {node.name}', node.end_lineno - node.lineno + 1
+
+
+def above(counts, limit, exceptions=()):
+    return {name: count for name, count in counts if count > limit and name not in exceptions}
+
+
+def test_package_folder_has_at_most_12_modules():
+    counts = folders_of(PACKAGE, '*.py').items()
+    assert not above(counts, 12, EXCEPTIONS['folder'])
+
+
+def test_ground_floor_has_at_most_4_modules():
+    assert folders_of(PACKAGE, '*.py')['.'] <= 4
+
+
+def test_test_folder_has_at_most_20_files():
+    assert not above(folders_of(ROOT / 'test', 'test_*.py').items(), 20)
+
+
+def test_function_has_at_most_60_lines():
+    assert not above(functions(), 60, EXCEPTIONS['function'])
+
+
+def test_module_has_at_most_400_lines():
+    lines = ((name, len(path.read_text().splitlines())) for name, path in MODULES.items())
+    assert not above(lines, 400)
+
+
+def asks_for_a_kind_of_frame(node):
+    """Return whether an expression is isinstance(…, Frame) or of another kind of frame."""
+    if not isinstance(node, ast.Call) or getattr(node.func, 'id', '') != 'isinstance':
+        return False
+    names = (getattr(part, 'attr', getattr(part, 'id', '')) for part in ast.walk(node.args[1]))
+    return any(name.endswith('Frame') for name in names)
+
+
+def test_nobody_asks_for_the_kind_of_a_frame():
+    found = [
+        f'{name}:{node.lineno}'
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if asks_for_a_kind_of_frame(node)
+    ]
+    assert not found
+
+
+def imported_settings(tree):
+    """Return the modules of trt_perception.parameters, but for the values of each frame."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {f'{node.module}.{alias.name}' for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    settings = 'trt_perception.parameters'
+    return {
+        name
+        for name in names
+        if name.startswith(settings) and not name.startswith(f'{settings}.frame')
+    }
+
+
+def test_lower_layers_know_no_settings_of_the_node():
+    found = {
+        name: imported
+        for name, tree in TREES.items()
+        if not name.startswith(SHELLS) and (imported := imported_settings(tree))
+    }
+    assert found.keys() == EXCEPTIONS['settings'].keys()
+
+
+@pytest.mark.parametrize(
+    ('code', 'kind', 'settings'),
+    [
+        ('isinstance(x, JpegFrame)', True, False),
+        ('isinstance(x, (int, frame.Frame))', True, False),
+        ('isinstance(x, int)', False, False),
+        ('from trt_perception.parameters.config import DetectorConfig', False, True),
+        ('from trt_perception.parameters import config', False, True),
+        ('from trt_perception.parameters.frame import Thresholds', False, False),
+    ],
+)
+def test_the_guards_find_what_they_look_for(code, kind, settings):
+    tree = ast.parse(code)
+    assert any(asks_for_a_kind_of_frame(node) for node in ast.walk(tree)) is kind
+    assert bool(imported_settings(tree)) is settings
+
+
+def test_each_exception_is_needed():
+    lines, modules = dict(functions()), folders_of(PACKAGE, '*.py')
+    assert all(lines[name] > 60 for name in EXCEPTIONS['function'])
+    assert all(modules[name] > 12 for name in EXCEPTIONS['folder'])
