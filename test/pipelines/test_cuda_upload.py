@@ -89,7 +89,7 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(opened, integrated):
         lease = buffers.lend(44 + image.size)
         data = lease.array()[44:][: image.size]
         data[:] = image
-        return Frame.view(data, **shape, memory=lease.memory)
+        return replace(Frame.view(data, **shape), memory=lease.memory)
 
     numbers = iter(range(10**6))
     for _ in range(10):

@@ -197,12 +197,7 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: Scans) -> Iterator[bytes | m
     yield JPEG_START
     at, frames, count = len(JPEG_START), 0, 0
     for _ in range(_MAX_PARTS):
-        match = _JPEG_MARKER.match(content, at)
-        if match is None:
-            if at < len(content) and content[at] != 0xFF:
-                raise damaged('JPEG', 'other bytes where one of its parts should begin')
-            raise truncated('JPEG')
-        marker, at = match[1][0], match.end()
+        marker, at = _jpeg_marker(content, at)
         if marker == _JPEG_END:
             if not count:
                 raise damaged('JPEG', 'no pixels')
@@ -220,16 +215,31 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: Scans) -> Iterator[bytes | m
         elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
             found = f'marker {marker:#04x}, or a damaged file'
             raise unsupported('JPEG', found, 'baseline or progressive with Huffman coding')
-        if frames != 1 and (count or frames):
-            raise damaged('JPEG', 'another number of frames than one')
-        if count > _MAX_SCANS:
-            raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
+        _check_counts(frames, count)
         if marker == _JPEG_SCAN:
             yield content[at - 2 : end]
         elif marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS:
             yield bytes((0xFF, marker)) + content[at:end]
         at = end
     raise too_large('JPEG', 'more', f'{_MAX_PARTS} parts')
+
+
+def _jpeg_marker(content: memoryview, at: int) -> tuple[int, int]:
+    """Return the marker with which a part of a JPEG begins, and where the part goes on."""
+    match = _JPEG_MARKER.match(content, at)
+    if match is not None:
+        return match[1][0], match.end()
+    if at < len(content) and content[at] != 0xFF:
+        raise damaged('JPEG', 'other bytes where one of its parts should begin')
+    raise truncated('JPEG')
+
+
+def _check_counts(frames: int, scans: int) -> None:
+    """Refuse a JPEG with more frames than one, a scan before its frame, or too many scans."""
+    if frames != 1 and (scans or frames):
+        raise damaged('JPEG', 'another number of frames than one')
+    if scans > _MAX_SCANS:
+        raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
 
 
 def _segment_size(content: memoryview, at: int) -> int:

@@ -148,7 +148,6 @@ class Frame:
         step: int,
         encoding: str,
         big_endian: bool = False,
-        memory: Memory | None = None,
     ) -> Frame:
         """Check an image's description against its bytes and wrap them.
 
@@ -159,7 +158,6 @@ class Frame:
             step: bytes from one row to the next.
             encoding: a name of PIXEL_FORMATS.
             big_endian: byte order of 16-bit formats.
-            memory: in which ``data`` lies.
 
         Raises:
             ImageError: with the reason ``unknown_encoding``, ``bad_size``, ``odd_size``,
@@ -184,7 +182,7 @@ class Frame:
         if size > MAX_BYTES:
             subject, expected = f'image with step {step}', f'at most {MAX_BYTES} bytes'
             raise ImageError('too_large', subject, str(size), expected=expected)
-        return cls(pixels, width, height, step, pixel_format, big_endian, memory)
+        return cls(pixels, width, height, step, pixel_format, big_endian)
 
     def plane(self) -> npt.NDArray[np.uint8]:
         """Return all byte rows unpadded: uint8 (rows, width * bytes_per_pixel), a view."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -79,15 +80,15 @@ def frame_from_image(message: Any) -> Frame:
     _check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
         return _frame_by_cv_bridge(message)
-    return Frame.view(
+    frame = Frame.view(
         message.data,
         width=message.width,
         height=message.height,
         step=message.step,
         encoding=message.encoding,
         big_endian=bool(message.is_bigendian),
-        memory=None if lease is None else lease.memory,
     )
+    return frame if lease is None else replace(frame, memory=lease.memory)
 
 
 class FrameReader:
