@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -33,6 +34,8 @@ PROGRAMS = {
     'doctor': 'trt_perception.ros.doctor.doctor',
     'replay_images': 'trt_perception.ros.replay_images',
 }
+#: Scripts of test/support/nodes that are forked, too; others come with signals in their imports.
+SCRIPTS = ('fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py')
 #: What the programs and rclpy import once they run, where it is installed.
 LATE = ('onnxruntime', 'geometry_msgs.msg', 'rosidl_generator_py', 'trt_perception.commands')
 #: Read by the interpreter, the loader of libraries, and the first import of OpenCV.
@@ -55,8 +58,10 @@ def _at_first():
 
 def can_fork(command, environment):
     """Return whether a fork does what the command would do in this environment."""
-    program = Path(command[0])
-    if program.parent.name != 'trt_perception' or program.name not in PROGRAMS:
+    program, *words = map(Path, command[:2])
+    is_program = program.parent.name == 'trt_perception' and program.name in PROGRAMS
+    is_script = command[0] == sys.executable and bool(words) and words[0].name in SCRIPTS
+    if not (is_program or is_script):
         return False
     return hasattr(os, 'pidfd_open') and _early(environment) == _at_first()
 
@@ -183,7 +188,7 @@ def _end(server, process):
 
 
 def serve(socket_number):
-    """Fork programs until the starter is gone; return in each fork, with its program's name."""
+    """Fork programs until the starter is gone; return in each fork."""
     for module in PROGRAMS.values():
         importlib.import_module(module)
     for module in LATE:
@@ -216,7 +221,7 @@ def serve(socket_number):
                 *outputs, running[pid] = given
                 for number in (process, *outputs):
                     os.close(number)
-    return _become(given, **json.loads(request))
+    _become(given, **json.loads(request))
 
 
 def _reap(running):
@@ -230,7 +235,7 @@ def _reap(running):
 
 
 def _become(given, argv, environment, folder, longest_s):
-    """Make this fork what the program would be after its imports; return the program's name."""
+    """Make this fork what the program would be after its imports."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, longest_s)
@@ -249,19 +254,26 @@ def _become(given, argv, environment, folder, longest_s):
             raw = io.FileIO(number, 'w', closefd=False)
             stream = io.TextIOWrapper(raw, old.encoding, old.errors, write_through=True)
             setattr(sys, name, stream)
-    sys.argv = argv
+    sys.argv = argv[1:] if argv[0] == sys.executable else argv
     if settings := environment.get('TRT_PERCEPTION_COVERAGE'):
         import coverage
 
         os.environ['COVERAGE_PROCESS_START'] = settings
         coverage.process_startup()
         del os.environ['COVERAGE_PROCESS_START']
-    return Path(argv[0]).name
+
+
+def _run():
+    """Run the program or the script that sys.argv names."""
+    program = Path(sys.argv[0])
+    if program.name in PROGRAMS:
+        commands = importlib.import_module('trt_perception.commands')
+        sys.exit(getattr(commands, program.name)())
+    sys.path.insert(0, str(program.parent))
+    runpy.run_path(str(program), run_name='__main__')
 
 
 if __name__ == '__main__':
     del sys.path[0]  # this folder
-    program = serve(int(sys.argv[1]))
-    from trt_perception import commands
-
-    sys.exit(getattr(commands, program)())
+    serve(int(sys.argv[1]))
+    _run()
