@@ -144,7 +144,7 @@ def _run_lengths(
         raise entry.wrong(_KEY, found, expected, 'use annotations made for images of this size')
     try:
         runs = _runs(counts, width * height)
-    except (OverflowError, ValueError) as error:
+    except ValueError as error:
         expected = f'run lengths of {width * height} pixels together'
         where = f'{entry.subject(_KEY)}: "counts"'
         raise entry.error(where, str(error), expected=expected) from error
@@ -158,7 +158,8 @@ def _runs(counts: object, pixels: int) -> Any:
     if isinstance(counts, str):
         runs = counts_of(counts)
     elif isinstance(counts, list) and all(type(one) is int for one in counts):
-        runs = np.array(counts, np.int64)
+        # A number may have more than 64 bits.
+        runs = np.array([max(-1, min(one, pixels + 1)) for one in counts], np.int64)
     else:
         raise ValueError('neither text nor whole numbers')
     if not runs.size or runs.min() < 0 or runs.max() > pixels:
