@@ -33,57 +33,50 @@ def parameter_file(folder, text):
 
 
 WRONG = [
-    (
-        'confidence_treshold:=0.5',
-        ["'confidence_treshold'", "did you mean 'confidence_threshold'?"],
-    ),
-    ('confidence_threshold:=high', ["'confidence_threshold'", 'a double', "'high'"]),
-    ('confidence_threshold:=.nan', ["'confidence_threshold'", 'from 0 to 1', 'nan']),
-    ('max_detections:=2.5', ["'max_detections'", 'an integer', '2.5']),
-    ('engine_path:=5', ["'engine_path'", 'a string', '5']),
-    ('class_filter:=red', ["'class_filter'", 'a list of string', "'red'"]),
-    ('class_filter:=[1, 2]', ["'class_filter'", 'a list of string', '1, 2']),
-    ('autostart:=1', ["'autostart'", 'a bool', '1']),
-    ('use_sim_timex:=5', ["'use_sim_timex'", 'not known']),
-    (
-        'qos_overrides./image.subscription.depth:=7',
-        ["'qos_overrides./image.subscription.depth'", 'set image_qos.reliability'],
-    ),
-    ('use_sim_time:=5', ["'use_sim_time'", '5', 'BOOL']),
-    ('start_type_description_service:=x', ["'start_type_description_service'", 'x', 'BOOL']),
-]
-# What ROS 2 takes and the package refuses, in the same way whichever ROS 2 that is.
-REFUSED = [
-    ('completely_different:=1', ["'completely_different'", 'not known', 'docs/parameters.md']),
-    ('confidence_threshold:=true', ["'confidence_threshold'", 'a double', 'True']),
-    ('confidence_threshold:=1.5', ["'confidence_threshold'", 'from 0 to 1', '1.5']),
-    ('max_detections:=0', ["'max_detections'", 'from 1 to 1024', '0']),
-    (
-        'image_qos.reliability:=perhaps',
-        ["'image_qos.reliability'", "'auto', 'reliable'", 'perhaps'],
-    ),
-    ('model.mean:=[0.5]', ["'model.mean'", '3 values', '1']),
-    ('model.std:=[1.0, 0.0, 1.0]', ["'model.std'", 'from 1e-06']),
-    ('model.class_names:=[a, b, a]', ["'model.class_names'", 'different names']),
-    ('debug_image.max_rate_hz:=1.0e-10', ["'debug_image.max_rate_hz'", '0.01', '1e-10']),
+    'autostart:=1',
+    'class_filter:=[1, 2]',
+    'class_filter:=red',
+    'completely_different:=1',
+    'confidence_threshold:=.nan',
+    'confidence_threshold:=1.5',
+    'confidence_threshold:=high',
+    'confidence_threshold:=true',
+    'confidence_treshold:=0.5',
+    'debug_image.max_rate_hz:=1.0e-10',
+    'engine_path:=5',
+    'image_qos.reliability:=perhaps',
+    'max_detections:=0',
+    'max_detections:=2.5',
+    'model.class_names:=[a, b, a]',
+    'model.mean:=[0.5]',
+    'model.std:=[1.0, 0.0, 1.0]',
+    'qos_overrides./image.subscription.depth:=7',
+    'use_sim_timex:=5',
 ]
 
 
-@pytest.mark.parametrize(
-    ('override', 'words'),
-    [pytest.param(*row, id=row[0]) for row in [*WRONG, *REFUSED]],
-)
-def test_wrong_parameter(override, words):
+@pytest.mark.parametrize('override', WRONG)
+def test_wrong_parameter(override, said):
     code, output = start('-p', override)
     assert code == 2, output
     [error] = errors(output)
-    for word in words:
-        assert word in error
+    said(error)
     assert 'Traceback' not in output
     assert 'node up' not in output
 
 
-def test_every_mistake_is_named_at_once(tmp_path):
+@pytest.mark.parametrize('override', ['use_sim_time:=5', 'start_type_description_service:=x'])
+def test_wrong_parameter_of_rclpy(override):
+    code, output = start('-p', override)
+    assert code == 2, output
+    [error] = errors(output)
+    name, _, value = override.partition(':=')
+    for word in (f"'{name}'", value, 'BOOL'):
+        assert word in error
+    assert 'Traceback' not in output
+
+
+def test_every_mistake_is_named_at_once(tmp_path, said):
     code, output = start(
         *parameter_file(
             tmp_path,
@@ -101,8 +94,7 @@ def test_every_mistake_is_named_at_once(tmp_path):
     assert code == 2, output
     sentences = errors(output)
     assert len(sentences) == 4
-    for name in ('confidence_threshold', 'cpu_threads', 'nms_treshold', 'model.color_order'):
-        assert sum(f"'{name}'" in sentence.split(' (got')[0] for sentence in sentences) == 1, name
+    said('\n'.join(sentences))
     assert 'Traceback' not in output
 
 
@@ -133,19 +125,11 @@ def test_missing_parameter_file(tmp_path):
     assert 'Traceback' not in output
 
 
-def test_parameters_before_ros_args():
-    code, output = start(before=('engine_path:=model.onnx',))
+@pytest.mark.parametrize('argument', ['engine_path:=model.onnx', 'engine_path:=model'])
+def test_parameters_before_ros_args(argument, said):
+    code, output = start(before=(argument,))
     assert code == 2, output
-    assert 'unrecognized arguments: engine_path:=model.onnx' in output
-    assert 'usage: detector_node --ros-args [-p NAME:=VALUE]' in output
-    assert 'did you mean the parameter, --ros-args -p engine_path:=model.onnx?' in output
-
-
-def test_a_parameter_that_ros_takes_for_a_topic():
-    code, output = start(before=('engine_path:=model',))
-    assert code == 2, output
-    assert 'unrecognized arguments: engine_path:=model' in output
-    assert 'did you mean the parameter, --ros-args -p engine_path:=model?' in output
+    said(output)
     assert 'node up' not in output
 
 
@@ -195,30 +179,27 @@ def test_node_name_that_is_too_long_for_its_services_is_refused():
 
 
 @pytest.mark.parametrize(
-    ('remap', 'both'),
+    'remap',
     [
-        ('detections:=image', 'image and detections'),
-        ('image:=label_info', 'image and label_info'),
-        ('debug_image:=/diagnostics', 'debug_image and /diagnostics'),
-        ('image:=/parameter_events', '/parameter_events and image'),
+        'detections:=image',
+        'image:=label_info',
+        'debug_image:=/diagnostics',
+        'image:=/parameter_events',
     ],
 )
-def test_two_topics_of_one_name(remap, both):
+def test_two_topics_of_one_name(remap, said):
     code, output = start('-r', remap)
     assert code == 2, output
     [error] = errors(output)
-    assert f'stands for both {both}; give each a name of its own' in error
+    said(error)
     assert 'Traceback' not in output
 
 
-def test_what_stands_behind_ros_args_without_an_option():
+def test_what_stands_behind_ros_args_without_an_option(said):
     code, output = start('front/image:=/x', 'engine_path:=m.onnx', 'what', '-p', 'autostart:=true')
     assert code == 2
-    assert errors(output) == [
-        'error: front/image:=/x is no ROS argument; did you mean -r front/image:=/x?',
-        'error: engine_path:=m.onnx is no ROS argument; did you mean -p engine_path:=m.onnx?',
-        'error: what is no ROS argument',
-    ]
+    assert len(errors(output)) == 3
+    said('\n'.join(errors(output)))
 
 
 UNUSUAL = """
@@ -269,8 +250,8 @@ def test_a_remapping_of_no_topic_is_said(start_detector):
     )
     assert detector.state() == 'unconfigured'
     for given, there in (('image:=/a', 'front/image'), ('frnt/masks:=/c', 'front/masks')):
-        said = f'-r {given} is for no topic of this node, which has {there}, rear/'
-        assert detector.program.count(said) == 1
+        sentence = f'-r {given} is for no topic of this node, which has {there}, rear/'
+        assert detector.program.count(sentence) == 1
     assert 'rear/image:=/b is' not in detector.program.output
 
 
