@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 from unittest import mock
 
 import numpy as np
@@ -240,20 +239,6 @@ def test_parameters_of_cameras(tmp_path):
 def test_a_file_without_a_model_is_what_configure_refuses(tmp_path):
     (refusal,) = reds(run('-p', 'confidence_threshold:=0.5'))
     assert 'expected the path of an engine or ONNX file' in refusal
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'words'),
-    [
-        (['--param', 'model.decoder=dense'], 'expected NAME:=VALUE'),
-        (['--param', ':=dense'], 'expected NAME:=VALUE'),
-        (['--node', 'detector'], 'expected a full name, as /front/detector'),
-    ],
-)
-def test_wrong_usage(arguments, words):
-    ended = subprocess.run([executable('doctor'), *arguments], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert words in ended.stderr
 
 
 def test_it_prints_as_it_goes_and_what_it_has_on_ctrl_c(tmp_path):
