@@ -6,136 +6,186 @@ import re
 import pytest
 
 from support.docs_pages import ROOT, codes, rows, section
-from support.watched_life import CURE, Life, healthy
+from support.watched_life import Life, healthy
 from trt_perception.monitoring import problem, watchdog
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.problem import Level, Problem, with_notes
 from trt_perception.monitoring.watchdog import PERIOD_S, TopicState
 
 PROMISE_S = 2.0
+NOBODY, THERE = TopicState(0), TopicState(1)
+SET = TopicState(1, mismatch='set that')
+#: Name of a scene: an activation, and what happens in it, as `play` reads it.
+SCENES = {
+    # No image has ever come.
+    'nobody publishes': (Life, [NOBODY, (70, 0), (1, 15)]),
+    'images are elsewhere': (Life, [TopicState(0, elsewhere='look there'), (11, 0)]),
+    'nothing arrives': (Life, [(60, 0), (1, 15)]),
+    'other QoS': (Life, [SET, (3, 0), (1, 15)]),
+    'other type': (Life, [TopicState(0, mismatch='wrong type'), (3, 0)]),
+    'camera comes late': (Life, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
+    'subscription is made anew': (Life, [(0.5, 0), TopicState(1, since_s=100.5), (3, 0)]),
+    # Images come no more.
+    'camera goes': (healthy, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
+    'QoS changes': (healthy, [SET, (3, 0), (1, 15)]),
+    'slow camera stalls': (
+        Life,
+        [*[(0.5, 1), (4.5, 0)] * 4, (12, 0), (3, 15), (2, 0)],
+    ),
+    'camera stalls again and again': (
+        healthy,
+        [step for pause_s in (2, 20, 200, 20) for step in ((pause_s, 0), (3, 15))],
+    ),
+    'stall after losses': (healthy, [(0.5, 15, {'lost': 15}), (2, 0)]),
+    'stall after losses of small images': (
+        healthy,
+        [{'message_bytes': 3000}, (0.5, 15, {'lost': 15}), (2, 0)],
+    ),
+    'stall after a bad image': (healthy, [(0.5, 15, {'bad_step': 1}), (2, 0)]),
+    # Nothing comes out.
+    'pipeline hangs': (
+        healthy,
+        [
+            {'in_flight': 1},
+            (3, 15, {'published': 0, 'replaced': 15}),
+            NOBODY,
+            (3, 0),
+            THERE,
+            {'in_flight': 0},
+            (3, 15),
+        ],
+    ),
+    'pipeline hangs on the first frame': (
+        Life,
+        [{'in_flight': 1}, (2, 15, {'published': 0, 'replaced': 14})],
+    ),
+    'slow model, known by the warm-up': (
+        lambda: Life(frame_s=1.5),
+        [{'in_flight': 1}, (7, 1, {'published': 0})],
+    ),
+    'slow model, known by frames': (
+        Life,
+        [
+            {'in_flight': 1, 'times': [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]},
+            (7, 1, {'published': 0}),
+        ],
+    ),
+    'frames always in flight': (healthy, [{'in_flight': 3}, (20, 15)]),
+    # Images are dropped.
+    'every image is bad': (
+        healthy,
+        [{'refusal': 'step is too small'}, (3, 15, {'bad_step': 15}), (2.5, 15)],
+    ),
+    'every image is bad from the start': (Life, [(2, 15, {'bad_step': 9, 'odd_size': 6})]),
+    'one image is bad': (
+        healthy,
+        [{'refusal': 'step is too small'}, (0.5, 15, {'bad_step': 1}), (2.5, 15)],
+    ),
+    'not published': (
+        healthy,
+        [
+            {'refusal': 'cannot publish data'},
+            (0.5, 15, {'not_published': 2}),
+            (0.5, 15, {'bad_step': 1}),
+        ],
+    ),
+    'one bad image among unwanted ones': (
+        lambda: healthy(2),
+        [(0.5, 1, {'unknown_encoding': 1}), (10, 1, {'disabled': 1})],
+    ),
+    'bad images among unwanted ones': (
+        lambda: healthy(2),
+        [(0.5, 20, {'unknown_encoding': 1, 'rate_limit': 19}), (4.5, 20, {'rate_limit': 20})] * 3,
+    ),
+    'bad before it is switched off': (
+        lambda: healthy(2),
+        [
+            (5, 1, {'unknown_encoding': 1}),
+            {'enabled': False},
+            (10, 1, {'disabled': 1}),
+            {'enabled': True},
+            (0.5, 1, {'published': 0}),
+            (0.5, 1, {'published': 2}),
+        ],
+    ),
+    'bad images after a silence': (
+        healthy,
+        [NOBODY, (2.5, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
+    ),
+    'bad images after a long silence': (
+        healthy,
+        [NOBODY, (30, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
+    ),
+    'bad images from the first on': (Life, [NOBODY, (2.5, 0), (3, 1, {'unknown_encoding': 1})]),
+    # Images are lost.
+    **{
+        f'{lost} of {15 + lost} images are lost': (healthy, [(2, 15, {'lost': lost}), (2.5, 15)])
+        for lost in (1, 2, 15)
+    },
+    'small images are lost': (healthy, [{'message_bytes': 3000}, (0.5, 15, {'lost': 15})]),
+    'two images are lost': (lambda: healthy(2), [(1, 1, {'lost': 1}), (1.5, 1)]),
+    'unknown losses': (healthy, [{'not_delivered': None}, (3, 15)]),
+    # The camera is faster than the model.
+    **{
+        f'{replaced} of 15 images are replaced': (
+            healthy,
+            [(2, 15, {'replaced': replaced}), (2.5, 15)],
+        )
+        for replaced in (1, 2, 14)
+    },
+    'too fast, and images are lost': (healthy, [(2, 15, {'lost': 5, 'replaced': 5})]),
+    # Nothing is wrong.
+    'camera starts': (Life, [(0.5, 0), (0.5, 4), (1.5, 15)]),
+}
 
 
-def test_a_fresh_activation_waits():
-    assert Life().step() == Problem(Level.OK, '', 'active, waiting for images')
+def play(life, steps):
+    """Let things happen: a new topic state, new attributes, or images per period for seconds.
+
+    Return a line for each time at which the words of the problem change, numbers aside.
+    """
+    lines, last, start_s = [], None, life.time_s
+    for step in steps:
+        if isinstance(step, TopicState):
+            life.state = step
+            continue
+        if isinstance(step, dict):
+            vars(life).update(step)
+            continue
+        seconds, images, changes = (*step, {})[:3]
+        for _ in range(round(seconds / PERIOD_S)):
+            found = life.step(images, **changes)
+            words = found and (found.kind, re.sub(r'[\d.]+', '', found.message))
+            if found and words != last:
+                time = f'{life.time_s - start_s:5.1f} s'
+                lines.append(f'{time}  {found.level.name} {found.kind}: {found.message}')
+            last = words
+    return lines
+
+
+@pytest.mark.parametrize('scene', SCENES)
+def test_problems_over_time(scene, said):
+    life, steps = SCENES[scene]
+    said('\n'.join(play(life(), steps)))
 
 
 @pytest.mark.parametrize(
-    ('state', 'kind', 'level'),
-    [
-        (
-            TopicState(0),
-            'no_publisher',
-            Level.WARN,
-        ),
-        (TopicState(0, elsewhere='look there'), 'no_publisher', Level.WARN),
-        (TopicState(1), 'not_arriving', Level.WARN),
-        (TopicState(1, mismatch='set that'), 'qos_mismatch', Level.ERROR),
-        (TopicState(0, mismatch='wrong type'), 'qos_mismatch', Level.ERROR),
-    ],
-)
-def test_nothing_ever_came(state, kind, level, said):
-    life = Life(topic_state=state)
-    if kind == 'no_publisher':  # it may be starting, and is found by and by
-        assert {life.step().kind for _ in range(19)} == {''}
-        life.time_s += PERIOD_S
-        assert life.step().kind == kind
-    else:
-        assert life.seconds_until(kind) <= PROMISE_S - PERIOD_S
-    assert life.findings[-1].level == level
-    said(life.findings[-1].message)
-    assert life.run(60).kind == kind
-    assert life.step(15).kind == ''
-
-
-@pytest.mark.parametrize(
-    ('state', 'kind'),
-    [
-        (TopicState(0), 'camera_gone'),
-        (TopicState(1), 'stalled'),
-        (TopicState(1, mismatch='set that'), 'qos_mismatch'),
-    ],
+    ('state', 'kind'), [(NOBODY, 'camera_gone'), (THERE, 'stalled'), (SET, 'qos_mismatch')]
 )
 @pytest.mark.parametrize('rate_hz', [2, 30, 1000])
-def test_images_came_and_come_no_more(state, kind, rate_hz, said):
+def test_images_came_and_come_no_more(state, kind, rate_hz):
     life = healthy(rate_hz)
     life.state = state
     # The last image may have come just after a question.
     assert life.seconds_until(kind) + PERIOD_S <= PROMISE_S
     assert life.findings[-1].level == Level.ERROR
-    said(life.findings[-1].message)
     assert life.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
-
-
-def test_a_camera_that_comes_late_is_given_time(said):
-    life = Life()
-    for gone, silent in (
-        ('no_publisher', 'not_arriving'),
-        ('camera_gone', 'stalled'),  # once images have come
-    ):
-        life.state = TopicState(0)
-        assert life.run(12).kind == gone
-        life.state = TopicState(1)
-        assert life.step().kind == (gone if gone == 'camera_gone' else '')
-        said(life.findings[-1].message)
-        assert life.seconds_until(silent) + PERIOD_S <= PROMISE_S
-        assert life.step(15).kind == ''
 
 
 def test_the_graph_is_asked_only_while_nothing_arrives():
     life = healthy()
     life.topic_state = None  # to call it would raise
     life.run(5, 15)
-
-
-def test_a_slow_camera_is_left_its_time():
-    life = Life()
-    for _ in range(4):
-        life.step(1)
-        quiet = [life.step().kind for _ in range(9)]  # one image in 5 s
-    assert set(quiet) == {''}
-    assert life.seconds_until('stalled') <= 3 * 5 + PERIOD_S
-    # After a while the camera is judged by what it does now.
-    life.run(3, 15)
-    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
-
-
-def test_a_camera_that_stalls_again_and_again():
-    life = healthy()
-    for pause_s in (2, 20, 200, 20):
-        assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
-        life.run(pause_s)
-        life.run(3, 15)
-
-
-def test_a_pipeline_that_hangs(said):
-    life = healthy()
-    life.in_flight = 1
-    assert life.seconds_until('no_output', 15, published=0, replaced=15) + PERIOD_S <= PROMISE_S
-    assert life.findings[-1].level == Level.ERROR
-    said(life.findings[-1].message)
-    # Even when the camera has gone meanwhile, this is the worse.
-    life.state = TopicState(0)
-    assert life.run(5).kind == 'no_output'
-    life.state = TopicState(1)
-    life.in_flight = 0
-    assert life.run(3, 15).kind == ''
-
-
-def test_a_hang_on_the_very_first_frame():
-    life = Life()
-    life.in_flight = 1
-    assert life.seconds_until('no_output', 15, published=0, replaced=14) <= PROMISE_S
-
-
-@pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
-def test_a_slow_model_is_left_its_time(known_by):
-    life = Life(frame_s=1.5 if known_by == 'warm-up' else 0.02)
-    if known_by == 'frames':
-        life.times = [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]
-    life.in_flight = 1
-    kinds = [life.step(1, published=0).kind for _ in range(11)]
-    assert 'no_output' not in kinds
-    assert life.step(1, published=0).kind == 'no_output'
 
 
 @pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
@@ -151,150 +201,6 @@ def test_a_camera_is_left_the_time_that_the_others_take(known_by):
         life.step(15, published=1, replaced=14)
     # Four times what it usually takes, as with one camera.
     assert 7.5 < life.seconds_until('no_output', 15, published=0, replaced=15) <= 9.5
-
-
-def test_frames_always_in_flight_are_no_hang():
-    life = healthy()
-    life.in_flight = 3
-    assert life.run(20, 15).kind == ''
-
-
-def test_every_image_is_bad(said):
-    life = healthy()
-    life.refusal = 'step is too small'
-    assert life.seconds_until('all_dropped', 15, bad_step=15) + PERIOD_S <= PROMISE_S
-    finding = life.findings[-1]
-    assert finding.level == Level.ERROR
-    said(finding.message)
-    assert life.run(2.5, 15).kind == ''
-
-
-def test_every_image_is_bad_from_the_start(said):
-    life = Life()
-    assert life.seconds_until('all_dropped', 15, bad_step=9, odd_size=6) <= PROMISE_S
-    said(life.findings[-1].message)
-
-
-def test_some_images_are_bad(said):
-    life = healthy()
-    life.refusal = 'step is too small'
-    finding = life.step(15, bad_step=1)
-    assert (finding.kind, finding.level) == ('unreadable', Level.WARN)
-    said(finding.message)
-    assert life.run(2.5, 15).kind == ''
-
-
-def test_some_detections_are_not_published(said):
-    life = healthy()
-    life.refusal = 'cannot publish data'
-    finding = life.step(15, not_published=2)
-    assert (finding.kind, finding.level) == ('not_published', Level.WARN)
-    said(finding.message)
-    # An image that nobody can read is the worse news.
-    assert life.step(15, bad_step=1).kind == 'unreadable'
-
-
-def test_one_bad_image_among_those_that_nobody_wanted(said):
-    life = healthy(2)
-    life.step(1, unknown_encoding=1)
-    for _ in range(20):
-        assert life.step(1, disabled=1).kind in ('', 'unreadable')
-    life = healthy(2)
-    life.refusal = 'the encoding'
-    for number in range(1, 4):  # one of twenty is wanted, and bad
-        finding = life.step(20, unknown_encoding=1, rate_limit=19)
-        for _ in range(9):
-            finding = life.step(20, rate_limit=20)
-        assert (finding.kind == 'all_dropped') == (number == 3), number
-    said(finding.message)
-
-
-def test_what_was_bad_before_a_camera_was_switched_off_is_forgotten():
-    life = healthy(2)
-    life.run(5, 1, unknown_encoding=1)
-    assert life.findings[-1].kind == 'all_dropped'
-    life.enabled = False
-    life.run(10, 1, disabled=1)
-    life.enabled = True
-    # Its first image is on its way, and good.
-    assert life.step(1, published=0).kind != 'all_dropped'
-    assert life.step(1, published=2).kind == ''
-
-
-@pytest.mark.parametrize('silent_s', [2.5, 30])
-def test_one_bad_image_after_a_silence_is_not_every_image(silent_s):
-    for life in (Life(topic_state=TopicState(0)), healthy(topic_state=TopicState(0))):
-        life.run(silent_s)
-        assert life.step(1, unknown_encoding=1).kind == 'unreadable'
-        assert life.seconds_until('all_dropped', 1, unknown_encoding=1) <= PROMISE_S
-
-
-def test_a_subscription_that_was_made_anew_has_its_time():
-    life = Life(topic_state=TopicState(1))
-    life.run(0.5)
-    life.state = TopicState(1, since_s=life.time_s)
-    assert life.run(0.5).kind == ''
-    assert life.seconds_until('not_arriving') <= PROMISE_S
-
-
-def test_one_bad_image_and_then_a_stall():
-    life = healthy()
-    life.step(15, bad_step=1)
-    assert life.seconds_until('stalled') + PERIOD_S <= PROMISE_S
-
-
-@pytest.mark.parametrize(('lost', 'warned'), [(1, False), (2, True), (15, True)])
-def test_images_lost_on_the_way(lost, warned, said):
-    life = healthy()
-    kinds = {life.step(15, lost=lost).kind for _ in range(4)}
-    assert ('lost_in_transport' in kinds) == warned
-    if warned:
-        assert life.findings[-1].level == Level.WARN
-        said(life.findings[-1].message)
-        assert CURE in life.findings[-1].message
-        assert life.run(2.5, 15).kind == ''
-
-
-def test_small_images_are_lost_for_their_number(said):
-    life = healthy()
-    life.message_bytes = 3000
-    message = life.step(15, lost=15).message
-    assert CURE not in message
-    said(message)
-
-
-def test_a_camera_is_not_blamed_alone_where_the_transport_has_lost_images(said):
-    for lost, size, blamed in ((15, 6_000_000, True), (0, 6_000_000, False), (15, 3000, False)):
-        life = healthy()
-        life.message_bytes = size
-        life.step(15, lost=lost)
-        life.seconds_until('stalled')
-        message = life.findings[-1].message
-        said(message)
-        assert ('the transport, which has lost 15 before' in message) == blamed
-        assert (CURE in message) == blamed
-
-
-def test_two_lost_images_are_no_news():
-    life = healthy(2)
-    assert {life.step(1, lost=lost).kind for lost in (1, 1, 0, 0, 0)} == {''}
-
-
-def test_losses_are_unknown_with_several_publishers():
-    life = healthy()
-    life.not_delivered = None
-    assert life.run(3, 15).kind == ''
-
-
-@pytest.mark.parametrize(('replaced', 'warned'), [(1, False), (2, True), (14, True)])
-def test_an_engine_slower_than_the_camera(replaced, warned, said):
-    life = healthy()
-    kinds = [life.step(15, replaced=replaced).kind for _ in range(4)]
-    assert ('engine_slower' in kinds) == warned
-    if warned:
-        assert life.findings[-1].level == Level.WARN
-        said(life.findings[-1].message)
-        assert life.run(2.5, 15).kind == ''
 
 
 @pytest.mark.parametrize('rate_hz', [10, 30, 200])
@@ -328,26 +234,6 @@ def test_no_rate_is_said_of_what_comes_unevenly():
     assert told
     assert not any(' Hz' in message for message in told)
     assert all('images come faster than the model takes them' in message for message in told)
-
-
-def test_nothing_else_has_a_rate_before_it_is_known(said):
-    life = Life()
-    life.step()
-    findings = [life.step(count) for count in (4, 15, 15, 15)]
-    assert [finding.message for finding in findings] == [
-        'active',
-        'active',
-        'active, 30.0 Hz',
-        'active, 30.0 Hz',
-    ]
-    said(healthy().step().message)
-
-
-def test_losses_of_a_camera_that_is_too_fast_anyway_only_count_for_its_rate(said):
-    life = healthy()
-    finding = life.run(2, 15, lost=5, replaced=5)
-    assert finding.kind == 'engine_slower'
-    said(finding.message)
 
 
 def test_the_page_has_every_kind():

@@ -21,7 +21,7 @@ class Life:
         self.state = topic_state or TopicState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
         self.dropped = {}
-        self.refusal = ''
+        self.refusal = 'the reason'
         self.enabled = True
         self.message_bytes = 6_000_000
         self.times = ()
