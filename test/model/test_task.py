@@ -2,12 +2,14 @@
 
 import copy
 import json
+from dataclasses import fields
 
 import pytest
 
 from support.models.support_models import MANIFEST, manifest
 from support.oracles.recognition_support import ULTRALYTICS, recognised, refusal, tensors
 from trt_perception.errors import EngineError, ManifestError
+from trt_perception.files.json_section import JsonSection
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.table import PRESETS
@@ -20,6 +22,8 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
+from trt_perception.model.tasks.table import TASKS, read_task, write_task
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import LoadedModel, TensorSpec
 
 KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1], [1, 2]]}
@@ -36,6 +40,21 @@ def refused(content):
     with pytest.raises(ManifestError) as caught:
         parse(content)
     return str(caught.value)
+
+
+@pytest.mark.parametrize('task', TASKS.values(), ids=list(TASKS))
+def test_fields_do_not_hide_attributes_of_the_base_class(task):
+    """Such an attribute would become the field's default, and a required key optional."""
+    assert {field.name for field in fields(task)} & set(dir(Task)) == set()
+
+
+@pytest.mark.parametrize(
+    'task', [DETECT, Obb(), Pose(SPEC), Segment(), Segment(32)], ids=lambda task: str(task)
+)
+def test_a_manifest_has_the_keys_of_all_tasks(task):
+    content = write_task(task)
+    assert list(content) == ['task', 'keypoints', 'mask_coefficients']
+    assert read_task(JsonSection(content, 'x.json'), 'task') == task
 
 
 def test_schema_1_is_of_boxes():

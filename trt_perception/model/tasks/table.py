@@ -22,10 +22,13 @@ __all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
     {task.name: task for task in (Detect, Obb, Pose, Segment)}
 )
+# For each task the keys that a manifest has for it, and whether they are required.
+_KEYS: Final = {
+    name: {field.name: field.default is MISSING for field in fields(task)}
+    for name, task in TASKS.items()
+}
 #: The keys of a manifest that only some tasks have.
-TASK_KEYS: Final = tuple(
-    dict.fromkeys(field.name for task in TASKS.values() for field in fields(task))
-)
+TASK_KEYS: Final = tuple(dict.fromkeys(key for keys in _KEYS.values() for key in keys))
 
 
 def read_task(section: JsonSection, key: str) -> Task:
@@ -36,14 +39,13 @@ def read_task(section: JsonSection, key: str) -> Task:
     """
     if not section.has(key):
         return DETECT
-    kind = TASKS[section.text(key, tuple(TASKS))]
+    task = section.text(key, tuple(TASKS))
     for name in TASK_KEYS:
-        given = section.has(name)
-        own = {field.name: field.default is MISSING for field in fields(kind)}
-        if (given and name not in own) or (not given and own.get(name)):
-            owners = [one.name for one in TASKS.values() if name in (f.name for f in fields(one))]
-            raise ManifestError(section.where, **key_fault(kind.name, name, owners, given=given))
-    return read_fields(kind, section)
+        given, is_required = section.has(name), _KEYS[task].get(name, False)
+        if (given and name not in _KEYS[task]) or (is_required and not given):
+            owners = [owner for owner, keys in _KEYS.items() if name in keys]
+            raise ManifestError(section.where, **key_fault(task, name, owners, given=given))
+    return read_fields(TASKS[task], section)
 
 
 def write_task(task: Task) -> dict[str, Any]:
