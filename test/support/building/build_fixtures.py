@@ -71,7 +71,8 @@ NOT_FOR_TENSORRT = {
     *('onnx', 'output', 'json', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
     *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
     *('calibration_method', 'validate', 'annotations'),
-    *('max_accuracy_drop', 'accept_disagreement'),
+    *('max_accuracy_drop', 'accept_disagreement', 'decoder', 'class_names', 'class_names_file'),
+    *('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std'),
 }
 
 
