@@ -4,10 +4,12 @@ A limit on the size of files does what a full disk does; standard output goes to
 """
 
 import errno
+import importlib
 import io
 import json
 import os
-import select
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from support.models.support_models import write_model
 from support.models.tiny_model import CLASS_NAMES, expected_detections, write_tiny_model
 from support.nodes.faults import PLAN
 from support.oracles.evaluation_support import truth, written
-from support.programs import UNMEASURED, executable, small_disk
+from support.programs import executable, unmeasured
 from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_together
 from trt_perception.process import standard_streams
@@ -28,17 +30,13 @@ from trt_perception.process import standard_streams
 pytestmark = pytest.mark.ros
 
 
-def run(tool, *arguments, full=False, limit=None):
-    """Run a tool with standard output on a full disk, or with files of so many bytes at most."""
-    options = small_disk(limit) if limit else {'env': {**os.environ}}
-    # Coverage would write a large file of its own, and fail.
-    for name in UNMEASURED:
-        options['env'].pop(name, None)
-    with open('/dev/full' if full else os.devnull, 'w') as target:
+def run(tool, *arguments):
+    """Run a tool with standard output on a full disk."""
+    with open('/dev/full', 'w') as target:
         ended = subprocess.run(
             [executable(tool), *map(str, arguments)],
-            **options,
-            stdout=target if full else subprocess.PIPE,
+            env=unmeasured(),
+            stdout=target,
             stderr=subprocess.PIPE,
             text=True,
             timeout=120,
@@ -46,6 +44,21 @@ def run(tool, *arguments, full=False, limit=None):
     assert 'Traceback' not in ended.stderr
     assert 'Exception ignored' not in ended.stderr
     return ended
+
+
+def run_with_small_files(tool, arguments, largest, monkeypatch):
+    """Run a tool in this process, where files of more bytes fail as on a full disk."""
+    main = importlib.import_module(f'trt_perception.tools.{tool}').main
+    # Python would take a compiled module that was cut off for whole.
+    monkeypatch.setattr(sys, 'dont_write_bytecode', True)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
+    try:
+        return main([str(argument) for argument in arguments])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.fixture
@@ -89,16 +102,19 @@ TOOLS = ['benchmark_engine', 'evaluate_engine', 'inspect_engine', 'detect_images
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_files_that_cannot_be_written(tool, place, tmp_path):
+def test_files_that_cannot_be_written(tool, place, tmp_path, monkeypatch, capsys):
     arguments, files = place[tool]
     for path in files[:1]:
         path.parent.mkdir(exist_ok=True)
-    ended = run(tool, *arguments, limit=64)
-    assert ended.returncode == 1
+
+    code = run_with_small_files(tool, arguments, 64, monkeypatch)
+
+    output, error = capsys.readouterr()
+    assert code == 1
     for path in files:
-        assert f'{tool}: not saved: {path}: cannot be written: File too large' in ended.stderr
-        assert f'saved {path}' not in ended.stdout
-    assert ended.stdout.strip()  # what it found is told all the same
+        assert f'{tool}: not saved: {path}: cannot be written: File too large' in error
+        assert f'saved {path}' not in output
+    assert output.strip()  # what it found is told all the same
     left = [path for path in (tmp_path / 'out').rglob('*') if path.is_file()]
     assert left == []
 
@@ -106,7 +122,7 @@ def test_files_that_cannot_be_written(tool, place, tmp_path):
 @pytest.mark.parametrize('tool', TOOLS)
 def test_standard_output_that_cannot_be_written(tool, place):
     arguments, files = place[tool]
-    ended = run(tool, *arguments, full=True)
+    ended = run(tool, *arguments)
     assert ended.returncode == 1
     said = f'{tool}: standard output is not complete: No space left on device'
     assert ended.stderr.splitlines()[-1] == said
@@ -114,22 +130,24 @@ def test_standard_output_that_cannot_be_written(tool, place):
         json.loads(path.read_text())
 
 
-def test_what_fits_is_written(place):
+def test_what_fits_is_written(place, monkeypatch, capsys):
     arguments, (report, results) = place['evaluate_engine']
-    ended = run('evaluate_engine', *arguments, limit=1000)
-    assert ended.returncode == 1
-    assert f'evaluate_engine: not saved: {report}' in ended.stderr
-    assert f'saved {results}' in ended.stdout
+
+    code = run_with_small_files('evaluate_engine', arguments, 1000, monkeypatch)
+
+    output, error = capsys.readouterr()
+    assert code == 1
+    assert f'evaluate_engine: not saved: {report}' in error
+    assert f'saved {results}' in output
     assert not report.exists()
     assert len(json.loads(results.read_text())) > 0
 
 
 def test_doctor_on_a_full_disk(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
-    for more in ([], ['--json']):
-        ended = run('doctor', model, '--seconds', '0', *more, full=True)
-        assert ended.returncode == 1
-        assert 'doctor: standard output is not complete: No space left' in ended.stderr
+    ended = run('doctor', model, '--seconds', '0', '--json')
+    assert ended.returncode == 1
+    assert 'doctor: standard output is not complete: No space left' in ended.stderr
 
 
 def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch, capsys):
@@ -210,23 +228,19 @@ def test_standard_output_is_no_file_whatever_it_leads_to():
 
 @pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine', 'inspect_engine'])
 def test_results_into_a_pipe(tool, place, tmp_path):
+    main = importlib.import_module(f'trt_perception.tools.{tool}').main
     arguments, _ = place[tool]
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
-    where = [(pipe if str(word).endswith('r.json') else word) for word in arguments]
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    parts = []
-    with subprocess.Popen(
-        [executable(tool), *map(str, where)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        while process.poll() is None:
-            if select.select([reader], [], [], 0.05)[0]:
-                parts.append(os.read(reader, 65536))
-    parts.append(os.read(reader, 65536))
+
+    code = main([str(pipe if str(word).endswith('r.json') else word) for word in arguments])
+
+    content = os.read(reader, 2**16)  # as much as a pipe holds
     os.close(reader)
-    assert process.returncode == 0
+    assert code == 0
     assert pipe.is_fifo()
-    json.loads(b''.join(parts))
+    json.loads(content)
 
 
 class Broken(io.StringIO):
