@@ -2,7 +2,7 @@
 
 import pytest
 
-from trt_perception.errors import ManifestError
+from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.json_section import JsonSection, found, read_json
 
 
@@ -72,6 +72,18 @@ def test_what_is_there_is_returned():
     assert not section.has('never there')
     assert section.names() == []
     section.finish()
+
+
+def test_another_kind_of_file_has_its_own_error_everywhere_in_it():
+    class Section(JsonSection):
+        error = ConfigError
+
+    for section in (
+        Section({'key': {'inner': 'x'}}, 'x.json').section('key'),
+        Section({'key': [{'inner': 'x'}]}, 'x.json').sections('key')[0],
+    ):
+        with pytest.raises(ConfigError, match="'inner': expected a whole number"):
+            section.integer('inner')
 
 
 def test_values_are_shown_as_json_and_short():

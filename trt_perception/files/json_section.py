@@ -98,12 +98,10 @@ class JsonSection:
 
     Attributes:
         error: the class of all errors.
-        page: the page that describes the file.
         where: the file and the place in it, for messages.
     """
 
     error: ClassVar[type[TrtPerceptionError]] = ManifestError
-    page: ClassVar[str] = 'docs/manifest.md'
 
     def __init__(self, content: object, where: str) -> None:
         if not isinstance(content, dict):
@@ -198,7 +196,7 @@ class JsonSection:
         """Refuse what nobody asked for."""
         if self._left:
             names = listed([found(key) for key in self._left])
-            raise self.error(self.where, f'unknown key {names}', fix=f'see {self.page}')
+            raise self.error(self.where, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:
         """Return the error that says what is expected at a key instead of this value."""

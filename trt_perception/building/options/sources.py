@@ -32,7 +32,6 @@ class _OptionSection(JsonSection):
     """Options by name. Those that the command line gave are called as there."""
 
     error = ConfigError
-    page = 'docs/building.md'
 
     def __init__(self, values: Mapping[str, Any], given: Collection[str]) -> None:
         super().__init__(dict(values), 'options')
@@ -62,7 +61,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
     found: dict[str, Any] = {}
     mistakes: list[str] = []
     for row in OPTIONS:
-        # null stands for a default that the description alone says
+        # Where the default is None, null in the file is the same as no key.
         is_there = section.has(row.name) if row.default is None else row.name in section.names()
         try:
             if is_there:

@@ -26,7 +26,6 @@ class CocoSection(JsonSection):
     """A JSON object of a COCO file. Writers add keys of their own, which are ignored."""
 
     error: ClassVar[type[TrtPerceptionError]] = ConfigError
-    page: ClassVar[str] = 'docs/accuracy.md'
 
     def subject(self, key: str) -> str:
         """Return how errors name a key."""
