@@ -16,7 +16,7 @@ REQUIREMENTS = ROOT / 'requirements'
 #: What the README installs; package.xml names further packages that rosdep installs for tests.
 FIRST_INSTALL = ('onnxruntime', 'pillow', 'pytest', 'pyyaml', 'tqdm')
 #: Files with tests of properties, of models and of ONNX Runtime.
-SOME = 'test_plain_text or test_manifest or test_host_pipeline or test_quantise'
+SOME = 'test_plain_text or test_manifest or test_host_batches or test_quantise'
 
 
 def normalized(name):
@@ -78,6 +78,7 @@ def test_the_packages_are_hidden():
     assert run('-c', 'import numpy, onnxruntime, cv2, yaml, tqdm, PIL, pytest').returncode == 0
 
 
+@pytest.mark.ros  # files with ROS are collected, too
 def test_every_file_collects_and_skips_name_the_package():
     done = run('-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SOME)
 
