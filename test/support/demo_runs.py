@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def run_demo(*arguments, folder, in_step=False):
     """Run the demo to its end, with its own transport profile instead of that of the fixtures.
 
-    With ``in_step`` a camera sends the next scene once the last one is answered.
+    With ``in_step`` a camera sends the next of twenty scenes once the last one is answered.
     """
     program = [sys.executable, ROOT / 'scripts' / 'demo.py']
     command = script('nodes/demo_in_step.py') if in_step else program

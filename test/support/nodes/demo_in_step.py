@@ -1,4 +1,4 @@
-"""scripts/demo.py with cameras that send the next scene once the last one is answered."""
+"""scripts/demo.py with twenty scenes: a camera sends the next once the last one is answered."""
 
 import sys
 from pathlib import Path
@@ -13,8 +13,9 @@ camera_command = demo.camera_command
 
 
 def command_in_step(options, name, log):
-    """Return the demo's command with another program in the place of replay_images."""
-    return [sys.executable, CAMERA, *camera_command(options, name, log)[1:]]
+    """Return the demo's command with another program and fewer scenes."""
+    _, scenes, *rest = camera_command(options, name, log)
+    return [sys.executable, CAMERA, scenes / 'scene_0[01]?.jpg', *rest]
 
 
 if __name__ == '__main__':
