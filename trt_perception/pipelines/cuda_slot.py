@@ -188,9 +188,10 @@ class CudaSlot:
         self._open(len(frames))
         undecoded = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
-            if frame.is_decoded:
+            # Cheaper than is_decoded and read, for each frame.
+            if isinstance(frame, Frame) and not frame.jpeg:
                 try:
-                    place.stage(frame.read(), own)
+                    place.stage(frame, own)
                     place.upload()
                 except ImageError as error:
                     place.refuse(error, own)
@@ -230,16 +231,19 @@ class CudaSlot:
             self._release()
             return [place.error for place in taken if place.error is not None]
         self.finished.synchronize()
-        frames = [place.frame for place in taken]
-        self._release()
+        frames = self._release()
         began = time.perf_counter()
         found = self.detections()
         on_host = time.perf_counter() - began
         compute_s = self.finished.seconds_since(self._started) + on_host
-        return [
-            Result(own, compute_s, frame) if place.error is None else place.error
-            for place, own, frame in zip(taken, found, frames, strict=True)
-        ]
+        results: list[Result | ImageError] = []
+        for place, own, frame in zip(taken, found, frames, strict=True):
+            if place.error is None:
+                assert frame is not None
+                results.append(Result(own, compute_s, frame))
+            else:
+                results.append(place.error)
+        return results
 
     def detections(self) -> list[Found]:
         """Return what the last batch's work left; of a frame with an error, of what lay there."""
@@ -324,9 +328,9 @@ class CudaSlot:
         finally:
             self._release()
 
-    def _release(self) -> None:
-        for place in self.places[: self._frames]:
-            place.release()
+    def _release(self) -> list[Frame | None]:
+        """Let go of all frames, and return them."""
+        return [place.release() for place in self.places[: self._frames]]
 
     def _capture(self) -> bool:
         """Capture the graph of a size; where that fails the slot does without, and says so."""

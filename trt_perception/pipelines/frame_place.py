@@ -155,10 +155,10 @@ class FramePlace:
         self.error = None
         self.thresholds = thresholds
         try:
-            if frame.is_decoded:
-                self._stage_pixels(frame)
-            else:
+            if frame.jpeg:
                 self._stage_jpeg(frame)
+            else:
+                self._stage_pixels(frame)
         except GpuMemoryError as error:
             subject = f'image of {frame.width}x{frame.height} pixels with step {frame.step}'
             raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
@@ -262,15 +262,10 @@ class FramePlace:
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
 
-    def release(self) -> None:
-        """Let go of the frame; what was queued of it must be done."""
-        self._staged = None
-
-    @property
-    def frame(self) -> Frame:
-        """The frame, from ``stage`` to ``release``."""
-        assert self._staged is not None
-        return self._staged.frame
+    def release(self) -> Frame | None:
+        """Let go of the frame, and return it; what was queued of it must be done."""
+        staged, self._staged = self._staged, None
+        return None if staged is None else staged.frame
 
     @property
     def taken(self) -> bool:
