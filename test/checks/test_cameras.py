@@ -4,6 +4,7 @@ from support import golden
 from support.findings import text_of
 from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
 from trt_perception.parameters.camera import CameraPlan
+from trt_perception.transport.advice import LARGE_BYTES
 
 
 def heard(topic='/image', **changes):
@@ -50,6 +51,7 @@ SCENES = {
     'damaged': ([heard(fault='it is damaged')], []),
     'two publishers': ([heard(reliability=('reliable', 'best_effort'))], []),
     'larger than shared memory': ([heard(message_bytes=2**26 + 1)], []),
+    'as large as shared memory': ([heard(message_bytes=2**26)], []),
     'best effort': ([heard(reliability=('best_effort',))], []),
     'best effort without a profile': (
         [heard(reliability=('best_effort',), message_bytes=300_000)],
@@ -61,6 +63,15 @@ SCENES = {
         [],
         {'segment_bytes': 2**19},
     ),
+    **{
+        f'best effort, {message_bytes} bytes, {segment_bytes} of shared memory': (
+            [heard(reliability=('best_effort',), message_bytes=message_bytes)],
+            [],
+            {'segment_bytes': segment_bytes},
+        )
+        for message_bytes in (LARGE_BYTES, LARGE_BYTES + 1)
+        for segment_bytes in (2**20, 2**20 + 1)
+    },
     'cv_bridge': ([heard(cv_bridge_encoding='32FC1')], []),
     'only compressed images': ([heard('/front/compressed')], []),
     **{
