@@ -51,17 +51,11 @@ def test_paths_that_cannot_be(source, find, tmp_path, said):
 
 @pytest.mark.parametrize('subfolders', [False, True])
 @pytest.mark.parametrize(
-    ('source', 'found'),
-    [
-        ('empty', 'this folder holds no image (0 other files)'),
-        ('gone', 'does not exist'),
-        ('*.gif', 'no file matches'),
-        ('*.txt', 'this pattern finds no image (1 other files)'),
-        ('notes.txt', 'its suffix says that it is no image'),
-    ],
+    'source',
+    ['empty', 'gone', '*.gif', '*.txt', 'notes.txt'],
 )
-def test_no_images(folder, source, found, subfolders):
+def test_no_images(folder, source, subfolders, said):
     (folder / 'empty').mkdir()
-    with pytest.raises(ConfigError) as caught:
+    with said.raises(ConfigError) as caught:
         find_images(folder / source, subfolders=subfolders)
-    assert (caught.value.subject, caught.value.found) == (str(folder / source), found)
+    assert caught.value.subject == str(folder / source)
