@@ -10,6 +10,7 @@ from support.oracles.recognition_support import (
     refusal,
     tensors,
 )
+from trt_perception.errors import MissingModelInfoError
 from trt_perception.files.literals import parse_literal
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import Preprocessing
@@ -210,6 +211,14 @@ def test_open_dimensions_fit_what_the_exporter_writes():
     outputs = tensors(logits=(-1, -1, -1), pred_boxes=(-1, -1, -1))
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'a', '1': 'b'}}
     assert recognised(outputs, config=config).decoder == PRESETS['rtdetr'].decoder
+
+
+def test_anchors_of_other_grids_leave_decoders_of_grids_out():
+    names = tuple(map(str, range(80)))
+    with pytest.raises(MissingModelInfoError) as caught:  # cells of strides 8 to 64
+        recognised((TensorSpec('output', (1, 8500, 85), 'float32'),), class_names=names)
+    assert 'yolox_raw' not in caught.value.missing['decoder']
+    assert 'yolox' in caught.value.missing['decoder']
 
 
 def test_anchors_tell_rows_from_columns_where_nobody_said_the_classes(said):

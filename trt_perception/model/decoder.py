@@ -126,6 +126,10 @@ class Decoder(ABC):
         """Return how the GPU's kernels read the output; None if the host decodes."""
         return None
 
+    def grid_strides(self) -> tuple[int, ...]:
+        """Return the strides of the grids whose cells are the anchors; empty if there are none."""
+        return ()
+
     def as_dict(self) -> dict[str, Any]:
         """Return the family and its constants, as a manifest has them."""
         return {'family': self.family, **json_content(self)}

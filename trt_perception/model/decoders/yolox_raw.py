@@ -53,6 +53,10 @@ class YoloxRaw(ObjectDecoder):
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'N', class_side(classes, 5))),)
 
+    def grid_strides(self) -> tuple[int, ...]:
+        """See Decoder."""
+        return self.strides
+
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """Return the anchors above the threshold with their best class, the first of equals.
 

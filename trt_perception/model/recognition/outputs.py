@@ -262,6 +262,7 @@ def _by_anchors(
     """Leave out what the number of anchors excludes, read along the last or the middle axis.
 
     A decoder of anchors (N) has a row for each anchor of each cell, and others have no such rows.
+    A decoder of grids needs as many anchors as these have cells.
     """
     last, middle = (anchors_per_cell(side, input_size) for side in (shape[2], shape[1]))
     only_last, only_middle = last and not middle, middle and not last
@@ -271,6 +272,9 @@ def _by_anchors(
         axis = output.shape.index('N') if 'N' in output.shape else None
         if only_last:
             return axis == 2
+        strides = preset.decoder.grid_strides()
+        if strides and input_size and 0 <= shape[1] != cell_count(strides, input_size):
+            return False
         if axis == 1:
             return middle != 0 and (not only_middle or middle in preset.anchors_per_cell)
         return not only_middle or (axis is None and shape[1] <= _MOST_QUERIES)
