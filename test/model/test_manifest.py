@@ -12,6 +12,7 @@ from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.efficient_nms import EfficientNms
 from trt_perception.model.decoders.end_to_end import EndToEnd
 from trt_perception.model.decoders.labels_boxes_scores import LabelsBoxesScores
+from trt_perception.model.decoders.nanodet import Nanodet
 from trt_perception.model.decoders.onnx_nms import OnnxNms
 from trt_perception.model.decoders.rtdetr import RtdetrEndToEnd, RtdetrUltralytics
 from trt_perception.model.decoders.table import FAMILIES, PRESETS
@@ -94,6 +95,8 @@ EVERY_FAMILY = [
     LabelsBoxesScores(),
     Torchvision(),
     Tensorflow(),
+    Nanodet((8, 16, 32, 64), reg_max=7),
+    Nanodet((16,), reg_max=64),
 ]
 
 
@@ -104,7 +107,13 @@ def test_a_family_has_its_own_constants_and_no_others(decoder, said):
     for key in content:
         left = {name: value for name, value in content.items() if name != key}
         said(refusal(manifest(decoder=left)))
-    foreign = {'objectness': False, 'strides': [8], 'activation': 'sigmoid', 'box_format': 'xyxy'}
+    foreign = {
+        'objectness': False,
+        'strides': [8],
+        'reg_max': 7,
+        'activation': 'sigmoid',
+        'box_format': 'xyxy',
+    }
     for key in sorted(foreign.keys() - content.keys()):
         message = refusal(manifest(decoder={**content, key: foreign[key]}))
         said(message)
@@ -123,6 +132,7 @@ def test_the_families_above_are_all():
         {'family': 'yolox_raw', 'strides': [8, True]},
         {'family': 'yolox_raw', 'strides': [8.0]},
         {'family': 'yolox_raw', 'strides': [8] * 9},
+        {'family': 'nanodet', 'strides': [8], 'reg_max': 0},
         {'family': 'detr', 'activation': 'relu'},
         {'family': 'onnx_nms', 'box_format': 'xywh'},
     ],

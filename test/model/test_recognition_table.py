@@ -160,6 +160,7 @@ CASES = [
     {**NAMED, 'outputs': floats(output=(1, 25200, 85))},
     {**NAMED, 'outputs': floats(output=(1, 8400, 85))},
     {**NAMED, 'outputs': floats(output=(1, 8400, 84))},
+    {**NAMED, 'outputs': floats(output=(1, 8500, 112))},
     {**NAMED, 'outputs': floats(output=(1, 85, 8400))},
     {**NAMED, 'outputs': floats(output=(1, 116, 8400))},
     {**NAMED, 'outputs': floats(output=(1, 135, 8400))},

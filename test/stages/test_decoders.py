@@ -29,7 +29,7 @@ from trt_perception.stages.decode import bfloat16_to_float32, decode
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 NAN, INF = float('nan'), float('inf')
-NEEDS_NMS = ('dense', 'yolox_raw')
+NEEDS_NMS = ('dense', 'yolox_raw', 'nanodet')
 
 
 def spec_for(name, outputs, names=NAMES):
@@ -310,6 +310,15 @@ def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have(said):
     output = {'output': np.zeros((1, 100, 10), np.float32)}
     with said.raises(EngineError):
         run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+
+
+def test_distances_from_a_cell_end_at_the_edge_of_the_input():
+    logits = np.zeros((1, 6380, 37), np.float32)
+    logits[0, 0, 2] = 0.9  # the first cell, whose sides have equal weights for 0 to 7 strides
+    (found,) = run(
+        'nanodet_plus', {'output': logits}, [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    )
+    assert_found(found, [[0, 0, 3.5 * 8, 3.5 * 8]], np.array([0.9]), np.array([2]))
 
 
 def test_indices_of_no_box_are_passed_over():

@@ -202,6 +202,29 @@ def tensorflow(rng, xyxy, scores, labels):
     }
 
 
+def nanodet_plus(rng, xyxy, scores, labels):
+    """Two bins for each distance from the free cell of stride 8 that is nearest to the centre."""
+    bins, grids = 8, [(-(-NETWORK[0] // side), -(-NETWORK[1] // side)) for side in (8, 16, 32, 64)]
+    count = sum(columns * rows for columns, rows in grids)
+    probabilities = rng.uniform(0, 0.05, (count, CLASSES))
+    logits = rng.uniform(-1, 1, (count, 4, bins))
+    rows, columns = np.divmod(np.arange(grids[0][0] * grids[0][1]), grids[0][0])
+    corners = np.stack([columns, rows], axis=1) * 8.0
+    free = np.ones(len(corners), bool)
+    for box, score, label in zip(xyxy, scores, labels, strict=True):
+        far = np.abs(corners - (box[:2] + box[2:]) / 2).max(axis=1)
+        place = np.where(free, far, np.inf).argmin()
+        free[place] = False
+        centre = corners[place]
+        distance = np.concatenate([centre - box[:2], box[2:] - centre]) / 8
+        lower = np.floor(distance).astype(int)
+        logits[place] = -30
+        logits[place, range(4), lower] = np.log(1 - (distance - lower))
+        logits[place, range(4), lower + 1] = np.log(distance - lower)
+        probabilities[place, label] = score
+    return {'output': np.concatenate([probabilities, logits.reshape(count, -1)], axis=1)}
+
+
 #: By name of PRESETS.
 OUTPUTS = {
     'dense': dense,
@@ -224,6 +247,7 @@ OUTPUTS = {
     'labels_boxes_scores': labels_boxes_scores,
     'torchvision': torchvision,
     'tensorflow': tensorflow,
+    'nanodet_plus': nanodet_plus,
 }
 
 

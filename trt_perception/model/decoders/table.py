@@ -16,6 +16,7 @@ from trt_perception.model.decoders import (
     efficient_nms,
     end_to_end,
     labels_boxes_scores,
+    nanodet,
     onnx_nms,
     rtdetr,
     tensorflow,
@@ -27,7 +28,7 @@ __all__ = ['FAMILIES', 'PRESETS', 'families_of', 'read_decoder']
 
 _MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
-    *(torchvision, tensorflow),
+    *(torchvision, tensorflow, nanodet),
 )
 #: Presets by name. Several may have the same decoder and differ in their training.
 PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(

@@ -1,0 +1,99 @@
+"""NanoDet-Plus, as its own exporter writes it.
+
+Shape (B, N, C + 4 * (R + 1)), for C classes and one anchor for each cell of grids of 8, 16, 32 and
+64 network pixels (or other strides), finest grid first, each row by row. A row holds the class
+scores after sigmoid, then for the left, top, right and bottom side R + 1 logits of a distribution.
+The expected value of its softmax over 0 … R is the distance of the side from the cell, in strides:
+
+    left, top = (column, row) * stride - distance * stride
+    right, bottom = (column, row) * stride + distance * stride   [network pixels, clipped to it]
+
+(Li et al., Generalized Focal Loss, arXiv 2006.04388; R is ``reg_max`` in the configuration of the
+training.) The family needs NMS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+import numpy as np
+
+from trt_perception.files.json_records import whole
+from trt_perception.model.candidates import Candidates
+from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.grids import cells, check_cells, read_strides
+from trt_perception.model.output_tensor import OutputTensor, class_side
+
+__all__ = ['PRESETS', 'Nanodet']
+
+
+@dataclass(frozen=True)
+class Nanodet(ObjectDecoder):
+    """Class scores and distributions of four distances, for each cell of each grid.
+
+    Attributes:
+        strides: network pixels between two cells of each grid, finest first.
+        reg_max: the largest distance of a side from its cell, in strides.
+    """
+
+    family: ClassVar[str] = 'nanodet'
+    reads: ClassVar[str] = 'one output, a row for each cell of each grid, finest first'
+    boxes: ClassVar[str] = (
+        'distances of left, top, right, bottom from the cell, in strides, each as `reg_max` + 1 '
+        'logits'
+    )
+    needs_nms: ClassVar[bool] = True
+
+    strides: Annotated[tuple[int, ...], read_strides]
+    reg_max: Annotated[int, whole(1, 64)]
+
+    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+        """See ObjectDecoder."""
+        width = class_side(classes, 4 * (self.reg_max + 1))
+        return (OutputTensor('output', ('B', 'N', width)),)
+
+    def grid_strides(self) -> tuple[int, ...]:
+        """See Decoder."""
+        return self.strides
+
+    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+        """Return the anchors above the threshold with their best class, the first of equals.
+
+        Raises:
+            EngineError: the grids have another number of cells than the output has anchors.
+        """
+        (rows,) = arrays
+        check_cells(len(rows), self.strides, image.network_wh)
+        bins = self.reg_max + 1
+        scores, logits = np.split(rows, [rows.shape[1] - 4 * bins], axis=1)
+        class_ids = scores.argmax(axis=1)
+        best = scores[np.arange(len(rows)), class_ids]
+        chosen = image.passing(best, class_ids)
+        sides = logits[chosen].reshape(-1, 4, bins)
+        raised = np.exp(sides - sides.max(axis=2, keepdims=True))
+        expected = raised @ np.arange(bins, dtype=np.float32) / raised.sum(axis=2)
+        cell = cells(self.strides, image.network_wh)[chosen]
+        stride = cell[:, 2:]
+        distance, centre = expected * stride, cell[:, :2] * stride
+        xyxy = np.concatenate([centre - distance[:, :2], centre + distance[:, 2:]], axis=1)
+        limit = np.array(image.network_wh * 2, np.float32)
+        return Candidates(xyxy.clip(0, limit), best[chosen], class_ids[chosen])
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'nanodet_plus',
+        Nanodet((8, 16, 32, 64), reg_max=7),
+        'NanoDet-Plus',
+        preprocessing={
+            'resize': 'stretch',
+            'color_order': 'bgr',
+            'scale': 1 / 255,
+            'mean': (0.406, 0.456, 0.485),
+            'std': (0.225, 0.224, 0.229),
+        },
+        anchors_per_cell=(1,),
+    ),
+)
