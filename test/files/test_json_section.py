@@ -1,5 +1,7 @@
 """What each wrong value is told, word for word."""
 
+import itertools
+
 import pytest
 
 from trt_perception.errors import ConfigError, ManifestError
@@ -32,6 +34,7 @@ def one(value):
         (lambda s: s.integer('other'), 1),
         (lambda s: s.finish(), 1),
     ],
+    ids=map(str, itertools.count(1)),
 )
 def test_what_is_told(ask, value, said):
     with said.raises(ManifestError):

@@ -297,7 +297,7 @@ OUT_OF_RANGE = [
 
 
 @pytest.mark.parametrize(
-    ('path', 'value', 'words'), OUT_OF_RANGE, ids=[f'{row[0]} {row[2]}' for row in OUT_OF_RANGE]
+    ('path', 'value', 'words'), OUT_OF_RANGE, ids=[' '.join(map(str, row)) for row in OUT_OF_RANGE]
 )
 def test_every_value_is_in_range(path, value, words, said):
     said(refusal(changed(path, value)))
