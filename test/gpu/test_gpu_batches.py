@@ -179,7 +179,7 @@ def jpeg_of(seed, size=(200, 120)):
 
 
 def check_jpegs(path):
-    with opened(path, image_transport='auto') as pipeline:
+    with opened(path, jpeg_on_gpu=True) as pipeline:
         assert pipeline.decodes_jpeg
         for place in range(8):
             frames = [jpeg_of(at) if at % 2 else blocks(90, 70, at) for at in range(8)]

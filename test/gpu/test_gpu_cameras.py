@@ -43,7 +43,7 @@ def check_cameras(path, alone, devices):
             [detect_one(one, frame, own).detections for frame in frames]
             for frames, own in zip(sources, thresholds, strict=True)
         ]
-        pipelines = [stack.enter_context(opened(path, device_ids=(device,))) for device in devices]
+        pipelines = [stack.enter_context(opened(path, device_id=device)) for device in devices]
         buffers = MessageBuffers(pipelines[0].allocate)
         stack.callback(buffers.close)
         lending = threading.Lock()
