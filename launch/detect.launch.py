@@ -45,7 +45,7 @@ def existing_file(name, value):
     return str(path)
 
 
-def parameter_file(values):
+def write_parameter_file(values):
     """Write the parameters that were given into a file, which goes when launch ends."""
     with tempfile.NamedTemporaryFile('w', prefix='detect_launch_', delete=False) as file:
         file.write(parameter_file_text(values))
@@ -133,7 +133,7 @@ def start_detector(context):
     alone = check_names(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)
-    files = [existing_file('params_file', values['params_file']), parameter_file(given)]
+    files = [existing_file('params_file', values['params_file']), write_parameter_file(given)]
     profile = values['transport_profile']
     if profile not in ('', 'none'):  # ros2 launch takes no empty value
         existing_file('transport_profile', profile)

@@ -152,7 +152,7 @@ class CudaSlot:
                 upload_once(values, addresses[name], stream)
             self.result: SlotResult = (
                 KernelDecoded(kernels, largest, stream, images)
-                if kernels.decodes
+                if kernels.has_decode_kernels
                 else HostDecoded(largest, kernels.limits)
             )
             self._closing.callback(self.result.close)

@@ -66,8 +66,8 @@ class FrameKernels:
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         output, prototypes = read[0], read[-1]
         self.header = FrameHeader(len(spec.class_names))
-        self.decodes = rows is not None
-        self.numbers_masks = self.decodes and task.prototypes > 0
+        self.has_decode_kernels = rows is not None
+        self.numbers_masks = self.has_decode_kernels and task.prototypes > 0
         carried = ('carried', '<f4', (task.row_values,))
         self.result_row = np.dtype([*RESULT_ROW.descr, carried]) if task.row_values else RESULT_ROW
         self._anchors = 0

@@ -176,8 +176,8 @@ class NodeCamera:
         return self._read(message)
 
     def on_image_error(self, error: ImageError) -> None:
-        """Count and log an image that was dropped."""
-        self.health.refused(error)
+        """Log an image that was dropped. The worker has already counted it."""
+        self.health.log_dropped_image(error)
 
     def wants_masks(self) -> bool:
         """Return whether the topic of masks has a subscriber."""

@@ -135,7 +135,7 @@ class CameraHealth:
         self._input = self._watchdog = None
         self._log.info(f'counts: {counts_text(counts, self._last_not_delivered)}')
 
-    def refused(self, error: ImageError) -> None:
+    def log_dropped_image(self, error: ImageError) -> None:
         """Log an image that cannot be read or published. Called by the worker."""
         self._refusal = plain(error)
         self._log.warning(

@@ -37,7 +37,7 @@ class Lease:
 
     def __init__(self, memory: Memory, give_back: Callable[[Memory], None]) -> None:
         self.memory = memory
-        self._give_back = give_back
+        self._return_to_ring = give_back
         self.__array_interface__ = {
             'data': (memory.pointer, False),
             'shape': (memory.size,),
@@ -50,7 +50,7 @@ class Lease:
         return np.asarray(self)
 
     def __del__(self) -> None:
-        self._give_back(self.memory)
+        self._return_to_ring(self.memory)
 
 
 class MessageBuffers:
@@ -102,7 +102,7 @@ class MessageBuffers:
         while self._free:
             memory = self._free.pop()
             if memory.size >= size:
-                return Lease(memory, self._give_back)
+                return Lease(memory, self._return_to_ring)
             self._free_memory(memory)
         try:
             memory = self._allocated(size)
@@ -114,7 +114,7 @@ class MessageBuffers:
         self._size = size  # only now: a smaller message may find its place where this one did not
         with self._counting:
             self.count += 1
-        return Lease(memory, self._give_back)
+        return Lease(memory, self._return_to_ring)
 
     def _allocated(self, size: int) -> Memory:
         try:
@@ -133,7 +133,7 @@ class MessageBuffers:
         self._closed = True
         self._free_all()
 
-    def _give_back(self, memory: Memory) -> None:
+    def _return_to_ring(self, memory: Memory) -> None:
         # From wherever the last reader ended, maybe within the garbage collection: no lock here.
         self._free.append(memory)
         if self._closed:

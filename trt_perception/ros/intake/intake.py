@@ -234,7 +234,7 @@ class Intake:
                 [event.pointer for event, *_ in events],
             )
             held.callback(waiting.close)
-            taking = Taking(self._rcl, self._larger)
+            taking = Taking(self._rcl, self._allocate_for_take)
             with self._changed:
                 self._served = sources
                 self._changed.notify_all()
@@ -295,7 +295,7 @@ class Intake:
         data = lease.array()[:size]
         self._deliver(source, SerializedMessage(data, size, lease), number)
 
-    def _larger(self, size: int) -> int:
+    def _allocate_for_take(self, size: int) -> int:
         """Return memory for a message that does not fit, or 0 where there is none."""
         self._asked, self._refusal = size, None
         try:
