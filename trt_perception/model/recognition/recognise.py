@@ -135,14 +135,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
             by = f' by {facts.exporter}' if facts.decoder_candidates else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
     chosen = fitting[0] if len(fitting) == 1 else ''
-    trained = PRESETS[chosen].preprocessing if chosen else {}
-    if not trained and facts.is_yolo_export:
-        trained = ULTRALYTICS
-    if trained and not facts.preprocessing:
-        evidence.append(
-            f'{chosen or facts.exporter} -> preprocessing that such models are trained with: '
-            + ', '.join(f'{key} {value}' for key, value in trained.items())
-        )
+    trained = _trained_preprocessing(chosen, facts, evidence)
     values = {**trained, **facts.preprocessing, **given.preprocessing}
     if size is not None:
         values['input_size'] = size
@@ -162,6 +155,27 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return Recognised(decoder, preprocessing, class_names, tuple(evidence), facts.task)
+
+
+def _trained_preprocessing(
+    chosen: str, facts: ExporterInfo, evidence: list[str]
+) -> Mapping[str, Any]:
+    """Return the preprocessing of the usual training; empty if unknown. Add the evidence.
+
+    Args:
+        chosen: preset of the decoder; empty if several fit.
+        facts: what the exporter's files say.
+        evidence: gets a sentence if the exporter's files say nothing of the preprocessing.
+    """
+    trained = PRESETS[chosen].preprocessing if chosen else {}
+    if not trained and facts.is_yolo_export:
+        trained = ULTRALYTICS
+    if trained and not facts.preprocessing:
+        evidence.append(
+            f'{chosen or facts.exporter} -> preprocessing that such models are trained with: '
+            + ', '.join(f'{key} {value}' for key, value in trained.items())
+        )
+    return trained
 
 
 def _exporter_info(model: LoadedModel) -> ExporterInfo:
