@@ -14,8 +14,9 @@ SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
 #: What a limit does not hold for, and why. A folder may have more than 12 modules where each of
 #: them is an entry of a table, as decoders, tasks and tools are.
 EXCEPTIONS = {
-    'folder': {},
+    'folder': {'model/decoders': 'one module for each decoder family'},
     'function': {},
+    'frame': {'pipelines/cuda_slot.py': 'cheaper than two calls for each frame of the frame path'},
     'settings': {
         'checks/cameras.py': 'CameraPlan: doctor hands over what it read of the node',
     },
@@ -75,12 +76,12 @@ def asks_for_a_kind_of_frame(node):
 
 def test_nobody_asks_for_the_kind_of_a_frame():
     found = [
-        f'{name}:{node.lineno}'
+        name
         for name, tree in TREES.items()
         for node in ast.walk(tree)
         if asks_for_a_kind_of_frame(node)
     ]
-    assert not found
+    assert found == list(EXCEPTIONS['frame'])
 
 
 def imported_settings(tree):

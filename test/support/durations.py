@@ -21,7 +21,8 @@ def stored():
 
 def duration_of(path, *, builds=True):
     """Return the seconds of a test file, with or without its engine builds."""
-    all_s, quick_s = stored().get(path.relative_to(TESTS).as_posix(), (LEAST_S, LEAST_S))
+    name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ''
+    all_s, quick_s = stored().get(name, (LEAST_S, LEAST_S))
     return max(LEAST_S, all_s if builds else quick_s)
 
 

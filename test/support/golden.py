@@ -15,6 +15,7 @@ option `-p support.golden`.
 import ast
 import contextlib
 import difflib
+import hashlib
 import os
 import re
 import tempfile
@@ -86,14 +87,14 @@ class Messages:
 
     def check(self):
         """Fail unless the messages equal the test's part of the golden file."""
-        name, part = file_of(self._item.path), self._item.name
+        name, part = file_of(self._item.path), part_of(self._item)
         path = FOLDER / name
         content = path.read_text(encoding='utf-8') if path.is_file() else ''
         parts = dict(re.findall(r'^== (.*)\n((?:(?!== ).*\n)*)', content, re.MULTILINE))
         text = '\n'.join([*self._texts, '', ''])
         if rewriting:
             names = {
-                item.name for item in self._item.session.items if item.path == self._item.path
+                part_of(item) for item in self._item.session.items if item.path == self._item.path
             }
             kept = {key: value for key, value in parts.items() if key in names}
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +118,14 @@ def pytest_pyfunc_call(pyfuncitem):
     if isinstance(messages := pyfuncitem.funcargs.get('said'), Messages):
         messages.check()
     return result
+
+
+def part_of(item):
+    """Return the name of a test's part of the golden file: the test's name, shortened."""
+    name = item.name
+    if len(name) <= 120:
+        return name
+    return f'{name[:100]}… {hashlib.sha256(name.encode()).hexdigest()[:8]}]'
 
 
 def file_of(test):

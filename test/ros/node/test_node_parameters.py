@@ -133,7 +133,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(('name', 'value', 'kind'), REFUSED)
+@pytest.mark.parametrize(
+    ('name', 'value', 'kind'), REFUSED, ids=[f'{name}={value}' for name, value, _ in REFUSED]
+)
 def test_refused(detector, name, value, kind, said):
     known = name in {parameter.name for parameter in PARAMETERS}
     before = detector.get(name) if known else None
