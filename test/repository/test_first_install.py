@@ -1,5 +1,6 @@
 """Tests run after the README's first install, and skip what needs further packages."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -76,6 +77,14 @@ def test_the_packages_are_hidden():
     code = f'import importlib.util as u; print([n for n in {names!r} if u.find_spec(n)])'
     assert run('-c', code).stdout == '[]\n'
     assert run('-c', 'import numpy, onnxruntime, cv2, yaml, tqdm, PIL, pytest').returncode == 0
+
+
+@pytest.mark.skipif(
+    'TRT_PERCEPTION_IN_TEST' not in os.environ, reason='only scripts/test installs all packages'
+)
+def test_the_tests_of_a_checkout_skip_nothing_for_want_of_a_package():
+    missing = [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None]
+    assert not missing, 'requirements/ lacks packages that tests need'
 
 
 @pytest.mark.ros  # files with ROS are collected, too
