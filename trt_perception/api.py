@@ -30,7 +30,7 @@ from trt_perception.pipelines.pipeline import Result, collect_all
 __all__ = ['Model', 'load']
 
 _Image = npt.NDArray[np.uint8]
-# Sequences, but none of images.
+# Types of sequences that never hold images.
 _NO_IMAGES: Final = (str, bytes, bytearray, memoryview)
 
 

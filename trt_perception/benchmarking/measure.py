@@ -179,13 +179,13 @@ def detect_all(
     pace: Pace,
     batch: int = 1,
 ) -> list[Detections]:
-    """Return each frame's detections, run one batch after the other; fewer where it was stopped.
+    """Run all batches in order and return each frame's detections; fewer if `pace` is stopped.
 
     Args:
-        pipeline: nothing in flight.
-        frames: whole batches.
+        pipeline: has no frames in flight.
+        frames: a multiple of the batch.
         thresholds: for all frames.
-        pace: may be stopped.
+        pace: can stop the run.
         batch: frames of each batch.
     """
     work = _Work(pipeline, frames, thresholds, batch)

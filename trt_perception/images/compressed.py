@@ -3,10 +3,10 @@
 Guarantees: a file of a few kilobytes cannot ask for gigabytes of memory or minutes of work, and a
 file that ends too early is refused, never returned half grey. OpenCV alone promises neither: its
 own limit is 2**30 pixels, it takes memory for whatever length a part of the file declares, and
-before 4.9 it returned what it had read of a truncated file. So each part is held against the
-bytes that are there, up to the file's end, and the decoder gets a file that was put together anew
-from the parts that pixels need: what two readers may understand differently does not reach it.
-Non-guarantee: flipped bits inside a JPEG are other pixels; nobody can tell.
+before 4.9 it returned what it had read of a truncated file. So the length of each part
+is checked against the file, and the decoder gets a new file, made of the parts that pixels need.
+What two readers may understand differently does not reach the decoder.
+Non-guarantee: flipped bits inside the pixel data of a JPEG are not detected.
 """
 
 from __future__ import annotations

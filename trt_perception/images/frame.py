@@ -25,7 +25,7 @@ __all__ = [
     'frame_of',
 ]
 
-# Larger sides are no camera's; this bounds what one message can make us allocate.
+# No camera sends larger images. The limit bounds the memory that one message can request.
 MAX_SIDE: Final = 32767
 # As many bytes as no camera sends. Below it every offset within an image fits 31 bits.
 MAX_BYTES: Final = 2**30

@@ -194,10 +194,10 @@ class KernelDecoded:
 
 
 class HostDecoded:
-    """Any other outputs: they come back whole and are decoded on the host.
+    """Copies all outputs to the host and decodes them there.
 
-    They are small: a transformer's 300 queries of 80 classes are 100 KB. Dense ones only where
-    more boxes shall enter NMS than the kernels have room for.
+    Used if the kernels cannot decode the outputs, which are small then: 300 queries of a
+    transformer with 80 classes have 100 KB. Also used if more than 1024 boxes may enter NMS.
 
     Args:
         spec: the model's for its largest batch, without open dimensions.

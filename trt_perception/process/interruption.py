@@ -37,7 +37,7 @@ def interrupt() -> None:
 
 
 def interrupted() -> bool:
-    """Tell whether it was."""
+    """Return whether the process was asked to end."""
     return _ASKED.is_set()
 
 

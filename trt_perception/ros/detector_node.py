@@ -48,7 +48,10 @@ _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackRetur
 def _logged(
     on_failure: TransitionCallbackReturn, undo: Callable[[DetectorNode], object] | None = None
 ) -> Callable[[_Transition], _Transition]:
-    """Report what a transition raises, which rclpy does not; undo it, return ``on_failure``."""
+    """Decorate a transition: report its exception, call `undo`, and return `on_failure`.
+
+    rclpy does not report exceptions of transitions.
+    """
 
     def decorate(transition: _Transition) -> _Transition:
         @functools.wraps(transition)

@@ -120,7 +120,7 @@ def worst_of_all(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem
 
 
 def all_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:
-    """Return how many images of all cameras never arrived, None where that is unknown of one."""
+    """Return the number of undelivered images of all cameras; None if unknown for any camera."""
     lost = [camera.not_delivered for camera in cameras]
     known = [count for count in lost if count is not None]
     return sum(known) if len(known) == len(lost) else None

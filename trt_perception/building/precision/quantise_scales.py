@@ -27,9 +27,9 @@ _STEP: Final = 2.0**-24
 _EXACT: Final = 2.0**-17
 # With a smaller range INT8's levels would lie closer together than FP16's numbers.
 _LEAST_RANGE: Final = 127.5 * _STEP
-# The distance between both ends is a number of FP32.
+# Twice this value, the distance from minimum to maximum, must still be finite in FP32.
 _MOST_RANGE: Final = float(np.finfo(np.float32).max) / 2
-_ANY: Final = 1.0  # of zeros: any scale makes them zeros again
+_ANY: Final = 1.0  # scale of data that is all zero: every scale gives zeros
 
 _Array = npt.NDArray[np.generic]
 

@@ -23,7 +23,8 @@ from trt_perception.images.frame import MAX_SIDE
 __all__ = ['Masks']
 
 _KEY: Final = 'segmentation'
-# Pixels of an object's outline: pycocotools walks along it in fifths, and needs 50 bytes for each.
+# Maximum outline of an object, in pixels. pycocotools samples it at fifths of a pixel, and needs
+# about 50 bytes per pixel.
 _LONGEST_OUTLINE: Final = 2**22
 # Letters or numbers of a mask's run lengths: each costs a hundred bytes while they are read.
 _MOST_RUNS: Final = 2**24

@@ -33,7 +33,7 @@ OFF: Final = 'enabled is false'
 
 # The diagnostics' rates are of at least so long: a message may follow another at once.
 _RATE_S = 1.0
-# By Level.
+# Severity of a log line, indexed by `Level`.
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 
 

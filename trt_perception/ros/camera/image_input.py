@@ -31,7 +31,8 @@ from trt_perception.transport.advice import how_to_start, images_elsewhere
 
 __all__ = ['ImageInput']
 
-# Each of a thousand cameras that do not fit is an event, and to look at them all takes time.
+# Log incompatible publishers at most this often: each of them raises an event, and a query of the
+# ROS graph is slow.
 _QUIET_S: Final = 10.0
 
 

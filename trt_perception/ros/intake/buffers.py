@@ -78,7 +78,7 @@ class MessageBuffers:
         self._closed = False
         self.count = 0
         self._lending = threading.Lock()
-        # Memory may come back, and be freed, within whatever a thread does, even in here.
+        # Reentrant: garbage collection can return a lease while this thread holds the lock.
         self._counting = threading.RLock()
 
     def lend(self, message_bytes: int = 0) -> Lease:
