@@ -1,7 +1,5 @@
 """The intake over real DDS: no image is lost by growth, torn or left behind."""
 
-import time
-
 import pytest
 
 from support.nodes.graph import image_message, order
@@ -148,9 +146,7 @@ def test_no_image_is_torn_by_overload_nor_by_what_its_reader_keeps(make_taker):
     newest = []
     taker.open(newest.append)
     taker.camera('800x600', VGA, hz=0, depth=1)
-    end = time.monotonic() + 60
-    while checked < 400:
-        assert time.monotonic() < end
+    while checked < 200:  # the limit of the whole test ends a loop that gets no images
         taker.client.spin_for(0.002)
         held += newest[-2:]
         newest.clear()
