@@ -88,7 +88,7 @@ def test_no_private_places(path):
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
 def test_code_blocks_parse(page):
     text = page.read_text(encoding='utf-8')
-    known = {'bash', 'json', 'python', 'text', 'xml', 'yaml'}
+    known = {'bash', 'json', 'mermaid', 'python', 'text', 'xml', 'yaml'}
     assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
     for block in blocks(text, 'yaml'):
         assert yaml.safe_load(block)
