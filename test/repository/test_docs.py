@@ -279,20 +279,82 @@ def test_architecture_has_the_layers_that_are_enforced():
     assert told == test_imports.LAYERS
 
 
-def test_architecture_names_what_exists():
-    defined = {'debug_image'} | {
-        node.name
-        for tree in sources().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+# Pages for developers. They name files, classes, members and functions, in backticks.
+
+SOURCES = {'.py', '.cu', '.cuh', '.yaml'}
+
+
+def words_of_the_project():
+    """Return every identifier in the files of the project, apart from its pages."""
+    files = [ROOT / 'setup.py', ROOT / 'pyproject.toml']
+    for folder in ('trt_perception', 'launch', 'scripts', 'test', 'config'):
+        files += [path for path in (ROOT / folder).rglob('*') if path.suffix in SOURCES]
+    return set(re.findall(r'\w+', ' '.join(path.read_text(encoding='utf-8') for path in files)))
+
+
+def members_of_classes():
+    """Return the names of methods and attributes of each class, and of its base classes."""
+    own, bases = {}, {}
+    for tree in sources().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                own.setdefault(node.name, set()).update(members(node))
+                bases.setdefault(node.name, set()).update(
+                    base.value if isinstance(base, ast.Subscript) else base for base in node.bases
+                )
+    return {
+        name: own[name].union(*(own.get(getattr(base, 'id', ''), ()) for base in bases[name]))
+        for name in own
     }
-    picture = (ROOT / 'docs' / 'images' / 'frame_path.svg').read_text(encoding='utf-8')
-    words = ' '.join(re.findall(r'<text[^>]*>([^<]+)<', picture))
-    shown = re.findall(r'\b([A-Z][a-z]+[A-Z]\w+|[a-z]+_\w+)\b', words)
-    assert len(shown) > 10
-    assert set(shown) - {'TensorRT'} <= defined
-    for path in re.findall(r'`((?:\w+/)*\w+\.(?:py|cuh?))`', ARCHITECTURE):
-        assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
+
+
+def members(node):
+    """Return the names that a class defines in its body, and those that its methods set."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef):
+            yield each.name
+        elif isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
+            yield getattr(each, 'id', None) or each.attr
+
+
+def missing_names(text, words, classes):
+    """Yield the names of a page that look like ours and do not exist."""
+    for code in codes(prose(text)):
+        name = code.split()[0] if code.startswith(FOLDERS) else code
+        if code in MADE_AT_RUN_TIME:
+            continue
+        if re.fullmatch(r'[\w.][\w./-]*', name) and ('/' in name or name.endswith(SUFFIXES)):
+            found = any((folder / name).exists() for folder in (ROOT, PACKAGE))
+        elif match := re.fullmatch(r'([A-Z]\w+)\.(\w+)', name):
+            found = match[2] in classes.get(match[1], ())
+        elif re.fullmatch(r'\w*[a-z]_\w+|_\w+|[A-Z]+[a-z]\w*|[A-Z_]{4,}', name):
+            found = name in words
+        else:
+            continue
+        if not found:
+            yield code
+
+
+FOLDERS = ('scripts/', 'test/', '.ci/')
+SUFFIXES = ('.py', '.cu', '.cuh')
+MADE_AT_RUN_TIME = {'build/coverage/report.txt', 'jpeg_0', 'jpeg_3'}
+DEVELOPERS = ('architecture', 'frame', 'build_flow', 'threads', 'extending', 'testing')
+
+
+def test_pages_for_developers_name_what_exists():
+    words, classes = words_of_the_project(), members_of_classes()
+    pages = {name: (ROOT / 'docs' / f'{name}.md').read_text('utf-8') for name in DEVELOPERS}
+    missing = {name: list(missing_names(text, words, classes)) for name, text in pages.items()}
+    assert {name: names for name, names in missing.items() if names} == {}
+    assert sum(len(codes(text)) for text in pages.values()) > 300
+
+
+def test_missing_names_are_found():
+    words, classes = {'store_key'}, {'Detector': {'submit'}}
+    text = '`store_key` `Detector.submit` `errors.py` `scripts/test --quick` `/diagnostics x`'
+    assert list(missing_names(text, words, classes)) == []
+    text = '`store_keys` `Detector.stop` `error.py` `scripts/tests` `NoClass` `ros/none.py`'
+    assert list(missing_names(text, words, classes)) == codes(text)
 
 
 def test_changelog_has_this_version():
