@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rclpy.node import Node
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import listed, nearest
@@ -15,11 +16,11 @@ from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
     *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED', 'check_topics', 'compressed_topic'),
-    *('image_topic', 'source_name', 'topic_name', 'unused_remappings'),
+    *('image_topic', 'source_name', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
-#: The class names and the threshold; transient local.
-LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1)
+#: The class names and the threshold.
+LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
 #: The image with what was found in it.
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: Everything that a camera publishes, whatever its model's task.
@@ -38,6 +39,14 @@ def topic_name(camera: str, name: str) -> str:
         name: of the topic of a node with one camera.
     """
     return f'{camera}/{name}' if camera else name
+
+
+def topic_qos(topic: Topic) -> QoSProfile:
+    """Return the QoS with which a topic is published."""
+    durability = (
+        QoSDurabilityPolicy.TRANSIENT_LOCAL if topic.is_latched else QoSDurabilityPolicy.VOLATILE
+    )
+    return QoSProfile(depth=topic.depth, durability=durability)
 
 
 def source_name(node: Node, camera: str, transport: str) -> str:

@@ -34,12 +34,14 @@ class Topic:
         depth: how many messages the publisher keeps for a slow subscriber.
         on_demand: published only while the topic has a subscriber. If publishing fails, only this
             message is lost, and the image still counts as published.
+        is_latched: later subscribers get the last messages (transient local durability).
     """
 
     name: str
     message: str
     depth: int = 10
     on_demand: bool = False
+    is_latched: bool = False
 
 
 #: The boxes of all objects. Every task of objects has this topic.

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.publisher import Publisher
-from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
@@ -22,7 +21,7 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Found, Task
 from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
-from trt_perception.ros.topics import DEBUG_IMAGE, topic_name
+from trt_perception.ros.topics import DEBUG_IMAGE, topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderView
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 from trt_perception.stages.host_preprocess import bgr_image
@@ -76,7 +75,7 @@ class DebugImage:
             self._publisher = node.create_publisher(
                 Image,
                 topic_name(camera, DEBUG_IMAGE.name),
-                QoSProfile(depth=DEBUG_IMAGE.depth),
+                topic_qos(DEBUG_IMAGE),
                 event_callbacks=NO_EVENTS,
             )
             args = self._publisher, 1 / max_rate_hz

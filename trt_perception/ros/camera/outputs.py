@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from rclpy.timer import Timer
 from std_msgs.msg import Header
 from vision_msgs.msg import LabelInfo, VisionClass
@@ -21,7 +20,7 @@ from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
-from trt_perception.ros.topics import LABEL_INFO, topic_name
+from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderView
 
 __all__ = ['DetectorOutputs']
@@ -63,11 +62,11 @@ class DetectorOutputs:
                 self._topics.append(TASK_TOPICS[topic.name](node, class_names, camera))
             # A plain publisher: a lifecycle one would drop this message, which belongs to
             # configure.
-            latched = QoSProfile(
-                depth=LABEL_INFO.depth, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL
-            )
             self._label_info = node.create_publisher(
-                LabelInfo, topic_name(camera, LABEL_INFO.name), latched, event_callbacks=NO_EVENTS
+                LabelInfo,
+                topic_name(camera, LABEL_INFO.name),
+                topic_qos(LABEL_INFO),
+                event_callbacks=NO_EVENTS,
             )
             self._debug_image = DebugImage(
                 node, class_names, config.debug_image_max_rate_hz, task, camera

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image, PointCloud2, PointField
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
@@ -23,7 +22,7 @@ from trt_perception.model.tasks.segment import MASKS
 from trt_perception.model.tasks.task import DETECTIONS, Found, Topic
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import empty_image, header_message
-from trt_perception.ros.topics import topic_name
+from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderView
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
@@ -64,7 +63,7 @@ class TaskTopic(ABC):
         self._publisher = node.create_publisher(
             self.message_type,
             topic_name(camera, self.topic.name),
-            QoSProfile(depth=self.topic.depth),
+            topic_qos(self.topic),
             event_callbacks=NO_EVENTS if self.topic.on_demand else None,
         )
 
