@@ -35,10 +35,7 @@ def main(
 ) -> int:
     """Run the node until a signal comes; return the exit code."""
     command_line = sys.argv if args is None else args
-    what = 'The lifecycle node: camera images in, vision_msgs detections out.'
-    usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
-    parser = OptionParser('detector_node', what, _EXAMPLES, usage, meant_parameter)
-    own_arguments(parser, command_line)  # --help; all the rest is refused
+    own_arguments(_parser(), command_line)  # --help; all the rest is refused
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)
@@ -55,3 +52,9 @@ def main(
         # Without the interpreter's end: TensorRT's destructors would meet a dead context.
         os._exit(code)
     return code
+
+
+def _parser() -> OptionParser:
+    what = 'The lifecycle node: camera images in, vision_msgs detections out.'
+    usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
+    return OptionParser('detector_node', what, _EXAMPLES, usage, meant_parameter)
