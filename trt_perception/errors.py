@@ -1,18 +1,18 @@
 """The exceptions of trt_perception.
 
     TrtPerceptionError
-    ├── ConfigError     a parameter or option has a value that cannot work
-    │   └── ValuesError     several have
+    ├── ConfigError     a parameter or option has an invalid value
+    │   └── ValuesError     several parameters have
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── MissingFileError    it cannot be opened
-    │   ├── ManifestError   its manifest is missing something, malformed or contradicts the file
-    │   ├── MissingModelInfoError   nothing says how to feed or read it; parameters could
-    │   └── UnavailableError    options ask for what a release or this machine does not have
+    │   ├── ManifestError   its manifest is malformed or does not describe the file
+    │   ├── MissingModelInfoError   parameters are needed to say how to feed or read it
+    │   └── UnavailableError    build options need what this release or machine lacks
     ├── CudaError       a CUDA call failed
-    │   └── GpuMemoryError  there is not enough memory, of the GPU or page-locked
-    ├── ImageError      one image cannot be read; carries the reason it is counted under
-    ├── InterruptionError   the process was asked to end in the middle of something long
-    └── WriteError      a file cannot be written: no room, no permission
+    │   └── GpuMemoryError  GPU memory or page-locked memory is exhausted
+    ├── ImageError      one image cannot be read; has the drop reason
+    ├── InterruptionError   the process was asked to end during a long task
+    └── WriteError      a file cannot be written
 
 An error holds what was found, what was expected and what to do as fields. ``str`` makes a sentence
 of them; who needs a part takes the field and never reads the sentence. An error of a lower layer
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class TrtPerceptionError(Exception):
-    """Base of all errors that this package raises on purpose.
+    """Base class of all errors that the package raises on purpose.
 
     Attributes:
         subject: what the error is about: a file, a parameter, a call.
@@ -59,11 +59,11 @@ class TrtPerceptionError(Exception):
 
 
 class ConfigError(TrtPerceptionError):
-    """Raised when a parameter or option has a value that cannot work."""
+    """Raised when a parameter or option has an invalid value."""
 
 
 class ValuesError(ConfigError):
-    """Raised when parameters have values that cannot work, after all of them were checked.
+    """Raised when several parameters have invalid values; lists them all.
 
     Attributes:
         mistakes: one sentence for each.
@@ -84,7 +84,7 @@ class EngineError(TrtPerceptionError):
 
 
 class UnavailableError(EngineError):
-    """Raised when options ask for what a TensorRT release, or this machine, does not have.
+    """Raised when build options need what this TensorRT release or this machine lacks.
 
     Attributes:
         refused: an error for each option.
@@ -103,15 +103,15 @@ class UnavailableError(EngineError):
 
 
 class MissingFileError(EngineError):
-    """Raised when a file that was named cannot be opened: to a tool, that is wrong usage."""
+    """Raised when a model file cannot be opened."""
 
 
 class ManifestError(EngineError):
-    """Raised when a manifest is malformed or contradicts the file it is next to."""
+    """Raised when a manifest is malformed or does not describe its model file."""
 
 
 class MissingModelInfoError(EngineError):
-    """Raised when nothing says how to feed or read a model, and parameters could.
+    """Raised when parameters are needed to say how to feed or read a model.
 
     Attributes:
         missing: what is unknown: names of parameters without ``model.``, each with its choices.
@@ -157,11 +157,11 @@ class CudaError(TrtPerceptionError):
 
 
 class GpuMemoryError(CudaError):
-    """Raised when memory of the GPU, or page-locked memory, is not there; all else goes on."""
+    """Raised when GPU memory or page-locked memory is exhausted; the GPU stays usable."""
 
 
 class ImageError(TrtPerceptionError):
-    """Raised when one image cannot be read, or what was found in it not be published.
+    """Raised when one image cannot be read, or its detections cannot be published.
 
     Attributes:
         reason: a short snake_case word; dropped frames are counted by it (``bad_step``,
@@ -176,8 +176,8 @@ class ImageError(TrtPerceptionError):
 
 
 class InterruptionError(TrtPerceptionError):
-    """Raised between two steps of something long, when the process was asked to end."""
+    """Raised when the process was asked to end during a long task."""
 
 
 class WriteError(TrtPerceptionError):
-    """Raised when a file cannot be written: no room, no permission, no folder."""
+    """Raised when a file cannot be written."""
