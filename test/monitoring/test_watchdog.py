@@ -240,7 +240,7 @@ def test_the_page_has_every_kind():
     source = inspect.getsource(watchdog) + inspect.getsource(problem)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
     assert len(kinds) == 13
-    table = section((ROOT / 'docs' / 'faults.md').read_text('utf-8'), 'Silence')
+    table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')
     told = [(row[1], codes(row[0])[0]) for row in rows(table)]
     assert sorted(told) == sorted(kinds)
     listed = re.findall(r'^    (\w+)  ', watchdog.__doc__, re.MULTILINE)

@@ -6,23 +6,10 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from support.docs_pages import ROOT, load_script
+from support.docs_pages import ROOT, rows, section
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
 pytestmark = pytest.mark.ros
-
-parameter_files = load_script('tables/parameter_files.py')
-MADE = {
-    'config/detect.yaml': parameter_files.yaml_text,
-    'docs/parameters.md': parameter_files.markdown_text,
-}
-
-
-@pytest.mark.parametrize('name', MADE)
-def test_file_is_what_the_table_makes(name):
-    text = (ROOT / name).read_text(encoding='utf-8')
-    hint = 'run: PYTHONPATH=. python3 scripts/tables/parameter_files.py'
-    assert text == MADE[name](), hint
 
 
 def test_installed_parameter_file_is_the_one_of_the_sources():
@@ -68,12 +55,10 @@ def test_yaml_has_the_types_of_the_table():
 
 def test_page_has_a_row_for_each_parameter():
     page = (ROOT / 'docs/parameters.md').read_text(encoding='utf-8')
-    rows = [line for line in page.splitlines() if line.startswith('| `')]
-    assert len(rows) == len(PARAMETERS)
-    for row, parameter in zip(rows, PARAMETERS, strict=True):
-        name, kind, _, allowed, live, camera, meaning = (
-            cell.strip() for cell in row.split('|')[1:-1]
-        )
+    listed = rows(section(page, 'All parameters'))
+    assert len(listed) == len(PARAMETERS)
+    for cells, parameter in zip(listed, PARAMETERS, strict=True):
+        name, kind, _, allowed, live, camera, meaning = cells
         assert name == f'`{parameter.name}`'
         assert kind == parameter.kind
         assert (live == 'yes') == parameter.live
@@ -83,12 +68,3 @@ def test_page_has_a_row_for_each_parameter():
             assert f'"{choice}"' in allowed
         if parameter.minimum is not None:
             assert f'{parameter.minimum:g} to {parameter.maximum:g}' in allowed
-
-
-def test_main_writes_both_files(tmp_path, monkeypatch):
-    for name in MADE:
-        (tmp_path / name).parent.mkdir()
-    monkeypatch.chdir(tmp_path)
-    parameter_files.main()
-    for name in MADE:
-        assert (tmp_path / name).read_text(encoding='utf-8') == MADE[name]()

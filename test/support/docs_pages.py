@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / 'trt_perception'
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
-README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS = (
+README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
         'README.md',
@@ -19,6 +19,7 @@ README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, BENCHMARKS 
         'docs/architecture.md',
         'docs/manifest.md',
         'docs/decoders.md',
+        'docs/errors.md',
         'docs/benchmarks/cpu.md',
     )
 )

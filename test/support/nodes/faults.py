@@ -1,6 +1,6 @@
 """Every fault that is injected: how it is made, where the node ends, and what it says.
 
-docs/faults.md describes them under the same names, in the same order; test_faults.py injects them.
+docs/errors.md describes them under the same names, in the same order; test_faults.py injects them.
 What happens in the node's process is in nodes/fault_node.py, by the same names.
 """
 
@@ -105,7 +105,7 @@ class Fault:
     """One row.
 
     Attributes:
-        name: as in docs/faults.md, and as fault_node knows it.
+        name: as in docs/errors.md, and as fault_node knows it.
         phase: ``configure``, ``activate``, ``active`` or ``start``.
         says: words of the diagnostic, or of the error line at the start.
         state: where the node ends: a lifecycle state, or ``exit N``.

@@ -307,7 +307,7 @@ def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
 
 
 def faults():
-    """Inject every fault of docs/faults.md; measure until its diagnostic."""
+    """Inject every fault of docs/errors.md; measure until its diagnostic."""
     command = [sys.executable, '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider']
     output = run_tied([*command, TESTS / 'ros' / 'faults' / 'test_faults.py'], timeout_s=1200)
     figures = [

@@ -4,7 +4,7 @@ Run it once with each release, in a virtual environment of its own; no GPU is ne
 
     python3 -m venv /tmp/cuda
     /tmp/cuda/bin/pip install 'cuda-bindings==13.5.*'
-    /tmp/cuda/bin/python scripts/tables/cuda_api.py
+    /tmp/cuda/bin/python scripts/cuda_api.py
 
 The table holds, for each set of releases (a digit each, in the order of "releases"), the names
 that exist in just these: functions and constants of driver, runtime and nvrtc, and the members of
@@ -19,7 +19,7 @@ import json
 import sys
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[2] / 'test' / 'data' / 'cuda_api.json'
+TABLE = Path(__file__).resolve().parents[1] / 'test' / 'data' / 'cuda_api.json'
 ENUMERATIONS = (
     'CUresult',
     'cudaDeviceAttr',

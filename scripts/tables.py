@@ -1,0 +1,315 @@
+"""Writes what follows from the code: config/detect.yaml, and the generated parts of docs/*.md.
+
+    scripts/tables          write the files again
+    scripts/tables --check  write nothing; exit with 1 if a file is out of date
+
+A generated part of a page stands between the lines ``<!-- begin NAME -->`` and ``<!-- end -->``.
+PARTS has a function for each name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from trt_perception import commands, errors
+from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.decoders.table import FAMILIES, PRESETS
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tasks.table import TASKS
+from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.launch_arguments import launch_arguments
+
+ROOT = Path(__file__).resolve().parents[1]
+YAML = 'config/detect.yaml'
+YAML_HEAD = """\
+# All parameters of detector_node with their defaults, written by scripts/tables.
+# Reference: docs/parameters.md. Copy this file, change what you need, and start:
+#   ros2 launch trt_perception detect.launch.py params_file:=/path/to/my.yaml
+/**:
+  ros__parameters:
+"""
+_PART = re.compile(r'^<!-- begin (\w+) -->\n.*?^<!-- end -->$', re.DOTALL | re.MULTILINE)
+
+
+def table(head, rows):
+    """Return a Markdown table."""
+    lines = [head, ['---'] * len(head), *rows]
+    return ''.join(f'|{"|".join(cell or " " for cell in line)}|\n' for line in lines)
+
+
+# The node.
+
+
+def detect_yaml():
+    """Return config/detect.yaml."""
+    lines = [YAML_HEAD]
+    group = ''
+    for parameter in PARAMETERS:
+        head, _, leaf = parameter.name.rpartition('.')
+        if head and head != group:
+            lines.append(f'    {head}:\n')
+        group = head
+        indent = '      ' if head else '    '
+        comment = f'{parameter.description} {parameter.allowed}'.strip()
+        lines += [
+            textwrap.fill(
+                comment, 99, initial_indent=f'{indent}# ', subsequent_indent=f'{indent}# '
+            ),
+            f'\n{indent}{leaf}: {yaml_value(parameter.default)}\n',
+        ]
+    return ''.join(lines)
+
+
+def yaml_value(value):
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def parameters():
+    """Return the parameters of the node."""
+    head = ('parameter', 'type', 'default', 'allowed', 'live', 'camera', 'meaning')
+    return table(
+        head,
+        [
+            (
+                f'`{parameter.name}`',
+                parameter.kind,
+                f'`{yaml_value(parameter.default)}`',
+                parameter.allowed.strip('().'),
+                'yes' if parameter.live else '',
+                'yes' if parameter.per_camera else '',
+                parameter.description,
+            )
+            for parameter in PARAMETERS
+        ],
+    )
+
+
+def topics():
+    """Return the topics that a node publishes for each camera."""
+    from trt_perception.ros.topics import PUBLISHED, topic_qos
+
+    rows = []
+    for topic in PUBLISHED:
+        tasks = [name for name, task in TASKS.items() if topic in task.topics]
+        qos = topic_qos(topic)
+        traits = [qos.reliability.name.lower(), qos.durability.name.lower(), f'depth {qos.depth}']
+        rows.append(
+            (
+                f'`{topic.name}`',
+                topic.message,
+                ', '.join(traits).replace('_', ' '),
+                'all' if len(tasks) in (0, len(TASKS)) else ', '.join(tasks),
+                'only while subscribed' if topic.on_demand else '',
+            )
+        )
+    return table(('topic', 'type', 'QoS', 'tasks', 'published'), rows)
+
+
+def encodings():
+    """Return the encodings of raw images that need no cv_bridge."""
+    names = ' '.join(f'`{name}`' for name in PIXEL_FORMATS)
+    return textwrap.fill(names, 110, break_on_hyphens=False) + '\n'
+
+
+def detect_launch():
+    """Return the arguments of detect.launch.py, without those that are parameters."""
+    share = 'SHARE'
+    known = {parameter.name for parameter in PARAMETERS}
+    return table(
+        ('argument', 'default', 'meaning'),
+        [
+            (f'`{name}`', default and f'`{default}`'.replace(share, '…'), description)
+            for name, (default, description) in launch_arguments(Path(share)).items()
+            if default or name not in known
+        ],
+    )
+
+
+def demo_launch():
+    """Return the arguments that demo.launch.py adds, or gives another default."""
+    tree = ast.parse((ROOT / 'launch' / 'demo.launch.py').read_text(encoding='utf-8'))
+    rows = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'DeclareLaunchArgument':
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            default, description = given['default_value'], given['description'].value
+            text = getattr(default, 'value', None)
+            if text is None:  # a path below the share folder
+                walk = ast.walk(default)  # the last part of the path first
+                parts = [each.value for each in walk if isinstance(each, ast.Constant)]
+                text = '/'.join(['…', *parts[::-1]])
+            rows.append((f'`{node.args[0].value}`', text and f'`{text}`', description))
+    return table(('argument', 'default', 'meaning'), rows)
+
+
+# Commands and errors.
+
+
+def parsers():
+    """Return the parser of each command by its name."""
+    modules = {name: getattr(commands, name).args[0] for name in sorted(commands.__all__)}
+    return {name: importlib.import_module(path)._parser() for name, path in modules.items()}
+
+
+def command_usage():
+    """Return purpose and usage of each command."""
+    parts = []
+    for name, parser in parsers().items():
+        words = parser.usage or ' '.join([name, *filter(None, map(usage, parser._actions))])
+        words = textwrap.fill(
+            words, 110, subsequent_indent='  ', break_on_hyphens=False, break_long_words=False
+        )
+        words = words.replace('\xa0', ' ')
+        parts.append(f'## {name}\n\n{parser.description}\n\n```text\n{words}\n```\n')
+    return '\n'.join(parts)
+
+
+def usage(action):
+    """Return how one argument of a command is typed; argparse's own text differs by release."""
+    if isinstance(action, argparse._HelpAction):
+        return ''
+    choices = action.choices and '|'.join(map(str, action.choices))
+    value = '' if action.nargs == 0 else action.metavar or choices or action.dest.upper()
+    if not action.option_strings:
+        return {'?': f'[{value}]', '+': f'{value} [{value} …]'}.get(action.nargs, value)
+    flag = action.option_strings[-1]
+    if isinstance(action, argparse.BooleanOptionalAction):
+        flag = flag.replace('--no-', '--[no-]')
+    typed = f'{flag} {value}{" …" if action.nargs == "+" else ""}'.strip()
+    typed = typed if action.required else f'[{typed}]'
+    return typed.replace(' ', '\xa0')  # no line breaks inside
+
+
+def exit_codes():
+    """Return the exit codes of each command, as its help has them."""
+    names = {}
+    for name, parser in parsers().items():
+        found = re.search(r'exit codes: (.*?)\.?\s*\Z', parser.epilog, re.I | re.DOTALL)
+        names.setdefault(' '.join(found[1].split()), []).append(f'`{name}`')
+    rows = [(', '.join(listed), codes) for codes, listed in names.items()]
+    return table(('command', 'exit codes'), rows)
+
+
+def error_classes():
+    """Return the classes of errors, each below the one that it derives from."""
+    rows = []
+    kinds = {getattr(errors, name) for name in errors.__all__} - {errors.TrtPerceptionError}
+    for kind in sorted(kinds, key=lambda kind: [each.__name__ for each in kind.__mro__[::-1]]):
+        first = ' '.join(kind.__doc__.partition('\n\n')[0].split()).rstrip('.')
+        base = kind.__base__ in kinds and f' ({kind.__base__.__name__})'
+        rows.append((f'`{kind.__name__}`{base or ""}', first.removeprefix('Raised when ')))
+    return table(('class (derives from)', 'raised when'), rows)
+
+
+# Models.
+
+
+def presets():
+    """Return one row for each value of model.decoder."""
+    return table(
+        ('`model.decoder`', 'family and constants', 'outputs', 'exports of'),
+        [
+            (f'`{name}`', str(preset.decoder), preset.outputs or shape_of(preset), preset.exports)
+            for name, preset in PRESETS.items()
+        ],
+    )
+
+
+def shape_of(preset):
+    (output,) = preset.decoder.outputs(None)
+    return f'({", ".join(map(str, output.shape))})'
+
+
+def families():
+    """Return one row for each decoder family."""
+    return table(
+        ('family', 'reads', 'boxes', 'scores', 'NMS here'),
+        [
+            (name, kind.reads, kind.boxes, kind.scores, yes_or_no(kind))
+            for name, kind in FAMILIES.items()
+        ],
+    )
+
+
+def yes_or_no(family):
+    return 'yes' if getattr(family, 'needs_nms', False) else 'no'
+
+
+def preprocessing():
+    """Return one row for each preset with a usual training."""
+    head = ('`model.decoder`', 'resize', 'antialias', 'padding', 'colours', 'scale', 'mean, std')
+    rows = []
+    for name, preset in PRESETS.items():
+        if not preset.preprocessing:
+            continue
+        values = Preprocessing((1, 1), **preset.preprocessing)
+        is_plain = (values.mean, values.std) == ((0, 0, 0), (1, 1, 1))
+        mean_std = '; '.join(', '.join(map(str, three)) for three in (values.mean, values.std))
+        rows.append(
+            (
+                f'`{name}`',
+                values.resize,
+                'yes' if values.antialias else 'no',
+                '' if values.resize == 'stretch' else str(values.pad_value),
+                values.color_order,
+                '1/255' if values.scale == 1 / 255 else f'{values.scale:g}',
+                '0, 1' if is_plain else mean_std,
+            )
+        )
+    return table(head, rows)
+
+
+PARTS = {
+    part.__name__: part
+    for part in (
+        *(parameters, topics, encodings, detect_launch, demo_launch),
+        *(command_usage, exit_codes, error_classes, presets, families, preprocessing),
+    )
+}
+
+
+def page_text(page):
+    """Return a page with its generated parts written again."""
+    return _PART.sub(
+        lambda part: f'<!-- begin {part[1]} -->\n\n{text_of(part[1])}\n<!-- end -->', page
+    )
+
+
+def text_of(name):
+    if name not in PARTS:
+        raise SystemExit(f'no generated part is called {name}; there are: {", ".join(PARTS)}')
+    return PARTS[name]()
+
+
+def outdated():
+    """Return the new text of each file that is out of date, by its path."""
+    pages = {path: path.read_text(encoding='utf-8') for path in (ROOT / 'docs').rglob('*.md')}
+    texts = {path: page_text(text) for path, text in sorted(pages.items())}
+    texts[ROOT / YAML] = detect_yaml()
+    return {path: text for path, text in texts.items() if path.read_text('utf-8') != text}
+
+
+def main():
+    """Write the files, or compare them."""
+    parser = argparse.ArgumentParser(
+        'tables', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--check', action='store_true', help='compare only')
+    is_check = parser.parse_args().check
+    found = outdated()
+    for path, text in found.items():
+        print(f'{"out of date" if is_check else "wrote"}: {path.relative_to(ROOT)}')
+        if not is_check:
+            path.write_text(text, encoding='utf-8')
+    return int(is_check and bool(found))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The generated parts of pages, and config/detect.yaml, are what scripts/tables writes."""
+
+import re
+
+import pytest
+
+from support.docs_pages import ROOT, load_script
+
+pytestmark = pytest.mark.ros
+
+tables = load_script('tables.py')
+
+
+def test_files_are_up_to_date():
+    found = [path.relative_to(ROOT).as_posix() for path in tables.outdated()]
+    assert found == [], 'run scripts/tables'
+
+
+def test_every_part_stands_on_one_page():
+    pages = [path.read_text(encoding='utf-8') for path in (ROOT / 'docs').rglob('*.md')]
+    names = [name for page in pages for name in re.findall(r'^<!-- begin (.*?) -->$', page, re.M)]
+    assert sorted(names) == sorted(tables.PARTS)
+
+
+def test_part_that_differs_is_written_again():
+    page = 'before\n<!-- begin encodings -->\n\n`bgr8`\n\n<!-- end -->\nafter\n'
+    written = tables.page_text(page)
+    assert written == page.replace('`bgr8`\n', tables.encodings())
+    assert tables.page_text(written) == written
+
+
+def test_unknown_part_is_refused():
+    with pytest.raises(SystemExit, match='no generated part is called colours'):
+        tables.page_text('<!-- begin colours -->\n<!-- end -->\n')
+
+
+def test_check_reports_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / 'docs').mkdir()
+    (tmp_path / 'config').mkdir()
+    page, settings = tmp_path / 'docs' / 'page.md', tmp_path / 'config' / 'detect.yaml'
+    old = '<!-- begin encodings -->\n<!-- end -->\n'
+    page.write_text(old)
+    settings.write_text(tables.detect_yaml())
+    monkeypatch.setattr(tables, 'ROOT', tmp_path)
+
+    monkeypatch.setattr('sys.argv', ['tables', '--check'])
+    assert tables.main() == 1
+    assert capsys.readouterr().out == 'out of date: docs/page.md\n'
+    assert page.read_text() == old
+
+    monkeypatch.setattr('sys.argv', ['tables'])
+    assert tables.main() == 0
+    assert '`bgr8`' in page.read_text()
+    monkeypatch.setattr('sys.argv', ['tables', '--check'])
+    assert tables.main() == 0
