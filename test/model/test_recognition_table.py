@@ -1,4 +1,4 @@
-"""The recognition table of docs/decoders.md: one case for each of its rows, in its order."""
+"""The table of test/data/recognition.md: one case for each of its rows, in its order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from support.docs_pages import DECODERS_PAGE, rows, section
+from support.docs_pages import DECODERS_PAGE, ROOT, rows, section
 from trt_perception.errors import EngineError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
@@ -196,11 +196,17 @@ CASES = [
     {**NAMED, 'outputs': GRIDS},
     {**NAMED, 'outputs': floats(output=(1, 1000))},
 ]
-ROWS = rows(section(DECODERS_PAGE, 'What is recognised'))
+ROWS = rows((ROOT / 'test' / 'data' / 'recognition.md').read_text(encoding='utf-8'))
 
 
 def test_every_row_has_its_case():
     assert len(CASES) == len(ROWS)
+
+
+def test_rows_of_the_page_are_tested():
+    shown = rows(section(DECODERS_PAGE, 'How a model is recognised'))
+    assert len(shown) > 9
+    assert [row for row in shown if row not in ROWS] == []
 
 
 def answer(case, preprocessing):
