@@ -69,13 +69,13 @@ def generate_launch_description():
                 description='Engine or ONNX model of the digits detector.',
             ),
             DeclareLaunchArgument(
-                'rate', default_value='5', description='Scenes a second of each camera.'
+                'rate', default_value='5', description='Images a second of each camera.'
             ),
             DeclareLaunchArgument(
                 'cameras',
                 default_value='',
-                description='Several cameras of one node: their names with commas between them, '
-                'or how many.',
+                description='Cameras of the node: names with commas between them, or a number. '
+                'Empty: one camera.',
             ),
             LogInfo(
                 msg='until Ctrl-C; see the boxes with: ros2 topic echo /detections, and the '

@@ -340,8 +340,8 @@ def test_show_args_lists_them():
     finally:
         shown.close()
     words = ' '.join(shown.output.split())
-    assert "'confidence_threshold': A detection's score must be above this. (0 to 1)" in words
-    assert "'image_qos.reliability': auto starts reliable" in words
+    assert "'confidence_threshold': Only detections with a score above this" in words
+    assert "'image_qos.reliability': auto: start reliable" in words
     assert "'class_filter'" not in words
 
 

@@ -117,46 +117,46 @@ class DetectorConfig(FrameParameters):
     )
     cameras: tuple[str, ...] = parameter_field(
         (),
-        'Names of the cameras to serve, at most 64: camera front has the topics front/image, '
-        'front/detections and so on; empty: one camera, with the topics image, detections and '
-        'so on.',
+        'Names of the cameras, at most 64. The camera front has the topics front/image, '
+        'front/detections and others. Empty: one camera with the topics image, detections and '
+        'others.',
         fault=_cameras_fault,
     )
     device_ids: tuple[int, ...] = parameter_field(
         (0,),
-        'CUDA devices that run the engine, each 0 to 63: one copy of it on each, and the cameras '
-        'dealt out in turn; an ONNX model runs once, on the CPU.',
+        'CUDA devices, each 0 to 63. Each device runs a copy of the engine for its share of the '
+        'cameras. An ONNX model runs once, on the CPU.',
         fault=_devices_fault,
     )
     pipeline_depth: int = parameter_field(
-        3, 'Frames in flight on the GPU; the CPU pipeline always has one.', minimum=1, maximum=8
+        3, 'Batches in flight on the GPU. The CPU pipeline always has one.', minimum=1, maximum=8
     )
     use_cuda_graph: bool = parameter_field(
-        True, 'Replay one captured CUDA graph for each frame; false queues each call by itself.'
+        True, 'Replay one captured CUDA graph for each batch. false: queue each CUDA call.'
     )
     batch_max_delay_ms: float = parameter_field(
         0.0,
-        'Longest wait for images of other cameras before a batch that has room is run; 0: none.',
+        'Longest wait for images of other cameras before an incomplete batch runs. 0: no wait.',
         unit='ms',
         minimum=0.0,
         maximum=1000.0,
     )
     cpu_threads: int = parameter_field(
         0,
-        'Threads of ONNX Runtime; 0 takes half of the cores this process may use.',
+        'Threads of ONNX Runtime. 0: half of the cores that the process may use.',
         minimum=0,
         maximum=1024,
     )
     enabled: bool = parameter_field(
         True,
-        'Process images; false drops those that come, counted as disabled.',
+        'Process images. false: drop them with the reason disabled.',
         live=True,
         per_camera=True,
     )
     max_rate_hz: float = parameter_field(
         0.0,
-        'Most images a second to process, at least 0.01; more are dropped, counted as '
-        'rate_limit; 0: no limit.',
+        'Most images a second to process, at least 0.01. More are dropped with the reason '
+        'rate_limit. 0: no limit.',
         unit='Hz',
         minimum=0.0,
         maximum=_HIGHEST_RATE_HZ,
@@ -169,7 +169,7 @@ class DetectorConfig(FrameParameters):
     )
     class_filter: tuple[str, ...] = parameter_field(
         (),
-        'Names of the classes to report; empty reports all.',
+        'Names of the classes to report. Empty: all classes.',
         fault=functools.partial(_names_fault, distinct=False),
         live=True,
         per_camera=True,
@@ -179,28 +179,28 @@ class DetectorConfig(FrameParameters):
     )
     image_transport: str = parameter_field(
         'raw',
-        'raw subscribes to sensor_msgs/Image; compressed subscribes to '
-        'sensor_msgs/CompressedImage on <image>/compressed; auto takes the latter where, at '
-        'activate, the GPU decodes JPEG and somebody publishes it, else the former.',
+        'raw: subscribe to sensor_msgs/Image. compressed: subscribe to '
+        'sensor_msgs/CompressedImage on <image>/compressed. auto: compressed if the GPU decodes '
+        'JPEG and that topic has a publisher at activate, else raw.',
         choices=('raw', 'compressed', 'auto'),
         per_camera=True,
     )
     image_intake: str = parameter_field(
         'auto',
-        'auto takes images in a thread of its own, without the lock of the Python interpreter; '
-        'rclpy takes them in the executor, as other Python nodes do, for twice the CPU.',
+        'auto: separate threads take the images without the GIL. rclpy: the executor takes the '
+        'images, as in other Python nodes, for twice the CPU time.',
         choices=('auto', 'rclpy'),
     )
     image_qos_reliability: str = parameter_field(
         'auto',
-        'auto starts reliable and turns best effort when it meets a best-effort camera.',
+        'auto: start reliable, and change to best effort for a best-effort camera.',
         name='image_qos.reliability',
         choices=('auto', 'reliable', 'best_effort'),
         per_camera=True,
     )
     image_qos_depth: int = parameter_field(
         1,
-        'Images that the middleware keeps; more than 1 adds latency.',
+        'Images that the middleware keeps. More than 1 adds latency.',
         name='image_qos.depth',
         minimum=1,
         maximum=100,
@@ -208,7 +208,7 @@ class DetectorConfig(FrameParameters):
     )
     debug_image_max_rate_hz: float = parameter_field(
         10.0,
-        'Most debug images a second, at least 0.01; 0 offers none.',
+        'Most debug images a second, at least 0.01. 0: no debug images.',
         name='debug_image.max_rate_hz',
         unit='Hz',
         minimum=0.0,
@@ -218,48 +218,45 @@ class DetectorConfig(FrameParameters):
     diagnostics_period_s: float = parameter_field(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
     )
-    autostart: bool = parameter_field(
-        False, 'Configure and activate by itself when the node starts.'
-    )
+    autostart: bool = parameter_field(False, 'Configure and activate when the node starts.')
     model_input_size: tuple[int, ...] = parameter_field(
         (),
-        "Width and height of the network's input; empty: from manifest or tensor.",
+        "Width and height of the network's input. Empty: from manifest or tensor.",
         name='model.input_size',
         unit='px',
         fault=lambda size: size_fault(size) if size else None,
     )
     model_resize: str = parameter_field(
         '',
-        'How an image is fitted into the input; empty: from the manifest, else from what the '
-        'model shows.',
+        'How an image is fitted into the input. Empty: from the manifest, else from the model.',
         name='model.resize',
         choices=('', *RESIZE_MODES),
     )
     model_antialias: int = parameter_field(
         -1,
-        'Whether an image that shrinks is filtered, as PIL and Hugging Face do it: 1 yes, 0 no; '
-        '-1: from the manifest, else from what the model shows.',
+        'Whether downscaling filters the image, as PIL and Hugging Face do: 1 yes, 0 no. -1: '
+        'from the manifest, else from the model.',
         name='model.antialias',
         minimum=-1,
         maximum=1,
     )
     model_pad_value: int = parameter_field(
         -1,
-        'Pixel value of the padding; -1: from the manifest, 114 without one.',
+        'Pixel value of the padding. -1: from the manifest, else 114.',
         name='model.pad_value',
         minimum=-1,
         maximum=255,
     )
     model_color_order: str = parameter_field(
         '',
-        'Order of the input channels; empty: from the manifest, else from what the model shows.',
+        'Order of the input channels. Empty: from the manifest, else from the model.',
         name='model.color_order',
         choices=('', *COLOR_ORDERS),
     )
     model_scale: float = parameter_field(
         0.0,
-        'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098; 0: from '
-        'the manifest, else from what the model shows.',
+        'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098. 0: from '
+        'the manifest, else from the model.',
         name='model.scale',
         minimum=0.0,
         maximum=1000.0,
@@ -267,28 +264,28 @@ class DetectorConfig(FrameParameters):
     )
     model_mean: tuple[float, ...] = parameter_field(
         (),
-        'Mean per channel, subtracted after scaling, -1e6 to 1e6; empty: from the manifest, 0 '
-        'without one.',
+        'Mean per channel, subtracted after scaling, -1e6 to 1e6. Empty: from the manifest, '
+        'else 0.',
         name='model.mean',
         fault=functools.partial(_triple_fault, 'mean'),
     )
     model_std: tuple[float, ...] = parameter_field(
         (),
-        'Standard deviation per channel, divided by after the mean, 1e-6 to 1e6; empty: from the '
-        'manifest, 1 without one.',
+        'Standard deviation per channel, divisor after the mean, 1e-6 to 1e6. Empty: from the '
+        'manifest, else 1.',
         name='model.std',
         fault=functools.partial(_triple_fault, 'std'),
     )
     model_decoder: str = parameter_field(
         '',
-        'How the outputs are read (docs/decoders.md); empty: from the manifest, else from what '
-        'the model shows.',
+        'How the outputs are read (docs/decoders.md). Empty: from the manifest, else from the '
+        'model.',
         name='model.decoder',
         choices=('', *PRESETS),
     )
     model_class_names: tuple[str, ...] = parameter_field(
         (),
-        "Names of the classes in the network's order; empty: from the manifest, else from the "
+        "Names of the classes in the network's order. Empty: from the manifest, else from the "
         "model's metadata.",
         name='model.class_names',
         fault=_names_fault,

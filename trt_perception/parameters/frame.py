@@ -18,7 +18,7 @@ class FrameParameters:
 
     confidence_threshold: float = parameter_field(
         0.25,
-        "A detection's score must be above this.",
+        'Only detections with a score above this are reported.',
         minimum=0.0,
         maximum=1.0,
         live=True,
@@ -26,8 +26,8 @@ class FrameParameters:
     )
     iou_threshold: float = parameter_field(
         0.45,
-        'Of two boxes of one class whose intersection over union is above this, the weaker is '
-        'dropped.',
+        'Of two boxes of one class with a larger intersection over union (IoU), the one with the '
+        'lower score is dropped.',
         minimum=0.0,
         maximum=1.0,
         live=True,

@@ -27,7 +27,7 @@ __all__ = [
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 # Every node of rclpy has it.
 _SIM_TIME: Final = Parameter(
-    'use_sim_time', '', 'bool', False, 'Take the time from /clock: a simulator or a bag sends it.'
+    'use_sim_time', '', 'bool', False, 'Take the time from /clock, as with a simulator or a bag.'
 )
 # Lists whose values are short and hold no comma.
 _SHORT_LISTS: Final = ('cameras', 'device_ids')
@@ -75,29 +75,29 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'engine_path': ('', ''),  # first: everybody needs it
         'image_topic': (
             '',
-            f'Topic of the camera; of several, with {_CAMERA} for the name of each: '
-            f'/{_CAMERA}/image_raw. Not given: image, of several {_CAMERA}/image.',
+            f'Image topic of the camera. For several cameras, {_CAMERA} stands for the name: '
+            f'/{_CAMERA}/image_raw. Default: image, or {_CAMERA}/image.',
         ),
         'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
         'namespace': ('', 'Namespace of the node and its topics.'),
         'log_level': ('info', f'One of {levels}.'),
         'transport_profile': (
             str(profile),
-            'Fast DDS profile for large images, unless the environment names one; none leaves '
-            'the default.',
+            'Fast DDS profile for large images, unless the environment names one. none: the '
+            'default transport.',
         ),
     }
     for name, parameter in _ARGUMENTS.items():
         allowed = f' {parameter.allowed}' if parameter.allowed else ''
         arguments[name] = (
             '',
-            f'{parameter.description}{allowed} Not given: what params_file says, else '
+            f'{parameter.description}{allowed} Default: from params_file, else '
             f'{_text(parameter.default)}.',
         )
     # A node that was launched shall run.
     arguments['autostart'] = (
         'true',
-        'Configure and activate at once; false waits for ros2 lifecycle set.',
+        'Configure and activate at once. false: wait for ros2 lifecycle set.',
     )
     return arguments
 
