@@ -43,7 +43,7 @@ class Dense(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'dense'
-    reads: ClassVar[str] = 'one output, a row for each of N anchors'
+    reads: ClassVar[str] = 'one output with N anchors as rows'
     boxes: ClassVar[str] = 'centre x, centre y, width, height in network pixels'
     scores: ClassVar[str] = 'probabilities; with objectness multiplied by it'
     needs_nms: ClassVar[bool] = True
@@ -96,7 +96,7 @@ PRESETS: Final = (
     DecoderPreset(
         'yolox',
         Dense(objectness=True, transposed=True),
-        'YOLOX with its grid decoding inside',
+        'YOLOX with grid decoding',
         preprocessing=YOLOX,
         anchors_per_cell=(1,),
     ),

@@ -52,8 +52,8 @@ class Detr(ObjectDecoder):
     reads: ClassVar[str] = 'logits (B, Q, C), with softmax (B, Q, C + 1), and boxes (B, Q, 4)'
     boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
     scores: ClassVar[str] = (
-        'sigmoid: every class of a query by itself; softmax: the best class, the last one is '
-        '"no object"'
+        'sigmoid: each class of a query separately; softmax: the best class of a query, and the '
+        'last class is "no object"'
     )
     normalised: ClassVar[bool] = True
     transformer: ClassVar[bool] = True

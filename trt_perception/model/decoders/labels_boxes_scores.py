@@ -27,8 +27,7 @@ class LabelsBoxesScores(ObjectDecoder):
     family: ClassVar[str] = 'labels_boxes_scores'
     reads: ClassVar[str] = 'labels int64 (B, K) from 0, boxes (B, K, 4), scores (B, K)'
     boxes: ClassVar[str] = (
-        "left, top, right, bottom in units of `orig_target_sizes`, which is set to the network's "
-        'size'
+        'left, top, right, bottom in units of `orig_target_sizes`, here in network pixels'
     )
     transformer: ClassVar[bool] = True
     needs_size_input: ClassVar[bool] = True

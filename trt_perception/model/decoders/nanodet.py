@@ -39,7 +39,7 @@ class Nanodet(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'nanodet'
-    reads: ClassVar[str] = 'one output, a row for each cell of each grid, finest first'
+    reads: ClassVar[str] = 'one output with the cells of all grids as rows, finest grid first'
     boxes: ClassVar[str] = (
         'distances of left, top, right, bottom from the cell, in strides, each as `reg_max` + 1 '
         'logits'

@@ -78,6 +78,6 @@ PRESETS: Final = (
         "exports with ONNX's NonMaxSuppression",
         'boxes, scores, selected_indices',
     ),
-    DecoderPreset('onnx_nms_yxyx', OnnxNms('yxyx'), outputs='the same'),
-    DecoderPreset('onnx_nms_cxcywh', OnnxNms('cxcywh'), outputs='the same, `center_point_box=1`'),
+    DecoderPreset('onnx_nms_yxyx', OnnxNms('yxyx'), outputs='as above'),
+    DecoderPreset('onnx_nms_cxcywh', OnnxNms('cxcywh'), outputs='as above, `center_point_box=1`'),
 )

@@ -32,7 +32,7 @@ class RtdetrUltralytics(ObjectDecoder):
     """A row for each query: box and probabilities."""
 
     family: ClassVar[str] = 'rtdetr_ultralytics'
-    reads: ClassVar[str] = 'one output, a row for each of Q queries'
+    reads: ClassVar[str] = 'one output with Q queries as rows'
     boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
     normalised: ClassVar[bool] = True
     transformer: ClassVar[bool] = True

@@ -35,7 +35,7 @@ class Torchvision(ObjectDecoder):
     reads: ClassVar[str] = 'boxes (M, 4), labels int64 (M), scores (M)'
     boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
     scores: ClassVar[str] = (
-        'probabilities; label 0 is the background, so `class_names` begins with it'
+        'probabilities; label 0 and the first of `class_names` are the background'
     )
     background_first: ClassVar[bool] = True
     own_outputs: ClassVar[tuple[str, ...]] = ('segment', 'pose')
@@ -76,7 +76,7 @@ PRESETS: Final = (
         'torchvision',
         Torchvision(),
         'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
-        'boxes, labels, scores, of open length; also masks, or keypoints and keypoint scores',
+        'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
         # The model normalises, and resizes again, inside.
         {**RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
         background='Label 0 of torchvision is the background and stands first in the class names',

@@ -42,7 +42,7 @@ class YoloxRaw(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'yolox_raw'
-    reads: ClassVar[str] = 'one output, a row for each cell of each grid, finest first'
+    reads: ClassVar[str] = 'one output with the cells of all grids as rows, finest grid first'
     boxes: ClassVar[str] = 'offset to the cell and logarithm of the size, in strides'
     scores: ClassVar[str] = 'probabilities times objectness'
     needs_nms: ClassVar[bool] = True
@@ -84,7 +84,7 @@ PRESETS: Final = (
     DecoderPreset(
         'yolox_raw',
         YoloxRaw((8, 16, 32)),
-        'YOLOX without it, as its exporter does by default',
+        "YOLOX without grid decoding, its exporter's default",
         preprocessing=YOLOX,
         anchors_per_cell=(1,),
     ),
