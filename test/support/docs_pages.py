@@ -10,12 +10,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / 'trt_perception'
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
-README, OPERATION, TRANSPORT, ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
+README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
         'README.md',
-        'docs/operation.md',
+        'docs/README.md',
+        'docs/own_model.md',
+        'docs/troubleshooting.md',
         'docs/transport.md',
+    )
+)
+ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
+    (ROOT / name).read_text(encoding='utf-8')
+    for name in (
         'docs/architecture.md',
         'docs/manifest.md',
         'docs/decoders.md',

@@ -1,15 +1,15 @@
-"""docs/operation.md quotes messages as the code has them."""
+"""docs/troubleshooting.md quotes messages as the code has them."""
 
 import pytest
 
-from support.docs_pages import OPERATION, codes, quoted, rows, section
+from support.docs_pages import TROUBLESHOOTING, codes, quoted, rows
 
 #: Not ours, or names of counts.
 OTHERS = ('numpy.', 'dropped: ', 'Timeout (')
 
 
 def messages():
-    cells = [cell for cell, _ in rows(section(OPERATION, 'Troubleshooting'))]
+    cells = [cell for cell, _ in rows(TROUBLESHOOTING)]
     found = [code for cell in cells for code in codes(cell) if ' ' in code]
     return [code for code in found if not code.startswith(OTHERS)]
 
