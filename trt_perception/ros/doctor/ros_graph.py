@@ -320,7 +320,7 @@ def _detectors(statuses: Iterable[Any]) -> list[Finding]:
     for status in said:
         if status.name.startswith(tuple(ours)):
             level = _LEVELS[min(ord(status.level), 3)]
-            fix = 'see its log and the troubleshooting table in docs/operation.md'
+            fix = 'see its log and docs/troubleshooting.md'
             fix = '' if level == 'green' else fix
             findings.append(Finding('detectors', status.name, level, status.message, fix))
     return findings
