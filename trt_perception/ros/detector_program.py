@@ -55,6 +55,6 @@ def main(
 
 
 def _parser() -> OptionParser:
-    what = 'The lifecycle node: camera images in, vision_msgs detections out.'
+    what = 'Runs the lifecycle node: camera images in, vision_msgs detections out.'
     usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
     return OptionParser('detector_node', what, _EXAMPLES, usage, meant_parameter)

@@ -189,7 +189,7 @@ class ReplayImages(Node):
 
 
 def _parser() -> OptionParser:
-    what = 'Publish images or a video on the topic "image", as a camera would.'
+    what = 'Publishes images or a video on the topic "image", as a camera would.'
     parser = OptionParser('replay_images', what, _EXAMPLES)
     parser.add_argument('source', help='folder, glob pattern, image file or video file')
     parser.add_argument(

@@ -298,7 +298,7 @@ def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
 
 
 def _parser() -> OptionParser:
-    what = 'Check machine, shell, model and cameras, and say what to do.'
+    what = 'Checks machine, shell, model and cameras, and says what to do.'
     parser = OptionParser('doctor', what, _EXAMPLES, parameter=meant_parameter, before='-p')
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
