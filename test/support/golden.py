@@ -121,8 +121,11 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 def part_of(item):
-    """Return the name of a test's part of the golden file: the test's name, shortened."""
-    name = item.name
+    """Return the name of a test's part of the golden file: the test's name, shortened.
+
+    Several backslashes become one, because mutmut escapes the names of tests once more.
+    """
+    name = re.sub(r'\\+', r'\\', item.name)
     if len(name) <= 120:
         return name
     return f'{name[:100]}… {hashlib.sha256(name.encode()).hexdigest()[:8]}]'
