@@ -9,9 +9,12 @@ import pytest
 
 from support.docs_pages import BENCHMARKS, ROOT, TRANSPORT, codes, rows, section
 
+DATA = ROOT / 'docs' / 'data'
+GPU_PAGE = (ROOT / 'docs' / 'benchmarks' / 'gpu.md').read_text(encoding='utf-8')
+
 
 def test_benchmark_figures_are_the_recorded_ones():
-    folder = ROOT / 'docs' / 'benchmarks'
+    folder = DATA / 'benchmarks'
     frame_path = json.loads((folder / 'frame_path.json').read_text(encoding='utf-8'))
     assert f'**{frame_path["ratio"]:.2f}**' in BENCHMARKS
     assert frame_path['ratio'] <= 0.80
@@ -26,7 +29,7 @@ def test_benchmark_figures_are_the_recorded_ones():
 
 
 def test_figures_of_cameras_are_the_recorded_ones():
-    folder = ROOT / 'docs' / 'benchmarks'
+    folder = DATA / 'benchmarks'
     intake = json.loads((folder / 'intake.json').read_text(encoding='utf-8'))
     assert rows(section(BENCHMARKS, 'Several cameras')) == [
         [
@@ -59,7 +62,7 @@ def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
     text = (ROOT / 'docs' / 'accuracy.md').read_text(encoding='utf-8')
     models = {}
     for file in files:
-        recorded = ROOT / 'docs' / 'accuracy' / f'{file}.json'
+        recorded = DATA / 'accuracy' / f'{file}.json'
         models |= json.loads(recorded.read_text(encoding='utf-8'))['models']
     told = {f'digits_{name.strip("`")}{suffix}': row for name, *row in rows(section(text, title))}
     assert set(told) == set(models)
@@ -83,8 +86,8 @@ GPU_STEPS = {
 
 
 def test_gpu_figures_are_the_recorded_ones():
-    folder = ROOT / 'docs' / 'benchmarks'
-    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    folder = DATA / 'benchmarks'
+    told = {head: cells for head, *cells in rows(GPU_PAGE)}
 
     def recorded(name):
         path = folder / 'gpu' / f'reference_fp16_{name}.json'
@@ -119,8 +122,8 @@ def test_gpu_figures_are_the_recorded_ones():
 
 
 def test_figures_of_bare_loops_are_the_recorded_ones():
-    folder = ROOT / 'docs' / 'benchmarks'
-    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    folder = DATA / 'benchmarks'
+    told = {head: cells for head, *cells in rows(GPU_PAGE)}
     text = (folder / 'gpu' / 'reference_fp16_streams.json').read_text(encoding='utf-8')
     for run in json.loads(text):
         depth, bare, ratios = run['depth'], run['bare'], run['ratios']
@@ -132,8 +135,8 @@ def test_figures_of_bare_loops_are_the_recorded_ones():
 
 
 def test_figures_of_antialiasing_are_the_recorded_ones():
-    folder = ROOT / 'docs' / 'benchmarks'
-    told = {head: cells for head, *cells in rows((folder / 'gpu.md').read_text(encoding='utf-8'))}
+    folder = DATA / 'benchmarks'
+    told = {head: cells for head, *cells in rows(GPU_PAGE)}
     text = (folder / 'gpu' / 'antialias_letterbox.json').read_text(encoding='utf-8')
     recorded = {(row['size'][1], row['encoding']): row for row in json.loads(text)['letterbox']}
     for name in ('bgr8', 'mono8', 'mono16', 'nv12', 'bayer_rggb8'):
@@ -148,7 +151,7 @@ def test_figures_of_antialiasing_are_the_recorded_ones():
 )
 def test_reliability_figures_are_the_recorded_ones(title, file):
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
-    recorded = ROOT / 'docs' / 'reliability' / f'{file}.json'
+    recorded = DATA / 'reliability' / f'{file}.json'
     runs = json.loads(recorded.read_text(encoding='utf-8'))['figures']
     if 'faults' in runs:
         shorten(runs)
