@@ -3,7 +3,7 @@
 A camera publishes 1080p images at a steady rate, raw (bgr8, 6.2 MB) or as JPEG (about 380 KB); the
 node is the real one, but that its pipeline does nothing and returns ten boxes, which it publishes.
 Both ways to take images, image_intake auto and rclpy, with the settings of detect.launch.py.
---svg draws the picture of docs/benchmarks/cpu.md.
+--svg draws the picture of docs/benchmarks.md.
 """
 
 from __future__ import annotations

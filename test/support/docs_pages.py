@@ -27,7 +27,7 @@ ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
         'docs/manifest.md',
         'docs/decoders.md',
         'docs/errors.md',
-        'docs/benchmarks/cpu.md',
+        'docs/benchmarks.md',
     )
 )
 
