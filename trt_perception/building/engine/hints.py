@@ -27,7 +27,7 @@ class Hint:
     action: str
 
 
-#: Known texts, the special before the general; the docs' troubleshooting page lists them too.
+#: Known texts, the special before the general.
 HINTS: Final = (
     Hint(
         r'within workspace limit|[Ii]nsufficient workspace|requires more workspace',

@@ -1,0 +1,47 @@
+"""A text of TensorRT that the builder knows leads to an error that says what to do."""
+
+import re
+
+import pytest
+
+from trt_perception.building.engine.hints import HINTS, refusal
+
+#: What TensorRT reports, and what the error must recommend.
+TEXTS = (
+    ('no tactics to implement the operation within workspace limit', '--workspace-mib'),
+    ('insufficient workspace', '--workspace-mib'),
+    ('Unable to load library: libnvinfer_lean.so.10', '--version-compatible'),
+    ('Plugin not found, are the plugin name and version correct?', '--plugins'),
+    ('No importer registered for op: GridSample', '--plugins'),
+    ('Op type NonZero is not supported', '--plugins'),
+    ('Scale coefficients must all be positive', '--calibration-images'),
+    ('Tensor images is uniformly zero', '--calibration-images'),
+    ('Quantized constant of a layer only allowed before DQ', '--keep-float'),
+    ('cudnn_impl.cpp:12: CHECK(dtype == kINT8) failed', '--precision fp16'),
+    ('HW-specific datatypes: b16', '--compute-capabilities'),
+    ('Cannot compile for target(s) sm86: fp8_e4m3', '--compute-capabilities'),
+    ('no kernel of this layer for Turing (SM75)', '--compute-capabilities'),
+    ('conv1 is not supported on DLA', '--gpu-fallback'),
+    ('out of memory', '--shapes'),
+    ('std::bad_alloc', '--shapes'),
+    ('CUDA driver version is insufficient for CUDA runtime version', 'driver'),
+    ('CUDA initialization failure with error: cudaError 35', 'driver'),
+    ('could not find any implementation for node conv1', '--keep-fp32'),
+    ('Failed to parse the ONNX model', 'export or copy it again'),
+)
+
+
+@pytest.mark.parametrize(('text', 'advice'), TEXTS)
+def test_known_text_leads_to_advice(text, advice):
+    error = refusal('model.onnx', 'TensorRT does not build it', (), [text])
+
+    assert advice in error.fix
+
+
+def test_unknown_text_leads_to_no_advice():
+    assert not refusal('model.onnx', 'TensorRT does not build it', (), ['a new text']).fix
+
+
+@pytest.mark.parametrize('hint', HINTS, ids=lambda hint: hint.pattern)
+def test_every_hint_has_a_text_that_it_finds(hint):
+    assert any(re.search(hint.pattern, text) for text, _ in TEXTS)
