@@ -5,14 +5,13 @@ rosdep reads package.xml; pip, where there is no ROS, the extras of setup.py.
 
 import ast
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from support.source_trees import ROOT, nodes_of, package_trees, tree_of
 from trt_perception.model.build_record import FLAVOURS
 
-ROOT = Path(__file__).resolve().parents[2]
 # Packages that rosdep knows by another name than their import.
 ROSDEP = {
     'PIL': 'python3-pil',
@@ -51,22 +50,18 @@ BY_NAME = {
 
 def imported_names():
     """Return the top-level names that package and launch files import, with one file of each."""
+    launch = {f'launch/{path.name}': tree_of(path) for path in (ROOT / 'launch').glob('*.py')}
     found = {}
-    for path in [*(ROOT / 'trt_perception').rglob('*.py'), *(ROOT / 'launch').glob('*.py')]:
-        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module]
-            elif isinstance(node, ast.Call):
-                called = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
-                if called == 'import_module' and isinstance(node.args[0], ast.Constant):
-                    names = [node.args[0].value]
-                elif called == 'import_module':
-                    names = BY_NAME[str(path.relative_to(ROOT / 'trt_perception'))]
-            for name in names:
-                found.setdefault(name.split('.')[0], path.relative_to(ROOT))
+    for path, tree in {**package_trees(), **launch}.items():
+        names = {alias.name for node in nodes_of([tree], ast.Import) for alias in node.names}
+        names |= {node.module for node in nodes_of([tree], ast.ImportFrom)}
+        for node in nodes_of([tree], ast.Call):
+            called = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+            if called == 'import_module':
+                name = node.args[0]
+                names |= {name.value} if isinstance(name, ast.Constant) else {*BY_NAME[path]}
+        for name in names:
+            found.setdefault(name.split('.')[0], path)
     own = {'trt_perception', *sys.stdlib_module_names}
     return {name: path for name, path in found.items() if name not in own}
 
@@ -78,8 +73,8 @@ def package_xml():
 
 def extras():
     """Return the packages that setup.py's extras name, without their versions."""
-    for node in ast.walk(ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))):
-        if isinstance(node, ast.keyword) and node.arg == 'extras_require':
+    for node in nodes_of([tree_of(ROOT / 'setup.py')], ast.keyword):
+        if node.arg == 'extras_require':
             lists = ast.literal_eval(node.value).values()
             return {
                 entry.split('[')[0].split('<')[0].split('>')[0] for one in lists for entry in one

@@ -5,13 +5,10 @@ another text, and shown. Held here as far as the flow of data within one functio
 """
 
 import ast
-from pathlib import Path
 
 import pytest
 
-import trt_perception
-
-PACKAGE = Path(trt_perception.__file__).parent
+from support.source_trees import nodes_of, package_trees
 
 # Where the text of an error is still examined, and why. Remove a line with what it names: a line
 # that names nothing fails.
@@ -171,10 +168,9 @@ def parameters_of_errors(function):
             yield argument.arg
 
 
-def examined(source):
+def examined(tree):
     """Return where a module looks into the text of an error: functions, with what they do."""
-    tree = ast.parse(source)
-    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    functions = nodes_of([tree], *FUNCTIONS.__args__)
     return [
         (getattr(function, 'name', '<module>'), ast.unparse(node))
         for function in (tree, *functions)
@@ -182,11 +178,15 @@ def examined(source):
     ]
 
 
+def handler(body):
+    return ast.parse(f'def f():\n    try:\n        g()\n    except E as error:\n        {body}\n')
+
+
 def test_nobody_looks_into_the_text_of_an_error():
     found = {
-        f'{path.relative_to(PACKAGE)}: {name}': expression
-        for path in sorted(PACKAGE.rglob('*.py'))
-        for name, expression in examined(path.read_text(encoding='utf-8'))
+        f'{path}: {name}': expression
+        for path, tree in package_trees().items()
+        for name, expression in examined(tree)
     }
     new = {place: what for place, what in found.items() if place not in REMAINING}
     assert not new, 'give the error a field for it'
@@ -217,7 +217,7 @@ def test_nobody_looks_into_the_text_of_an_error():
     ],
 )
 def test_each_way_to_look_is_seen(use):
-    assert examined(f'def f():\n    try:\n        g()\n    except E as error:\n        {use}\n')
+    assert examined(handler(use))
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,12 @@ def test_each_way_to_look_is_seen(use):
     ],
 )
 def test_the_text_is_followed_through_names(body):
-    assert examined(f'def f():\n    try:\n        g()\n    except E as error:\n        {body}\n')
+    assert examined(handler(body))
 
 
 def test_an_error_may_come_as_a_parameter():
-    assert examined("def f(name: str, error: EngineError):\n    return str(error).split('; ')\n")
+    source = "def f(name: str, error: EngineError):\n    return str(error).split('; ')\n"
+    assert examined(ast.parse(source))
 
 
 @pytest.mark.parametrize(
@@ -265,6 +266,4 @@ def test_an_error_may_come_as_a_parameter():
     ],
 )
 def test_formatting_and_fields_are_allowed(use):
-    assert not examined(
-        f'def f():\n    try:\n        g()\n    except E as error:\n        {use}\n'
-    )
+    assert not examined(handler(use))

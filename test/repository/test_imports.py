@@ -12,8 +12,7 @@ import pytest
 
 import trt_perception
 from support.optional_packages import needs
-
-PACKAGE = Path(trt_perception.__file__).parent
+from support.source_trees import PACKAGE, nodes_of, package_trees
 
 # From top to bottom, as in docs/architecture.md; a module may import its own layer and those
 # below. Entries are modules, or packages with all that is in them, below trt_perception.
@@ -56,30 +55,28 @@ NEVER = ('torch', 'ultralytics', 'pycuda', 'cupy')
 
 def module_name(path):
     """Return a module's dotted name below the package, '' for the package itself."""
-    parts = list(path.relative_to(PACKAGE).with_suffix('').parts)
-    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+    return path.removesuffix('.py').removesuffix('__init__').strip('/').replace('/', '.')
 
 
-MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob('*.py'))}
+#: The paths of modules below the package, by their names.
+PATHS = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob('*.py'))]
+MODULES = {module_name(path): path for path in PATHS}
 
 
 @functools.cache
 def imports(name):
     """Return the full names that a module imports anywhere, within functions too."""
-    tree = ast.parse(MODULES[name].read_text())
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f'{name}: relative imports hide what they name'
-            # "from package import module" names the module too.
-            found |= {node.module} | {f'{node.module}.{alias.name}' for alias in node.names}
-        if isinstance(node, ast.Call):
-            target = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
-            if target in ('import_module', '__import__'):
-                literal = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-                found |= {value for value in literal if isinstance(value, str)}
+    trees = [package_trees()[MODULES[name]]]
+    found = {alias.name for node in nodes_of(trees, ast.Import) for alias in node.names}
+    for node in nodes_of(trees, ast.ImportFrom):
+        assert node.level == 0, f'{name}: relative imports hide what they name'
+        # "from package import module" names the module too.
+        found |= {node.module} | {f'{node.module}.{alias.name}' for alias in node.names}
+    for node in nodes_of(trees, ast.Call):
+        target = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+        if target in ('import_module', '__import__'):
+            literal = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            found |= {value for value in literal if isinstance(value, str)}
     return found
 
 
@@ -244,7 +241,7 @@ def test_importing_loads_nothing_heavy():
     names = [name for name in MODULES if name and not is_in(name, 'ros')]
     result = load(names)
     assert result.returncode == 0, result.stderr
-    assert Path(result.stdout.strip()).parent == PACKAGE
+    assert Path(result.stdout.strip()) == Path(trt_perception.__file__)
 
 
 def test_the_loader_would_notice():
@@ -257,7 +254,7 @@ PUBLIC = [name for name in MODULES if not is_in(name, 'ros')]
 
 
 def is_package(name):
-    return MODULES[name].name == '__init__.py'
+    return MODULES[name].endswith('__init__.py')
 
 
 @functools.cache

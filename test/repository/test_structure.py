@@ -1,14 +1,11 @@
 """Folders, modules and functions stay small, and lower layers stay free of the node's settings."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / 'trt_perception'
-MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob('*.py')}
-TREES = {name: ast.parse(path.read_text(encoding='utf-8')) for name, path in MODULES.items()}
+from support.source_trees import PACKAGE, ROOT, nodes_of, package_trees
+
 #: These may know the node's parameters: the node itself, the tools, and what reads both.
 SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
 #: What a limit does not hold for, and why. A folder may have more than 12 modules where each of
@@ -34,10 +31,9 @@ def folders_of(root, pattern):
 
 
 def functions():
-    for name, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f'{name}: {node.name}', node.end_lineno - node.lineno + 1
+    for name, tree in package_trees().items():
+        for node in nodes_of([tree], ast.FunctionDef, ast.AsyncFunctionDef):
+            yield f'{name}: {node.name}', node.end_lineno - node.lineno + 1
 
 
 def above(counts, limit, exceptions=()):
@@ -62,13 +58,13 @@ def test_function_has_at_most_60_lines():
 
 
 def test_module_has_at_most_400_lines():
-    lines = ((name, len(path.read_text().splitlines())) for name, path in MODULES.items())
+    lines = ((path, len(path.read_text().splitlines())) for path in PACKAGE.rglob('*.py'))
     assert not above(lines, 400)
 
 
 def asks_for_a_kind_of_frame(node):
-    """Return whether an expression is isinstance(…, Frame) or of another kind of frame."""
-    if not isinstance(node, ast.Call) or getattr(node.func, 'id', '') != 'isinstance':
+    """Return whether a call is isinstance(…, Frame) or of another kind of frame."""
+    if getattr(node.func, 'id', '') != 'isinstance':
         return False
     names = (getattr(part, 'attr', getattr(part, 'id', '')) for part in ast.walk(node.args[1]))
     return any(name.endswith('Frame') for name in names)
@@ -77,8 +73,8 @@ def asks_for_a_kind_of_frame(node):
 def test_nobody_asks_for_the_kind_of_a_frame():
     found = [
         name
-        for name, tree in TREES.items()
-        for node in ast.walk(tree)
+        for name, tree in package_trees().items()
+        for node in nodes_of([tree], ast.Call)
         if asks_for_a_kind_of_frame(node)
     ]
     assert found == list(EXCEPTIONS['frame'])
@@ -86,12 +82,9 @@ def test_nobody_asks_for_the_kind_of_a_frame():
 
 def imported_settings(tree):
     """Return the modules of trt_perception.parameters, but for the values of each frame."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            names |= {f'{node.module}.{alias.name}' for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+    names = {alias.name for node in nodes_of([tree], ast.Import) for alias in node.names}
+    for node in nodes_of([tree], ast.ImportFrom):
+        names |= {f'{node.module}.{alias.name}' for alias in node.names}
     settings = 'trt_perception.parameters'
     return {
         name
@@ -103,7 +96,7 @@ def imported_settings(tree):
 def test_lower_layers_know_no_settings_of_the_node():
     found = {
         name: imported
-        for name, tree in TREES.items()
+        for name, tree in package_trees().items()
         if not name.startswith(SHELLS) and (imported := imported_settings(tree))
     }
     assert found.keys() == EXCEPTIONS['settings'].keys()
@@ -122,7 +115,7 @@ def test_lower_layers_know_no_settings_of_the_node():
 )
 def test_the_guards_find_what_they_look_for(code, kind, settings):
     tree = ast.parse(code)
-    assert any(asks_for_a_kind_of_frame(node) for node in ast.walk(tree)) is kind
+    assert any(map(asks_for_a_kind_of_frame, nodes_of([tree], ast.Call))) is kind
     assert bool(imported_settings(tree)) is settings
 
 

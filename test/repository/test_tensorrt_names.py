@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
 import json
 import re
 from pathlib import Path
 
-import trt_perception
 from support.gpu import fake_tensorrt
 from support.library_words import (
     attributes,
     beginnings,
     imported_words,
     looked_up,
+    nodes_of,
     own_words,
     pairs,
-    parse_package,
     texts,
 )
+from support.source_trees import package_trees as package
 
 TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'tensorrt_api.json').read_text())
 SUPPORTED = [release for release in TABLE['releases'] if release != '8.6']
@@ -34,7 +33,6 @@ RELEASES = {
     for bits, names in TABLE['names'].items()
     for name in names
 }
-PACKAGE = Path(trt_perception.__file__).parent
 # Used only where the module has IRuntimeCache, or after asking for the name itself.
 ONLY_RTX = {
     'CudaGraphStrategy',
@@ -107,15 +105,10 @@ for _name, _releases in RELEASES.items():
     KNOWN.setdefault(last(_name), set()).update(_releases)
 
 
-@functools.cache
-def package():
-    return parse_package(PACKAGE)
-
-
 def parts(trees):
     """Return the modules that have TensorRT's objects, the runtime's and the builder's."""
-    runtime = {name: tree for name, tree in trees.items() if '.stages.tensorrt_' in name}
-    return runtime, {name: tree for name, tree in trees.items() if '.building.engine.' in name}
+    folders = ('stages/tensorrt_', 'building/engine/')
+    return tuple({n: tree for n, tree in trees.items() if n.startswith(f)} for f in folders)
 
 
 def names_in(trees):
@@ -232,7 +225,5 @@ def test_the_stand_in_of_the_runtime_has_no_names_of_its_own():
 
 def test_no_number_stands_for_a_flag():
     """Numbers of flags differ between releases, so only names may be shifted into bits."""
-    for path in (PACKAGE / 'building' / 'engine').glob('*.py'):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
-                assert not isinstance(node.right, ast.Constant), path
+    shifts = [n for n in nodes_of(parts(package())[1], ast.BinOp) if isinstance(n.op, ast.LShift)]
+    assert not [node for node in shifts if isinstance(node.right, ast.Constant)]

@@ -7,8 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / 'trt_perception'
+from support.source_trees import PACKAGE, ROOT, package_trees
+
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
 README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
     (ROOT / name).read_text(encoding='utf-8')
@@ -35,7 +35,7 @@ ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
 @functools.cache
 def sources():
     """Return the syntax tree of each file of the package."""
-    return {path: ast.parse(path.read_text('utf-8')) for path in sorted(PACKAGE.rglob('*.py'))}
+    return {PACKAGE / name: tree for name, tree in package_trees().items()}
 
 
 def load_script(path):

@@ -1,4 +1,7 @@
-"""The words that modules take from a library: attributes, names that stand in texts."""
+"""The words that modules take from a library: attributes, names that stand in texts.
+
+Trees are given by the paths of their modules.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,15 @@ import ast
 import builtins
 import contextlib
 import importlib
-import pathlib
 import types
 
 import numpy as np
 
-
-def parse_package(folder):
-    """Return the syntax trees of a package's modules by their dotted names."""
-    trees = {}
-    for path in sorted(pathlib.Path(folder).rglob('*.py')):
-        parts = path.relative_to(pathlib.Path(folder).parent).with_suffix('').parts
-        name = '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
-        trees[name] = ast.parse(path.read_text())
-    return trees
+from support import source_trees
 
 
 def nodes_of(trees, *kinds):
-    """Return the nodes of these kinds in all modules."""
-    return [n for tree in trees.values() for kind in kinds for n in by_kind(tree).get(kind, ())]
-
-
-def by_kind(tree):
-    """Return the nodes of a tree by their kinds; it is gone through once."""
-    if not hasattr(tree, 'by_kind'):
-        tree.by_kind = {}
-        for node in ast.walk(tree):
-            tree.by_kind.setdefault(type(node), []).append(node)
-    return tree.by_kind
+    return source_trees.nodes_of(trees.values(), *kinds)
 
 
 def attributes(trees):
