@@ -115,8 +115,7 @@ def test_a_family_has_its_own_constants_and_no_others(decoder, said):
         'box_format': 'xyxy',
     }
     for key in sorted(foreign.keys() - content.keys()):
-        message = refusal(manifest(decoder={**content, key: foreign[key]}))
-        said(message)
+        said(refusal(manifest(decoder={**content, key: foreign[key]})))
 
 
 def test_the_families_above_are_all():
@@ -209,6 +208,7 @@ KINDS = {
     ('preprocessing', 'input_size'): 'list',
     ('preprocessing', 'input_size', 0): 'number',
     ('preprocessing', 'resize'): 'string',
+    ('preprocessing', 'antialias'): 'boolean',
     ('preprocessing', 'pad_value'): 'integer',
     ('preprocessing', 'color_order'): 'string',
     ('preprocessing', 'scale'): 'number',
@@ -239,68 +239,53 @@ def test_every_value_has_one_type(path):
         refusal(changed(path, value))
 
 
-OUT_OF_RANGE = [
-    (['schema'], 0, 'schema 1'),
-    (['schema'], 3, 'expected schema 1 or 2 (got 3); rebuild the model with this version'),
-    (['schema'], 2, "'task' is missing; add one of detect, obb, pose, segment"),
-    (['onnx', 'file'], '', 'bare file name'),
-    (['onnx', 'file'], 'models/tiny.onnx', 'bare file name (got "models/tiny.onnx")'),
-    (['onnx', 'file'], '.', 'bare file name'),
-    (['onnx', 'file'], '..', 'bare file name'),
-    (['engine', 'file'], '/tiny.engine', 'bare file name'),
-    (['onnx', 'sha256'], '', '64 lower-case hex digits'),
-    (['onnx', 'sha256'], 'a' * 63, '64 lower-case'),
-    (['onnx', 'sha256'], 'A1' * 32, '64 lower-case'),
-    (['onnx', 'sha256'], 'g' * 64, '64 lower-case'),
-    (['onnx', 'sha256'], 'X' * 64, f'hex digits (got "{56 * "X"}'),
-    (['onnx', 'size_bytes'], 0, 'from 1 to'),
-    (['onnx', 'size_bytes'], -1, 'from 1 to'),
-    (['inputs'], [], '"inputs"'),
-    (['outputs'], [], '"outputs"'),
-    (['inputs', 0, 'shape'], [1, 3, -2, 4], 'vary (got [1, 3, -2, 4])'),
-    (['inputs', 0, 'name'], '', "'name': expected a text of 1 to 4096 characters"),
-    (['inputs', 0, 'dtype'], 'float64', 'float32, float16'),
-    (['preprocessing', 'input_size'], [64], '2 numbers'),
-    (['preprocessing', 'input_size'], [64, 48, 3], 'expected 2 numbers'),
-    (['preprocessing', 'input_size'], [0, 48], 'width, height'),
-    (['preprocessing', 'input_size'], [64, -48], 'width, height'),
-    (['preprocessing', 'input_size'], [64.5, 48], 'whole pixels'),
-    (['preprocessing', 'input_size'], [32768, 48], 'whole pixels'),
-    (['preprocessing', 'input_size'], [32767, 32767], 'at most 67108864 pixels'),
-    (['preprocessing', 'resize'], 'crop', 'letterbox, letterbox_top_left, stretch'),
-    (['preprocessing', 'pad_value'], -1, 'from 0 to 255'),
-    (['preprocessing', 'pad_value'], 256, 'from 0 to 255'),
-    (['preprocessing', 'color_order'], 'RGB', 'rgb, bgr'),
-    (['preprocessing', 'scale'], 0, '1e-06 to 1000 (got 0.0)'),
-    (['preprocessing', 'scale'], -1, '1e-06 to 1000'),
-    (['preprocessing', 'scale'], 1e-300, 'got 1e-300'),
-    (['preprocessing', 'mean'], [0, 0, -1e300], 'got -1e+300'),
-    (['preprocessing', 'mean'], [], '3 numbers'),
-    (['preprocessing', 'mean'], [0, 'a', 0], "'mean': expected finite numbers"),
-    (['preprocessing', 'mean'], [0, 0, 0, 0], 'expected 3 numbers'),
-    (['preprocessing', 'std'], [1, 0, 1], '1e-06 to 1e+06 (got 0.0)'),
-    (['preprocessing', 'std'], [1e-300, 1, 1], 'got 1e-300'),
-    (['preprocessing', 'std'], [1, 1, -1], 'got -1.0'),
-    (['preprocessing', 'layout'], 'hwc', 'nchw, nhwc'),
-    (['preprocessing', 'dtype'], 'uint8', '"scale" 1'),
-    (['preprocessing', 'dtype'], 'int8', 'float32, float16'),
-    (['decoder', 'family'], 'centernet', '"centernet"'),
-    (['class_names'], [], 'at least one name'),
-    (['class_names'], ['cat', ''], '1 to 256'),
-    (['class_names'], ['x' * 257], f"1 to 256 characters (got '{56 * 'x'}"),
-    (['class_names'], ['cat', 'dog', 'cat'], "'cat' twice"),
-    (['class_names'], ['half \ud800 pair'], 'no control characters (got U+D800'),
-    (['class_names'], ['the last \udfff'], 'U+DFFF'),
-    (['class_names'], ['nul \0 byte'], 'U+0000'),
-    (['class_names'], [str(n) for n in range(65537)], 'got 65537'),
-]
+OUT_OF_RANGE = {
+    ('schema',): [0, 3, 2],
+    ('onnx', 'file'): ['', 'models/tiny.onnx', '.', '..'],
+    ('engine', 'file'): ['/tiny.engine'],
+    ('onnx', 'sha256'): ['', 'a' * 63, 'A1' * 32, 'g' * 64, 'X' * 64],
+    ('onnx', 'size_bytes'): [0, -1],
+    ('inputs',): [[]],
+    ('outputs',): [[]],
+    ('inputs', 0, 'shape'): [[1, 3, -2, 4]],
+    ('inputs', 0, 'name'): [''],
+    ('inputs', 0, 'dtype'): ['float64'],
+    ('preprocessing', 'input_size'): [
+        [64],
+        [64, 48, 3],
+        [0, 48],
+        [64, -48],
+        [64.5, 48],
+        [32768, 48],
+        [32767, 32767],
+    ],
+    ('preprocessing', 'resize'): ['crop'],
+    ('preprocessing', 'antialias'): ['true'],
+    ('preprocessing', 'pad_value'): [-1, 256],
+    ('preprocessing', 'color_order'): ['RGB'],
+    ('preprocessing', 'scale'): [0, -1, 1e-300],
+    ('preprocessing', 'mean'): [[0, 0, -1e300], [], [0, 'a', 0], [0, 0, 0, 0]],
+    ('preprocessing', 'std'): [[1, 0, 1], [1e-300, 1, 1], [1, 1, -1]],
+    ('preprocessing', 'layout'): ['hwc'],
+    ('preprocessing', 'dtype'): ['uint8', 'int8'],
+    ('decoder', 'family'): ['centernet'],
+    ('class_names',): [
+        [],
+        ['cat', ''],
+        ['x' * 257],
+        ['cat', 'dog', 'cat'],
+        ['half \ud800 pair'],
+        ['the last \udfff'],
+        ['nul \x00 byte'],
+        [str(n) for n in range(65537)],
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ('path', 'value', 'words'), OUT_OF_RANGE, ids=[' '.join(map(str, row)) for row in OUT_OF_RANGE]
-)
-def test_every_value_is_in_range(path, value, words, said):
-    said(refusal(changed(path, value)))
+@pytest.mark.parametrize('path', OUT_OF_RANGE, ids=str)
+def test_every_value_is_in_range(path, said):
+    for value in OUT_OF_RANGE[path]:
+        said(refusal(changed(path, value)))
 
 
 @pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
@@ -309,16 +294,6 @@ def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expecte
     read = parse(content)
     assert read.preprocessing.antialias is expected
     assert parse_manifest(manifest_text(read), 'x.json') == read
-
-
-@pytest.mark.parametrize('value', [None, 0, 1, 'true', []])
-def test_antialiasing_is_true_or_false(value, said):
-    content = changed(['preprocessing', 'antialias'], value)
-    said(refusal(content))
-
-
-def test_a_whole_message(said):
-    said(refusal(changed(['preprocessing', 'resize'], 'crop')))
 
 
 def test_limits_are_accepted():
@@ -356,8 +331,7 @@ def test_channels_keep_their_order():
 
 
 def test_a_file_must_be_identified(said):
-    message = refusal(manifest(onnx=None, engine=None))
-    said(message)
+    said(refusal(manifest(onnx=None, engine=None)))
 
 
 def test_the_refusal_is_an_engine_error_with_its_cause():

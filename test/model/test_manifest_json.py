@@ -74,9 +74,7 @@ def test_a_huge_manifest_is_refused_unread(said):
     text = manifest_bytes()
     padding = MAX_BYTES - len(text)
     assert parse(text + b' ' * padding)
-    message = refusal(b'[' * (MAX_BYTES + 1))
-    assert str(MAX_BYTES) in message
-    said(message)
+    said(refusal(b'[' * (MAX_BYTES + 1)))
 
 
 PLACES = [

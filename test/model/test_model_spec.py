@@ -125,13 +125,10 @@ def test_each_unknown_is_named(missing):
     with pytest.raises(MissingModelInfoError) as caught:
         resolve(values, outputs=NOBODYS)
     assert [f'model.{name}' for name in caught.value.missing] == [missing]
-    assert missing in str(caught.value)
 
 
 def test_all_unknowns_are_listed_at_once_with_what_is_known(said):
-    message = refusal(MissingModelInfoError, outputs=NOBODYS)
-    said(message)
-    assert 'model.input_size' not in message  # the tensor says it
+    said(refusal(MissingModelInfoError, outputs=NOBODYS))  # the tensor says the size
     said(refusal(MissingModelInfoError, inputs=[OPEN]))
     said(refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN]))
 
@@ -194,8 +191,7 @@ def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first
 
 def test_an_unknown_second_input_is_refused(said):
     other = TensorSpec('im_shape', (1, 2), 'float32')
-    message = refusal(values=ENOUGH, inputs=[IMAGES, other])
-    said(message)
+    said(refusal(values=ENOUGH, inputs=[IMAGES, other]))
 
 
 WRONG_INPUTS = {
@@ -215,8 +211,7 @@ WRONG_INPUTS = {
 
 @pytest.mark.parametrize('inputs', WRONG_INPUTS.values(), ids=WRONG_INPUTS.keys())
 def test_wrong_inputs(inputs, said):
-    message = refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs)
-    said(message)
+    said(refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs))
     # With a manifest that describes them faithfully as well, where a manifest can.
     if inputs and not inputs[0].dtype.startswith('tensor'):
         described = [
@@ -237,11 +232,8 @@ def test_a_batch_is_what_the_input_says(said):
         spec = resolve(inputs=batch, outputs=outputs, **known)
         assert (spec.batch, spec.input) == (8, batch[0])
     # An output of one image is none of eight.
-    message = refusal(values=ENOUGH, inputs=batch)
-    assert str(list(OUTPUT.shape)) in message
-    message = refusal(values={**ENOUGH, 'model.input_size': [65, 48]})
-    said(message)
-    assert 'batch' not in message
+    said(refusal(values=ENOUGH, inputs=batch))
+    said(refusal(values={**ENOUGH, 'model.input_size': [65, 48]}))
     # An open one is one image, until somebody asks for more.
     spec = resolve(ENOUGH, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
     assert spec.batch == 1
@@ -288,10 +280,8 @@ def test_the_smallest_input():
 
 
 def test_the_precision_asked_and_found_are_named(said):
-    message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
-    said(message)
-    message = refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
-    said(message)
+    said(refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')]))
+    said(refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')]))
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
     described = manifest(inputs=[{**vars(half), 'shape': list(half.shape)}])
     said(refusal(described=described, inputs=[half]))
@@ -314,8 +304,7 @@ WRONG_OUTPUTS = {
 
 @pytest.mark.parametrize('outputs', WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS.keys())
 def test_wrong_outputs(outputs, said):
-    message = refusal(values=ENOUGH, outputs=outputs)
-    said(message)
+    said(refusal(values=ENOUGH, outputs=outputs))
 
 
 @pytest.mark.parametrize(
@@ -330,13 +319,12 @@ def test_wrong_outputs(outputs, said):
         ('dense_objectness_transposed', (1, 100, 7)),
     ],
 )
-def test_outputs_of_every_decoder(decoder, shape):
+def test_outputs_of_every_decoder(decoder, shape, said):
     outputs = [TensorSpec('output0', shape, 'float32')]
     assert resolve({**ENOUGH, 'model.decoder': decoder}, outputs=outputs).outputs[0].shape == shape
     if -1 not in shape:
         wrong = [TensorSpec('output0', shape[::-1], 'float32')]
-        message = refusal(values={**ENOUGH, 'model.decoder': decoder}, outputs=wrong)
-        assert str(shape).replace('100', 'N') in message
+        said(refusal(values={**ENOUGH, 'model.decoder': decoder}, outputs=wrong))
 
 
 @pytest.mark.parametrize(
@@ -350,8 +338,7 @@ def test_outputs_of_every_decoder(decoder, shape):
 )
 def test_a_manifest_of_other_tensors(change, said):
     described = {'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32', **change}
-    message = refusal(ManifestError, described=manifest(inputs=[described]))
-    said(message)
+    said(refusal(ManifestError, described=manifest(inputs=[described])))
     refusal(ManifestError, described=manifest(inputs=[*manifest()['inputs'], described]))
 
 
@@ -366,5 +353,4 @@ def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
 
 def test_a_manifest_of_other_outputs(said):
     described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
-    message = refusal(ManifestError, described=described)
-    said(message)
+    said(refusal(ManifestError, described=described))

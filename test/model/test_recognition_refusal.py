@@ -59,9 +59,7 @@ DETR_PROCESSORS = [
     ids=str,
 )
 def test_a_bilinear_processor_antialiases(values):
-    found = ask(SOFTMAX, config=processor(**values))
-    assert found.preprocessing.antialias
-    assert any('antialias True' in sentence for sentence in found.evidence)
+    assert ask(SOFTMAX, config=processor(**values)).preprocessing.antialias
 
 
 @pytest.mark.parametrize(
@@ -84,32 +82,21 @@ def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, ant
 
 
 @pytest.mark.parametrize(
-    ('values', 'words'),
+    'values',
     [
-        ({'resample': 0}, '"resample" is 0, nearest;'),
-        ({'resample': 1}, '"resample" is 1, Lanczos;'),
-        ({'resample': 3}, '"resample" is 3, bicubic;'),
-        ({'resample': 4}, '"resample" is 4, box;'),
-        ({'resample': 5}, '"resample" is 5, Hamming;'),
-        ({'resample': 6}, '"resample" is 6;'),
-        ({'resample': True}, '"resample" is true, not a PIL filter;'),
-        ({'resample': 2.0}, '"resample" is 2.0, not'),
-        ({'resample': 'bicubic\n\x1b[2J'}, r'"resample" is "bicubic\n\u001b[2J", not'),
-        ({'resample': ['x'] * 999}, '…, not a PIL filter'),
-        ({'resample': 3, 'size': 800}, '"resample" is 3, bicubic;'),
-        ({'image_processor_type': 'OwlViTImageProcessor'}, '"OwlViTImageProcessor" is unknown;'),
-        ({'image_processor_type': ['x']}, 'has no "resample", and the default of ["x"]'),
+        *({'resample': value} for value in (0, 1, 3, 4, 5, 6, True, 2.0, ['x'] * 999)),
+        {'resample': 'bicubic\n\x1b[2J'},
+        {'resample': 3, 'size': 800},
+        {'image_processor_type': 'OwlViTImageProcessor'},
+        {'image_processor_type': ['x']},
     ],
     ids=str,
 )
-def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, words, said):
-    with pytest.raises(MissingModelInfoError) as caught:
+def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, said):
+    with said.raises(MissingModelInfoError) as caught:
         ask(SOFTMAX, config=processor(**values))
-    message = str(caught.value)
     assert list(caught.value.missing) == ['antialias']
-    assert f'preprocessor_config.json {words}' in message or words in message
-    said(message)
-    assert len(message) < 1200
+    assert len(str(caught.value)) < 1200
     for antialias in (True, False):
         found = ask(SOFTMAX, config=processor(**values), antialias=antialias)
         assert found.preprocessing.antialias is antialias
@@ -170,17 +157,9 @@ def test_the_class_names_of_a_file_beside_it_are_what_is_wrong(said):
 
 
 def test_each_choice_is_told(said):
-    with said.raises(MissingModelInfoError) as caught:
-        ask(DENSE)
-    message = str(caught.value)
-    said(message)
-    with said.raises(MissingModelInfoError) as caught:
-        ask(FINAL)
-    with said.raises(MissingModelInfoError) as caught:
-        ask(NMS, COCO)
-    message = str(caught.value)
-    said(message)
-    assert 'would need' not in message  # that is asked for already
+    for arguments in ((DENSE,), (FINAL,), (NMS, COCO)):
+        with said.raises(MissingModelInfoError):
+            ask(*arguments)
 
 
 # As the node writes names, and as build_engine does; a file's name is never taken for one.
@@ -196,27 +175,17 @@ def test_each_shell_writes_names_its_way(name, written, said):
 
     error = message(DENSE)
     assert list(error.missing) == ['class_names']
-    assert 'inputs: images float32[1, 3, 640, 640]' in error.seen
-    listed = ', '.join(map(written, ('decoder', *PREPROCESSING)))
-    assert error.statement == (
-        f'{name}: there is no manifest ({name}.json), and these are unknown: '
-        f'{written("class_names")}. Seen: {"; ".join(error.seen)}. {written("class_names")}: '
-        f'{error.missing["class_names"]}. dense_objectness would need {listed} too'
-    )
-    said(error.fix)
-    said(message({'boxes': (1, 8400, 4), 'scores': (1, 8400, 80)}, class_names=COCO).fix)
-    assert f'then set {written("decoder")} to dense_objectness' in str(
-        message({'output0': (1, 85, 8400)}, class_names=COCO)
-    )
+    said(error)
+    said(message({'boxes': (1, 8400, 4), 'scores': (1, 8400, 80)}, class_names=COCO))
+    said(message({'output0': (1, 85, 8400)}, class_names=COCO))
 
 
 @pytest.mark.parametrize('written', ['model.{}'.format, '--{}'.format])
-def test_evidence_names_what_the_user_wrote(written):
+def test_evidence_names_what_the_user_wrote(written, said):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
     given = ModelOverrides({}, 'dense', COCO, written)
     found = recognise(LoadedModel('model.onnx', IMAGE, outputs), given)
-    assert f'{written("class_names")} -> 80 classes' in found.evidence
-    assert f'{written("decoder")} -> dense' in found.evidence
+    said('\n'.join(found.evidence))
 
 
 def test_what_is_asked_for_suffices():
@@ -230,7 +199,6 @@ def test_what_no_parameter_can_say_is_not_asked_for(names, said):
     with said.raises(EngineError) as caught:
         ask({'prob': (1, 1000)}, names)
     assert type(caught.value) is EngineError
-    assert 'model.' not in str(caught.value).replace('model.class_names -> 80', '')
 
 
 @pytest.mark.parametrize('shape', [(1, 1, 480, 640), (1, 480, 640, 4), (1, 480, 640)])

@@ -91,11 +91,10 @@ def test_a_name_decides_nothing_that_shapes_or_metadata_contradict(
         ('Detect', (1, 8400, 84)),
     ],
 )
-def test_what_the_shape_contradicts_is_not_guessed(head, shape):
+def test_what_the_shape_contradicts_is_not_guessed(head, shape, said):
     for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
         metadata = written(name, head=head, version='8.4.190')
-        message = refusal(tensors(output0=shape), metadata)
-        assert f'output0 {list(shape)}' in message or f'output0 float32{list(shape)}' in message
+        said(refusal(tensors(output0=shape), metadata))
 
 
 def test_as_many_rows_as_anchors_are_no_queries(said):
@@ -106,13 +105,11 @@ def test_as_many_rows_as_anchors_are_no_queries(said):
 
 @pytest.mark.parametrize('version', ['', 'main', '8.4', '8.x.1', '9' * 5000])
 def test_six_columns_of_a_release_that_is_not_said_are_not_guessed(version, said):
-    message = refusal(tensors(**SIX), {**written(RTDETR_NAME, version=version), **PAIR})
-    said(message)
+    said(refusal(tensors(**SIX), {**written(RTDETR_NAME, version=version), **PAIR}))
 
 
 def test_six_columns_of_a_model_without_a_name_are_not_guessed(said):
-    message = refusal(tensors(**SIX), {**written(), **PAIR})
-    said(message)
+    said(refusal(tensors(**SIX), {**written(), **PAIR}))
     found = recognised(tensors(output0=(1, 300, 84)), written())
     assert found.decoder == PRESETS['rtdetr_ultralytics'].decoder
 
@@ -144,8 +141,7 @@ def test_open_shapes_are_run_once_before_they_decide(shape, decoder, said):
     found, fed = run_once(tensors(**OPEN), metadata, [shape])
     assert found.decoder == PRESETS[decoder].decoder
     assert fed == [{'images': ((1, 3, 640, 640), 'float32')}]
-    message = refusal(tensors(**OPEN), metadata, inputs=(OPEN_IMAGE,))
-    said(message)
+    said(refusal(tensors(**OPEN), metadata, inputs=(OPEN_IMAGE,)))
 
 
 def test_inputs_beside_the_image_are_filled_for_that_run():

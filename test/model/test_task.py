@@ -30,6 +30,8 @@ KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1],
 POSE = {'schema': 2, 'task': 'pose', 'keypoints': KEYPOINTS}
 NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 SPEC = KeypointSpec(('head', 'tail', 'paw'), 3, ((0, 1), (1, 2)))
+#: Decoders of masks that need no coefficients.
+OWN = [decoder.as_dict() for decoder in (Detr(activation='sigmoid'), Torchvision())]
 
 
 def parse(content):
@@ -67,8 +69,7 @@ def test_schema_1_is_of_boxes():
 
 @pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
 def test_schema_1_knows_no_task(key, value, said):
-    message = refused(manifest(**{key: value}))
-    said(message)
+    said(refused(manifest(**{key: value})))
 
 
 def test_poses_are_read_and_written():
@@ -80,18 +81,23 @@ def test_poses_are_read_and_written():
 
 
 @pytest.mark.parametrize(
-    ('changes', 'words'),
+    'changes',
     [
-        ({'schema': 2}, "'task' is missing; add one of detect, obb, pose, segment"),
-        ({**POSE, 'task': 'semantic'}, "'task': expected one of detect, obb, pose, segment"),
-        ({**POSE, 'keypoints': None}, 'task "pose" without "keypoints"'),
-        ({**POSE, 'task': 'detect'}, 'task "detect" with "keypoints"'),
-        ({**POSE, 'decoder': {'family': 'efficient_nms'}}, 'one of dense, end_to_end'),
+        {'schema': 2},
+        {**POSE, 'task': 'semantic'},
+        {**POSE, 'keypoints': None},
+        {**POSE, 'task': 'detect'},
+        {**POSE, 'decoder': {'family': 'efficient_nms'}},
+        {'schema': 2, 'task': 'obb', 'keypoints': KEYPOINTS},
+        {'schema': 2, 'task': 'obb', 'mask_coefficients': 32},
+        {'mask_coefficients': 32},
+        *({'schema': 2, 'task': 'segment', 'mask_coefficients': n} for n in (None, 0, 1025, '32')),
+        *({'schema': 2, 'task': 'segment', 'mask_coefficients': 32, 'decoder': d} for d in OWN),
     ],
     ids=str,
 )
-def test_a_task_has_what_it_needs(changes, words):
-    assert words in refused(manifest(**changes))
+def test_a_task_has_what_it_needs_and_no_more(changes, said):
+    said(refused(manifest(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +122,7 @@ def test_a_task_has_what_it_needs(changes, words):
 )
 def test_keypoints_are_in_range(key, value, said):
     changed = {**copy.deepcopy(KEYPOINTS), key: value}
-    message = refused(manifest(**{**POSE, 'keypoints': changed}))
-    said(message)
+    said(refused(manifest(**{**POSE, 'keypoints': changed})))
 
 
 def output(*shape):
@@ -162,7 +167,6 @@ def test_oriented_boxes_have_an_angle():
     assert read.task == Obb()
     assert (read.task.row_values, str(read.task)) == (1, 'obb')
     assert parse_manifest(manifest_text(read), 'x.json') == read
-    assert 'with "keypoints"' in refused(manifest(schema=2, task='obb', keypoints=KEYPOINTS))
 
 
 def test_masks_have_coefficients():
@@ -170,21 +174,8 @@ def test_masks_have_coefficients():
     assert read.task == Segment(mask_coefficients=32)
     assert (read.task.row_values, str(read.task)) == (32, 'segment')
     assert parse_manifest(manifest_text(read), 'x.json') == read
-    assert 'without "mask_coefficients"' in refused(manifest(schema=2, task='segment'))
-    for own in (Detr(activation='sigmoid'), Torchvision()):
-        content = {'schema': 2, 'task': 'segment', 'decoder': own.as_dict()}
-        assert parse(manifest(**content)).task == Segment()
-        assert f'and only there (not with {own.family})' in refused(
-            manifest(**content, mask_coefficients=32)
-        )
-    assert 'with "mask_coefficients"' in refused(
-        manifest(schema=2, task='obb', mask_coefficients=32)
-    )
-    assert 'in schema 1' in refused(manifest(mask_coefficients=32))
-    for wrong in (0, 1025, '32'):
-        assert 'mask_coefficients' in refused(
-            manifest(schema=2, task='segment', mask_coefficients=wrong)
-        )
+    for own in OWN:
+        assert parse(manifest(schema=2, task='segment', decoder=own)).task == Segment()
 
 
 def masked(prototypes, rows=38, metadata=()):
@@ -200,8 +191,7 @@ def test_prototypes_say_how_many_coefficients_there_are():
 
 @pytest.mark.parametrize(('prototypes', 'rows'), [((1, 32, 160, 160), 37), ((1, 31, 9, 9), 38)])
 def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows, said):
-    message = refusal(*masked(prototypes, rows))
-    said(message)
+    said(refusal(*masked(prototypes, rows)))
 
 
 @pytest.mark.parametrize('prototypes', [(1, -1, 160, 160), (1, 32, 160)])
@@ -264,14 +254,12 @@ def test_keypoints_of_two_values():
     'shape', ['', '[]', '[3]', '[3, 4]', '[3, 1]', '[0, 3]', '[1001, 3]', '[3.0, 3]', '9' * 9]
 )
 def test_a_number_of_keypoints_that_is_not_said_is_refused(shape, said):
-    message = refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape})
-    said(message)
+    said(refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape}))
 
 
 @pytest.mark.parametrize('rows', [6, 14, 16])
 def test_other_outputs_than_keypoints_make_are_refused(rows, said):
-    message = refusal(tensors(output0=(1, rows, 8400)), OF_POSE)
-    said(message)
+    said(refusal(tensors(output0=(1, rows, 8400)), OF_POSE))
 
 
 def test_a_decoder_that_the_user_names_reads_keypoints():

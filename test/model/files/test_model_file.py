@@ -54,8 +54,7 @@ def test_a_model_with_its_manifest(tmp_path, name):
 
 @pytest.mark.parametrize('name', ['tiny', 'tiny.pt', 'tiny.ONNX', 'tiny.onnx.json', '.onnx', ''])
 def test_the_suffix_must_say_what_it_is(tmp_path, name, said):
-    message = refusal(tmp_path / name)
-    said(message)
+    said(refusal(tmp_path / name))
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
@@ -73,7 +72,7 @@ def test_paths_that_lead_nowhere(tmp_path, said):
     said(refusal('x' * 5000 + '.onnx'))
     loop = tmp_path / 'loop.onnx'
     loop.symlink_to(loop)
-    assert str(loop) in refusal(loop)
+    said(refusal(loop))
     dangling = tmp_path / 'dangling.onnx'
     dangling.symlink_to(tmp_path / 'gone.onnx')
     said(refusal(dangling))
@@ -103,12 +102,11 @@ NO_FILES = {
 
 @pytest.mark.parametrize('make', NO_FILES.values(), ids=NO_FILES.keys())
 @pytest.mark.timeout(20)  # a FIFO must not be waited for
-def test_only_regular_files(tmp_path, make):
+def test_only_regular_files(tmp_path, make, said):
     path = tmp_path / 'tiny.onnx'
     make(path)
     descriptors = len(os.listdir('/proc/self/fd'))
-    message = refusal(path)
-    assert 'regular file' in message or 'No such device' in message
+    said(refusal(path))
     assert len(os.listdir('/proc/self/fd')) == descriptors
 
 
@@ -126,9 +124,7 @@ def test_a_file_that_no_memory_holds(bare, said):
 @pytest.mark.parametrize('mode', [0o602, 0o606, 0o666, 0o777])
 def test_writable_by_everybody_is_refused(bare, mode, said):
     bare.chmod(mode)
-    message = refusal(bare)
-    said(message)
-    assert str(bare) in message
+    said(refusal(bare))
 
 
 @pytest.mark.parametrize('mode', [0o600, 0o644, 0o664, 0o660, 0o755])
@@ -137,12 +133,12 @@ def test_other_modes_are_fine(bare, mode):
     assert read_model_file(bare).content == CONTENT
 
 
-def test_a_link_is_judged_by_its_target(bare, tmp_path):
+def test_a_link_is_judged_by_its_target(bare, tmp_path, said):
     link = tmp_path / 'link.onnx'
     link.symlink_to(bare)
     assert read_model_file(link).content == CONTENT  # a link's own mode is 777
     bare.chmod(0o666)
-    assert str(bare) in refusal(link)
+    said(refusal(link))
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason='giving a file away needs root')
@@ -151,8 +147,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason='giving a file away needs
 @as_root
 def test_somebody_elses_file_is_refused(bare, said):
     os.chown(bare, 12345, -1)
-    message = refusal(bare)
-    said(message)
+    said(refusal(bare))
 
 
 @as_root
@@ -200,18 +195,15 @@ def test_a_disk_that_fails(bare, monkeypatch, said):
 def test_other_bytes_than_the_manifest_says(tmp_path, said):
     path = write_model(tmp_path)
     path.write_bytes(b'b model')  # same size
-    message = refusal(path, ManifestError)
-    said(message)
+    said(refusal(path, ManifestError))
     path.write_bytes(b'a longer model')
-    message = refusal(path, ManifestError)
-    said(message)
+    said(refusal(path, ManifestError))
 
 
-def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path):
+def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path, said):
     path = write_model(tmp_path, 'tiny.engine', onnx=identity('net.onnx', b'x'))
     path.write_bytes(b'b model')
-    command = f'build_engine --onnx {tmp_path / "net.onnx"} --output {path}'
-    assert command in refusal(path, ManifestError)
+    said(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('change', [{'size_bytes': 8}, {'sha256': '0' * 64}])
@@ -241,18 +233,17 @@ def test_both_entries_and_each_file_is_held_to_its_own(tmp_path):
         assert read_model_file(path).manifest.onnx.size_bytes == 9
 
 
-def test_a_broken_manifest_is_named(tmp_path):
+def test_a_broken_manifest_is_named(tmp_path, said):
     path = write_model(tmp_path)
     path.with_name('tiny.onnx.json').write_text('{')
-    assert str(path.with_name('tiny.onnx.json')) in refusal(path, ManifestError)
+    said(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('size', [0, MAX_BYTES + 1])
 def test_a_manifest_too_small_or_large(tmp_path, size, said):
     path = write_model(tmp_path)
     os.truncate(path.with_name('tiny.onnx.json'), size)
-    message = refusal(path)
-    said(message)
+    said(refusal(path))
 
 
 def test_a_manifest_is_opened_as_carefully_as_the_model(tmp_path, said):
