@@ -1,88 +1,27 @@
 """JPEGs through the pipeline on the GPU: decoded in threads, and by the CPU where nvJPEG refuses.
 
-The GPU is the stand-in that does everything as late as CUDA may. nvJPEG's is one that writes the
-pixels at once, as some GPUs do, or as late as the others, with OpenCV's decoder.
+GPU and nvJPEG are the stand-ins of support/gpu/late_gpu.py and late_nvjpeg.py.
 """
 
-import ctypes
 import sys
 import threading
 import time
 
-import cv2
 import numpy as np
 import pytest
 
-from support.fuzz import jpeg_fuzz
-from support.gpu.fake_nvjpeg import ALLOCATOR_FAILURE, BAD_JPEG, EXECUTION_FAILED, FakeNvJpeg
+from support.gpu.fake_nvjpeg import ALLOCATOR_FAILURE, BAD_JPEG, EXECUTION_FAILED
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import run, tensor_of
+from support.gpu.late_nvjpeg import jpeg
+from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
-from trt_perception.gpu import nvjpeg
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame, plain_jpeg
+from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot, jpeg_threads
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]
-
-
-class DecodingNvJpeg(FakeNvJpeg):
-    """Decodes; ``gpu`` is where memory and streams are, None while the pipeline is made."""
-
-    def __init__(self):
-        super().__init__()
-        self.gpu = None
-        self.late = False
-
-    def nvjpegDecode(self, handle, state, content, size, kind, image, stream):  # noqa: N802
-        status = super().nvjpegDecode(handle, state, content, size, kind, image, stream)
-        if status or self.gpu is None:
-            return status
-        assert not self.gpu._queued.get(stream), 'it may write before earlier work has ended'
-        file = ctypes.string_at(content, size)
-        bgr = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
-        place, pitch = image.channel[0], image.pitch[0]
-
-        def write():
-            for row, pixels in enumerate(bgr):
-                ctypes.memmove(place + row * pitch, pixels.tobytes(), pixels.nbytes)
-
-        if self.late:
-            self.gpu._queue(stream, write)
-        else:
-            write()
-        return status
-
-
-@pytest.fixture
-def library(monkeypatch):
-    fake = DecodingNvJpeg()
-    monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (fake, (13, 3, 2)))
-    return fake
-
-
-@pytest.fixture
-def jpeg_pipeline(late_pipeline, library):
-    """Return a function that opens a pipeline for JPEGs: (the GPU, the pipeline)."""
-
-    def put(**options):
-        gpu, pipeline = late_pipeline(image_transport='compressed', **options)
-        assert pipeline.decodes_jpeg
-        library.decoded.clear()
-        library.gpu = gpu
-        gpu.uploads.clear()
-        return gpu, pipeline
-
-    return put
-
-
-def jpeg(seed, width=37, height=23, sampling='420'):
-    content = jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling)
-    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
-    assert not isinstance(frame, str)
-    return frame
 
 
 WAYS = [
@@ -130,15 +69,14 @@ def test_a_larger_jpeg_makes_room(jpeg_pipeline, integrated):
 
 
 @pytest.mark.parametrize('status', [BAD_JPEG, ALLOCATOR_FAILURE, EXECUTION_FAILED])
-def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, caplog):
+def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, caplog, said):
     gpu, pipeline = jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = status
     for seed in range(3):
         frame = jpeg(seed)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
-    name = nvjpeg._STATUS[status]
-    said = [record.message for record in caplog.records]
-    assert said == [f'a JPEG that nvJPEG refuses is decoded on the CPU: {name}']
+    (record,) = caplog.records
+    said(record.message)
     library.status.clear()
     frame = jpeg(9)
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
@@ -172,13 +110,6 @@ def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, librar
         with pytest.raises(CudaError) as error:
             pipeline.collect(0)
     assert error.value is lost
-
-
-def wait_until(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def take_a_slot(pipeline, slot):
@@ -308,13 +239,15 @@ def test_closing_waits_for_the_threads(jpeg_pipeline, library):
 
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate', 'nvjpegDecode'])
-def test_a_machine_whose_nvjpeg_does_not_work_does_without(late_pipeline, library, name, caplog):
+def test_a_machine_whose_nvjpeg_does_not_work_does_without(
+    late_pipeline, library, name, caplog, said
+):
     caplog.set_level('INFO', 'trt_perception')
     library.status[name] = EXECUTION_FAILED
     _, pipeline = late_pipeline(image_transport='auto')
     assert not pipeline.decodes_jpeg
     assert not library.live
-    assert any('JPEGs would be decoded on the CPU: nv' in r.message for r in caplog.records)
+    said('\n'.join(r.message for r in caplog.records if 'JPEG' in r.message))
 
 
 def test_raw_images_need_no_nvjpeg(late_pipeline, library):

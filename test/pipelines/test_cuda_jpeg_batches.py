@@ -5,16 +5,12 @@ import threading
 import numpy as np
 import pytest
 from test_cuda_batches import fixed, noise, profiles
-from test_cuda_jpeg import (
-    jpeg,
-    jpeg_pipeline,  # noqa: F401
-    library,  # noqa: F401
-    wait_until,
-)
 
 from support.gpu.fake_nvjpeg import BAD_JPEG
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
+from support.gpu.late_nvjpeg import jpeg
+from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame
 from trt_perception.parameters.frame import Thresholds
@@ -50,7 +46,7 @@ def check(gpu, pipeline, slot, frames, results):
 @pytest.mark.parametrize('late', [False, True])
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late):  # noqa: F811
+def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late):
     library.late = late
     gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
     rng = np.random.default_rng(2)
@@ -66,7 +62,7 @@ def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late)
         check(gpu, pipeline, slot, frames, results)
 
 
-def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):  # noqa: F811
+def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=1)
     for place in range(6):
         frames = [jpeg(at) if at % 2 else noise(at) for at in range(6)]
@@ -81,7 +77,7 @@ def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):  # noqa: F811
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
 
 
-def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):  # noqa: F811
+def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     launch = gpu.modules[2].cudaGraphLaunch
@@ -99,7 +95,7 @@ def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):  # noqa: 
     assert len(launched) == 1
 
 
-def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):  # noqa: F811
+def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
     together = threading.Barrier(4)
     library.on_decode = lambda: together.wait(30)
@@ -111,7 +107,7 @@ def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):  # n
     assert len({place for _, _, place, *_ in library.decoded}) == 8
 
 
-def test_a_fault_in_one_thread_is_not_run_over(jpeg_pipeline, library, monkeypatch):  # noqa: F811
+def test_a_fault_in_one_thread_is_not_run_over(jpeg_pipeline, library, monkeypatch):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(4), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)

@@ -13,15 +13,11 @@ import cv2
 import numpy as np
 import pytest
 from test_cuda_batches import fixed, noise, profiles
-from test_cuda_jpeg import (
-    jpeg_pipeline,  # noqa: F401
-    library,  # noqa: F401
-    wait_until,
-)
 
 from support.fuzz import jpeg_fuzz
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
+from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_picture
 from trt_perception.images.frame import DeferredFrame, Frame
@@ -72,11 +68,7 @@ def unread(file, read, *, is_fast=False):
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
 def test_whatever_comes_is_read_in_the_threads_or_at_once(
-    jpeg_pipeline,  # noqa: F811
-    library,  # noqa: F811
-    integrated,
-    graph,
-    late,
+    jpeg_pipeline, library, integrated, graph, late
 ):
     """Sizes change and grow, kinds and counts too, and every place has its frame.
 
@@ -128,7 +120,7 @@ def check(gpu, pipeline, slot, frames, wanted):
 
 
 @pytest.mark.parametrize('kind', ['420', 'png'])
-def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipeline, kind):  # noqa: F811
+def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipeline, kind):
     """By what the camera's file before was, so that nobody waits for the CPU again and again."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     files = JpegFrameReader()
@@ -144,7 +136,7 @@ def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipel
     assert (Message.threads[1:] == [here] * 2) == (kind == '420')
 
 
-def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, said):  # noqa: F811
+def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, said):
     gpu, pipeline = jpeg_pipeline(depth=1)
 
     def broken(_):
@@ -177,7 +169,7 @@ def refused(*_):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integrated):  # noqa: F811
+def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integrated):
     """They run on its place, too, which may never have had a frame, or one that is gone."""
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
@@ -198,7 +190,7 @@ def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integ
             pipeline.collect(0)
 
 
-def test_thresholds_are_those_of_the_moment_when_the_frame_was_given(jpeg_pipeline):  # noqa: F811
+def test_thresholds_are_those_of_the_moment_when_the_frame_was_given(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
     files = [content(1), content(2, 'png'), content(3)]
@@ -220,7 +212,7 @@ def of_one_that_is_gone():
     return DeferredFrame(message.frame), weakref.ref(message)
 
 
-def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):  # noqa: F811
+def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(depth=1)
     frame, gone = of_one_that_is_gone()
     gc.disable()
@@ -235,7 +227,7 @@ def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):  # noqa: F811
         gc.enable()
 
 
-def test_an_idle_thread_keeps_no_message(jpeg_pipeline):  # noqa: F811
+def test_an_idle_thread_keeps_no_message(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=2)
     gc.disable()
     try:
@@ -251,7 +243,7 @@ def test_an_idle_thread_keeps_no_message(jpeg_pipeline):  # noqa: F811
         gc.enable()
 
 
-def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline, said):  # noqa: F811
+def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline, said):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
@@ -269,7 +261,7 @@ def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline
     assert not launched
 
 
-def test_closing_reads_nothing_more(jpeg_pipeline):  # noqa: F811
+def test_closing_reads_nothing_more(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
     allowed, inside = threading.Event(), threading.Semaphore(0)
 
@@ -331,7 +323,7 @@ def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
     assert len(caplog.records) == 2
 
 
-def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
+def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):
     """Unless anything in it is another, or something else was in that place meanwhile."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     small, large, bad = content(1), content(2, size=(900, 600)), content(3)[:-40]
@@ -360,10 +352,7 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):  # noqa: F811
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_file_without_memory_for_its_pixels_costs_its_place_only(
-    jpeg_pipeline,  # noqa: F811
-    integrated,
-):
+def test_a_file_without_memory_for_its_pixels_costs_its_place_only(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     runtime = gpu.modules[2]
     allocate = runtime.cudaMalloc

@@ -1,4 +1,4 @@
-"""A pipeline on the GPU of late_gpu."""
+"""Pipelines on the GPU of late_gpu, with its nvJPEG for JPEGs."""
 
 import sys
 
@@ -7,8 +7,9 @@ import pytest
 from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.host_kernels import HostLetterbox
 from support.gpu.late_gpu import PREPROCESSING, LateGpu
+from support.gpu.late_nvjpeg import DecodingNvJpeg
 from support.models.open_model import open_by_parameters
-from trt_perception.gpu import bindings
+from trt_perception.gpu import bindings, nvjpeg
 from trt_perception.parameters.config import DetectorConfig
 
 
@@ -44,3 +45,25 @@ def late_pipeline(letterbox, monkeypatch, tmp_path):
     for gpu, pipeline in opened:
         pipeline.close()
         assert gpu.host_bytes == {}
+
+
+@pytest.fixture
+def library(monkeypatch):
+    fake = DecodingNvJpeg()
+    monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (fake, (13, 3, 2)))
+    return fake
+
+
+@pytest.fixture
+def jpeg_pipeline(late_pipeline, library):
+    """Return a function that opens a pipeline for JPEGs: (the GPU, the pipeline)."""
+
+    def put(**options):
+        gpu, pipeline = late_pipeline(image_transport='compressed', **options)
+        assert pipeline.decodes_jpeg
+        library.decoded.clear()
+        library.gpu = gpu
+        gpu.uploads.clear()
+        return gpu, pipeline
+
+    return put

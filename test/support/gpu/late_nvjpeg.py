@@ -1,0 +1,49 @@
+"""nvJPEG on the GPU of late_gpu, with OpenCV's decoder, and files for it.
+
+It writes the pixels at once, as some GPUs do, or as late as the others.
+"""
+
+import ctypes
+
+import cv2
+import numpy as np
+
+from support.fuzz import jpeg_fuzz
+from support.gpu.fake_nvjpeg import FakeNvJpeg
+from trt_perception.images.compressed import check_picture
+from trt_perception.images.jpeg import plain_jpeg
+
+
+class DecodingNvJpeg(FakeNvJpeg):
+    """Decodes; ``gpu`` is where memory and streams are, None while the pipeline is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.gpu = None
+        self.late = False
+
+    def nvjpegDecode(self, handle, state, content, size, kind, image, stream):  # noqa: N802
+        status = super().nvjpegDecode(handle, state, content, size, kind, image, stream)
+        if status or self.gpu is None:
+            return status
+        assert not self.gpu._queued.get(stream), 'it may write before earlier work has ended'
+        file = ctypes.string_at(content, size)
+        bgr = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
+        place, pitch = image.channel[0], image.pitch[0]
+
+        def write():
+            for row, pixels in enumerate(bgr):
+                ctypes.memmove(place + row * pitch, pixels.tobytes(), pixels.nbytes)
+
+        if self.late:
+            self.gpu._queue(stream, write)
+        else:
+            write()
+        return status
+
+
+def jpeg(seed, width=37, height=23, sampling='420'):
+    content = jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling)
+    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    assert not isinstance(frame, str)
+    return frame
