@@ -17,6 +17,8 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
+pytestmark = needs_gpu
+
 
 @functools.cache
 def cases():
@@ -31,7 +33,6 @@ def test_there_is_something_to_read():
     assert all(case.frame().data.size == len(case.data) for case in cases())
 
 
-@needs_gpu
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('resize', ['letterbox', 'stretch'])

@@ -145,8 +145,8 @@ def test_the_current_device_is_the_one_that_is_used(gpus):
     assert gpus.current == 0
 
 
-def test_a_device_that_is_not_there_is_refused(gpus):
-    with pytest.raises(CudaError, match=r'from 0 to 1, .*\(got 2\)'):
+def test_a_device_that_is_not_there_is_refused(gpus, said):
+    with said.raises(CudaError):
         gpu.Device(2)
 
 
@@ -214,8 +214,9 @@ def test_where_the_second_cannot_be_opened_the_first_is_closed_cleanly(gpus):
         most = needed + left
         with contextlib.ExitStack() as closing:
             closing.callback(open_by_parameters(config(gpus, 0)).close)
-            with pytest.raises(CudaError, match='could not be allocated'):
+            with pytest.raises(CudaError) as caught:
                 open_by_parameters(config(gpus, 1))
+            assert caught.value.status == 'cudaErrorMemoryAllocation'
             assert set(kept.values()) == {0}
         assert kept == {}
     assert gpus.mistakes == []

@@ -7,7 +7,6 @@ for test_gpu_failures to show, on a GPU.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -95,8 +94,8 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
             # The exception is kept until after the look: it must hold nothing either.
             with pytest.raises(CudaError) as caught:
                 open_by_parameters(config)
-            said = 'cannot compile' if name == 'nvrtcCompileProgram' else name
-            assert said in str(caught.value), f'call {failing}, {name}'
+            is_named = name in str(caught.value)
+            assert is_named or name == 'nvrtcCompileProgram', f'call {failing}, {name}'
             assert not caught.value.sticky
         assert recorder.calls[failing] == name
         assert_nothing_is_left(recorder, tensorrt)
@@ -209,35 +208,33 @@ def test_a_lost_context_behind_tensorrts_refusal_is_recognised(machine, config):
 
 
 def test_an_output_that_depends_on_the_data_is_refused_before_anything_is_allocated(
-    machine, config
+    machine, config, said
 ):
     name, _, kind = OUTPUT
     recorder, tensorrt = machine(tensors={'outputs': ((name, (-1, 3), kind),)})
-    with pytest.raises(EngineError, match=r'depends on the data.*without NMS'):
+    with said.raises(EngineError):
         open_by_parameters(config)
     assert 'cudaMalloc' not in recorder.calls
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_a_second_input_is_refused(machine, config):
+def test_a_second_input_is_refused(machine, config, said):
     other = ('scale', (1, 2), 'FLOAT')
     recorder, tensorrt = machine(tensors={'inputs': (INPUT, other)})
-    with pytest.raises(EngineError, match='one image input'):
+    with said.raises(EngineError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_out_of_memory_says_how_much_of_what_and_what_to_do(machine, config):
-    for call, kind in (('cudaMalloc', 'GPU memory'), ('cudaHostAlloc', 'page-locked')):
-        recorder, _ = machine()
-        recorder.fails = lambda index, name: (
-            'cudaErrorMemoryAllocation' if name == call else None  # noqa: B023
-        )
-        with pytest.raises(CudaError, match=f'MiB of {kind}.*{call}.*pipeline_depth'):
-            open_by_parameters(config)
+@pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
+def test_out_of_memory_says_how_much_of_what_and_what_to_do(machine, config, call, said):
+    recorder, _ = machine()
+    recorder.fails = lambda index, name: 'cudaErrorMemoryAllocation' if name == call else None
+    with said.raises(CudaError):
+        open_by_parameters(config)
 
 
-def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine, config):
+def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine, config, said):
     large = grey(4096, 4096)
     recorder, _ = machine()
     pipeline = open_by_parameters(config)
@@ -260,7 +257,7 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
             pipeline.enqueue(0, [large], [Thresholds()])
             (refused,) = pipeline.collect(0)
             assert refused.reason == 'too_large'
-            assert re.search(f'4096x4096.*MiB of .*{name}.*pipeline_depth', str(refused))
+            said(refused)
         else:
             with pytest.raises(CudaError, match=name):
                 pipeline.enqueue(0, [large], [Thresholds()])

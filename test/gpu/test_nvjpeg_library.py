@@ -54,16 +54,14 @@ def test_chroma_is_interpolated_where_the_release_can(library, monkeypatch, vers
     assert library.flags == flags
 
 
-def test_what_it_says_against_a_file_is_an_answer(library):
+def test_what_it_says_against_a_file_is_an_answer(library, said):
+    parts = FILE[:100], memoryview(FILE)[100:]
     with NvJpeg() as opened, opened.decoder() as decoder:
-        reason = decoder.decode(
-            (FILE[:100], memoryview(FILE)[100:]), (34, 23), 0x7000, 128, STREAM
-        )
-        assert reason == 'another size than its header was found to say'
+        reason = decoder.decode(parts, (34, 23), 0x7000, 128, STREAM)
+        assert reason
+        said(reason)
         library.status['nvjpegDecode'] = BAD_JPEG
-        reason = decoder.decode(
-            (FILE[:100], memoryview(FILE)[100:]), (35, 23), 0x7000, 128, STREAM
-        )
+        reason = decoder.decode(parts, (35, 23), 0x7000, 128, STREAM)
         assert reason == 'NVJPEG_STATUS_BAD_JPEG'
         library.status['nvjpegGetImageInfo'] = 99
         assert decoder.decode((FILE,), (35, 23), 0x7000, 128, STREAM) == 'nvjpegStatus_t 99'
@@ -100,14 +98,14 @@ def test_files_of_any_size_are_put_together(library, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate'])
-def test_what_cannot_be_made_is_an_error(library, name):
+def test_what_cannot_be_made_is_an_error(library, name, said):
     library.status[name] = EXECUTION_FAILED
 
     def make():
         with NvJpeg() as opened, opened.decoder():
             pass
 
-    with pytest.raises(CudaError, match=f'{name} failed: NVJPEG_STATUS_EXECUTION_FAILED') as error:
+    with said.raises(CudaError) as error:
         make()
     assert error.value.status == 'NVJPEG_STATUS_EXECUTION_FAILED'
     assert not error.value.sticky
@@ -147,12 +145,10 @@ def test_the_wheel_comes_first_then_the_system(search_path):
     assert list(nvjpeg._candidates()) == [str(path), *names, str(own)]
 
 
-def test_no_library_is_told_with_what_to_do(search_path, monkeypatch):
+def test_no_library_is_told_with_what_to_do(search_path, monkeypatch, said):
     monkeypatch.setattr(nvjpeg, '_NAMES', ('libnvjpeg-of-nobody.so',))
-    with pytest.raises(CudaError) as error:
+    with said.raises(CudaError):
         load_nvjpeg()
-    assert error.value.statement == 'nvJPEG: libnvjpeg is not installed'
-    assert 'pip install nvidia-nvjpeg' in error.value.fix
 
 
 def test_a_library_that_cannot_be_loaded_is_named(search_path, monkeypatch):
@@ -172,7 +168,7 @@ def test_another_library_of_that_name_is_passed_over(search_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('numbers', 'taken'), [((13, 3, 2), True), ((11, 9, 0), False)])
-def test_too_old_a_library_is_passed_over(search_path, monkeypatch, numbers, taken):
+def test_too_old_a_library_is_passed_over(search_path, monkeypatch, numbers, taken, said):
     def get_property(kind, out):
         out._obj.value = numbers[kind]
         return 0
@@ -184,5 +180,5 @@ def test_too_old_a_library_is_passed_over(search_path, monkeypatch, numbers, tak
     if taken:
         assert load_nvjpeg() == (fake, numbers)
     else:
-        with pytest.raises(CudaError, match=r'/opt/libnvjpeg.so: version 11.9.0 is too old'):
+        with said.raises(CudaError):
             load_nvjpeg()

@@ -23,11 +23,11 @@ from trt_perception.pipelines.ready import warm_up
 
 PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
 ENOUGH = {
-    'model.resize': 'letterbox',
-    'model.color_order': 'rgb',
-    'model.scale': 1 / 255,
-    'model.decoder': 'dense',
-    'model.class_names': ['cat', 'dog'],
+    'model__resize': 'letterbox',
+    'model__color_order': 'rgb',
+    'model__scale': 1 / 255,
+    'model__decoder': 'dense',
+    'model__class_names': ['cat', 'dog'],
 }
 
 
@@ -95,8 +95,7 @@ def test_known_pixels_give_known_boxes(tmp_path):
 
 
 def test_parameters_alone_give_the_same(tmp_path):
-    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
-    pipeline = opened(write_onnx(tmp_path, described=False), **values)
+    pipeline = opened(write_onnx(tmp_path, described=False), **ENOUGH)
     assert not pipeline.spec.has_manifest
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]
 
@@ -168,8 +167,7 @@ def test_parameters_of_the_decoder(tmp_path):
 def test_half_precision_model(tmp_path):
     content = tiny_onnx(dtype='FLOAT16')
     path = write_onnx(tmp_path, content, described=False)
-    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
-    pipeline = opened(path, **values)
+    pipeline = opened(path, **ENOUGH)
     assert pipeline.spec.preprocessing.dtype == 'float16'
     ((box, score, class_id),) = detect(pipeline, picture(CAT))
     assert box == pytest.approx(CAT_FOUND[0], abs=0.02)
@@ -180,10 +178,9 @@ def test_half_precision_model(tmp_path):
 def test_open_dimensions_are_closed_by_the_input_size(tmp_path, said):
     content = tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 'rows', 'n'))
     path = write_onnx(tmp_path, content, described=False)
-    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
     with said.raises(EngineError):
-        opened(path, **values)
-    pipeline = opened(path, model__input_size=[WIDTH, HEIGHT], **values)
+        opened(path, **ENOUGH)
+    pipeline = opened(path, model__input_size=[WIDTH, HEIGHT], **ENOUGH)
     assert pipeline.spec.input.shape == (1, 3, HEIGHT, WIDTH)
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
 
@@ -191,13 +188,12 @@ def test_open_dimensions_are_closed_by_the_input_size(tmp_path, said):
 def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, said):
     content = tiny_onnx(output_shape=(1, 'rows', 'n'), hidden_rows=True)
     path = write_onnx(tmp_path, content, described=False)
-    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
-    pipeline = opened(path, **values)
+    pipeline = opened(path, **ENOUGH)
     assert pipeline.spec.outputs[0].shape[1] == -1
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
     # Six rows come; one class would make five, three seven.
     for names in (['cat'], ['cat', 'dog', 'fox']):
-        pipeline = opened(path, **{**values, 'model__class_names': names})
+        pipeline = opened(path, **{**ENOUGH, 'model__class_names': names})
         with said.raises(EngineError):
             warm_up(pipeline)
 
@@ -221,9 +217,8 @@ def test_a_model_with_another_input(tmp_path, said):
     # Never run, so the nodes behind the input do not matter.
     content = tiny_onnx(shape=(1, 1, 48, 64), output_shape=('b', 6, 'n'))
     path = write_onnx(tmp_path, content, described=False)
-    values = {name.replace('.', '__'): value for name, value in ENOUGH.items()}
     with said.raises(EngineError):
-        opened(path, **values)
+        opened(path, **ENOUGH)
 
 
 def test_no_path_says_how_to_give_one(said):
