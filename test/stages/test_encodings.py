@@ -40,7 +40,8 @@ def test_bytes_become_the_right_colours(encoding):
     for padding, big_endian in itertools.product((0, 1, 13), (False, True)):
         rng = np.random.default_rng(1)
         for width, height in SIZES:
-            if not fits(encoding, width, height):
+            is_repeated = width * height > 10_000 and padding != 13
+            if is_repeated or not fits(encoding, width, height):
                 continue
             frame, levels = noise_frame(rng, encoding, width, height, padding, big_endian)
             image = bgr_image(frame)
