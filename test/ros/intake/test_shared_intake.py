@@ -8,6 +8,7 @@ from sensor_msgs.msg import Image
 
 from support.nodes.graph import order
 from support.nodes.intake_taker import VGA, intakes, spot
+from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
@@ -32,34 +33,47 @@ def several(make_taker):
     return make
 
 
+def send(taker, camera, *stamps):
+    """Publish an image of each stamp, and wait until all have come."""
+    for stamp in stamps:
+        camera.publish(order(1, stamp))
+    taker.wait(stamps[-1])
+
+
+def stamp_of(message):
+    frame_from_image(message)  # sets the header
+    return message.header.stamp.sec
+
+
 def image_thread():
     [thread] = [thread for thread in threading.enumerate() if thread.name == 'intake']
     return thread
 
 
 def test_cameras_that_come_and_go_cost_the_others_no_image(several):
+    """Images of the steady camera come in the middle of each change; none is lost."""
     steady, changing = several(2)
-    # 100 images are 3 s of this camera: so long may a busy machine keep the intake waiting.
-    steady.camera('64x48', hz=30, depth=100)
-    steady.wait(5)
+    camera = steady.publisher()
     thread = image_thread()
-    changing.camera('64x48', hz=0, depth=1)  # as fast as it can
-    seen = 0
-    for number in range(40):
+    changing.camera('64x48', hz=100, depth=1)
+    for turn in range(40):
         changing.images.clear()
+        camera.publish(order(1, 3 * turn + 1))
         changing.open(intake=steady.intake)
-        if number % 10 == 0:
+        camera.publish(order(1, 3 * turn + 2))
+        if turn % 10 == 0:
             changing.wait(1)
-        changing.client.spin_for(0.001 * (number % 5))
+        changing.client.spin_for(0.001 * (turn % 5))
+        camera.publish(order(1, 3 * turn + 3))
         changing.input.close()
         seen = len(changing.images)
-        steady.wait(len(steady.images) + 2)
+        steady.wait(3 * turn + 3)
         assert len(changing.images) == seen, 'what is closed hears no more'
         assert image_thread() is thread
-    numbers = [spot(image) for image in steady.images]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert [stamp_of(image) for image in steady.images] == [*range(1, 121)]
     assert steady.input.not_delivered == 0
     assert not steady.logged
+    steady.client.node.destroy_publisher(camera)
     steady.input.close()
     assert intakes() == 0, 'it ends with the last'
 
@@ -119,7 +133,7 @@ def test_no_image_is_torn_where_several_threads_lend_memory(several):
             taker.input.close()
         taker.images = deque(maxlen=2)
         taker.open(intake=intake)
-        taker.camera(size, hz=0, depth=1)
+        taker.camera(size, hz=100, depth=1)
     assert intakes() == 3
     held, checked = [], 0
     while checked < 300:
@@ -143,14 +157,15 @@ def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
         broken.images.append(arrived)
 
     broken.open(receive, intake=well.intake)
-    well.camera('320x240', hz=100, depth=100)
-    well.wait(3)
+    camera = well.publisher()
+    send(well, camera, 1, 2, 3)
     thread = image_thread()
-    broken.camera('320x240', hz=100)
+    broken.camera('64x48', hz=100)
+    camera.publish(order(1, 4))
     well.client.spin_until(lambda: broken.logged, 'the fault')
     assert 'the receiver broke' in broken.logged[0]
     assert broken.topic in broken.logged[0]
-    well.wait(len(well.images) + 10)
+    send(well, camera, 5, 6, 7)
     assert len(broken.logged) == 1, 'it is called no more'
     assert not well.logged
     assert not well.input.restore()
@@ -158,9 +173,10 @@ def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
     assert broken.input.restore()
     broken.wait(3)
     assert not broken.input.restore()
-    numbers = [spot(image) for image in well.images]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    send(well, camera, 8, 9)
+    assert [stamp_of(image) for image in well.images] == [*range(1, 10)]
     assert image_thread() is thread
+    well.client.node.destroy_publisher(camera)
 
 
 def test_all_are_subscribed_again_where_the_thread_ends(several):
