@@ -65,9 +65,7 @@ def test_each_message_is_published_when_they_come_one_by_one():
 def test_newest_wins_once_the_slots_are_full(depth):
     pipeline = FakePipeline(depth, automatic=False)
     with Recorder(pipeline) as run:
-        for number in range(depth):
-            run.submit(number)
-            wait_until(lambda number=number: number in pipeline.flying())
+        run.submit_into_slots(*range(depth))
         # The worker waits in collect for number 0; of these, the last stays.
         for number in range(100, 150):
             run.submit(number)
@@ -118,9 +116,7 @@ def test_a_frame_is_not_asked_for_before_it_may_be_done(naps):
         pipeline.finish(0)
         run.settled()
         asked = pipeline.asked
-        for number in (1, 2):
-            run.submit(number)
-            wait_until(lambda number=number: number in pipeline.flying())
+        run.submit_into_slots(1, 2)
         wait_until(lambda: naps[0] > 400.0)
         assert pipeline.asked <= asked + 2  # once for each that came, at once
         assert pipeline.asked > asked
@@ -142,8 +138,7 @@ def test_what_passes_while_a_frame_is_handed_over_is_not_waited_for_again(naps):
             now[0] += 590.0
 
         pipeline.on_enqueue = take_time
-        run.submit(1)
-        wait_until(lambda: 1 in pipeline.flying())
+        run.submit_into_slots(1)
         asked = pipeline.asked
         wait_until(lambda: pipeline.asked > asked + 3)
         assert naps[0] < 1.0
@@ -175,11 +170,9 @@ def test_thresholds_change_from_the_next_frame_on():
     pipeline = FakePipeline(3, automatic=False)
     first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, class_ids=(1,))
     with Recorder(pipeline, thresholds=first) as run:
-        run.submit(0)
-        wait_until(lambda: 0 in pipeline.flying())
+        run.submit_into_slots(0)
         run.cameras[0].thresholds = second  # number 0 is on its way already
-        run.submit(1)
-        wait_until(lambda: 1 in pipeline.flying())
+        run.submit_into_slots(1)
         pipeline.finish(0)
         pipeline.finish(1)
         run.settled()

@@ -29,8 +29,7 @@ def busy(pipeline, **options):
     """Return a recorder of so many cameras whose only slot holds number 0 of the first."""
     run = Recorder(pipeline, **options)
     run.detector.start()
-    run.submit(0)
-    wait_until(lambda: pipeline.flying() == [0])
+    run.submit_into_slots(0)
     return run
 
 
@@ -149,8 +148,7 @@ def test_the_pipeline_works_while_a_result_is_published(pipeline):
     # While a result is published the slot holds what waited, and what came with the one before.
     run.on_publish = lambda _: seen.append(pipeline.flying())
     with run:
-        run.submit(number(0))
-        wait_until(lambda: pipeline.flying() == [number(0)])
+        run.submit_into_slots(number(0))
         run.submit(number(1))
         pipeline.finish(number(0))
         wait_until(lambda: run.published == [number(0)])

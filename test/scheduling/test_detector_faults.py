@@ -30,13 +30,6 @@ def make_stage_fail(recorder, pipeline, stage, number, error):
     errors[stage, number] = error
 
 
-def submit_into_slots(recorder, pipeline, *numbers):
-    """Submit messages, and wait until each one is in a slot of the pipeline."""
-    for number in numbers:
-        recorder.submit(number)
-        wait_until(lambda number=number: number in pipeline.flying())
-
-
 def assert_counts(recorder, *, received, published=0, dropped=None, failed=0, in_flight=0):
     assert recorder.counts() == (received, published, dropped or {}, failed, in_flight)
 
@@ -76,10 +69,10 @@ def test_image_that_cannot_be_read_does_not_affect_frames_in_flight():
     recorder.errors['read', 1] = ImageError('bad_step', 'image', 'number 1')
 
     with recorder:
-        submit_into_slots(recorder, pipeline, 0)
+        recorder.submit_into_slots(0)
         recorder.submit(1)
         wait_until(lambda: recorder.refused)
-        submit_into_slots(recorder, pipeline, 2, 3)
+        recorder.submit_into_slots(2, 3)
         assert_counts(recorder, received=4, dropped={'bad_step': 1}, in_flight=3)
         pipeline.finish(0, 2, 3)
         recorder.settled()
@@ -93,7 +86,7 @@ def test_image_error_from_collect_does_not_affect_other_frames():
     pipeline.errors['collect', 1] = ImageError('not_decodable', 'image', 'number 1')
 
     with recorder:
-        submit_into_slots(recorder, pipeline, 0, 1, 2)
+        recorder.submit_into_slots(0, 1, 2)
         recorder.submit(3)  # waits for a slot
         pipeline.finish(1)
         assert_counts(recorder, received=4, in_flight=4)  # 1 is done, but 0 comes first
@@ -169,7 +162,7 @@ def test_fault_fails_all_frames_in_flight_and_drops_waiting_messages():
     pipeline.errors['collect', 0] = BoomError()
 
     with Recorder(pipeline) as recorder:
-        submit_into_slots(recorder, pipeline, 0, 1, 2)
+        recorder.submit_into_slots(0, 1, 2)
         recorder.submit(3)  # waits for a slot
         pipeline.finish(0)
         wait_until(lambda: recorder.faults)
@@ -233,7 +226,7 @@ def test_stop_does_nothing_on_a_stopped_detector():
 def test_stop_publishes_frames_in_flight_and_drops_waiting_messages():
     pipeline = FakePipeline(depth=3, automatic=False)
     with Recorder(pipeline) as recorder:
-        submit_into_slots(recorder, pipeline, 0, 1, 2)
+        recorder.submit_into_slots(0, 1, 2)
         recorder.submit(3)  # waits for a slot
 
         stopping = threading.Thread(target=recorder.detector.stop)

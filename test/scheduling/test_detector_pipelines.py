@@ -55,8 +55,7 @@ def test_each_camera_is_served_by_its_pipeline():
 def test_a_pipeline_that_hangs_holds_no_other():
     first, second = FakePipeline(automatic=False), FakePipeline()
     with Recorder(first, second, cameras=2) as run:
-        run.submit(0)
-        wait_until(lambda: first.flying() == [0])
+        run.submit_into_slots(0)
         for index in range(10):
             run.submit(CAMERA + index)
             wait_until(lambda index=index: run.published == [CAMERA + n for n in range(index + 1)])
@@ -71,8 +70,7 @@ def test_a_fault_of_one_ends_all_once(where):
     error = BoomError('boom')
     with run:
         # In flight on the second, and on the first what goes wrong; something waits for both.
-        run.submit(CAMERA)
-        wait_until(lambda: pipelines[1].flying() == [CAMERA])
+        run.submit_into_slots(CAMERA)
         (run.errors if where in ('read', 'publish') else pipelines[0].errors)[where, 0] = error
         run.submit(0)
         if where in ('collect', 'publish'):

@@ -196,6 +196,13 @@ class Recorder:
     def submit(self, number):
         self.detector.submit(number // CAMERA, number)
 
+    def submit_into_slots(self, *numbers):
+        """Submit messages, and wait until each one is in a slot of its camera's pipeline."""
+        for number in numbers:
+            self.submit(number)
+            pipeline = self.pipelines[number // CAMERA % len(self.pipelines)]
+            wait_until(lambda number=number, pipeline=pipeline: number in pipeline.flying())
+
     def _read(self, number):
         self.on_read(number)
         if ('read', number) in self.errors:
