@@ -99,25 +99,6 @@ def test_cameras_that_take_turns():
         assert outcome(reader, content) == outcome(frame_from_image, content)
 
 
-def test_no_memory_is_kept():
-    buffers = MessageBuffers()
-    reader = FrameReader()
-    content = image(random.Random(4), 'bgr8')
-    for _ in range(3):
-        reader(arrived(content, buffers))
-        gc.collect()
-    assert buffers.count == 1
-
-
-def test_other_messages():
-    reader = FrameReader()
-    message = Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')
-    assert reader(message).data.tobytes() == b'abc'
-    with pytest.raises(ImageError) as caught:
-        reader(SerializedMessage(np.empty(0, np.uint8), 2**30, None))
-    assert caught.value.reason == 'too_large'
-
-
 def compressed(rng, frame_id='camera', kind='jpeg'):
     """Return a compressed image in any byte order, as bytes; its file is of some bytes."""
     message = CompressedImage(header=Header(frame_id=frame_id), format=kind)
@@ -173,19 +154,35 @@ def test_compressed_images_are_read_as_one_by_one():
     assert reasons == {'read', 'not_decodable', 'bad_message', 'bad_frame_id'}
 
 
-def test_no_memory_of_a_compressed_image_is_kept():
+IMAGE = Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')
+
+
+@pytest.mark.parametrize(
+    ('reader', 'content'),
+    [
+        (FrameReader(), image(random.Random(4), 'bgr8')),
+        (CompressedReader(lambda file: None), compressed(random.Random(4))),
+    ],
+    ids=['raw', 'compressed'],
+)
+def test_no_memory_is_kept(reader, content):
     buffers = MessageBuffers()
-    reader = CompressedReader(lambda file: None)
-    content = compressed(random.Random(4))
     for _ in range(3):
         reader(arrived(content, buffers))
         gc.collect()
     assert buffers.count == 1
 
 
-def test_other_compressed_messages():
-    reader = CompressedReader(bytes)
-    assert reader(CompressedImage(format='jpeg', data=b'abc')) == b'abc'
+@pytest.mark.parametrize(
+    ('read', 'message'),
+    [
+        (lambda message: FrameReader()(message).data.tobytes(), IMAGE),
+        (CompressedReader(bytes), CompressedImage(format='jpeg', data=b'abc')),
+    ],
+    ids=['raw', 'compressed'],
+)
+def test_other_messages(read, message):
+    assert read(message) == b'abc'
     with pytest.raises(ImageError) as caught:
-        reader(SerializedMessage(np.empty(0, np.uint8), 2**30, None))
+        read(SerializedMessage(np.empty(0, np.uint8), 2**30, None))
     assert caught.value.reason == 'too_large'
