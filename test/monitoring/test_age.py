@@ -43,24 +43,24 @@ def test_an_image_without_a_stamp_has_no_age_and_is_no_fault():
 
 
 @pytest.mark.parametrize(
-    ('stamp_ns', 'clock_ns', 'words'),
+    ('stamp_ns', 'clock_ns'),
     [
-        (NOW, 0, 'no clock is published on /clock'),  # use_sim_time, nothing else
-        (SIMULATED, 0, 'no clock is published on /clock'),
-        (NOW, SIMULATED, 'days ahead of'),  # a real camera in a simulation
-        (SIMULATED, NOW, 'days behind'),  # a simulated camera, or one that counts since its start
-        (-5 * S, NOW, 'days behind'),
-        (NOW + 5 * S, NOW, '5 s ahead of'),
-        (NOW - 3 * 86400 * S, NOW, '3 days behind'),  # a recording
-        (NOW - 5400 * S, NOW, '90 minutes behind'),
-        (NOW - 5 * 3600 * S, NOW, '5 hours behind'),
+        (NOW, 0),  # use_sim_time, nothing else
+        (SIMULATED, 0),
+        (NOW, SIMULATED),  # a real camera in a simulation
+        (SIMULATED, NOW),  # a simulated camera, or one that counts since its start
+        (-5 * S, NOW),
+        (NOW + 5 * S, NOW),
+        (NOW - 3 * 86400 * S, NOW),  # a recording
+        (NOW - 5400 * S, NOW),
+        (NOW - 5 * 3600 * S, NOW),
     ],
 )
-def test_stamps_of_another_clock_have_no_age_and_a_word(stamp_ns, clock_ns, words):
+def test_stamps_of_another_clock_have_no_age_and_a_word(stamp_ns, clock_ns, said):
     percentiles, note = after([(stamp_ns, clock_ns)] * 3)
     assert percentiles is None
-    assert words in note
-    assert 'use_sim_time' in note
+    assert note
+    said(note)
     # An age that was known is not shown any more either.
     percentiles, note = after([(NOW, NOW), *[(stamp_ns, clock_ns)] * 3])
     assert percentiles is None

@@ -39,12 +39,9 @@ def test_every_frame_ends_in_one_way():
     assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
 
 
-def test_the_counts_in_words():
-    whole = FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2)
-    assert str(whole) == (
-        '9 received = 2 published + 4 dropped (1 bad_step, 3 replaced) + 1 failed + 2 in flight'
-    )
-    assert str(FrameStatistics(1, 1)) == '1 received = 1 published + 0 dropped + 0 failed'
+def test_the_counts_in_words(said):
+    said(FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2))
+    said(FrameStatistics(1, 1))
 
 
 def test_a_snapshot_stays_as_it_was():

@@ -88,8 +88,7 @@ def test_rows_say_whose_they_are(said):
     ],
 )
 def test_refused(name, value, said):
-    message = refusal({**TWO, name: value})
-    said(message)
+    said(refusal({**TWO, name: value}))
 
 
 @pytest.mark.parametrize(
@@ -100,11 +99,11 @@ def test_refused(name, value, said):
         'rear.image_qos.depth',
         'image_qos.dept',
         'confidence_treshold',
+        'model.keypoints',
     ],
 )
 def test_what_is_meant_where_the_word_camera_is_missing(name, said):
     said(unknown_parameter(name, ['front', 'rear']).fix)
-    said(unknown_parameter('model.keypoints', ['front']).fix)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,7 @@ def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
 
 
 def test_a_camera_where_none_is_named(said):
-    message = refusal({'camera.front.enabled': True})
-    said(message)
+    said(refusal({'camera.front.enabled': True}))
     said(unknown_parameter('camera', ['front']).fix)
 
 
@@ -165,21 +163,18 @@ def test_cameras_that_come_and_go(said):
         configs.changed({'camera.rear.enabled': True}, given)
 
 
-def test_a_rule_for_each_that_differs():
+def test_a_rule_for_each_that_differs(said):
     configs = NodeConfig.from_values(
         {'cameras': ['a', 'b', 'c'], 'camera.b.class_filter': ['dog', 'pig']}
     )
     held = []
     configs.check(held.append)
     assert held == [configs.node, configs.camera('b')]
-    with pytest.raises(ConfigError) as caught:
+    with said.raises(ConfigError):
         configs.check(lambda config: config.thresholds(('cat', 'dog')))
-    assert caught.value.subject == "camera 'b': parameter 'class_filter'"
-    assert (caught.value.found, caught.value.expected) == ('pig', 'classes of the model: cat, dog')
     wrong = configs.changed({'class_filter': ('fox',)}, {})
-    with pytest.raises(ConfigError) as caught:
+    with said.raises(ConfigError):
         wrong.check(lambda config: config.thresholds(('cat', 'dog')))
-    assert caught.value.subject == "parameter 'class_filter'"
 
 
 NAMES = ('a', 'b', 'c')

@@ -163,32 +163,8 @@ def test_values_of_its_type_are_accepted(row):
             assert [type(item) for item in taken] == [type(item) for item in expected]
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        'max_detections',
-        'device_ids',
-        'cameras',
-        'iou_threshold',
-        'autostart',
-        'engine_path',
-        'model.input_size',
-        'model.mean',
-        'class_filter',
-    ],
-)
-def test_the_whole_sentence(name, said):
-    said(refusal({name: None}))
-
-
-@pytest.mark.parametrize(('name', 'value'), [('class_filter', ['one', 2]), ('engine_path', True)])
-def test_text_that_yaml_reads_as_something_else(name, value, said):
-    said(refusal({name: value}))
-
-
 def test_a_mistyped_name(said):
-    message = refusal({'confidence_treshold': 0.5})
-    said(message)
+    said(refusal({'confidence_treshold': 0.5}))
     assert 'did you mean' not in refusal({'quux': 0.5})
     said(refusal({'model.task': 'pose'}))
 
@@ -215,9 +191,7 @@ def test_ranges(row, said):
     outside = [below, above]
     outside += [-(2**62), 2**62] if whole else [math.nan, math.inf, -math.inf, 10**400]
     for value in outside:
-        message = refusal({row.name: value})
-        said(message)
-    said(refusal({row.name: below}))
+        said(refusal({row.name: value}))
 
 
 CHOSEN = [row for row in PARAMETERS if row.choices]
@@ -228,8 +202,7 @@ def test_choices(row, said):
     for value in row.choices:
         assert getattr(DetectorConfig.from_values({row.name: value}), row.field) == value
     for value in ('other', row.choices[-1].upper(), row.choices[-1] + ' '):
-        message = refusal({row.name: value})
-        said(message)
+        said(refusal({row.name: value}))
 
 
 def test_the_decoders_on_offer_are_those_there_are():
@@ -282,8 +255,7 @@ def test_the_decoders_on_offer_are_those_there_are():
     ],
 )
 def test_other_rules(values, said):
-    message = refusal(values)
-    said(message)
+    said(refusal(values))
 
 
 def test_arrays_of_the_right_length_are_accepted():

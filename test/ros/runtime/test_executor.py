@@ -1,5 +1,6 @@
 """The executor: whatever a callback raises, it goes on, says so, and services answer."""
 
+import re
 import time
 
 import pytest
@@ -88,7 +89,7 @@ def test_timer(guarded):
     guarded.spin_until(lambda: len(calls) > 20)
     # A line with a traceback, not one for each call.
     assert len(guarded.log.lines) == 1
-    assert 'Timer raised RuntimeError; the node goes on\n    Traceback' in guarded.log.lines[0]
+    assert 'RuntimeError' in guarded.log.lines[0].partition('\n    Traceback')[0]
     assert 'the callback broke' in guarded.log.lines[0]
 
 
@@ -135,7 +136,7 @@ def test_subscription_and_its_events(guarded):
     for count in (1, 2, 3):
         publisher.publish(Header())
         guarded.spin_until(lambda count=count: len(heard) == count)
-    assert sum('Subscription /guarded raised' in line for line in guarded.log.lines) == 1
+    assert sum(' /guarded ' in line for line in guarded.log.lines) == 1
 
 
 @pytest.fixture(scope='module')
@@ -175,7 +176,7 @@ def test_service(guarded, asker):
     guarded.guard()
     answer = ask(guarded, asker, Trigger, 'broken', Trigger.Request())
     assert answer == Trigger.Response(success=False)
-    assert 'Service /broken raised RuntimeError' in guarded.log.lines[0]
+    assert re.search('/broken .*RuntimeError', guarded.log.lines[0])
 
 
 def test_a_request_that_cannot_be_taken(guarded, asker):
@@ -196,7 +197,7 @@ def test_a_request_that_cannot_be_taken(guarded, asker):
     service.srv_type = Broken()
     client.call_async(Trigger.Request())
     guarded.spin_until(lambda: guarded.log.lines, asker)
-    assert 'Service /untaken raised SystemError' in guarded.log.lines[0]
+    assert re.search('/untaken .*SystemError', guarded.log.lines[0])
     # This service and all others of its callback group are still asked.
     service.srv_type = Trigger
     assert ask(guarded, asker, Trigger, 'untaken', Trigger.Request()).success
@@ -268,7 +269,7 @@ def test_waiting_itself(guarded):
     guarded.executor.get_nodes = get_nodes
     guarded.spin_until(lambda: calls)
     assert not broken
-    assert 'GuardedExecutor raised OSError' in guarded.log.lines[0]
+    assert re.search('GuardedExecutor .*OSError', guarded.log.lines[0])
     guarded.node.destroy_timer(real)
 
 

@@ -80,6 +80,6 @@ def test_the_middlewares_reason_is_said():
     node = rclpy.create_node('too_late', context=context)
     publisher = node.create_publisher(String, 'words', 1)
     rclpy.shutdown(context=context)
-    with pytest.raises(RuntimeError, match=r'a message of 8 bytes: .*context .*invalid'):
+    with pytest.raises(RuntimeError, match=r'context .*invalid'):
         publish_unlocked(publisher, np.zeros(8, np.uint8))
     node.destroy_node()
