@@ -240,7 +240,7 @@ def soak_figures(*names):
     found = {}
     for name in names:
         for run, figures in load(f'reliability/{name}.json')['figures'].items():
-            said = [figure for figure in figures if figure['promise'].startswith('said: ')]
+            said = [figure for figure in figures if figure['promise'].startswith('reported: ')]
             limits = [figure['limit'] for figure in said]
             same = [figure for figure in said if limits.count(figure['limit']) > 1]
             if same:

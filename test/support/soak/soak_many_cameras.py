@@ -231,7 +231,7 @@ def figures_of_equal_cameras(last, meanwhile, limit):
     lost = 100 * (1 - min(rates) / max(rates))
     waited = any(counts_of(last[name])['dropped'].get('replaced') for name in EQUAL)
     return [
-        Figure('of equal cameras, what the one with less lost', limit, lost, '%'),
+        Figure('difference between two equal cameras', limit, lost, '%'),
         Figure('equal cameras that did not have to share', 0, 0 if waited else 1),
     ]
 

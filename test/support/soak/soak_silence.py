@@ -25,7 +25,7 @@ def silence(client, model, *, intake='auto'):
             words,
         )
         detector.program.wait_for_output(words)
-        figures.append(Figure(f'said: {kind}', limit_s, time.monotonic() - begun, 's'))
+        figures.append(Figure(f'reported: {kind}', limit_s, time.monotonic() - begun, 's'))
 
     silence_of_cameras(client, model, until, intake)
     silence_of_pipelines(client, until, intake)

@@ -68,7 +68,7 @@ def lifecycle(model, *, warm_up=200, cycles=200, intake='auto'):
     ended.check_returncode()
     kept = json.loads(ended.stdout.splitlines()[-1])
     return [
-        Figure('memory kept by a cycle', 10.0, kept['rss_kb_per_cycle'], 'KB'),
+        Figure('memory that one cycle does not free', 10.0, kept['rss_kb_per_cycle'], 'KB'),
         Figure(f'file descriptors kept by {cycles} cycles', 0, kept['descriptors']),
         Figure(f'threads kept by {cycles} cycles', 0, kept['threads']),
     ]
@@ -177,8 +177,8 @@ def signals(model, *, count=200, seed=0, intake='auto'):
     print(*bad, f'longest end after a signal: {max(seconds):.3f} s', sep='\n')
     return [
         Figure(f'of {count} pairs of signals, ends with another code than 0', 0, len(bad)),
-        Figure('end after a signal, 95th percentile', 1.0, percentile(seconds), 's'),
-        Figure('longest end beyond the call in progress', 1.0, max(beyond), 's'),
+        Figure('time from signal to exit, 95th percentile', 1.0, percentile(seconds), 's'),
+        Figure('longest exit after the call in progress', 1.0, max(beyond), 's'),
     ]
 
 
@@ -238,13 +238,13 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     bound = node['depth'] / throughput + 1 / rate_hz
     print(f'{counts} {throughput:.1f} Hz published, {len(calls)} calls, {node}')
     return [
-        Figure('images that the pipeline could do', 20, share, '%'),
-        Figure('age of output, 95th percentile', 1e3 * bound, 1e3 * node['age_s'][1], 'ms'),
+        Figure('images published, of those received', 20, share, '%'),
+        Figure('age of detections, 95th percentile', 1e3 * bound, 1e3 * node['age_s'][1], 'ms'),
         Figure('memory growth', 2.0, growth, 'MB'),
         Figure('statuses whose counts do not add up', 0, unbalanced),
         Figure('in flight after deactivate', 0, counts['in flight']),
-        Figure('answer of a service, 95th percentile', 100, 1e3 * percentile(calls), 'ms'),
-        Figure('answer of a service, slowest', 100, 1e3 * max(calls), 'ms'),
+        Figure('response of a service, 95th percentile', 100, 1e3 * percentile(calls), 'ms'),
+        Figure('response of a service, slowest', 100, 1e3 * max(calls), 'ms'),
         Figure('exit code', 0, code),
     ]
 
@@ -301,7 +301,7 @@ def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
         detector.close()
     print(f'{lost} of {switches * images} images lost')
     return [
-        Figure(f'most images lost by one of {switches} switches', 1, worst),
+        Figure(f'images lost in the worst of {switches} switches', 1, worst),
         Figure('restarts', 0, 0 if alive else 1),
     ]
 
@@ -311,7 +311,7 @@ def faults():
     command = [sys.executable, '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider']
     output = run_tied([*command, TESTS / 'ros' / 'faults' / 'test_faults.py'], timeout_s=1200)
     figures = [
-        Figure(f'said: {name}', 1.0, float(seconds), 's')
+        Figure(f'reported: {name}', 1.0, float(seconds), 's')
         for name, seconds in (
             line.split('FIGURE ')[1].removesuffix(' s').split(': ')
             for line in output.stdout.splitlines()
