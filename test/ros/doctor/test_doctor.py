@@ -47,6 +47,11 @@ def findings(*arguments, **options):
     return {(entry['area'], entry['name']): entry for entry in report['findings']}
 
 
+def level_of(found, name):
+    [entry] = [entry for (_, each), entry in found.items() if each == name]
+    return entry['level']
+
+
 def test_a_model_and_this_machine(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     found = findings(model, '--seconds', '0')
@@ -133,7 +138,7 @@ def test_without_ros(tmp_path):
     (tmp_path / 'rclpy.py').write_text("raise ImportError('no ROS here')\n")
     path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
     found = findings('--seconds', '1', environment={'ROS_DISTRO': None, 'PYTHONPATH': path})
-    assert found['ROS 2 in this shell', 'distribution']['level'] == 'red'
+    assert level_of(found, 'distribution') == 'red'
     assert 'no ROS here' in found['Python and packages', 'rclpy']['found']
     assert 'no ROS here' in found['cameras', 'graph']['found']
     assert found['Python and packages', 'numpy']['level'] == 'green'
@@ -142,7 +147,7 @@ def test_without_ros(tmp_path):
 
 def test_a_middleware_that_is_not_there():
     found = findings('--seconds', '1', environment={'RMW_IMPLEMENTATION': 'rmw_missing_cpp'})
-    assert found['ROS 2 in this shell', 'middleware']['level'] == 'red'
+    assert level_of(found, 'middleware') == 'red'
     assert found['cameras', 'graph']['level'] == 'red'
 
 
@@ -186,7 +191,7 @@ def test_cameras_over_dds(client):
 
     def judged():
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor', 120)
             report = json.loads(process.stdout.read())
         assert process.returncode == 1
         found = {
@@ -254,7 +259,7 @@ def test_cameras_of_a_node_over_dds(client, stranger):
     command += ['--seconds', '1', '--node', f'{space}/detector', '--image-topic', '{camera}/raw']
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            client.spin_until(lambda: process.poll() is not None, 'the end of doctor')
+            client.spin_until(lambda: process.poll() is not None, 'the end of doctor', 120)
             report = json.loads(process.stdout.read())
     finally:
         client.node.destroy_timer(timer)
@@ -326,18 +331,18 @@ def test_the_topics_of_a_node():
 
 
 @pytest.mark.parametrize(
-    ('topic', 'values', 'found', 'plans'),
+    ('topic', 'values', 'levels', 'plans'),
     [
-        ('/raw', {'cameras': ['front', 'rear']}, ['red image topic'], [('', 'auto')]),
-        ('/{camera}/raw', {}, ['red image topic'], [('', 'auto')]),
-        ('/{camera}/raw', None, ['yellow image topic'], [('', 'auto')]),
+        ('/raw', {'cameras': ['front', 'rear']}, ['red'], [('', 'auto')]),
+        ('/{camera}/raw', {}, ['red'], [('', 'auto')]),
+        ('/{camera}/raw', None, ['yellow'], [('', 'auto')]),
         ('/raw', None, [], [('/raw', 'raw')]),
         (None, None, [], [('', 'raw')]),
         (None, {'image_transport': 'auto'}, [], [('', 'auto')]),
         (None, {'image_transport': 'auto', 'engine_path': 'a.onnx'}, [], [('', 'raw')]),
     ],
 )
-def test_request_to_the_graph(monkeypatch, topic, values, found, plans):
+def test_request_to_the_graph(monkeypatch, topic, values, levels, plans):
     asked = []
     monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
     options = argparse.Namespace(
@@ -345,7 +350,7 @@ def test_request_to_the_graph(monkeypatch, topic, values, found, plans):
     )
     inputs = doctor._Inputs(options, values)
     findings = list(doctor._check_cameras(inputs))
-    assert [f'{finding.level} {finding.name}' for finding in findings] == found
+    assert [finding.level for finding in findings] == levels
     for finding in findings:
         if values == {}:
             assert "-p 'cameras:=[front, rear]'" in finding.fix
@@ -367,7 +372,7 @@ def test_what_a_detector_says(active):
 
     found = active.client.spin_until(both, 'camera and detector')
     assert found[places[0]]['level'] == 'red'
-    assert found['cameras', 'image intake']['level'] == 'green'
+    assert 'green' in {e['level'] for (area, _), e in found.items() if area == 'cameras'}
 
 
 def test_it_is_installed():
