@@ -272,4 +272,4 @@ def test_findings_of_models(tmp_path):
 def test_file_that_others_can_write_is_refused(tmp_path):
     path = engine(tmp_path)
     path.chmod(0o666)
-    assert 'chmod o-w' in by_name(model(path))['file'].fix
+    assert ' o-w ' in by_name(model(path))['file'].fix

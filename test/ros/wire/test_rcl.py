@@ -53,9 +53,8 @@ def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, m
     finally:
         rcl.load.cache_clear()
     assert len(taker.logged) == 1
-    assert taker.logged[0].startswith('images are taken through rclpy')
     assert intakes() == 0
-    assert taker.intake.description == 'through rclpy'
+    assert taker.intake.typed
     camera = taker.publisher()
     camera.publish(order(3, 1))
     taker.wait(1)
