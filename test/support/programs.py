@@ -17,7 +17,8 @@ import trt_perception
 from support.forked import ForkedProcess, can_fork
 from support.ties import tie
 
-DEADLINE_S = 40
+#: Of a wait that must end; long, because the machine may be busy.
+DEADLINE_S = 90
 #: For programs that Ctrl-C ends anywhere: within coverage's own lock it would keep that for good.
 UNMEASURED = {'TRT_PERCEPTION_COVERAGE': None, 'COVERAGE_PROCESS_START': None}
 #: All that were started and not yet seen to end; graph_fixtures shows what they print.
@@ -129,8 +130,10 @@ class Program:
         self._wait(lambda: self.count(text) >= count, f'{count} x {text!r}')
 
     def wait_for_line(self, pattern):
+        """Wait for a line of the output, and return its match."""
         find = re.compile(pattern, re.MULTILINE).search
         self._wait(lambda: find(self.output), f'a line like {pattern!r}')
+        return find(self.output)
 
     def _wait(self, found, what):
         end = time.monotonic() + DEADLINE_S

@@ -1,17 +1,11 @@
 """Several cameras of a detector in a process of its own: topics and status of each."""
 
-import contextlib
-import re
-import time
-
-import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from support.nodes.graph import HANDSHAKE, found_in, picture_of
-from support.programs import DEADLINE_S
 
 NAMES = ('front', 'rear', 'left')
 COLOR, BLUE = (200, 120, 60), (0, 0, 200)
@@ -49,14 +43,10 @@ class CameraOfMany:
 
     def connect(self, picture=None):
         """Publish images until one is answered: now everybody has found everybody."""
-        picture = picture or HELLO
-        end = time.monotonic() + DEADLINE_S
-        self.detections.clear()
-        while not self.detections and time.monotonic() < end:
-            self.publisher.publish(picture)
-            with contextlib.suppress(pytest.fail.Exception):
-                self.client.spin_until(lambda: self.detections, 'an answer', seconds=0.5)
-        assert self.detections, f'nothing arrives of {self.name}'
+        connected = self.client.publish_until_answered(
+            self.publisher, picture or HELLO, self.detections
+        )
+        assert connected, f'nothing arrives of {self.name}'
 
     def answers(self):
         """Return the detections that are not of a handshake."""
@@ -78,15 +68,9 @@ class CameraOfMany:
         what = f'{self.name}: {what}'
         return self.detector.wait_for_status(find, what, of=self.name)
 
-    def wait_until_said(self, level, words, *, publish=lambda: None):
-        """Wait until this camera's status says it; the log must have it under its name."""
-        self.wait_for_status(
-            lambda status, _: status.level == level and words in status.message,
-            f'level {level}, {words!r}',
-            publish=publish,
-        )
-        said = rf'detector\.{self.name}\]: .*{re.escape(words)}'
-        self.detector.program.wait_for_line(said)
+    def wait_for_report(self, level, part, *, publish=lambda: None):
+        """As graph.Detector.wait_for_report, of this camera."""
+        self.detector.wait_for_report(level, part, publish=publish, of=self.name)
 
     def counts(self):
         """Return the counts of this camera, once nothing is in flight; they add up."""

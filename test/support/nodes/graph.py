@@ -9,12 +9,13 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import time
 
 import numpy as np
 import pytest
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import (
@@ -50,6 +51,12 @@ SERVICES = {
     'get_parameters': GetParameters,
     'describe_parameters': DescribeParameters,
     'get_state': GetState,
+}
+#: What the log calls the levels of diagnostics.
+SEVERITIES = {
+    DiagnosticStatus.OK: 'INFO',
+    DiagnosticStatus.WARN: 'WARN',
+    DiagnosticStatus.ERROR: 'ERROR',
 }
 _numbers = itertools.count()
 
@@ -109,6 +116,16 @@ class Client:
         messages = []
         qos = qos or QoSProfile(depth=100)
         return messages, self.node.create_subscription(kind, topic, messages.append, qos, raw=raw)
+
+    def publish_until_answered(self, publisher, picture, answers):
+        """Publish a picture until the list of answers is not empty; return whether one came."""
+        end = time.monotonic() + DEADLINE_S
+        answers.clear()
+        while not answers and time.monotonic() < end:
+            publisher.publish(picture)
+            with contextlib.suppress(pytest.fail.Exception):
+                self.spin_until(lambda: answers, 'an answer', seconds=0.5)
+        return bool(answers)
 
     def close(self):
         self._executor.shutdown()
@@ -306,6 +323,35 @@ class Detector:
             print('last status:', last or 'none came')
             raise
 
+    def wait_for_report(self, level, part='', *, publish=lambda: None, of='detector'):
+        """Wait until the diagnostics and the log report a problem.
+
+        Args:
+            level: of the status, and of the line of the log.
+            part: a name or a value that both contain.
+            publish: called for each status until then.
+            of: the node, or a camera by its name.
+        """
+
+        def find(status, _):
+            publish()
+            return status.level == level and part in status.message
+
+        self.wait_for_status(find, f'{SEVERITIES[level]}, {part!r}', of=of)
+        self.wait_for_log(SEVERITIES[level], part, of=of)
+
+    def wait_for_log(self, severity, part='', *, of='detector'):
+        """Return the text of the first line of the log with this severity and part.
+
+        Args:
+            severity: as the log writes it.
+            part: a name or a value in the line.
+            of: the node, or a camera by its name.
+        """
+        logger = r'detector' if of == 'detector' else rf'detector\.{of}'
+        pattern = rf'\[{severity}\] .*?{logger}\]: (.*{re.escape(part)}.*)$'
+        return without_numbers(self.program.wait_for_line(pattern)[1])
+
     def settled_counts(self, of='detector'):
         """Return the counts of diagnostics, as numbers, once nothing is in flight."""
         _, values = self.wait_for_status(
@@ -337,16 +383,11 @@ class Detector:
     def connect(self, picture=None, publisher=None):
         """Publish images until one is answered: now everybody has found everybody."""
         picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE)
-        end = time.monotonic() + DEADLINE_S
-        self.detections.clear()
-        while not self.detections and time.monotonic() < end:
-            (publisher or self.camera).publish(picture)
-            with contextlib.suppress(pytest.fail.Exception):
-                self.client.spin_until(lambda: self.detections, 'an answer', seconds=0.5)
-        if not self.detections:
+        publisher = publisher or self.camera
+        if not self.client.publish_until_answered(publisher, picture, self.detections):
             graph = self.client.node
             print('state:', self.state(), 'last status:', self.take_statuses()[-1:])
-            print('matched with the camera:', (publisher or self.camera).get_subscription_count())
+            print('matched with the camera:', publisher.get_subscription_count())
             print('publishers of detections:', graph.count_publishers(self.topic('detections')))
             pytest.fail('images or detections do not arrive')
 
@@ -358,6 +399,11 @@ def parameter_messages(values, kind=None):
         ).to_parameter_msg()
         for name, value in values.items()
     ]
+
+
+def without_numbers(text):
+    """Return text with N in the place of each number, as times, rates and counts differ."""
+    return re.sub(r'(?<![^\s(\[])\d+(\.\d+)?(?![\w-])', 'N', text)
 
 
 def counts_of(values):
@@ -414,3 +460,19 @@ def found_in(message):
         )
         for detection in message.detections
     ]
+
+
+def assert_found(message, expected, score_tolerance=1e-5, **box_tolerance):
+    """Assert that a Detection2DArray has these detections, in this order.
+
+    Args:
+        message: the Detection2DArray.
+        expected: as tiny_model.expected_detections returns.
+        score_tolerance: most that a score may differ.
+        box_tolerance: of pytest.approx, for boxes; a millionth where none is given.
+    """
+    found = found_in(message)
+    assert [name for name, _, _ in found] == [name for name, _, _ in expected]
+    for (_, score, box), (_, expected_score, expected_box) in zip(found, expected, strict=True):
+        assert score == pytest.approx(expected_score, abs=score_tolerance)
+        assert box == pytest.approx(expected_box, **(box_tolerance or {'rel': 1e-6}))
