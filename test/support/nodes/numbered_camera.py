@@ -55,6 +55,7 @@ def main(topic, reliability, depth, hz, count, *sizes):
     # Where there is no count, an image that the middleware has no room for in time is lost.
     refused = () if int(count) else (RuntimeError,)
     period_s = 1 / float(hz) if float(hz) else 0.0
+    due = time.monotonic()
     for number in itertools.count(1):
         message, pixels = next(images)
         message[_STAMP_AT : _STAMP_AT + 4] = np.frombuffer(struct.pack('=i', number), np.uint8)
@@ -65,7 +66,9 @@ def main(topic, reliability, depth, hz, count, *sizes):
             print('up', flush=True)
         if number == int(count):
             break
-        time.sleep(period_s)
+        # A sleep that came back late is made up for at once: the rate is kept.
+        due = max(due + period_s, time.monotonic() - 10 * period_s)
+        time.sleep(max(0.0, due - time.monotonic()))
     publisher.wait_for_all_acked(Duration(seconds=30))
     print('done', flush=True)
     signal.pause()

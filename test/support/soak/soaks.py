@@ -149,7 +149,7 @@ def signals(model, *, count=200, seed=0, intake='auto'):
         camera = None
         try:
             if index % 2:
-                camera = Program([*script('soak/soak_camera.py'), f'{namespace}/image', '200'])
+                camera = small_camera(f'{namespace}/image', 200)
             node.wait_for_output('node up')
             # Half of the time within the first configure, the rest while it works.
             time.sleep(rng.choice([rng.uniform(0, 0.1), rng.uniform(0, 1.5)]))
@@ -182,6 +182,12 @@ def signals(model, *, count=200, seed=0, intake='auto'):
     ]
 
 
+def small_camera(topic, rate_hz):
+    """Start a camera of small images at a steady rate."""
+    command = script('nodes/numbered_camera.py')
+    return Program([*command, topic, 'reliable', 1, rate_hz, 0, '16x12'])
+
+
 def resident_mb(program):
     for line in Path(f'/proc/{program.pid}/status').read_text().splitlines():
         if line.startswith('VmRSS'):
@@ -203,7 +209,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     calls, unbalanced, memory = [], 0, []
     try:
         detector.to('configure', 'activate')
-        camera = Program([*script('soak/soak_camera.py'), detector.topic('image'), str(rate_hz)])
+        camera = small_camera(detector.topic('image'), rate_hz)
         detector.client.spin_until(lambda: detector.detections, 'a first answer')
         end = time.monotonic() + seconds
         while time.monotonic() < end:
