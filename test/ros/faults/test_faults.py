@@ -16,7 +16,7 @@ from rclpy.qos import QoSProfile
 from support.docs_pages import ROOT, codes, rows, section
 from support.gpu.gpu_support import build_plan, why_no_tensorrt
 from support.nodes.faults import FAULTS, GPU_PARAMETERS, engine, tiny
-from support.nodes.graph import HANDSHAKE, Detector, picture_of
+from support.nodes.graph import HANDSHAKE, Detector, picture_of, without_numbers
 from support.programs import Program, executable, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -101,26 +101,42 @@ def prepared(fault, tmp_path):
     return fault.model(tmp_path / 'bad'), good
 
 
-def assert_said(fault, detector, begun):
-    """Wait for the diagnostic and print the seconds since ``begun``."""
+@pytest.fixture
+def check_report(request):
+    """Return a function that waits for a fault's diagnostic, and compares its message."""
+
+    def check(fault, detector, begun):
+        message = wait_for_report(fault, detector, begun)
+        # Real libraries have words of their own.
+        if not (fault.varies or (fault.on_gpu and REAL)):
+            said = request.getfixturevalue('said')
+            said(message)
+            said.check()
+
+    return check
+
+
+def wait_for_report(fault, detector, begun):
+    """Wait for the diagnostic, print the seconds since ``begun``, and return its message."""
 
     def accepts(status, values):
         if fault.state == 'active' and fault.strike is None:
             detector.camera.publish(PICTURE)
         return (
             status.level == LEVELS[fault.level]
-            and all(words in status.message for words in fault.says)
+            and fault.says in status.message
             and values['state'] in (fault.state, 'active')
         )
 
-    detector.wait_for_status(accepts, f'a diagnostic that says {fault.says}', from_now=False)
+    status, _ = detector.wait_for_status(accepts, f'a {fault.level}', from_now=False)
     print(f'\nFIGURE {fault.name}: {time.monotonic() - begun:.3f} s')
+    return without_numbers(status.message)
 
 
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'configure'], ids=lambda fault: fault.name
 )
-def test_fault_in_configure(nodes, fault, tmp_path):
+def test_fault_in_configure(nodes, fault, tmp_path, check_report):
     if fault.name == 'file unreadable' and os.geteuid() == 0:
         pytest.skip('root can read every file')
     if fault.on_gpu and REAL and not fault.real:
@@ -140,7 +156,7 @@ def test_fault_in_configure(nodes, fault, tmp_path):
     if not fails:
         detector.to('activate')
         detector.connect(PICTURE)
-    assert_said(fault, detector, begun)
+    check_report(fault, detector, begun)
     # Mended, it works.
     node.switch()
     shutil.rmtree(node.cache, ignore_errors=True)
@@ -153,7 +169,7 @@ def test_fault_in_configure(nodes, fault, tmp_path):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'activate'], ids=lambda fault: fault.name
 )
-def test_fault_in_activate(nodes, fault, tmp_path):
+def test_fault_in_activate(nodes, fault, tmp_path, check_report):
     node = nodes('host')
     detector = node.detector
     node.switch()
@@ -167,7 +183,7 @@ def test_fault_in_activate(nodes, fault, tmp_path):
         begun = time.monotonic()
         assert detector.change_state('activate') is False
         assert detector.state() == fault.state
-        assert_said(fault, detector, begun)
+        check_report(fault, detector, begun)
         node.switch()
         detector.to(*mend, 'activate')
         detector.connect(PICTURE)
@@ -180,7 +196,7 @@ def test_fault_in_activate(nodes, fault, tmp_path):
         )
         detector.destroy_camera()
         detector.wait_for_status(
-            lambda status, _: 'has been gone for' in status.message, 'a word of the camera'
+            lambda status, _: status.level == DiagnosticStatus.ERROR, 'a word of the camera'
         )
         detector.camera = detector.create_camera(QoSProfile(depth=10))
 
@@ -188,7 +204,7 @@ def test_fault_in_activate(nodes, fault, tmp_path):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'active'], ids=lambda fault: fault.name
 )
-def test_fault_while_active(nodes, fault, tmp_path):
+def test_fault_while_active(nodes, fault, tmp_path, check_report):
     node = nodes('gpu' if fault.on_gpu else 'host')
     detector = node.detector
     node.switch()
@@ -203,7 +219,7 @@ def test_fault_while_active(nodes, fault, tmp_path):
         fault.strike(path)
     node.switch(fault.name)
     detector.camera.publish(PICTURE)
-    assert_said(fault, detector, begun)
+    check_report(fault, detector, begun)
     if fault.state.startswith('exit'):
         assert detector.program.wait() == int(fault.state.split()[1])
         return
@@ -218,7 +234,7 @@ def test_fault_while_active(nodes, fault, tmp_path):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'start'], ids=lambda fault: fault.name
 )
-def test_fault_at_the_start(fault, tmp_path):
+def test_fault_at_the_start(fault, tmp_path, said):
     (tmp_path / 'broken.yaml').write_text('/**:\n  ros__parameters:\n    class_filter: [red\n')
     arguments = [
         str(tmp_path / argument) if argument.endswith('.yaml') else argument
@@ -227,6 +243,6 @@ def test_fault_at_the_start(fault, tmp_path):
     program = Program([executable('detector_node'), '--ros-args', *arguments])
     assert program.wait() == int(fault.state.split()[1])
     [error] = [line for line in program.output.splitlines() if line.startswith('error: ')]
-    for words in fault.says:
-        assert words in error
+    assert fault.says in error
+    said(fault.says if fault.varies else error)
     assert 'Traceback' not in program.output
