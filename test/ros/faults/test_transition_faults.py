@@ -17,11 +17,11 @@ TRANSITIONS = ('configure', 'activate', 'deactivate', 'cleanup', 'shutdown')
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize('cameras', ['one', 'several'])
-def test_a_fault_at_every_step(cameras):
-    command = [*script('nodes/transition_faults.py'), cameras]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+@pytest.mark.timeout(600)
+def test_a_fault_at_every_step():
+    command = script('nodes/transition_faults.py')
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]
     for transition in TRANSITIONS:
-        [count] = re.findall(f'^{transition}: ([0-9]+) faults$', ended.stdout, re.MULTILINE)
+        [count] = re.findall(f'^several {transition}: ([0-9]+) f', ended.stdout, re.MULTILINE)
         assert int(count) > 5

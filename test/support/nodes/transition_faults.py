@@ -1,8 +1,7 @@
 """A program in which every step of every transition fails once, with kinds of error in turn.
 
-What cannot be destroyed stays, threads and publishers, so that it is a process of its own.
-
-    transition_faults.py one|several
+What cannot be destroyed stays, threads and publishers, so that it is a process of its own. A node
+of several cameras comes first. One of one camera fails where the other did not come.
 """
 
 import functools
@@ -136,10 +135,9 @@ def held(node, others=()):
     }
 
 
-@functools.cache
-def of_good_lives(context, several):
+def of_good_lives(context, settings):
     """Return what a node holds in each state, once it was configured."""
-    node = new_node(context, SEVERAL if several else ONE)
+    node = new_node(context, settings)
     for transition in ('configure', 'cleanup'):
         trigger(node, transition)
     there = {'unconfigured': held(node)}
@@ -170,16 +168,25 @@ def assert_good_life(node):
     assert node._health.error == ''
 
 
-def fault_at_every_step(context, transition, several):
-    """Have each step of a transition fail; return which there were."""
+def fault_at_every_step(make_node, transition, good, failed):
+    """Have each step of a transition fail.
+
+    Args:
+        make_node: makes a node.
+        transition: one of TRANSITIONS.
+        good: what of_good_lives returned.
+        failed: see Fault.
+
+    Returns:
+        The places.
+    """
     way, well, after = TRANSITIONS[transition]
-    good = of_good_lives(context, several)
-    places, failed = [], set()
+    places = []
     node, others = None, threads()
     try:
         for number in range(1000):
             if node is None:
-                node = new_node(context, SEVERAL if several else ONE)
+                node = make_node()
                 assert trigger(node, 'configure') == trigger(node, 'cleanup') == SUCCESS
             for step in way:
                 assert trigger(node, step) == SUCCESS
@@ -218,14 +225,18 @@ def fault_at_every_step(context, transition, several):
     return places
 
 
-def main(cameras):
+def main():
     context = rclpy.Context()
     rclpy.init(args=['--ros-args', '--log-level', 'fatal'], context=context)
-    for transition in TRANSITIONS:
-        places = fault_at_every_step(context, transition, cameras == 'several')
-        print(f'{transition}: {len(places)} faults')
+    failed = {transition: set() for transition in TRANSITIONS}
+    for cameras, settings in (('several', SEVERAL), ('one', ONE)):
+        good = of_good_lives(context, settings)
+        make = functools.partial(new_node, context, settings)
+        for transition in TRANSITIONS:
+            places = fault_at_every_step(make, transition, good, failed[transition])
+            print(f'{cameras} {transition}: {len(places)} faults')
     rclpy.shutdown(context=context)
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:])
+    main()
