@@ -1,6 +1,7 @@
 """Two thousand bad frames: no crash, each counted by its reason, the next good one published."""
 
 import array
+import threading
 import time
 from collections import Counter
 
@@ -48,28 +49,31 @@ class Core:
         self.published = []
         self.refusals = []
         self.faults = []
-        camera = camera_of(
-            '',
-            read,
-            lambda *result: self.published.append(result),
-            self.refusals.append,
-            Thresholds(),
-        )
-        self._detector = Detector(
-            [pipeline], [camera], fault_handler=FaultCallback(self.faults.append)
-        )
+        self._ended = threading.Event()
+        camera = camera_of('', read, self._publish, self._refuse, Thresholds())
+        self._detector = Detector([pipeline], [camera], fault_handler=FaultCallback(self._fail))
         self._detector.start()
+
+    def _publish(self, *result):
+        self.published.append(result)
+        self._ended.set()
+
+    def _refuse(self, error):
+        self.refusals.append(error)
+        self._ended.set()
+
+    def _fail(self, error):
+        self.faults.append(error)
+        self._ended.set()
 
     def give(self, message):
         """Submit a message and return the reason it was refused for, empty where it was read."""
-        before = len(self.published), len(self.refusals)
+        before = len(self.refusals)
+        self._ended.clear()
         self._detector.submit(0, message)
-        end = time.monotonic() + 60
-        while (len(self.published), len(self.refusals)) == before:
-            assert not self.faults, self.faults
-            assert time.monotonic() < end, 'neither published nor refused'
-            time.sleep(0.0002)
-        return self.refusals[-1].reason if len(self.refusals) > before[1] else ''
+        assert self._ended.wait(60), 'neither published nor refused'
+        assert not self.faults, self.faults
+        return self.refusals[-1].reason if len(self.refusals) > before else ''
 
     def stop(self):
         self._detector.stop()
@@ -160,12 +164,6 @@ def test_whatever_a_message_may_hold(core, data, width, height, step, encoding, 
     assert (reason in case.faults) if case.faults else (reason == '')
 
 
-def test_the_corpus_is_the_same_each_time():
-    assert corpus(200) == corpus(200)
-    assert corpus(200) != corpus(200, seed=2)
-    assert compressed_corpus(40) == compressed_corpus(40)
-
-
 # Over DDS, a node in a process of its own.
 
 
@@ -198,8 +196,12 @@ def send_each(node, camera, messages, good):
     assert after['failed'] == 0
     # However many there are, the log gets a few lines: two kinds, one of them each five seconds.
     seconds = time.monotonic() - begun
-    lines = node.program.count('image dropped') + node.program.count('images cannot be read')
-    assert 1 <= lines <= 4 + seconds / 5 + seconds / 30, lines
+    lines = [
+        line
+        for line in node.program.output.splitlines()
+        if any(reason in line for reason in dropped)
+    ]
+    assert 1 <= len(lines) <= 4 + seconds / 5 + seconds / 30, lines
     return right, set(dropped)
 
 
@@ -214,7 +216,7 @@ def reasons(before, after):
 def test_raw_frames_over_dds(client, model, start_detector):
     node = start_detector({'engine_path': str(model), 'autostart': True})
     node.connect()
-    cases = [case for case in small(corpus(400, seed=3), 300) if case.faults][:160]
+    cases = [case for case in small(corpus(400, seed=3), 300) if case.faults][:60]
     right, dropped = send_each(node, node.camera, map(message_of, cases), picture_of(COLOR))
     assert right == len(cases)
     assert dropped == {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
@@ -241,7 +243,7 @@ def test_rubbish_and_both_byte_orders_over_dds(client, model, start_detector):
     after = detector.settled_counts()
     assert after['dropped']['bad_message'] == len(rubbish)
     assert after['received'] - before['received'] == 3 * len(rubbish)
-    detector.program.wait_for_output('image dropped (bad_message)')
+    detector.wait_for_log('WARN', '(bad_message)')
 
 
 @pytest.mark.timeout(200)
@@ -256,7 +258,7 @@ def test_compressed_frames_over_dds(client, model, start_detector):
     good = compressed_message(whole[0])
     try:
         node.connect(good, camera)
-        cases = [case for case in compressed_corpus(120, seed=4) if case.must][:50]
+        cases = [case for case in compressed_corpus(120, seed=4) if case.must][:25]
         rubbish = [b'\0\1\0\0', b'rubbish' * 1000, serialize_message(good)[:-5]]
         bad = [*map(compressed_message, cases), *rubbish]
         _, dropped = send_each(node, camera, bad, good)

@@ -126,7 +126,7 @@ def test_a_node_drops_them_and_goes_on(start_detector, model):
         assert sum(map(len, said)) < 10_000
         answer = detector.ask(picture_of(COLOR))
         assert len(found_in(answer)) == len(expected_detections(COLOR, (128, 96)))
-    detector.program.wait_for_output('image dropped (bad_frame_id)')
+    detector.wait_for_log('WARN', '(bad_frame_id)')
     assert_log_is_clean(detector.program)
 
 
@@ -144,7 +144,7 @@ def forged_model(folder):
 def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path):
     detector = start_detector({'engine_path': str(forged_model(tmp_path))})
     assert not detector.change_state('configure')
-    detector.program.wait_for_output('with no control characters')
+    detector.wait_for_log('ERROR', 'the GPU is on fire')
     status, _ = detector.wait_for_status(lambda status, _: status.message, 'the error')
     assert 'the GPU is on fire' in status.message
     assert '\x1b' not in status.message
