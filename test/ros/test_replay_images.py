@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 COLORS = {'a.png': (10, 20, 30), 'b.png': (200, 40, 90), 'c.bmp': (0, 255, 128)}
 #: Fast enough not to wait, and deep enough to keep all until everybody has met.
 QUICKLY = ('--rate', '100', '--depth', '1000')
+#: The line of the log with how many were sent.
+SENT = r'\]: (\w+ \d+ .*) in [0-9.]+ s'
 _numbers = itertools.count()
 
 
@@ -83,12 +86,12 @@ def stamp_ns(message):
     return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
 
 
-def test_folder(client, replay, folder, tmp_path):
+def test_folder(client, replay, folder, tmp_path, said):
     log = tmp_path / 'sent.jsonl'
     program, heard = replay(folder, '--log', log)
     client.spin_until(lambda: len(heard) == 3, 'three images')
     assert program.wait() == 0
-    assert 'sent 3 images' in program.output
+    said(program.wait_for_line(SENT)[1])
     for message, bgr in zip(heard, COLORS.values(), strict=True):
         assert (message.encoding, message.width, message.height) == ('bgr8', 64, 48)
         assert message.step == 3 * 64
@@ -131,7 +134,7 @@ def test_loop_until_a_signal(client, replay, folder):
 
 def test_signals_in_the_end_of_the_interpreter_change_nothing(folder):
     program = Program([*script('nodes/late_signal_node.py'), 'replay_images', folder, '--loop'])
-    program.wait_for_output('node up')
+    program.wait_for_line(r'^\[INFO\]')
     program.send(signal.SIGTERM)
     assert program.wait() == 0
     assert 'Traceback' not in program.output
@@ -159,10 +162,10 @@ def test_glob_as_compressed_images_on_a_remapped_topic(client, replay, folder):
 
 def test_waits_for_all_subscribers(client, replay, folder):
     program, heard = replay(folder, '--wait-for-subscribers', '2')
-    program.wait_for_output('waiting for 2 subscribers')
-    program.wait_for_output('(there are 1)')
+    topic = f'{program.namespace}/image'
+    program.wait_for_line(rf'^\[INFO\] .* 2 .* {topic} \(.* 1\)')
     assert not heard
-    _, second = client.subscribe(Image, f'{program.namespace}/image')
+    _, second = client.subscribe(Image, topic)
     client.spin_until(lambda: len(heard) == 3, 'three images')
     assert program.wait() == 0
     client.node.destroy_subscription(second)
@@ -171,7 +174,6 @@ def test_waits_for_all_subscribers(client, replay, folder):
 def test_reliability(client, replay, folder):
     for reliability in ('best_effort', 'reliable'):
         program, _ = replay(folder, '--loop', '--reliability', reliability, topic='other')
-        program.wait_for_output('node up')
         topic = f'{program.namespace}/image'
         client.spin_until(lambda topic=topic: client.node.count_publishers(topic), 'a publisher')
         [info] = client.node.get_publishers_info_by_topic(topic)
@@ -179,16 +181,16 @@ def test_reliability(client, replay, folder):
         assert info.qos_profile.durability == DurabilityPolicy.VOLATILE
 
 
-def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, folder):
+def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, folder, said):
     for name in ('b.png', 'a0.jpg'):
         (folder / name).write_bytes(b'no picture')
     program, heard = replay(folder)
     client.spin_until(lambda: len(heard) == 2, 'the two pictures that are left')
     assert program.wait() == 1
-    assert program.count('cannot be decoded as an image') == 2
-    assert 'b.png: cannot be decoded' in program.output
-    assert 'sent 2 images' in program.output
-    assert '2 images could not be read' in program.output
+    for severity in ('WARN', 'ERROR'):
+        for line in re.findall(rf'^\[{severity}\] .*]: (.*)', program.output, re.MULTILINE):
+            said(line)
+    said(program.wait_for_line(SENT)[1])
     assert 'Traceback' not in program.output
     assert [pixels(message)[0, 0].tolist() for message in heard] == [
         list(COLORS['a.png']),
@@ -202,61 +204,71 @@ def test_undecodable_pictures_are_named_once_in_a_loop(client, replay, folder):
     client.spin_until(lambda: len(heard) >= 6, 'three rounds of two pictures')
     program.send(signal.SIGINT)
     assert program.wait() == 1
-    assert program.count('b.png: cannot be decoded') == 1
-    assert '1 images could not be read' in program.output
+    assert program.count('b.png: ') == 1
 
 
 def test_a_loop_over_broken_pictures_ends(tmp_path):
     (tmp_path / 'a.png').write_bytes(b'no picture')
     code, output = run(tmp_path, '--loop')
     assert code == 1
-    assert 'sent 0 images' in output
+    assert ' 0 ' in re.search(SENT, output)[1]
 
 
-def test_undecodable_video(tmp_path):
+def test_undecodable_video(tmp_path, said):
     path = tmp_path / 'broken.avi'
     path.write_bytes(b'no video')
     code, output = run(path)
     assert code == 1
-    assert 'cannot be decoded as a video' in output
+    said(re.search(r'^\[ERROR\] .*]: (.*)', output, re.MULTILINE)[1])
     assert 'Traceback' not in output
 
 
-# What ROS 2 reads of a command line, and what is refused before it is asked.
-WRONG_FOR_ROS = [
-    (('FOLDER', '--ros-args', '-r', 'image:=no name'), ['image:=no name']),
-    (('FOLDER', '--ros-args', '--params-file', 'missing.yaml'), ['missing.yaml']),
+WRONG_OPTIONS = [
+    [],
+    ['FOLDER', 'more'],
+    *(['FOLDER', '--rate', rate] for rate in ('0', '1e-10', 'nan', 'fast')),
+    *(['FOLDER', '--depth', depth] for depth in ('-1', '0')),
+    ['FOLDER', '--wait-for-subscribers', '-1'],
+    ['FOLDER', '--encoding', 'rgb9'],
 ]
-WRONG_USAGE = [
-    ((), ['source']),
-    (('missing',), ['missing: does not exist', 'give a folder']),
-    (('FOLDER/notes.txt',), ['suffix says that it is no image; give']),
-    (('.',), ['this folder holds no image (0 other files)']),
-    (('*.png',), ['*.png: no file matches']),
-    (('FOLDER/*.txt',), ['this pattern finds no image (1 other files)']),
-    (('missing.mp4',), ['missing.mp4']),
-    (('FOLDER', 'more'), ['more']),
-    (('FOLDER', '--rate', '0'), ['--rate', 'from 0.001', "'0'"]),
-    (('FOLDER', '--rate', '1e-10'), ['--rate', 'from 0.001', "'1e-10'"]),
-    (('FOLDER', '--rate', 'nan'), ['--rate', 'from 0.001', "'nan'"]),
-    (('FOLDER', '--rate', 'fast'), ['--rate', 'from 0.001', "'fast'"]),
-    (('FOLDER', '--depth', '-1'), ['--depth', 'from 1', "'-1'"]),
-    (('FOLDER', '--depth', '0'), ['--depth', 'from 1', "'0'"]),
-    (('FOLDER', '--wait-for-subscribers', '-1'), ['--wait-for-subscribers', "'-1'"]),
-    (('FOLDER', '--encoding', 'rgb9'), ['--encoding', 'rgb9', 'nv12']),
-    (('FOLDER', '--log', 'missing/sent.jsonl'), ['missing/sent.jsonl', 'cannot be written']),
-]
+
+
+def test_wrong_options(said, capsys):
+    for arguments in WRONG_OPTIONS:
+        with pytest.raises(SystemExit) as ended:
+            replay_images._parser().parse_args(arguments)
+        assert ended.value.code == 2, arguments
+        # Python's releases show choices in two ways.
+        said(re.sub(r'(?<=\(choose from ).*?(?=\))', '…', capsys.readouterr().err))
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'words'),
-    [pytest.param(*row, id=' '.join(row[0])) for row in [*WRONG_FOR_ROS, *WRONG_USAGE]],
+    'arguments',
+    [
+        ('missing',),
+        ('FOLDER/notes.txt',),
+        ('.',),
+        ('*.png',),
+        ('FOLDER/*.txt',),
+        ('missing.mp4',),
+        ('FOLDER', '--log', 'missing/sent.jsonl'),
+    ],
+    ids=' '.join,
 )
-def test_wrong_usage(folder, arguments, words):
+def test_wrong_usage(folder, arguments, said):
     code, output = run(*[part.replace('FOLDER', str(folder)) for part in arguments])
     assert code == 2, output
-    for word in words:
-        assert word in output
+    said('\n'.join(line for line in output.splitlines() if 'error: ' in line))
+    assert 'Traceback' not in output
+
+
+@pytest.mark.parametrize(
+    'arguments', [('-r', 'image:=no name'), ('--params-file', 'missing.yaml')], ids=' '.join
+)
+def test_what_ros_refuses(folder, arguments):
+    code, output = run(folder, '--ros-args', *arguments)
+    assert code == 2, output
+    assert arguments[1] in output
     assert 'error: ' in output
     assert 'Traceback' not in output
 
@@ -331,7 +343,7 @@ def test_encoding_arrives_decodable(client, default_context, gradient, encoding)
 def test_a_log_on_a_full_disk(folder, arguments):
     code, output = run(folder, '--rate', '1000', '--log', '/dev/full', *arguments)
     assert code == 1
-    assert '--log /dev/full: cannot be written: No space left on device' in output
+    assert re.search('--log /dev/full: .*: No space left on device', output)
     assert 'Traceback' not in output
 
 
@@ -352,4 +364,4 @@ def test_an_error_that_nobody_expected_ends_it(folder):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.returncode == 1
     assert 'encoding broke' in ended.stderr
-    assert 'sent 0 images' in ended.stderr + ended.stdout
+    assert ' 0 ' in re.search(SENT, ended.stderr + ended.stdout)[1]
