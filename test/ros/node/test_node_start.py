@@ -1,5 +1,6 @@
 """Starting with wrong parameters: one sentence each, exit code 2; and with unusual right ones."""
 
+import itertools
 import os
 import subprocess
 from pathlib import Path
@@ -32,37 +33,38 @@ def parameter_file(folder, text):
     return '--params-file', str(path)
 
 
-WRONG = [
-    'autostart:=1',
-    'class_filter:=[1, 2]',
-    'class_filter:=red',
-    'completely_different:=1',
-    'confidence_threshold:=.nan',
-    'confidence_threshold:=1.5',
-    'confidence_threshold:=high',
-    'confidence_threshold:=true',
-    'confidence_treshold:=0.5',
-    'debug_image.max_rate_hz:=1.0e-10',
-    'engine_path:=5',
-    'image_qos.reliability:=perhaps',
-    'max_detections:=0',
-    'max_detections:=2.5',
-    'model.class_names:=[a, b, a]',
-    'model.mean:=[0.5]',
-    'model.std:=[1.0, 0.0, 1.0]',
-    'qos_overrides./image.subscription.depth:=7',
-    'use_sim_timex:=5',
-]
+# Each start names the mistakes of all its parameters.
+WRONG = {
+    'limits': [
+        'autostart:=1',
+        'class_filter:=[1, 2]',
+        'completely_different:=1',
+        'confidence_threshold:=1.5',
+        'confidence_treshold:=0.5',
+        'debug_image.max_rate_hz:=1.0e-10',
+        'engine_path:=5',
+        'image_qos.reliability:=perhaps',
+        'max_detections:=0',
+        'model.class_names:=[a, b, a]',
+        'model.mean:=[0.5]',
+        'model.std:=[1.0, 0.0, 1.0]',
+        'qos_overrides./image.subscription.depth:=7',
+        'use_sim_timex:=5',
+    ],
+    'types': ['class_filter:=red', 'confidence_threshold:=high', 'max_detections:=2.5'],
+    'not a number': ['confidence_threshold:=.nan'],
+    'a bool': ['confidence_threshold:=true'],
+}
 
 
-@pytest.mark.parametrize('override', WRONG)
-def test_wrong_parameter(override, said):
-    code, output = start('-p', override)
+@pytest.mark.parametrize('overrides', WRONG.values(), ids=WRONG)
+def test_wrong_parameters(overrides, said):
+    code, output = start(*itertools.chain(*(('-p', override) for override in overrides)))
     assert code == 2, output
-    [error] = errors(output)
-    said(error)
+    assert len(errors(output)) == len(overrides)
+    said('\n'.join(errors(output)))
     assert 'Traceback' not in output
-    assert 'node up' not in output
+    assert '[INFO]' not in output
 
 
 @pytest.mark.parametrize('override', ['use_sim_time:=5', 'start_type_description_service:=x'])
@@ -76,11 +78,8 @@ def test_wrong_parameter_of_rclpy(override):
     assert 'Traceback' not in output
 
 
-def test_every_mistake_is_named_at_once(tmp_path, said):
-    code, output = start(
-        *parameter_file(
-            tmp_path,
-            """
+def test_every_mistake_of_a_file_is_named_at_once(tmp_path, said):
+    text = """
 /**:
   ros__parameters:
     confidence_threshold: 7
@@ -88,26 +87,22 @@ def test_every_mistake_is_named_at_once(tmp_path, said):
     iou_threshold: 0.5
     nms_treshold: 0.4
     model: {color_order: rbg}
-""",
-        )
-    )
+"""
+    code, output = start(*parameter_file(tmp_path, text))
     assert code == 2, output
-    sentences = errors(output)
-    assert len(sentences) == 4
-    said('\n'.join(sentences))
+    assert len(errors(output)) == 4
+    said('\n'.join(errors(output)))
     assert 'Traceback' not in output
 
 
 @pytest.mark.parametrize(
     'text',
     [
-        '/**:\n  ros__parameters:\n    class_filter: [red\n',
-        '/**:\n\tros__parameters:\n',
         'confidence_threshold: 0.5\n',
         '/**:\n  ros__parameters:\n    model.mean: [1, 2.0, x]\n',
         '\0',
     ],
-    ids=['bracket', 'tab', 'no head', 'mixed list', 'binary'],
+    ids=['no head', 'mixed list', 'binary'],
 )
 def test_yaml_that_does_not_parse(tmp_path, text):
     code, output = start(*parameter_file(tmp_path, text))
@@ -115,7 +110,7 @@ def test_yaml_that_does_not_parse(tmp_path, text):
     assert errors(output)
     assert 'parameters.yaml' in output
     assert 'Traceback' not in output
-    assert 'node up' not in output
+    assert '[INFO]' not in output
 
 
 def test_missing_parameter_file(tmp_path):
@@ -130,14 +125,13 @@ def test_parameters_before_ros_args(argument, said):
     code, output = start(before=(argument,))
     assert code == 2, output
     said('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
-    assert 'node up' not in output
+    assert '[INFO]' not in output
 
 
-def test_an_option_that_ros_takes_for_a_topic(tmp_path):
+def test_an_option_that_ros_takes_for_a_topic(tmp_path, said):
     code, output = start(before=(str(tmp_path), 'rate:=30'), program='replay_images')
     assert code == 2, output
-    assert 'unrecognized arguments: rate:=30' in output
-    assert 'rate:=30 is no option; did you mean --rate 30?' in output
+    said('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
 
 
 def test_wrong_ros_argument():
@@ -148,7 +142,7 @@ def test_wrong_ros_argument():
 
 
 @pytest.mark.parametrize('program', ['detector_node', 'replay_images'])
-def test_a_pipe_is_no_parameter_file(program, tmp_path):
+def test_a_pipe_is_no_parameter_file(program, tmp_path, said):
     """ROS reads it several times: the second time would be waited for, whatever signal comes."""
     os.mkfifo(tmp_path / 'pipe')
     arguments = ('--params-file', str(tmp_path / 'pipe'))
@@ -156,7 +150,7 @@ def test_a_pipe_is_no_parameter_file(program, tmp_path):
     code, output = start(*arguments, program=program, before=source)
     assert code == 2, output
     [error] = errors(output)
-    assert error.startswith(f'error: --params-file {tmp_path}/pipe: expected a file (got a pipe')
+    said(error)
     report = read_parameters('/detector', [*arguments])
     assert report['mistakes'] == [error.removeprefix('error: ')]
 
@@ -168,7 +162,7 @@ def test_a_pipe_of_the_shells_is_none():
     )
     assert ended.returncode == 2
     [error] = errors(ended.stderr)
-    assert 'expected a file (got a pipe' in error
+    assert '/dev/fd/' in error
 
 
 def test_node_name_that_is_too_long_for_its_services_is_refused():
@@ -178,15 +172,7 @@ def test_node_name_that_is_too_long_for_its_services_is_refused():
     assert 'Traceback' not in output
 
 
-@pytest.mark.parametrize(
-    'remap',
-    [
-        'detections:=image',
-        'image:=label_info',
-        'debug_image:=/diagnostics',
-        'image:=/parameter_events',
-    ],
-)
+@pytest.mark.parametrize('remap', ['detections:=image', 'image:=/parameter_events'])
 def test_two_topics_of_one_name(remap, said):
     code, output = start('-r', remap)
     assert code == 2, output
@@ -231,46 +217,30 @@ def test_installed_parameter_file_holds_the_defaults(start_detector):
     assert detector.state() == 'unconfigured'
 
 
-def test_a_file_for_other_nodes_is_said(start_detector, tmp_path):
+def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, said):
     other = tmp_path / 'other.yaml'
     other.write_text('detector:\n  ros__parameters:\n    confidence_threshold: 0.9\n')
     mine = parameter_file(tmp_path, '/**:\n  ros__parameters:\n    max_detections: 7\n')
-    detector = start_detector(arguments=('--params-file', str(other), *mine))
+    remaps = ('image:=/a', 'frnt/masks:=/c', 'rear/image:=/b')
+    detector = start_detector(
+        arguments=(
+            *('--params-file', str(other), *mine),
+            *('-p', 'cameras:=[front, rear]', '-p', 'detector:iou_threshold:=0.9'),
+            *itertools.chain(*(('-r', remap) for remap in remaps)),
+        )
+    )
     # Its name is /detector in no namespace, and here it is in one.
     assert (detector.get('confidence_threshold'), detector.get('max_detections')) == (0.25, 7)
-    assert detector.program.count('nothing in') == 1
-    assert f'nothing in {other} is for this node, {detector.name}' in detector.program.output
-    assert f'name one of its sections {detector.name} or /**' in detector.program.output
+    assert detector.get('iou_threshold') == 0.45
+    for given in (str(other), 'detector:iou_threshold:=0.9 ', '-r image:=/a ', '-r frnt/masks'):
+        said(detector.wait_for_log('WARN', given))
+        assert detector.program.count(given) == 1
+    assert 'rear/image:=/b ' not in detector.program.output
 
 
-def test_a_remapping_of_no_topic_is_said(start_detector):
-    cameras = ('-p', 'cameras:=[front, rear]')
-    detector = start_detector(
-        arguments=(*cameras, '-r', 'image:=/a', '-r', 'rear/image:=/b', '-r', 'frnt/masks:=/c')
-    )
-    assert detector.state() == 'unconfigured'
-    for given, there in (('image:=/a', 'front/image'), ('frnt/masks:=/c', 'front/masks')):
-        sentence = f'-r {given} is for no topic of this node, which has {there}, rear/'
-        assert detector.program.count(sentence) == 1
-    assert 'rear/image:=/b is' not in detector.program.output
-
-
-def test_a_parameter_for_another_node_is_said(start_detector):
-    detector = start_detector(arguments=('-p', 'detector:confidence_threshold:=0.9'))
-    assert detector.get('confidence_threshold') == 0.25
-    assert 'detector:confidence_threshold:=0.9 is for this node' in detector.program.output
-
-
-@pytest.mark.parametrize(
-    ('override', 'text'),
-    [('class_filter:=[1, 2]', '["1", "2"]'), ('engine_path:=5', '"5"')],
-)
-def test_text_without_quotes(override, text):
-    code, output = start('-p', override)
+def test_text_in_quotes():
+    text = ('-p', 'class_filter:=["1", "2"]', '-p', 'engine_path:="5"')
+    code, output = start(*text, '-p', 'cpu_threads:=-1')
     assert code == 2
-    [error] = errors(output)
-    assert error.endswith(f'; for text: {text}')
-    name = override.partition(':=')[0]
-    code, output = start('-p', f'{name}:={text}', '-p', 'cpu_threads:=-1')
     [error] = errors(output)  # only the mistake that ends it
     assert 'cpu_threads' in error
