@@ -1,5 +1,7 @@
 """What a camera of several has for itself: thresholds, rate, on or off, debug image; over DDS."""
 
+import re
+
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -51,19 +53,25 @@ def test_thresholds_of_one_camera(cameras, detector):
     assert [entry.class_name for entry in labels['rear'][-1].class_map] == list(CLASS_NAMES)
     detector.set_well(confidence_threshold=0.25)
     detector.bring_to('unconfigured')  # cleanup: all follow the node's again
-    detector.program.wait_for_output(
-        'cleaned up; forgotten is what was set for cameras: '
-        'camera.rear.confidence_threshold, camera.rear.class_filter'
-    )
+    detector.wait_for_log('INFO', 'camera.rear.confidence_threshold, camera.rear.class_filter')
     detector.bring_to('active')
     for camera in (front, rear):
         camera.connect()
     assert names_found(rear) == names_found(front) == ['red', 'red', 'green']
 
 
-def test_a_camera_is_switched_off_and_on(cameras, detector):
+def wait_for_numbers(detector, *numbers):
+    """Wait until the node's status has these numbers of cameras: sending, on and off."""
+    detector.wait_for_status(
+        lambda status, _: [*map(int, re.findall('[0-9]+', status.message))] == [*numbers],
+        f'a status with the numbers {numbers}',
+    )
+
+
+def test_a_camera_is_switched_off_and_on(cameras, detector, said):
     front, rear, left = cameras
     detector.set_well(**{'camera.rear.enabled': False})
+    detector.wait_for_log('INFO', 'enabled', of='rear')
     publish = steady([front, left])
     picture = picture_of(COLOR)
     _, values = rear.wait_for_status(
@@ -71,22 +79,19 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
         'images that are dropped',
         publish=lambda: publish() or rear.publisher.publish(picture),
     )
-    status, _ = rear.wait_for_status(
-        lambda status, _: 'switched off' in status.message, 'that it is off'
-    )
+    wait_for_numbers(detector, 2, 2, 1)
+    status, _ = rear.wait_for_status(lambda *_: True, 'that it is off')
     assert status.level == OK
-    detector.wait_for_status(
-        lambda status, _: status.message.endswith('of 2 cameras, 1 switched off'), 'how many are'
-    )
-    detector.program.wait_for_output('detector.rear]: switched off: enabled is false')
+    said(status.message)
     rear.detections.clear()
     assert names_found(front)
     assert not rear.answers()
     assert rear.counts()['published'] == int(values['published'])
+    detector.program.forget()
     detector.set_well(**{'camera.rear.enabled': True})
+    said(detector.wait_for_log('INFO', of='rear'))
     assert names_found(rear) == ['red', 'red', 'green']
-    rear.wait_for_status(lambda status, _: 'switched off' not in status.message, 'that it is on')
-    detector.program.wait_for_output('detector.rear]: switched on')
+    wait_for_numbers(detector, 3, 3)
     # The node's own parameter is for all that have none of their own; this one has.
     detector.set_well(enabled=False)
     assert names_found(rear) == ['red', 'red', 'green']
@@ -98,13 +103,10 @@ def test_a_camera_is_switched_off_and_on(cameras, detector):
     detector.bring_to('inactive')
     detector.bring_to('active')
     rest = ', '.join(detector.topic(f'{name}/image') for name in NAMES if name != 'rear')
-    detector.program.wait_for_output(f'; switched off, as enabled is false: {rest}')
     on = detector.topic('rear/image')
-    detector.program.wait_for_output(f'active: waiting for images on {on}, taken by')
+    detector.program.wait_for_line(rf'detector\]: active: .* {on}, .*: {rest}$')
     detector.set_well(**{'camera.rear.enabled': False})
-    detector.wait_for_status(
-        lambda status, _: status.message == 'active, all 3 cameras are switched off', 'all off'
-    )
+    wait_for_numbers(detector, 3)
     detector.set_well(**{'camera.rear.enabled': True}, enabled=True)
     for camera in cameras:
         camera.connect()
@@ -122,8 +124,8 @@ def test_the_rate_of_one_camera(cameras, detector):
     )
     assert_unharmed([front, left], publish)
     detector.set_well(**{'camera.rear.max_rate_hz': 0.0})
-    for said in ('0.1 Hz', 'no limit'):
-        detector.program.wait_for_output(f'detector.rear]: max_rate_hz is now {said}')
+    detector.program.wait_for_line(r'detector\.rear\]: max_rate_hz .* 0\.1 Hz$')
+    detector.program.wait_for_output('detector.rear]: max_rate_hz ', 2)
     before = rear.counts()['dropped']['rate_limit']
     for _ in range(5):
         assert names_found(rear) == ['red', 'red', 'green']
@@ -150,7 +152,7 @@ def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector, said)
     said(reason)
     [(well, reason)] = detector.set({'camera.rear.class_filter': ['cat']})
     assert not well
-    assert "'cat'" in reason or 'cat' in reason
+    said(reason)
     [(well, _)] = detector.set({'camera.rear.class_filter': []}, Parameter.Type.STRING_ARRAY)
     assert well
 

@@ -60,7 +60,7 @@ def test_fault_of_a_frame(scripted, number, cause):
         scripted.camera.publish(order(number))
         assert_unconfigured_because_of(scripted, cause)
         assert_works_again(scripted)
-    assert scripted.program.count('unconfigured after a fault') == 2
+    assert scripted.program.count('detector]: unconfigured') == 2
     scripted.program.wait_for_output('pipeline closed', 2)
     assert scripted.program.count('pipeline closed') == 2
 

@@ -42,6 +42,6 @@ def test_publishers_are_looked_for_where_images_come_from(start_detector, client
     other = client.node.create_publisher(CompressedImage, topic, QoSProfile(depth=10))
     try:
         camera = CameraOfMany(detector, 'left', publish=False)
-        camera.wait_until_said(DiagnosticStatus.ERROR, f'CompressedImage on {topic}')
+        camera.wait_for_report(DiagnosticStatus.ERROR, f'CompressedImage on {topic}')
     finally:
         client.node.destroy_publisher(other)
