@@ -216,7 +216,12 @@ def presets():
     return table(
         ('`model.decoder`', 'family and constants', 'outputs', 'exports of'),
         [
-            (f'`{name}`', str(preset.decoder), preset.outputs or shape_of(preset), preset.exports)
+            (
+                f'`{name}`',
+                str(preset.decoder),
+                preset.documented_outputs or shape_of(preset),
+                preset.documented_models,
+            )
             for name, preset in PRESETS.items()
         ],
     )
@@ -232,7 +237,13 @@ def families():
     return table(
         ('family', 'reads', 'boxes', 'scores', 'NMS here'),
         [
-            (name, kind.reads, kind.boxes, kind.scores, yes_or_no(kind))
+            (
+                name,
+                kind.documented_outputs,
+                kind.documented_boxes,
+                kind.documented_scores,
+                yes_or_no(kind),
+            )
             for name, kind in FAMILIES.items()
         ],
     )

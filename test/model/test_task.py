@@ -75,7 +75,7 @@ def test_schema_1_knows_no_task(key, value, said):
 def test_poses_are_read_and_written():
     read = parse(manifest(**POSE))
     assert read.task == Pose(SPEC)
-    assert (read.task.row_values, str(read.task)) == (9, 'pose (3 keypoints)')
+    assert (read.task.task_value_count, str(read.task)) == (9, 'pose (3 keypoints)')
     assert parse_manifest(manifest_text(read), 'x.json') == read
     assert read.as_dict()['keypoints'] == KEYPOINTS
 
@@ -165,14 +165,14 @@ def test_a_decoder_without_room_for_keypoints_is_refused(said):
 def test_oriented_boxes_have_an_angle():
     read = parse(manifest(schema=2, task='obb'))
     assert read.task == Obb()
-    assert (read.task.row_values, str(read.task)) == (1, 'obb')
+    assert (read.task.task_value_count, str(read.task)) == (1, 'obb')
     assert parse_manifest(manifest_text(read), 'x.json') == read
 
 
 def test_masks_have_coefficients():
     read = parse(manifest(schema=2, task='segment', mask_coefficients=32))
     assert read.task == Segment(mask_coefficients=32)
-    assert (read.task.row_values, str(read.task)) == (32, 'segment')
+    assert (read.task.task_value_count, str(read.task)) == (32, 'segment')
     assert parse_manifest(manifest_text(read), 'x.json') == read
     for own in OWN:
         assert parse(manifest(schema=2, task='segment', decoder=own)).task == Segment()
@@ -247,7 +247,7 @@ def test_people_have_cocos_keypoints():
 
 def test_keypoints_of_two_values():
     found = task_of({**OF_POSE, 'kpt_shape': '(4, 2)'}, 14)
-    assert (found.keypoints.values, found.row_values) == (2, 8)
+    assert (found.keypoints.values, found.task_value_count) == (2, 8)
 
 
 @pytest.mark.parametrize(
@@ -265,4 +265,4 @@ def test_other_outputs_than_keypoints_make_are_refused(rows, said):
 def test_a_decoder_that_the_user_names_reads_keypoints():
     shape = tensors(output0=(1, 100, 15))
     found = recognised(shape, OF_POSE, decoder='dense_transposed')
-    assert (found.decoder, found.task.row_values) == (Dense(transposed=True), 9)
+    assert (found.decoder, found.task.task_value_count) == (Dense(transposed=True), 9)

@@ -23,17 +23,17 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Found, Task
 
 __all__ = [
-    *('AnchorRows', 'Array', 'Decoder', 'DecoderPreset', 'ImageContext', 'ObjectDecoder'),
-    *('Passing', 'Select'),
+    *('AnchorRowLayout', 'Array', 'Decoder', 'DecoderPreset', 'ImageContext', 'ObjectDecoder'),
+    *('FindPassing', 'SelectDetections'),
 ]
 
 #: An output of one image. Floats are float32.
 Array = npt.NDArray[Any]
 #: Returns the indices of the scores, float32 (n,), that are above the threshold and whose class
 #: ids, int (n,), are asked for.
-Passing = Callable[[Floats, npt.NDArray[np.integer]], npt.NDArray[np.int64]]
+FindPassing = Callable[[Floats, npt.NDArray[np.integer]], npt.NDArray[np.int64]]
 #: Turns the candidates of a decoder into detections.
-Select = Callable[['ObjectDecoder', Candidates], Detections]
+SelectDetections = Callable[['ObjectDecoder', Candidates], Detections]
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class ImageContext:
         index: the place of the image in the batch.
         network_wh: width and height of the network's input in pixels.
         task: what the outputs say of each object.
-        passing: for decoders that need not look at all scores.
+        find_passing: for decoders that need not look at all scores.
     """
 
     index: int
     network_wh: tuple[int, int]
     task: Task
-    passing: Passing
+    find_passing: FindPassing
 
 
 @dataclass(frozen=True)
-class AnchorRows:
+class AnchorRowLayout:
     """How the kernels read an output with a row for each anchor.
 
     A row holds centre x, centre y, width and height, then objectness if there is one, the class
@@ -79,25 +79,25 @@ class Decoder(ABC):
 
     Attributes:
         family: name of the family in manifests.
-        row_tasks: whether rows may hold the values of a task behind the scores.
-        own_outputs: names of tasks that have further outputs.
-        transformer: whether the network is a transformer, which loses accuracy in 16 bits.
-        background_first: whether label 0 is the background.
+        allows_task_values: whether rows may hold the values of a task behind the scores.
+        tasks_with_own_outputs: names of tasks that have further outputs.
+        is_transformer: whether the network is a transformer, which loses accuracy in 16 bits.
+        is_background_first: whether label 0 is the background.
         needs_size_input: whether boxes are in units of the input ``orig_target_sizes``.
-        reads: the outputs, for docs/decoders.md.
-        boxes: coordinates and their unit, likewise.
-        scores: what the scores are, likewise.
+        documented_outputs: the outputs, for docs/decoders.md.
+        documented_boxes: coordinates and their unit, likewise.
+        documented_scores: what the scores are, likewise.
     """
 
     family: ClassVar[str]
-    row_tasks: ClassVar[bool] = False
-    own_outputs: ClassVar[tuple[str, ...]] = ()
-    transformer: ClassVar[bool] = False
-    background_first: ClassVar[bool] = False
+    allows_task_values: ClassVar[bool] = False
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ()
+    is_transformer: ClassVar[bool] = False
+    is_background_first: ClassVar[bool] = False
     needs_size_input: ClassVar[bool] = False
-    reads: ClassVar[str]
-    boxes: ClassVar[str]
-    scores: ClassVar[str] = 'probabilities'
+    documented_outputs: ClassVar[str]
+    documented_boxes: ClassVar[str]
+    documented_scores: ClassVar[str] = 'probabilities'
 
     @abstractmethod
     def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
@@ -110,7 +110,9 @@ class Decoder(ABC):
         """
 
     @abstractmethod
-    def decode(self, arrays: Sequence[Array], image: ImageContext, select: Select) -> Found:
+    def decode(
+        self, arrays: Sequence[Array], image: ImageContext, select: SelectDetections
+    ) -> Found:
         """Return what the outputs of one image say.
 
         Args:
@@ -122,7 +124,7 @@ class Decoder(ABC):
             EngineError: the values contradict the decoder.
         """
 
-    def anchor_rows(self) -> AnchorRows | None:
+    def anchor_row_layout(self) -> AnchorRowLayout | None:
         """Return how the GPU's kernels read the output; None if the host decodes."""
         return None
 
@@ -150,47 +152,58 @@ class ObjectDecoder(Decoder):
 
     Attributes:
         needs_nms: whether non-maximum suppression follows.
-        normalised: whether the outputs hold boxes in 0…1 of the input, instead of network pixels.
+        has_normalised_boxes: whether the boxes are in 0…1 of the input's width and height, instead
+            of network pixels.
     """
 
     needs_nms: ClassVar[bool] = False
-    normalised: ClassVar[bool] = False
+    has_normalised_boxes: ClassVar[bool] = False
 
     def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
         """See Decoder."""
         if task == DETECT:
             return self.box_outputs(classes)
-        if self.row_tasks and task.row_values:
-            return (*self.box_outputs(classes, task.row_values), *_prototypes(task))
-        further = self.further_outputs(task) if task.name in self.own_outputs else ()
+        if self.allows_task_values and task.task_value_count:
+            return (*self.box_outputs(classes, task.task_value_count), *_prototypes(task))
+        further = self.task_outputs(task) if task.name in self.tasks_with_own_outputs else ()
         return (*self.box_outputs(classes), *further) if further else ()
 
     @abstractmethod
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """Return the outputs that boxes, scores and classes are read from.
 
         Args:
             classes: the number of class names; None if unknown.
-            row_values: the number of values behind the scores of each row, with ``row_tasks``.
+            value_count: the number of task values in each row, behind the scores. Always 0 unless
+                ``allows_task_values`` is set.
         """
 
-    def further_outputs(self, task: Task) -> tuple[OutputTensor, ...]:  # noqa: ARG002
-        """Return the further outputs for one of ``own_outputs``; empty if unsupported."""
+    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:  # noqa: ARG002
+        """Return the outputs that the task adds to the box outputs.
+
+        Args:
+            task: its name is one of ``tasks_with_own_outputs``.
+
+        Returns:
+            Empty if the decoder does not support the task in this form.
+        """
         return ()
 
     @abstractmethod
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """Return the boxes of one image. The arguments are those of ``decode``."""
 
-    def decode(self, arrays: Sequence[Array], image: ImageContext, select: Select) -> Detections:
+    def decode(
+        self, arrays: Sequence[Array], image: ImageContext, select: SelectDetections
+    ) -> Detections:
         """See Decoder."""
         return select(self, self.candidates(arrays, image))
 
 
 def _prototypes(task: Task) -> tuple[OutputTensor, ...]:
-    if not task.prototypes:
+    if not task.prototype_count:
         return ()
-    return (OutputTensor('prototypes', ('B', task.prototypes, 'height', 'width')),)
+    return (OutputTensor('prototypes', ('B', task.prototype_count, 'height', 'width')),)
 
 
 @dataclass(frozen=True)
@@ -200,8 +213,8 @@ class DecoderPreset:
     Attributes:
         name: a value of the parameter ``model.decoder``.
         decoder: family and constants.
-        exports: the models, for docs/decoders.md.
-        outputs: the outputs, for docs/decoders.md. Empty if shapes describe them.
+        documented_models: the models, for docs/decoders.md.
+        documented_outputs: the outputs, for docs/decoders.md. Empty if shapes describe them.
         preprocessing: fields of Preprocessing that the training had. If empty, they must be set.
         transformers: values of "model_type" in a config.json of Hugging Face.
         image_processors: names of image processors in transformers whose default filter is
@@ -213,8 +226,8 @@ class DecoderPreset:
 
     name: str
     decoder: Decoder
-    exports: str = ''
-    outputs: str = ''
+    documented_models: str = ''
+    documented_outputs: str = ''
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     transformers: tuple[str, ...] = ()
     image_processors: tuple[str, ...] = ()

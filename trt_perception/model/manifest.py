@@ -167,7 +167,7 @@ def _check_task(manifest: Manifest, origin: str) -> None:
     """Check that the manifest's keys of the task and the decoder's family fit the task."""
     task, family = manifest.task, manifest.decoder.family
     if fault := task.manifest_fault(
-        family, has_own_outputs=task.name in manifest.decoder.own_outputs
+        family, has_own_outputs=task.name in manifest.decoder.tasks_with_own_outputs
     ):
         raise ManifestError(origin, **fault)
     families = families_of(task.name)

@@ -172,14 +172,16 @@ class KernelDecoded:
         """Return the detections of one frame, in memory of their own."""
         task, xyxy = spec.task, rows['xyxy'].copy()
         scores, class_ids = rows['score'].copy(), rows['class_id'].copy()
-        carried = rows['carried'] if task.row_values else None
+        task_values = rows['task_values'] if task.task_value_count else None
         if task.is_oriented:  # in network pixels still
-            boxes = task.boxes(xyxy, carried)
-            return detections_of(task, Candidates(boxes, scores, class_ids, carried), letterbox)
+            boxes = task.nms_boxes(xyxy, task_values)
+            return detections_of(
+                task, Candidates(boxes, scores, class_ids, task_values), letterbox
+            )
         prototypes = None
         if self._host_prototypes is not None:
             prototypes = array_of(self._host_prototypes.array, self._prototypes)[place]
-        attributes = task.attributes(xyxy, carried, prototypes, letterbox)
+        attributes = task.attributes(xyxy, task_values, prototypes, letterbox)
         numbered = self._numbered.get(place)
         return Detections(xyxy, scores, class_ids, numbered=numbered, **attributes)
 

@@ -44,11 +44,11 @@ class FrameKernels:
 
     Attributes:
         limits: as given.
-        decodes: ``decode`` is there: the decoder has ``anchor_rows``, and at most 1024 boxes enter
-            NMS.
+        decodes: ``decode`` is there: the decoder has ``anchor_row_layout``, and at most 1024
+            boxes enter NMS.
         numbers_masks: ``number_masks`` is there: masks are made of prototypes.
-        result_row: dtype of a row of the result: RESULT_ROW, and as ``carried`` the values behind
-            the scores as they are. Oriented boxes are in network pixels, as before they turn.
+        result_row: dtype of a row of the result: RESULT_ROW, and as ``task_values`` the values
+            behind the scores as they are. Oriented boxes are in network pixels, before they turn.
         header: makes what the kernels read of a frame besides its pixels.
         scratch_bytes: device memory that the decoding kernels need for each frame of a batch,
             cleared before the first.
@@ -62,14 +62,18 @@ class FrameKernels:
     def __init__(self, device: Device, spec: ModelSpec, limits: Limits) -> None:
         self.limits = limits
         task = spec.task
-        rows = spec.decoder.anchor_rows() if limits.max_candidates <= MAX_CANDIDATES else None
+        rows = (
+            spec.decoder.anchor_row_layout() if limits.max_candidates <= MAX_CANDIDATES else None
+        )
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         output, prototypes = read[0], read[-1]
         self.header = FrameHeader(len(spec.class_names))
         self.has_decode_kernels = rows is not None
-        self.numbers_masks = self.has_decode_kernels and task.prototypes > 0
-        carried = ('carried', '<f4', (task.row_values,))
-        self.result_row = np.dtype([*RESULT_ROW.descr, carried]) if task.row_values else RESULT_ROW
+        self.numbers_masks = self.has_decode_kernels and task.prototype_count > 0
+        task_values = ('task_values', '<f4', (task.task_value_count,))
+        self.result_row = (
+            np.dtype([*RESULT_ROW.descr, task_values]) if task.task_value_count else RESULT_ROW
+        )
         self._anchors = 0
         self._network_wh = spec.preprocessing.input_size
         if rows is not None:
@@ -96,7 +100,7 @@ class FrameKernels:
                 'CLASS_AGNOSTIC': int(limits.class_agnostic),
                 'MAX_CANDIDATES': limits.max_candidates,
                 'MAX_DETECTIONS': limits.max_detections,
-                'ROW_VALUES': task.row_values,
+                'TASK_VALUE_COUNT': task.task_value_count,
                 'ORIENTED': int(task.is_oriented),
                 'PROTOTYPES': int(self.numbers_masks),
             }

@@ -82,8 +82,8 @@ def select(
     ids = candidates.class_ids[chosen].astype(np.int32)
     _check_classes(ids, len(spec.class_names), decoder)
     check_scores(scores)
-    carried = None if candidates.carried is None else candidates.carried[chosen]
-    boxes = task.boxes(xyxy, carried)
+    task_values = None if candidates.task_values is None else candidates.task_values[chosen]
+    boxes = task.nms_boxes(xyxy, task_values)
     iou = thresholds.iou_threshold if decoder.needs_nms else None
     kept = _best(boxes, scores, ids, limits, iou)
     return detections_of(
@@ -92,7 +92,7 @@ def select(
             boxes[kept],
             scores[kept],
             ids[kept],
-            None if carried is None else carried[kept],
+            None if task_values is None else task_values[kept],
             candidates.prototypes,
         ),
         letterbox,
@@ -104,19 +104,19 @@ def detections_of(task: Task, found: Candidates, letterbox: Letterbox) -> Detect
 
     Args:
         task: of the model.
-        found: the boxes that are left, with ``xyxy`` as ``task.boxes`` returns it.
+        found: the boxes that are left, with ``xyxy`` as ``task.nms_boxes`` returns it.
         letterbox: geometry of the frame.
     """
     xyxy, fields = task.boxes_in_source(found.xyxy, letterbox)
     inside = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     xyxy = xyxy[inside]
-    carried = None if found.carried is None else found.carried[inside]
+    task_values = None if found.task_values is None else found.task_values[inside]
     return Detections(
         xyxy,
         found.scores[inside],
         found.class_ids[inside].astype(np.int32, copy=False),
         **{name: values[inside] for name, values in fields.items()},
-        **task.attributes(xyxy, carried, found.prototypes, letterbox),
+        **task.attributes(xyxy, task_values, found.prototypes, letterbox),
     )
 
 
@@ -141,15 +141,15 @@ def _whole(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray
     """Return those of the chosen that are finite and have a positive area."""
     xyxy = candidates.xyxy[chosen]
     whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
-    if candidates.carried is not None:
-        whole &= np.isfinite(candidates.carried[chosen]).all(axis=1)
+    if candidates.task_values is not None:
+        whole &= np.isfinite(candidates.task_values[chosen]).all(axis=1)
     return chosen[whole]
 
 
 def _check_classes(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDecoder) -> None:
     """Refuse detections of a class that has no name."""
     labels = ''
-    if decoder.background_first:
+    if decoder.is_background_first:
         labels = ' (label 0 is the background, and its name is the first of the class names)'
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
         raise EngineError(
@@ -196,7 +196,7 @@ def _check_unit(
     if not counted.any():
         return
     boxes = np.abs(candidates.xyxy[counted])
-    if decoder.normalised:
+    if decoder.has_normalised_boxes:
         largest = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
         wrong, wanted, found = largest.min() > _FAR_BEYOND, '0…1 of the input', 'network pixels'
     else:

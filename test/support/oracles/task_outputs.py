@@ -32,7 +32,7 @@ TASKS = {
 def spec_of(task, network_wh, classes, anchors, batch=1, dtype='float32', transposed=False):
     """Return a model of a task."""
     width, height = network_wh
-    rows = 4 + classes + task.row_values
+    rows = 4 + classes + task.task_value_count
     shape = (batch, anchors, rows) if transposed else (batch, rows, anchors)
     outputs = [TensorSpec('output0', shape, dtype)]
     if task.has_masks:
@@ -56,7 +56,7 @@ def random_outputs(rng, spec, passing, special=True):
     batch, one, other = spec.outputs[0].shape
     anchors = one if transposed else other
     width, height = spec.preprocessing.input_size
-    rows = np.empty((batch, 4 + classes + task.row_values, anchors), np.float32)
+    rows = np.empty((batch, 4 + classes + task.task_value_count, anchors), np.float32)
     for image in rows:
         image[0] = rng.uniform(-20, width + 20, anchors)
         image[1] = rng.uniform(-20, height + 20, anchors)
@@ -68,8 +68,8 @@ def random_outputs(rng, spec, passing, special=True):
         )
         if task.is_oriented:
             image[-1] = rng.uniform(-4, 4, anchors)
-        elif task.row_values:
-            image[4 + classes :] = rng.normal(0, 1, (task.row_values, anchors))
+        elif task.task_value_count:
+            image[4 + classes :] = rng.normal(0, 1, (task.task_value_count, anchors))
             if task.keypoint_names:
                 image[4 + classes :] *= width
         if special and len(chosen) > 100:
@@ -78,7 +78,7 @@ def random_outputs(rng, spec, passing, special=True):
             image[3, chosen[25:30]] = -5
             image[0, chosen[30:35]] = np.nan
             image[1, chosen[35:40]] = np.inf
-            if task.row_values:
+            if task.task_value_count:
                 image[-1, chosen[40:45]] = np.nan
                 image[4 + classes, chosen[45:50]] = -np.inf
     if transposed:

@@ -186,7 +186,7 @@ def precision(
         log.report.optimization |= {'precision_asked': options.precision, **converted.details}
         step.outcome = converted.summary
     narrow = options.precision not in ('fp32', 'tf32')
-    if not (narrow and recognised.decoder.transformer):
+    if not (narrow and recognised.decoder.is_transformer):
         return converted
     queries = find_query_decoder(slimmed, model.shapes)
     log.report.optimization['query_decoder'] = queries and queries.as_dict()

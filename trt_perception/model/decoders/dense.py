@@ -19,9 +19,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.model.candidates import Candidates, corners
+from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import (
-    AnchorRows,
+    AnchorRowLayout,
     Array,
     DecoderPreset,
     ImageContext,
@@ -43,39 +43,41 @@ class Dense(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'dense'
-    reads: ClassVar[str] = 'one output with N anchors as rows'
-    boxes: ClassVar[str] = 'centre x, centre y, width, height in network pixels'
-    scores: ClassVar[str] = 'probabilities; with objectness multiplied by it'
+    documented_outputs: ClassVar[str] = 'one output with N anchors as rows'
+    documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in network pixels'
+    documented_scores: ClassVar[str] = 'probabilities; with objectness multiplied by it'
     needs_nms: ClassVar[bool] = True
-    row_tasks: ClassVar[bool] = True
+    allows_task_values: ClassVar[bool] = True
 
     objectness: bool = False
     transposed: bool = False
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        rows = class_side(classes, self._first_class + row_values)
+        rows = class_side(classes, self._first_class + value_count)
         return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)
 
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """Return the anchors above the threshold with their best class, the first of equals."""
         rows = arrays[0].T if self.transposed else arrays[0]
-        row_values = image.task.row_values
-        behind = len(rows) - row_values
+        task_value_count = image.task.task_value_count
+        behind = len(rows) - task_value_count
         classes = rows[self._first_class : behind].astype(np.float32, copy=False)
         class_ids = classes.argmax(axis=0)
         scores = classes[class_ids, np.arange(classes.shape[1])]
         if self.objectness:
             scores = scores * rows[4].astype(np.float32, copy=False)
-        chosen = image.passing(scores, class_ids)
+        chosen = image.find_passing(scores, class_ids)
         boxes = rows[:4, chosen].astype(np.float32).T
-        carried = rows[behind:, chosen].astype(np.float32).T if row_values else None
+        task_values = rows[behind:, chosen].astype(np.float32).T if task_value_count else None
         prototypes = arrays[1] if image.task.has_masks else None
-        return Candidates(corners(boxes), scores[chosen], class_ids[chosen], carried, prototypes)
+        return Candidates(
+            cxcywh_to_xyxy(boxes), scores[chosen], class_ids[chosen], task_values, prototypes
+        )
 
-    def anchor_rows(self) -> AnchorRows:
+    def anchor_row_layout(self) -> AnchorRowLayout:
         """See Decoder."""
-        return AnchorRows(self.objectness, self.transposed)
+        return AnchorRowLayout(self.objectness, self.transposed)
 
     @property
     def _first_class(self) -> int:

@@ -24,9 +24,9 @@ from trt_perception.files.json_records import choice
 from trt_perception.model.candidates import (
     Candidates,
     Floats,
-    best_class,
-    network_pixels,
-    places,
+    best_class_candidates,
+    mask_indices,
+    normalised_to_xyxy,
 )
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.decoders.training import DETR, IMAGENET, STRETCH
@@ -49,19 +49,21 @@ class Detr(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'detr'
-    reads: ClassVar[str] = 'logits (B, Q, C), with softmax (B, Q, C + 1), and boxes (B, Q, 4)'
-    boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
-    scores: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = (
+        'logits (B, Q, C), with softmax (B, Q, C + 1), and boxes (B, Q, 4)'
+    )
+    documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
+    documented_scores: ClassVar[str] = (
         'sigmoid: each class of a query separately; softmax: the best class of a query, and the '
         'last class is "no object"'
     )
-    normalised: ClassVar[bool] = True
-    transformer: ClassVar[bool] = True
-    own_outputs: ClassVar[tuple[str, ...]] = ('segment',)
+    has_normalised_boxes: ClassVar[bool] = True
+    is_transformer: ClassVar[bool] = True
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ('segment',)
 
     activation: Annotated[str, choice('sigmoid', 'softmax')]
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         width = class_side(classes)
         if self.activation == 'softmax':  # the last one says that there is no object
@@ -71,9 +73,9 @@ class Detr(ObjectDecoder):
             OutputTensor('boxes', ('B', 'Q', 4), tensor_names=_BOXES),
         )
 
-    def further_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks of the queries."""
-        if task.prototypes:
+        if task.prototype_count:
             return ()
         return (OutputTensor('masks', ('B', 'Q', 'height', 'width'), tensor_names=_MASKS),)
 
@@ -81,20 +83,22 @@ class Detr(ObjectDecoder):
         """See ObjectDecoder."""
         logits, boxes, *masks = arrays
         query: npt.NDArray[np.int64]  # of each candidate
-        xyxy = network_pixels(boxes, image.network_wh)
+        xyxy = normalised_to_xyxy(boxes, image.network_wh)
         if self.activation == 'softmax':
             raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-            found = best_class(xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1])
+            found = best_class_candidates(
+                xyxy, (raised / raised.sum(axis=1, keepdims=True))[:, :-1]
+            )
             query = np.arange(len(xyxy))
         else:
             scores: Floats = np.float32(1) / (np.float32(1) + np.exp(-logits.reshape(-1)))
             ids = np.arange(scores.size) % logits.shape[1]
-            chosen = image.passing(scores, ids)
+            chosen = image.find_passing(scores, ids)
             query = chosen // logits.shape[1]
             found = Candidates(xyxy[query], scores[chosen], ids[chosen])
         if not masks:
             return found
-        return replace(found, carried=places(len(xyxy))[query], prototypes=masks[0])
+        return replace(found, task_values=mask_indices(len(xyxy))[query], prototypes=masks[0])
 
 
 PRESETS: Final = (

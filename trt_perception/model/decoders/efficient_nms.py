@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trt_perception.model.candidates import Candidates, counted_boxes
+from trt_perception.model.candidates import Candidates, counted_candidates
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tensors import INDEX_DTYPES
@@ -28,12 +28,12 @@ class EfficientNms(ObjectDecoder):
     """A number of final boxes in network pixels."""
 
     family: ClassVar[str] = 'efficient_nms'
-    reads: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = (
         'number int32 (B, 1), boxes (B, K, 4), scores (B, K), classes int32 (B, K) from 0'
     )
-    boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
+    documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('number', ('B', 1), INDEX_DTYPES, _NUMBER),
@@ -45,7 +45,7 @@ class EfficientNms(ObjectDecoder):
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         number, boxes, scores, classes = arrays
-        return counted_boxes(number, boxes, scores, classes)
+        return counted_candidates(number, boxes, scores, classes)
 
 
 PRESETS: Final = (

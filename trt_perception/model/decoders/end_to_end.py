@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trt_perception.model.candidates import Candidates, corners, final_boxes
+from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy, final_candidates
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.output_tensor import OutputTensor
 
@@ -24,22 +24,22 @@ class EndToEnd(ObjectDecoder):
     """Rows of final boxes in network pixels."""
 
     family: ClassVar[str] = 'end_to_end'
-    reads: ClassVar[str] = 'K rows: box, score, class from 0'
-    boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
-    row_tasks: ClassVar[bool] = True
+    documented_outputs: ClassVar[str] = 'K rows: box, score, class from 0'
+    documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
+    allows_task_values: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'K', 6 + row_values)),)
+        return (OutputTensor('output', ('B', 'K', 6 + value_count)),)
 
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         rows, task = arrays[0], image.task
-        return final_boxes(
-            corners(rows[:, :4]) if task.is_oriented else rows[:, :4],
+        return final_candidates(
+            cxcywh_to_xyxy(rows[:, :4]) if task.is_oriented else rows[:, :4],
             rows[:, 4],
             rows[:, 5],
-            carried=rows[:, 6:] if task.row_values else None,
+            task_values=rows[:, 6:] if task.task_value_count else None,
             prototypes=arrays[1] if task.has_masks else None,
         )
 

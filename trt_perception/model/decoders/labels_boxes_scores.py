@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trt_perception.model.candidates import Candidates, final_boxes
+from trt_perception.model.candidates import Candidates, final_candidates
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.decoders.training import STRETCH
 from trt_perception.model.output_tensor import OutputTensor
@@ -25,14 +25,16 @@ class LabelsBoxesScores(ObjectDecoder):
     """Final boxes in units of a second input."""
 
     family: ClassVar[str] = 'labels_boxes_scores'
-    reads: ClassVar[str] = 'labels int64 (B, K) from 0, boxes (B, K, 4), scores (B, K)'
-    boxes: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = (
+        'labels int64 (B, K) from 0, boxes (B, K, 4), scores (B, K)'
+    )
+    documented_boxes: ClassVar[str] = (
         'left, top, right, bottom in units of `orig_target_sizes`, here in network pixels'
     )
-    transformer: ClassVar[bool] = True
+    is_transformer: ClassVar[bool] = True
     needs_size_input: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('labels', ('B', 'K'), INDEX_DTYPES, ('labels',)),
@@ -43,7 +45,7 @@ class LabelsBoxesScores(ObjectDecoder):
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         labels, boxes, scores = arrays
-        return final_boxes(boxes, scores, labels)
+        return final_candidates(boxes, scores, labels)
 
 
 PRESETS: Final = (

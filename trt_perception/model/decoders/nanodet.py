@@ -39,8 +39,10 @@ class Nanodet(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'nanodet'
-    reads: ClassVar[str] = 'one output with the cells of all grids as rows, finest grid first'
-    boxes: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = (
+        'one output with the cells of all grids as rows, finest grid first'
+    )
+    documented_boxes: ClassVar[str] = (
         'distances of left, top, right, bottom from the cell, in strides, each as `reg_max` + 1 '
         'logits'
     )
@@ -49,7 +51,7 @@ class Nanodet(ObjectDecoder):
     strides: Annotated[tuple[int, ...], read_strides]
     reg_max: Annotated[int, whole(1, 64)]
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         width = class_side(classes, 4 * (self.reg_max + 1))
         return (OutputTensor('output', ('B', 'N', width)),)
@@ -70,7 +72,7 @@ class Nanodet(ObjectDecoder):
         scores, logits = np.split(rows, [rows.shape[1] - 4 * bins], axis=1)
         class_ids = scores.argmax(axis=1)
         best = scores[np.arange(len(rows)), class_ids]
-        chosen = image.passing(best, class_ids)
+        chosen = image.find_passing(best, class_ids)
         sides = logits[chosen].reshape(-1, 4, bins)
         raised = np.exp(sides - sides.max(axis=2, keepdims=True))
         expected = raised @ np.arange(bins, dtype=np.float32) / raised.sum(axis=2)

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Final
 import numpy as np
 
 from trt_perception.files.json_records import choice
-from trt_perception.model.candidates import Candidates, corners
+from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.output_tensor import OutputTensor, class_side
 from trt_perception.model.tensors import INDEX_DTYPES
@@ -39,12 +39,14 @@ class OnnxNms(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'onnx_nms'
-    reads: ClassVar[str] = 'boxes (B, N, 4), scores (B, C, N), selected_indices int64 (M, 3)'
-    boxes: ClassVar[str] = '`box_format`, in network pixels'
+    documented_outputs: ClassVar[str] = (
+        'boxes (B, N, 4), scores (B, C, N), selected_indices int64 (M, 3)'
+    )
+    documented_boxes: ClassVar[str] = '`box_format`, in network pixels'
 
     box_format: Annotated[str, choice('xyxy', 'yxyx', 'cxcywh')]
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOXES),
@@ -61,7 +63,7 @@ class OnnxNms(ObjectDecoder):
         ids, indices = ids[valid], indices[valid]
         chosen = boxes[indices]
         if self.box_format == 'cxcywh':
-            xyxy = corners(chosen)
+            xyxy = cxcywh_to_xyxy(chosen)
         else:
             xyxy = chosen[:, [1, 0, 3, 2]] if self.box_format == 'yxyx' else chosen
             # The operator takes any two opposite corners.
@@ -78,6 +80,8 @@ PRESETS: Final = (
         "exports with ONNX's NonMaxSuppression",
         'boxes, scores, selected_indices',
     ),
-    DecoderPreset('onnx_nms_yxyx', OnnxNms('yxyx'), outputs='as above'),
-    DecoderPreset('onnx_nms_cxcywh', OnnxNms('cxcywh'), outputs='as above, `center_point_box=1`'),
+    DecoderPreset('onnx_nms_yxyx', OnnxNms('yxyx'), documented_outputs='as above'),
+    DecoderPreset(
+        'onnx_nms_cxcywh', OnnxNms('cxcywh'), documented_outputs='as above, `center_point_box=1`'
+    ),
 )

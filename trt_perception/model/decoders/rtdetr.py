@@ -17,7 +17,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from trt_perception.errors import EngineError
-from trt_perception.model.candidates import Candidates, best_class, final_boxes, network_pixels
+from trt_perception.model.candidates import (
+    Candidates,
+    best_class_candidates,
+    final_candidates,
+    normalised_to_xyxy,
+)
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.decoders.training import RGB_255
 from trt_perception.model.output_tensor import OutputTensor, class_side
@@ -32,12 +37,12 @@ class RtdetrUltralytics(ObjectDecoder):
     """A row for each query: box and probabilities."""
 
     family: ClassVar[str] = 'rtdetr_ultralytics'
-    reads: ClassVar[str] = 'one output with Q queries as rows'
-    boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
-    normalised: ClassVar[bool] = True
-    transformer: ClassVar[bool] = True
+    documented_outputs: ClassVar[str] = 'one output with Q queries as rows'
+    documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
+    has_normalised_boxes: ClassVar[bool] = True
+    is_transformer: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'Q', class_side(classes, 4))),)
 
@@ -57,7 +62,9 @@ class RtdetrUltralytics(ObjectDecoder):
                 'score and class are what Ultralytics exports for RT-DETR since 8.4.47',
                 fix='set model.decoder to rtdetr_end_to_end, or make the manifest again',
             )
-        return best_class(network_pixels(rows[:, :4], image.network_wh), rows[:, 4:])
+        return best_class_candidates(
+            normalised_to_xyxy(rows[:, :4], image.network_wh), rows[:, 4:]
+        )
 
 
 @dataclass(frozen=True)
@@ -65,22 +72,22 @@ class RtdetrEndToEnd(ObjectDecoder):
     """Rows of the best classes of all queries."""
 
     family: ClassVar[str] = 'rtdetr_end_to_end'
-    reads: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = (
         'K rows: box, score, class from 0; a query may stand for several classes'
     )
-    boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
-    normalised: ClassVar[bool] = True
-    transformer: ClassVar[bool] = True
+    documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
+    has_normalised_boxes: ClassVar[bool] = True
+    is_transformer: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'K', 6)),)
 
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         (rows,) = arrays
-        boxes = network_pixels(rows[:, :4], image.network_wh)
-        return final_boxes(boxes, rows[:, 4], rows[:, 5])
+        boxes = normalised_to_xyxy(rows[:, :4], image.network_wh)
+        return final_candidates(boxes, rows[:, 4], rows[:, 5])
 
 
 PRESETS: Final = (

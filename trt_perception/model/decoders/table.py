@@ -46,7 +46,7 @@ def families_of(task: str) -> tuple[str, ...]:
     return tuple(
         family
         for family, decoder in FAMILIES.items()
-        if decoder.row_tasks or task in decoder.own_outputs
+        if decoder.allows_task_values or task in decoder.tasks_with_own_outputs
     )
 
 

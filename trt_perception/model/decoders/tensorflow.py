@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.model.candidates import Candidates, counted_boxes
+from trt_perception.model.candidates import Candidates, counted_candidates
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.output_tensor import OutputTensor
 
@@ -24,13 +24,13 @@ class Tensorflow(ObjectDecoder):
     """A number of final boxes in 0…1, with classes from 1."""
 
     family: ClassVar[str] = 'tensorflow'
-    reads: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = (
         'boxes (B, K, 4), classes float (B, K) from 1, scores (B, K), number (B)'
     )
-    boxes: ClassVar[str] = 'top, left, bottom, right in 0…1'
-    normalised: ClassVar[bool] = True
+    documented_boxes: ClassVar[str] = 'top, left, bottom, right in 0…1'
+    has_normalised_boxes: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return tuple(
             OutputTensor(name, shape, tensor_names=(tensor,), by_name=True)
@@ -46,7 +46,7 @@ class Tensorflow(ObjectDecoder):
         """See ObjectDecoder."""
         boxes, classes, scores, number = arrays
         xyxy = boxes[:, [1, 0, 3, 2]] * np.array(image.network_wh * 2, np.float32)
-        return counted_boxes(number, xyxy, scores, classes, first_label=1)
+        return counted_candidates(number, xyxy, scores, classes, first_label=1)
 
 
 PRESETS: Final = (

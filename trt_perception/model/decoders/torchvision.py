@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.model.candidates import Candidates, final_boxes, places
+from trt_perception.model.candidates import Candidates, final_candidates, mask_indices
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
 from trt_perception.model.decoders.training import RGB_255
 from trt_perception.model.output_tensor import OutputTensor
@@ -32,15 +32,15 @@ class Torchvision(ObjectDecoder):
     """Final boxes of one image, as many as there are."""
 
     family: ClassVar[str] = 'torchvision'
-    reads: ClassVar[str] = 'boxes (M, 4), labels int64 (M), scores (M)'
-    boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
-    scores: ClassVar[str] = (
+    documented_outputs: ClassVar[str] = 'boxes (M, 4), labels int64 (M), scores (M)'
+    documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
+    documented_scores: ClassVar[str] = (
         'probabilities; label 0 and the first of `class_names` are the background'
     )
-    background_first: ClassVar[bool] = True
-    own_outputs: ClassVar[tuple[str, ...]] = ('segment', 'pose')
+    is_background_first: ClassVar[bool] = True
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ('segment', 'pose')
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('boxes', ('M', 4), tensor_names=('boxes',)),
@@ -48,9 +48,9 @@ class Torchvision(ObjectDecoder):
             OutputTensor('scores', ('M',), tensor_names=('scores',)),
         )
 
-    def further_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks, or the keypoints with their scores."""
-        if task.has_masks and not task.prototypes:
+        if task.has_masks and not task.prototype_count:
             return (OutputTensor('masks', ('M', 1, 'height', 'width'), tensor_names=('masks',)),)
         if not isinstance(task, Pose) or task.keypoints.values != 3:
             return ()
@@ -63,12 +63,14 @@ class Torchvision(ObjectDecoder):
     def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         boxes, labels, scores, *further = arrays
-        carried = prototypes = None
+        task_values = prototypes = None
         if image.task.has_masks:  # probabilities, above 0 within a mask
-            carried, prototypes = places(len(boxes)), further[0][:, 0] - np.float32(0.5)
+            task_values, prototypes = mask_indices(len(boxes)), further[0][:, 0] - np.float32(0.5)
         elif isinstance(image.task, Pose):
-            carried = further[0].reshape(len(further[0]), -1)
-        return final_boxes(boxes, scores, labels, carried=carried, prototypes=prototypes)
+            task_values = further[0].reshape(len(further[0]), -1)
+        return final_candidates(
+            boxes, scores, labels, task_values=task_values, prototypes=prototypes
+        )
 
 
 PRESETS: Final = (

@@ -18,9 +18,9 @@ from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
-from trt_perception.model.candidates import Candidates, corners
+from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import (
-    AnchorRows,
+    AnchorRowLayout,
     Array,
     DecoderPreset,
     ImageContext,
@@ -42,14 +42,16 @@ class YoloxRaw(ObjectDecoder):
     """
 
     family: ClassVar[str] = 'yolox_raw'
-    reads: ClassVar[str] = 'one output with the cells of all grids as rows, finest grid first'
-    boxes: ClassVar[str] = 'offset to the cell and logarithm of the size, in strides'
-    scores: ClassVar[str] = 'probabilities times objectness'
+    documented_outputs: ClassVar[str] = (
+        'one output with the cells of all grids as rows, finest grid first'
+    )
+    documented_boxes: ClassVar[str] = 'offset to the cell and logarithm of the size, in strides'
+    documented_scores: ClassVar[str] = 'probabilities times objectness'
     needs_nms: ClassVar[bool] = True
 
     strides: Annotated[tuple[int, ...], read_strides]
 
-    def box_outputs(self, classes: int | None, row_values: int = 0) -> tuple[OutputTensor, ...]:
+    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'N', class_side(classes, 5))),)
 
@@ -68,16 +70,16 @@ class YoloxRaw(ObjectDecoder):
         cell = cells(self.strides, image.network_wh)
         class_ids = output[:, 5:].argmax(axis=1)
         scores = output[np.arange(len(output)), 5 + class_ids] * output[:, 4]
-        chosen = image.passing(scores, class_ids)
+        chosen = image.find_passing(scores, class_ids)
         stride = cell[chosen, 2:]
         centre = (output[chosen, :2] + cell[chosen, :2]) * stride
         size = np.exp(output[chosen, 2:4]) * stride
-        boxes = corners(np.concatenate([centre, size], axis=1))
+        boxes = cxcywh_to_xyxy(np.concatenate([centre, size], axis=1))
         return Candidates(boxes, scores[chosen], class_ids[chosen])
 
-    def anchor_rows(self) -> AnchorRows:
+    def anchor_row_layout(self) -> AnchorRowLayout:
         """See Decoder."""
-        return AnchorRows(objectness=True, transposed=True, strides=self.strides)
+        return AnchorRowLayout(objectness=True, transposed=True, strides=self.strides)
 
 
 PRESETS: Final = (

@@ -150,7 +150,7 @@ def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = N
     )
     refuse_missing_info(model, evidence, unknown, given.parameter_name)
     decoder = PRESETS[chosen].decoder
-    if decoder.background_first:
+    if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)

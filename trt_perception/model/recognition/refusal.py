@@ -143,7 +143,7 @@ def _classes(counts: Mapping[str, int | None], given: int, task: Task) -> str:
 
 def _may_hold_more(decoder: Decoder) -> bool:
     """Whether an axis that holds the classes may hold the values of a task too."""
-    return decoder.row_tasks and decoder.outputs(0) != decoder.outputs(1)
+    return decoder.allows_task_values and decoder.outputs(0) != decoder.outputs(1)
 
 
 @functools.cache
@@ -163,7 +163,7 @@ def _class_counts(
 ) -> dict[str, int | None]:
     """Return how many class names each candidate would need, None where any number will do."""
     sides = {side for tensor in outputs for side in tensor.shape}
-    befores = {before + task.row_values for before in _places_of_classes()}
+    befores = {before + task.task_value_count for before in _places_of_classes()}
     counts = sorted({side - before for side in sides for before in befores if side > before})
     needed: dict[str, int | None] = {}
     for name in names:

@@ -25,7 +25,7 @@ class Obb(Task):
     is_oriented: ClassVar[bool] = True
 
     @property
-    def row_values(self) -> int:
+    def task_value_count(self) -> int:
         """One: the angle."""
         return 1
 
@@ -39,11 +39,11 @@ class Obb(Task):
                 fix='set model.resize to letterbox, as it was trained',
             )
 
-    def boxes(self, xyxy: Floats, carried: Floats | None) -> Floats:
+    def nms_boxes(self, xyxy: Floats, task_values: Floats | None) -> Floats:
         """Return centre x, centre y, width, height and angle: float32 (n, 5)."""
-        assert carried is not None
+        assert task_values is not None
         center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
-        return np.concatenate([center, size, carried[:, :1]], axis=1)
+        return np.concatenate([center, size, task_values[:, :1]], axis=1)
 
     def boxes_in_source(self, boxes: Floats, letterbox: Letterbox) -> tuple[Floats, Fields]:
         """Return the upright boxes around oriented ones, and the oriented boxes.

@@ -108,7 +108,7 @@ class Pose(Task):
     keypoints: Annotated[KeypointSpec, KeypointSpec.read]
 
     @property
-    def row_values(self) -> int:
+    def task_value_count(self) -> int:
         """Two or three for each keypoint."""
         return len(self.keypoints.names) * self.keypoints.values
 
@@ -166,15 +166,15 @@ class Pose(Task):
     def attributes(
         self,
         xyxy: Floats,
-        carried: Floats | None,
+        task_values: Floats | None,
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> Fields:
         """Return x, y and score of each keypoint, in source pixels and clipped to the image."""
-        assert carried is not None
+        assert task_values is not None
         count, values = len(self.keypoints.names), self.keypoints.values
-        found = np.ones((len(carried), count, 3), np.float32)
-        found[:, :, :values] = carried.reshape(-1, count, values)
+        found = np.ones((len(task_values), count, 3), np.float32)
+        found[:, :, :values] = task_values.reshape(-1, count, values)
         found[:, :, :2] = letterbox.points_to_source(found[:, :, :2])
         found[:, :, 2] = found[:, :, 2].clip(0, 1)
         return {'keypoints': found}

@@ -14,7 +14,7 @@ from trt_perception.files.json_records import optional, whole
 from trt_perception.files.plain_text import Fault
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.candidates import places
+from trt_perception.model.candidates import mask_indices
 from trt_perception.model.tasks.task import DETECTIONS, Fields, Floats, Task, Topic, key_fault
 from trt_perception.model.tensors import LoadedModel, tensors_text
 
@@ -43,12 +43,12 @@ class Segment(Task):
     ] = 0
 
     @property
-    def row_values(self) -> int:
+    def task_value_count(self) -> int:
         """The coefficients of the mask."""
         return self.mask_coefficients
 
     @property
-    def prototypes(self) -> int:
+    def prototype_count(self) -> int:
         """One for each coefficient."""
         return self.mask_coefficients
 
@@ -82,7 +82,7 @@ class Segment(Task):
     def attributes(
         self,
         xyxy: Floats,
-        carried: Floats | None,
+        task_values: Floats | None,
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> Fields:
@@ -93,7 +93,7 @@ class Segment(Task):
         """
         if prototypes is None:
             return {}
-        assert carried is not None
+        assert task_values is not None
         if len(xyxy) and not prototypes[:1].size:
             raise EngineError(
                 "the model's output",
@@ -103,12 +103,12 @@ class Segment(Task):
             )
         is_own = not self.mask_coefficients
         if is_own:  # only those that are left
-            prototypes = prototypes[carried[:, 0].astype(np.int64)]
-            carried = places(len(xyxy))
+            prototypes = prototypes[task_values[:, 0].astype(np.int64)]
+            task_values = mask_indices(len(xyxy))
         # A copy, because the outputs are written again.
         used = np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32)
         geometry = mask_geometry(letterbox, prototypes.shape[1:])
-        return {'masks': Masks(xyxy, carried.copy(), used, geometry, is_own)}
+        return {'masks': Masks(xyxy, task_values.copy(), used, geometry, is_own)}
 
 
 def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:

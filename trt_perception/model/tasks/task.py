@@ -70,12 +70,12 @@ class Task:
     is_oriented: ClassVar[bool] = False
 
     @property
-    def row_values(self) -> int:
+    def task_value_count(self) -> int:
         """How many values each row of the outputs has behind its box, scores and class."""
         return 0
 
     @property
-    def prototypes(self) -> int:
+    def prototype_count(self) -> int:
         """How many prototypes masks are made of; 0 if there are none."""
         return 0
 
@@ -151,12 +151,12 @@ class Task:
 
     # Decoding.
 
-    def boxes(self, xyxy: Floats, carried: Floats | None) -> Floats:
+    def nms_boxes(self, xyxy: Floats, task_values: Floats | None) -> Floats:
         """Return the boxes that non-maximum suppression compares.
 
         Args:
             xyxy: float32 (n, 4), network pixels.
-            carried: float32 (n, v), what the rows hold behind their scores; None if v is 0.
+            task_values: float32 (n, v), what the rows hold behind their scores; None if v is 0.
 
         Returns:
             float32 (n, 4), or (n, 5) for oriented boxes; network pixels.
@@ -167,7 +167,7 @@ class Task:
         """Return boxes in source pixels, clipped to the image. Some may be empty then.
 
         Args:
-            boxes: as ``boxes`` returns them.
+            boxes: as ``nms_boxes`` returns them.
             letterbox: geometry of the frame.
 
         Returns:
@@ -178,7 +178,7 @@ class Task:
     def attributes(
         self,
         xyxy: Floats,
-        carried: Floats | None,
+        task_values: Floats | None,
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> Fields:
@@ -186,8 +186,9 @@ class Task:
 
         Args:
             xyxy: float32 (n, 4), source pixels.
-            carried: float32 (n, v), what the rows hold behind their scores, in network pixels, or
-                (n, 1), the index of each object's mask; None if v is 0.
+            task_values: float32 (n, v), the values behind the scores of each row, in network
+                pixels. With one mask per object: (n, 1), the index of the object's mask. None if v
+                is 0.
             prototypes: float (m, rows, columns), prototypes or logits of masks; None if masks are
                 made elsewhere.
             letterbox: geometry of the frame.

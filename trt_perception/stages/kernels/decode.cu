@@ -1,6 +1,6 @@
 // From rows of anchors to the final boxes, with the rules of trt_perception/model/decoders/dense.py; with GRID_STRIDES
 // boxes are those of cells, as in yolox_raw.py there. OBJECTNESS, TRANSPOSED and GRID_STRIDES come from the decoder's
-// anchor_rows(). ROW_VALUES is how many values stand behind the scores of an
+// anchor_row_layout(). TASK_VALUE_COUNT is how many values stand behind the scores of an
 // anchor: keypoints, coefficients of a mask, or with ORIENTED one angle. They come back as they are.
 //
 //   filter     best class of each anchor, thresholds, box check; survivors become 64-bit keys
@@ -27,8 +27,8 @@ struct Result {
 struct Row {
     float left, top, right, bottom, score;
     int class_id;
-#if ROW_VALUES
-    float carried[ROW_VALUES];
+#if TASK_VALUE_COUNT
+    float task_values[TASK_VALUE_COUNT];
 #endif
 };
 
@@ -52,8 +52,8 @@ struct Scratch {
 
 #define RESULT_BYTES (sizeof(Result) + MAX_DETECTIONS * sizeof(Row))
 #define FIRST_CLASS (OBJECTNESS ? 5 : 4)
-#define FIRST_CARRIED (FIRST_CLASS + CLASSES)
-#define ROWS (FIRST_CARRIED + ROW_VALUES)
+#define FIRST_TASK_VALUE (FIRST_CLASS + CLASSES)
+#define ROWS (FIRST_TASK_VALUE + TASK_VALUE_COUNT)
 
 // What belongs to the block's frame, of arrays over the batch.
 __device__ __forceinline__ const OUTPUT_T* own(const OUTPUT_T* outputs) { return outputs + (size_t)blockIdx.z * ROWS * ANCHORS; }
@@ -133,7 +133,7 @@ extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, S
     if (frame->filter_classes && !(frame->class_bits[best_class >> 5] >> (best_class & 31) & 1u)) return;
     const Candidate box = box_at(output, anchor);
     bool finite = is_finite(box.left) && is_finite(box.top) && is_finite(box.right) && is_finite(box.bottom);
-    for (int i = 0; i < ROW_VALUES; ++i) finite &= is_finite(value_at(output, FIRST_CARRIED + i, anchor));
+    for (int i = 0; i < TASK_VALUE_COUNT; ++i) finite &= is_finite(value_at(output, FIRST_TASK_VALUE + i, anchor));
     if (!finite || !(box.right > box.left) || !(box.bottom > box.top)) return;
     scratch->class_of_anchor[anchor] = (u16)best_class;
     const u32 place = atomicAdd(&scratch->count, 1u);
@@ -264,7 +264,7 @@ extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outpu
         scratch->classes[i] = scratch->class_of_anchor[anchor];
         scratch->boxes[i] = box_at(output, anchor);
 #if ORIENTED
-        scratch->spreads[i] = spread_of(scratch->boxes[i], value_at(output, FIRST_CARRIED, anchor));
+        scratch->spreads[i] = spread_of(scratch->boxes[i], value_at(output, FIRST_TASK_VALUE, anchor));
 #endif
     }
     if (i == 0) scratch->candidates = candidates;

@@ -125,16 +125,16 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
         scratch->written = written;
 #endif
     }
-#if ROW_VALUES
+#if TASK_VALUE_COUNT
     __syncthreads();
     // Neighbouring threads write neighbouring values: the result may be the host's memory.
     for (int at = warp; at < written; at += 32) {
         const int anchor = (int)(0xffffffffu - (u32)scratch->best[kept[at]]);
-        for (int i = lane; i < ROW_VALUES; i += 32) {
-            const float value = value_at(output, FIRST_CARRIED + i, anchor);
-            rows[at].carried[i] = value;
+        for (int i = lane; i < TASK_VALUE_COUNT; i += 32) {
+            const float value = value_at(output, FIRST_TASK_VALUE + i, anchor);
+            rows[at].task_values[i] = value;
 #if PROTOTYPES
-            scratch->rows[at].carried[i] = value;
+            scratch->rows[at].task_values[i] = value;
 #endif
         }
     }

@@ -46,14 +46,14 @@ __device__ __forceinline__ bool holds(const Row& row, int x, int y) {
 
 // The prototypes where a pixel of the image is.
 __device__ void interpolate(const PROTOTYPE_T* prototypes, const Taps& column, const Taps& row, float* values) {
-    for (int i = 0; i < ROW_VALUES; ++i) values[i] = 0.0f;
+    for (int i = 0; i < TASK_VALUE_COUNT; ++i) values[i] = 0.0f;
     for (int down = 0; down < 4; ++down)
         for (int along = 0; along < 4; ++along) {
             const float share = row.share[down] * column.share[along];
             if (share == 0.0f) continue;
             const PROTOTYPE_T* at = prototypes + row.place[down] * PROTOTYPE_COLUMNS + column.place[along];
 #pragma unroll
-            for (int i = 0; i < ROW_VALUES; ++i)
+            for (int i = 0; i < TASK_VALUE_COUNT; ++i)
                 values[i] += share * float_from(at[i * PROTOTYPE_ROWS * PROTOTYPE_COLUMNS]);
         }
 }
@@ -64,7 +64,7 @@ extern "C" __global__ void number_masks(
     double scale_x, double scale_y, double offset_x, double offset_y
 ) {
     const Scratch* scratch = scratches + place;
-    prototypes += (size_t)place * ROW_VALUES * PROTOTYPE_ROWS * PROTOTYPE_COLUMNS;
+    prototypes += (size_t)place * TASK_VALUE_COUNT * PROTOTYPE_ROWS * PROTOTYPE_COLUMNS;
     __shared__ u32 reaching[(MAX_DETECTIONS + 31) / 32];  // which boxes reach into the block
     __shared__ Taps columns[32], rows[8];
     const int left = blockIdx.x * 32, top = blockIdx.y * 8;
@@ -81,7 +81,7 @@ extern "C" __global__ void number_masks(
     __syncthreads();
     const int x = left + threadIdx.x, y = top + threadIdx.y;
     if (x >= width || y >= height) return;
-    float values[ROW_VALUES];
+    float values[TASK_VALUE_COUNT];
     bool interpolated = false;
     int number = 0;
     for (int first = 0; first < scratch->written && !number; first += 32)
@@ -93,7 +93,7 @@ extern "C" __global__ void number_masks(
             interpolated = true;
             float logit = 0.0f;
 #pragma unroll
-            for (int i = 0; i < ROW_VALUES; ++i) logit += row.carried[i] * values[i];
+            for (int i = 0; i < TASK_VALUE_COUNT; ++i) logit += row.task_values[i] * values[i];
             if (logit > 0.0f) number = index + 1;
         }
     numbers[(size_t)y * width + x] = (u16)number;
