@@ -35,7 +35,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
         return quantise(model, checked, **{'cache_dir': tmp_path / 'new' / 'folder', **changes})
 
     first = again()
-    assert first.report.cache.startswith('computed: no cache')
+    assert first.report.cache.startswith('computed: ')
     assert 'calibrating' in ran
     second = again()
     assert second.report.cache.startswith('reused: ')
@@ -51,7 +51,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
         {'method': 'percentile'},
         {'model': changed},
     ):
-        assert 'no cache' in again(**change).report.cache
+        assert again(**change).report.cache.startswith('computed: ')
         assert 'calibrating' in ran
     assert again().report.cache.startswith('reused: ')
     assert len(list((tmp_path / 'new' / 'folder').iterdir())) == 5
@@ -72,7 +72,7 @@ def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monke
     assert read == list(images.paths)
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_what_is_written_is_read(tmp_path, said):
     path = tmp_path / 'ranges.json'
     assert write_ranges(path, RANGES) == ''
     found, sentence = read_ranges(path, ['y', 'x'])
@@ -82,7 +82,7 @@ def test_what_is_written_is_read(tmp_path):
     assert read_ranges(path, ['x'])[0] == {'x': 1.5}
     found, sentence = read_ranges(path, ['x', 'z'])
     assert found is None
-    assert "damaged (KeyError: 'z')" in sentence
+    said(sentence)
 
 
 def test_each_part_names_another_file(tmp_path):
@@ -109,6 +109,8 @@ def test_each_part_names_another_file(tmp_path):
         b'{}',
         b'[' * 100_000,
         *(json.dumps({'x': value}).encode() for value in (float('nan'), -1, True, '1', None, [1])),
+        # No float32.
+        *(json.dumps({'x': value}).encode() for value in (1e39, 10**400, float('inf'), -1e-45)),
     ],
 )
 def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
@@ -116,21 +118,21 @@ def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
     path.write_bytes(content)
     found, sentence = read_ranges(path, ['x'])
     assert found is None
-    assert f'the cache {path} is damaged' in sentence
+    assert str(path) in sentence
 
 
-def test_a_huge_cache_is_not_read(tmp_path, monkeypatch):
+def test_a_huge_cache_is_not_read(tmp_path, monkeypatch, said):
     path = tmp_path / 'ranges.json'
     write_ranges(path, RANGES)
     monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 9)
-    assert 'at most 9 bytes' in read_ranges(path, ['x'])[1]
+    said(read_ranges(path, ['x'])[1])
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, said):
     folder = tmp_path / 'file'
     folder.write_text('')
-    assert 'not kept' in write_ranges(folder / 'ranges.json', RANGES)
-    assert 'cannot be read' in read_ranges(folder / 'ranges.json', ['x'])[1]
+    said(write_ranges(folder / 'ranges.json', RANGES))
+    said(read_ranges(folder / 'ranges.json', ['x'])[1])
 
 
 def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Ranges from histograms, held against NumPy, SciPy and ONNX Runtime's own calibrators."""
+"""Ranges from histograms, held against NumPy and ONNX Runtime's own calibrators."""
 
 import numpy as np
 import pytest
@@ -72,13 +72,12 @@ def test_entropy_keeps_a_flat_distribution_whole():
     assert counted(values).threshold('entropy') > 2.8
 
 
-@pytest.mark.parametrize('name', ['norm', 'laplace', 'logistic'])
+@pytest.mark.parametrize('name', ['normal', 'laplace', 'logistic'])
 def test_entropy_agrees_with_onnx_runtime(name):
-    # Both take seconds to import: not for every process that only collects this file.
-    import scipy.stats
+    # It takes a second to import: not for every process that only collects this file.
     from onnxruntime.quantization.calibrate import HistogramCollector
 
-    draw = getattr(scipy.stats, name).rvs(size=100_000, random_state=3).astype(np.float32)
+    draw = getattr(np.random.default_rng(3), name)(size=100_000).astype(np.float32)
     values = np.concatenate([draw, -draw])  # it looks at both signs, we at magnitudes
     top = float(np.abs(values).max())
     histogram, edges = np.histogram(values, 2 * 800 + 1, (-top, top))
@@ -91,5 +90,5 @@ def test_entropy_agrees_with_onnx_runtime(name):
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_refused(bad):
-    with pytest.raises(ValueError, match='NaN or infinity'):
+    with pytest.raises(ValueError, match='NaN'):
         counted([1.0, bad])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from support.models.detector_models import yolo_sized
+from support.building.messages import worded
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import find_tensorrt
 from trt_perception.building.options.sources import load_options
@@ -39,11 +38,6 @@ def tensorrt():
     return find_tensorrt('tensorrt_rtx')
 
 
-@pytest.fixture(scope='module')
-def large():
-    return yolo_sized().SerializeToString()
-
-
 def small(sides=(1, 3, 16, 16), nodes=None, opset=19, dtype=TensorProto.FLOAT, weights=()):
     """Return a model of one input of these sides; text stands for an open side."""
     weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
@@ -67,7 +61,7 @@ def build(content, tensorrt, **given):
 def refusal(content, tensorrt, **given):
     with pytest.raises(EngineError) as caught:
         build(content, tensorrt, **given)
-    return str(caught.value)
+    return worded(caught.value)
 
 
 def half(content):
@@ -96,16 +90,16 @@ def test_inner_types_change_the_engine_and_not_its_tensors(tensorrt):
     assert double.content != single.content
 
 
-def test_a_failed_build_does_not_silence_the_next(tensorrt):
+def test_a_failed_build_does_not_silence_the_next(tensorrt, said):
     """TensorRT keeps the first logger of a process as long as any builder lives."""
     import tensorrt_rtx
 
     other = tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR)
     for _ in range(2):
-        assert 'raise --workspace-mib' in refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
+        said(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
     keeps = tensorrt_rtx.Builder(TensorRtLog(tensorrt_rtx).logger)
     assert tensorrt_rtx.Builder(other)  # ignored, with a warning
-    assert 'raise --workspace-mib' in refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
+    said(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
     del keeps
 
 
@@ -156,7 +150,7 @@ def test_a_convolution_in_each_type_builds(tensorrt, precision, kind, target, si
 
 @pytest.mark.parametrize('targets', [['8.6'], ['8.0', '8.9'], ['12.0', '8.6']])
 def test_targets_are_in_the_plan(tensorrt, targets):
-    built = build(DIGITS.read_bytes(), tensorrt, compute_capabilities=targets)
+    built = build(small(), tensorrt, compute_capabilities=targets)
     assert built.content[32] == sum(TARGET_BITS[target] for target in targets)
 
 
@@ -196,21 +190,19 @@ def test_a_batch_and_a_size_make_a_shape(tensorrt):
 
 
 @pytest.mark.parametrize(
-    ('sides', 'given', 'reasons'),
+    ('sides', 'given'),
     [
-        (('n', 3, 16, 16), {}, ['(?x3x16x16)', '--batch 1']),
-        (('n', 3, 'h', 'w'), {}, ['(?x3x?x?)', '--shapes']),
-        (('n', 3, 'h', 'w'), {'batch': 1}, ['--shapes']),
-        (('n', 3, 16, 16), {'shapes': '1x3x8x16'}, ['?x3x16x16', 'got 1x3x8x16']),
-        ((1, 3, 16, 16), {'shapes': '2x3x16x16'}, ['1x3x16x16', 'got 2x3x16x16']),
-        ((1, 3, 16, 16), {'batch': 2}, ['got 2x3x16x16', 'export another ONNX model']),
-        ((1, 3, 16, 16), {'input_size': '32x16'}, ['got 1x3x16x32']),
+        (('n', 3, 16, 16), {}),
+        (('n', 3, 'h', 'w'), {}),
+        (('n', 3, 'h', 'w'), {'batch': 1}),
+        (('n', 3, 16, 16), {'shapes': '1x3x8x16'}),
+        ((1, 3, 16, 16), {'shapes': '2x3x16x16'}),
+        ((1, 3, 16, 16), {'batch': 2}),
+        ((1, 3, 16, 16), {'input_size': '32x16'}),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_with_those_that_do(tensorrt, sides, given, reasons):
-    found = refusal(small(sides), tensorrt, **given)
-    for reason in reasons:
-        assert reason in found
+def test_shapes_that_do_not_fit_are_refused_with_those_that_do(tensorrt, sides, given, said):
+    said(refusal(small(sides), tensorrt, **given))
 
 
 def test_the_shape_that_the_model_has_may_be_said_again(tensorrt):
@@ -238,34 +230,17 @@ def test_a_node_that_contradicts_itself_is_named(tensorrt):
     assert 'unsupported operators' not in found
 
 
-@pytest.mark.parametrize(
-    ('content', 'reason'),
-    [
-        (b'', 'inputs and outputs'),
-        (b'hello world, this is no onnx', 'inputs and outputs'),
-        (DIGITS.read_bytes()[:100_000], 'not a whole ONNX model'),
-    ],
-)
-def test_what_is_no_model_is_refused(tensorrt, content, reason):
-    assert reason in refusal(content, tensorrt)
+def test_what_is_no_model_is_refused(tensorrt, said):
+    for content in (b'', b'hello world, this is no onnx', DIGITS.read_bytes()[:100_000]):
+        said(refusal(content, tensorrt))
 
 
-def test_too_little_workspace_is_explained(tensorrt):
-    found = refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1)
-    assert 'raise --workspace-mib' in found
-
-
-def test_bf16_on_a_gpu_without_it_is_refused_before_building(tensorrt):
-    found = refusal(small(), tensorrt, precision='bf16', compute_capabilities=['7.5'])
-    assert 'needs compute capability 8.0' in found
-
-
-def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path):
+def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path, said):
     path = tmp_path / 'plugin.so'
     path.write_bytes(b'no library')
-    assert 'cannot be loaded' in refusal(small(), tensorrt, plugins=[str(path)])
+    said(refusal(small(), tensorrt, plugins=[str(path)]))
     path.chmod(0o666)
-    assert 'must not be writable by everybody' in refusal(small(), tensorrt, plugins=[str(path)])
+    said(refusal(small(), tensorrt, plugins=[str(path)]))
 
 
 def test_every_builder_option_that_rtx_has_builds(tensorrt):
@@ -281,10 +256,10 @@ def test_every_builder_option_that_rtx_has_builds(tensorrt):
     assert built.flags == ('SPARSE_WEIGHTS',)
 
 
-def test_progress_is_told_and_ends(tensorrt, large):
+def test_progress_is_told_and_ends(tensorrt):
     seen = []
     options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32'})
-    build_plan(large, options, tensorrt, progress=lambda *step: seen.append(step))
+    build_plan(DIGITS.read_bytes(), options, tensorrt, progress=lambda *step: seen.append(step))
     assert seen
     assert all(phase and 0 <= done <= total for phase, done, total in seen)
 
@@ -327,8 +302,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize('number', [2, 15])
-def test_a_signal_ends_a_real_build(number):
+def test_a_signal_ends_a_real_build():
     """It comes while TensorRT is inside its first step."""
     process = subprocess.Popen(
         [sys.executable, '-c', CHILD, str(DIGITS)],
@@ -337,7 +311,7 @@ def test_a_signal_ends_a_real_build(number):
     )
     try:
         assert process.stdout.readline() == 'building\n'
-        os.kill(process.pid, number)
+        process.terminate()
         assert process.wait(60) == 130
     finally:
         process.kill()

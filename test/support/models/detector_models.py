@@ -103,14 +103,14 @@ def parsed_models(monkeypatch):
     return parsed
 
 
-def yolo_sized():
-    """Return a detector of YOLO11n's size with random weights, 640 x 640."""
+def yolo_sized(side=640):
+    """Return a detector of YOLO11n's size with random weights, for square images."""
     sys.path.insert(0, str(ROOT / 'scripts' / 'benchmarks'))
     try:
         from reference_network import build_network
     finally:
         sys.path.pop(0)
-    return build_network(False, (640, 640), 1)[0]
+    return build_network(False, (side, side), 1)[0]
 
 
 def report_of(path):

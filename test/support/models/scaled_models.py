@@ -20,27 +20,42 @@ def scales(model):
     return [stored[n.input[1]] for n in model.graph.node if n.op_type in (Q, DQ)]
 
 
-def built(model, target):
-    """Convert for a strongly typed engine, and let TensorRT-RTX build it."""
+def converted(model, target):
+    """Convert for a strongly typed engine; all scales must be positive numbers."""
     done = convert_precision(model, target, strongly_typed=True).model
     onnx.checker.check_model(done, full_check=True)
     for scale in scales(done):
         assert np.isfinite(scale).all()
         assert (scale > 0).all()
+    return done
+
+
+def built(model, target):
+    """Convert as `converted` does, and let TensorRT-RTX build it."""
+    done = converted(model, target)
     assert tensorrt_rtx_build.build(done.SerializeToString(), ['89']) > 0
     return done
 
 
 def with_branch(*operations):
     """Return a model with a branch behind nodes of the input, and the tensor it convolves."""
+    model, (tensor,) = with_branches([operations])
+    return model, tensor
+
+
+def with_branches(branches):
+    """Return a model with branches behind nodes of the input, and the tensors they convolve."""
     net = small_detectors.Net()
     x = net.backbone()
-    side = 'images'
-    for kind, value in operations:
-        side = net.node(kind, [side, net.constant(value)] if value is not None else [side])
-    branch = net.conv(net.conv(side, 3, 32, stride=2), 32, 32, stride=2)
-    x = net.node('Add', [x, branch])
-    return net.model([net.conv(net.conv(x, 32, 32), 32, 8, silu=False)]), side
+    tensors = []
+    for operations in branches:
+        side = 'images'
+        for kind, value in operations:
+            side = net.node(kind, [side, net.constant(value)] if value is not None else [side])
+        tensors.append(side)
+        branch = net.conv(net.conv(side, 3, 32, stride=2), 32, 32, stride=2)
+        x = net.node('Add', [x, branch])
+    return net.model([net.conv(net.conv(x, 32, 32), 32, 8, silu=False)]), tensors
 
 
 def readers(model, tensor):
