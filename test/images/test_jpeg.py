@@ -250,7 +250,7 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
     outcomes = Counter()
     frames = JpegFrameReader()
     assert not frames(array(file)).is_decoded
-    for index in range(600):
+    for index in range(250):
         changed = bytearray(file)
         at = rng.randrange(len(file) // 2, len(file))
         piece = rng.choice((b'\xff', b'\0', b'\xff\xd0', b'\xff\xd9', b'\xff\xff', b'\xff\xda'))
@@ -261,8 +261,8 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
         outcomes['read' if isinstance(found, bytes) else found] += 1
         other = file if index % 3 else jpeg_fuzz.changed(rng, {'': file})
         outcome(frames, other)  # it begins otherwise, mostly
-    assert outcomes['read'] > 10
-    assert outcomes['not_decodable'] > 10
+    assert outcomes['read'] > 5
+    assert outcomes['not_decodable'] > 5
 
 
 def test_a_scan_may_hold_all_restart_markers():
@@ -277,7 +277,7 @@ def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
     """What passes is for OpenCV the same picture as the file it came from, damaged or not."""
     rng = random.Random(7)
     outcomes = Counter()
-    for _ in range(6000):
+    for _ in range(2400):
         content = jpeg_fuzz.changed(rng, PLAIN)
         try:
             picture = check_picture(array(content))
@@ -300,7 +300,7 @@ def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
         assert (found == expected).all(), content.hex()
         outcomes['plain'] += 1
     print(outcomes)
-    assert outcomes['plain'] > 2000
+    assert outcomes['plain'] > 800
     assert len(outcomes) > 8
 
 
@@ -323,7 +323,7 @@ def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, said):
     monkeypatch.setattr(compressed, '_LOOK', look)
     rng = np.random.default_rng(look)
     found = Counter()
-    for turn in range(2000):
+    for turn in range(800):
         rare = turn % 4 == 0
         values = (0x00, 0x12, 0xFF, 0xFF, 0xD0, 0xD7, *((0xD9, 0xDA) if rare else ()))
         content = rng.choice(values, int(rng.integers(0, 40))).astype(np.uint8)
@@ -338,4 +338,4 @@ def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, said):
             assert compressed.scan_end(content, at) == expected, content.tobytes().hex()
         found[expected is None, bool(expected and expected[1])] += 1
     assert len(found) == 3
-    assert min(found.values()) > 100
+    assert min(found.values()) > 40

@@ -46,7 +46,7 @@ def test_table(source, network, resized, left, top):
     assert fitted == Letterbox(source, network, resized, left, top)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(sizes, sizes, modes)
 def test_agrees_with_exact_arithmetic(source, network, mode):
     fitted = Letterbox.fit(source, network, mode)
@@ -54,7 +54,7 @@ def test_agrees_with_exact_arithmetic(source, network, mode):
     assert (fitted.resized_wh, fitted.pad_left, fitted.pad_top) == (resized, left, top)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(sizes, sizes)
 def test_fills_one_side_keeps_the_shape_and_centres(source, network):
     fitted = Letterbox.fit(source, network, 'letterbox')
@@ -93,7 +93,7 @@ def test_stretch_fills_the_input(source, network):
     assert Letterbox.fit(source, network, 'stretch') == Letterbox(source, network, network, 0, 0)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(sizes, sizes, modes, st.data())
 def test_to_source_inverts_the_forward_mapping(source, network, mode, data):
     fitted = Letterbox.fit(source, network, mode)
@@ -147,7 +147,7 @@ def test_boxes_are_clipped_to_the_image(box, expected):
     assert fitted.to_source(boxes(box))[0].tolist() == list(map(float, expected))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(sizes, sizes, modes, st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4))
 def test_nothing_leaves_the_image(source, network, mode, box):
     mapped = Letterbox.fit(source, network, mode).to_source(boxes(box))[0]
@@ -161,8 +161,13 @@ def test_the_argument_is_left_alone():
     assert box.tolist() == [[-5, -5, 700, 700]]
 
 
-@pytest.mark.parametrize('every', [*range(1, 24), 31, 64])
-@pytest.mark.parametrize('count', [1, 2, 3, 45, 97, 360, 480])
+@pytest.mark.parametrize(
+    ('every', 'count'),
+    [
+        *((every, count) for every in (*range(1, 17), 23, 31, 64) for count in (1, 2, 45)),
+        *((every, 480) for every in (3, 4, 9)),
+    ],
+)
 def test_only_sampled_rows_make_the_resized_image(every, count):
     rng = np.random.default_rng(every)
     height = every * count

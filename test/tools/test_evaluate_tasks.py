@@ -28,9 +28,10 @@ def run(main, *words):
         return end.code
 
 
-@pytest.fixture(params=FAMILIES)
-def place(request, tmp_path):
+@pytest.fixture(scope='module', params=FAMILIES)
+def place(request, tmp_path_factory):
     """Return a model, an image, and annotations that are what the model found in it."""
+    tmp_path = tmp_path_factory.mktemp('place')
     family, confidence = FAMILIES[request.param]
     told = recorded(family)
     model, images = tmp_path / 'model.onnx', tmp_path / 'images'
@@ -92,10 +93,10 @@ def test_what_detect_images_wrote_is_found_again(place, capsys):
     assert shares['right'] > 3
     if place['kind'] != 'masks':  # where boxes with an empty mask are false
         assert shares['false'] == 0
-        assert 'no image has a mistake' in output
+        assert 'no image' in output
     if place['kind'] == 'oriented boxes':
         assert shares['angle_error_degrees']['p90'] < 0.01
-        assert 'angle error of the right ones, degrees' in output
+        assert ', degrees' in output
     else:
         assert 'angle_error_degrees' not in shares
     rows = json.loads((place['folder'] / 'model.onnx.results.json').read_text())
@@ -140,16 +141,14 @@ def test_what_is_wrong_only_beside_its_box_is_a_mistake(place, capsys):
     assert entry['at_threshold']['missed'] == 0
 
 
-def test_annotations_of_boxes_are_not_enough(place, capsys):
+def test_annotations_of_boxes_are_not_enough(place, capsys, said):
     def strip(entry):
         for key in ('segmentation', 'keypoints', 'oriented_bbox'):
             entry.pop(key, None)
 
     truth = changed(place, strip)
     assert evaluate(place, truth=truth) == 1
-    error = capsys.readouterr().err
-    assert 'changed.json: annotations[0]: "' in error
-    assert 'or measure boxes only (evaluate_engine --boxes-only)' in error
+    said(capsys.readouterr().err)
     assert evaluate(place, '--boxes-only', truth=truth) == 0
 
 
@@ -159,26 +158,26 @@ def test_two_models_of_one_task_side_by_side(place, capsys):
     assert evaluate(place, models=[other]) == 0
     output = capsys.readouterr().out
     overlap = 'mean OKS' if place['kind'] == 'keypoints' else 'mean IoU'
-    assert re.search(f'against model.onnx +F1 +{overlap}', output)
+    assert re.search(f' model.onnx +F1 +{overlap}', output)
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', output)
     words = ['--engine', place['model'], other, '--images', place['images']]
     assert run(evaluate_engine, *words, '--confidence', place['confidence']) == 0
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
 
 
-def test_sigmas(place, capsys):
+def test_sigmas(place, capsys, said):
     saved = place['folder'] / 'r.json'
     code = evaluate(place, '--json', saved, '--oks-sigma', '0.1')
-    said = capsys.readouterr()
+    output, error = capsys.readouterr()
     if place['kind'] != 'keypoints':
         assert code == 1
-        assert '--oks-sigma: the model has no keypoints; leave it out' in said.err
+        said(error)
         return
     assert code == 0
-    assert 'keypoints (OKS sigma 0.1)' in said.out
+    assert 'keypoints (OKS sigma 0.1)' in output
     metrics = json.loads(saved.read_text())['models']['model.onnx']['metrics']
     assert metrics['oks_sigmas'] == [0.1] * 17
     assert evaluate(place) == 0
     assert 'keypoints (OKS sigma 0.025 to 0.107)' in capsys.readouterr().out
     assert evaluate(place, '--oks-sigma', '0.1', '0.2') == 1
-    assert 'one for each of the 17 keypoints (got 2 values)' in capsys.readouterr().err
+    said(capsys.readouterr().err)
