@@ -167,37 +167,38 @@ def test_what_was_long_not_used_is_removed(store, tmp_path):
     assert left == ['b' * 64, 'notes.txt']
 
 
-def test_a_store_that_others_may_write_into_is_refused(tmp_path):
+def test_a_store_that_others_may_write_into_is_refused(tmp_path, said):
     folder = tmp_path / 'open'
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match='that not everybody may write'):
+    with pytest.raises(ConfigError) as caught:
         EngineStore(folder)
+    said(str(caught.value).replace(f'owner {os.geteuid()}', 'owner OURS'))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a folder away')
-def test_a_store_of_somebody_else_is_refused(tmp_path):
+def test_a_store_of_somebody_else_is_refused(tmp_path, said):
     folder = tmp_path / 'theirs'
     folder.mkdir()
     os.chown(folder, 12345, -1)
-    with pytest.raises(ConfigError, match='owner 12345'):
+    with said.raises(ConfigError):
         EngineStore(folder)
 
 
-def test_a_store_that_cannot_be_made(tmp_path):
+def test_a_store_that_cannot_be_made(tmp_path, said):
     (tmp_path / 'file').write_text('')
-    with pytest.raises(ConfigError, match='--store'):
+    with said.raises(ConfigError):
         EngineStore(tmp_path / 'file' / 'store')
 
 
-def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch, said):
     def full(files):
         path, content = next(iter(files.items()))
         path.write_bytes(content[:1])
         raise WriteError(str(path), 'cannot be written: No space left on device')
 
     monkeypatch.setattr(store_module, 'write_together', full)
-    with pytest.raises(ConfigError, match='No space left on device'):
+    with said.raises(ConfigError):
         store.put(KEY, STORED)
     assert list((tmp_path / 'store').iterdir()) == []
 

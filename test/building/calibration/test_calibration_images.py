@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from support.building.messages import worded
 from trt_perception.building.calibration.images import CheckedImages, read_image, select_images
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import frame_of
@@ -63,20 +64,20 @@ def test_a_pattern_and_one_file(folder):
     assert names(select_images(folder / 'img2.png'), folder) == ['img2.png']
 
 
-def test_a_list_names_files_relative_to_itself(folder):
+def test_a_list_names_files_relative_to_itself(folder, said):
     listed = folder / 'sub' / 'list.txt'
     listed.write_text(f'# chosen\n\n  ../img10.png\nimg3.png\n{folder}/img2.png\nimg3.png\n')
     found = [path.resolve() for path in select_images(listed).paths]
     assert set(found) == {folder / 'img10.png', folder / 'img2.png', folder / 'sub/img3.png'}
     assert len(found) == 3
     listed.write_text('img3.png\ngone.png\n')
-    with pytest.raises(ConfigError, match=r'list.txt, line 2: no such file: .*gone.png'):
+    with said.raises(ConfigError):
         select_images(listed)
     listed.write_text('# nothing\n')
-    with pytest.raises(ConfigError, match='names no image'):
+    with said.raises(ConfigError):
         select_images(listed)
     listed.write_bytes(b'\xff\xfe\xfa')
-    with pytest.raises(ConfigError, match='UTF-8'):
+    with said.raises(ConfigError):
         select_images(listed)
 
 
@@ -110,33 +111,23 @@ def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory
     assert select_images(folder).sha256 != before
 
 
-@pytest.mark.parametrize(
-    ('source', 'message'),
-    [
-        ('nowhere', 'nowhere: does not exist'),
-        ('*.gif', 'no file matches'),
-        ('empty', 'this folder holds no image .1 other files.'),
-    ],
-)
-def test_no_images(tmp_path, source, message):
+@pytest.mark.parametrize('source', ['nowhere', '*.gif', 'empty'])
+def test_no_images(tmp_path, source, said):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'empty' / 'readme.md').write_text('')
-    with pytest.raises(ConfigError, match=message):
+    with said.raises(ConfigError):
         select_images(tmp_path / source)
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'message'),
-    [
-        ('a.png', b'', 'cannot be decoded'),
-        ('a.png', b'no picture', 'cannot be decoded'),
-        ('a.jpg', b'\xff\xd8\xff\xe0 more \xff\xd9', 'cannot be decoded'),
-    ],
+    ('name', 'content'),
+    [('a.png', b''), ('a.png', b'no picture'), ('a.jpg', b'\xff\xd8\xff\xe0 more \xff\xd9')],
 )
-def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, message):
+def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match=f'{name}: {message}'):
+    with pytest.raises(ConfigError) as caught:
         read_image(tmp_path / name)
+    said(worded(caught.value))
 
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png'])
@@ -166,46 +157,40 @@ def fill(folder, count, make):
     return select_images(folder)
 
 
-def test_too_few_images(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r'at least 8 images to calibrate with, better 100 or more .got 7'
-    ):
+def test_too_few_images(tmp_path, said):
+    with said.raises(ConfigError):
         check(fill(tmp_path, 7, picture))
-    assert check(fill(tmp_path, 8, picture)) == ('8 images are few: 100 to 500 are usual',)
+    (few,) = check(fill(tmp_path, 8, picture))
+    said(few)
     assert check(fill(tmp_path, 100, picture)) == ()
 
 
-def test_images_that_are_all_alike(tmp_path):
-    with pytest.raises(ConfigError, match='all 9 images are the same image'):
-        check(fill(tmp_path / 'same', 9, lambda _: picture(0)))
-    # One camera that never moved: noise is not another scene.
+def test_images_that_are_all_alike(tmp_path, said):
     rng = np.random.default_rng(0)
-    with pytest.raises(ConfigError, match='all 9 images are alike'):
-        check(
-            fill(
-                tmp_path / 'noise', 9, lambda _: picture(0) // 2 + rng.integers(0, 9, (48, 64, 3))
-            )
-        )
-    with pytest.raises(ConfigError, match='of one colour each'):
-        check(fill(tmp_path / 'flat', 9, lambda n: np.full((48, 64, 3), 20 * n, np.uint8)))
+    for name, make in {
+        'same': lambda _: picture(0),
+        # One camera that never moved: noise is not another scene.
+        'noise': lambda _: picture(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
+        'flat': lambda number: np.full((48, 64, 3), 20 * number, np.uint8),
+    }.items():
+        with said.raises(ConfigError):
+            check(fill(tmp_path / name, 9, make))
 
 
-def test_doubtful_images_are_counted(tmp_path):
+def test_doubtful_images_are_counted(tmp_path, said):
     def make(index):
         if index < 3:
             return picture(0)
         return np.full((48, 64, 3), 128, np.uint8) if index == 3 else picture(index)
 
     warnings = check(fill(tmp_path, 100, make), input_size=(130, 100))
-    assert warnings[0] == '2 of 100 images are copies of others'
-    assert warnings[1] == '1 of 100 images are of one colour'
-    assert warnings[2].startswith('100 of 100 images are less than half as large')
+    said('\n'.join(warnings))
     assert len(warnings) == 3
     assert check(select_images(tmp_path), input_size=(128, 200))[2:] == ()
 
 
-def test_one_image_that_cannot_be_read_stops_all(tmp_path):
+def test_one_image_that_cannot_be_read_stops_all(tmp_path, said):
     images = fill(tmp_path, 8, picture)
     images.paths[5].write_bytes(b'gone bad')
-    with pytest.raises(ConfigError, match=r'5.png: cannot be decoded'):
+    with said.raises(ConfigError):
         check(images)

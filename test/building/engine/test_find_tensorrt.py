@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 
-import pytest
-
 from support.building.tensorrt_standin import StandIn
 from trt_perception.building.engine import release as tensorrt_release
 from trt_perception.building.engine.release import find_tensorrt
@@ -27,9 +25,9 @@ def test_auto_takes_tensorrt_before_tensorrt_rtx(monkeypatch):
     assert find_tensorrt('auto').flavour == 'tensorrt_rtx'
 
 
-def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch):
+def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch, said):
     without(monkeypatch, 'tensorrt', 'tensorrt_rtx')
-    with pytest.raises(EngineError, match='tensorrt-rtx-cu13'):
+    with said.raises(EngineError):
         find_tensorrt('auto')
     with contextlib.suppress(EngineError):
         find_tensorrt('tensorrt')
@@ -50,7 +48,7 @@ def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_p
     assert find_tensorrt('tensorrt_rtx').unseen_gpu == 'cuda-python: is missing'
 
 
-def test_releases_that_are_too_old_are_refused(monkeypatch):
+def test_releases_that_are_too_old_are_refused(monkeypatch, said):
     monkeypatch.setitem(sys.modules, 'tensorrt', StandIn('8.6', '8.6.1'))
-    with pytest.raises(EngineError, match=r'10\.3 or newer \(got 8\.6\.1\)'):
+    with said.raises(EngineError):
         find_tensorrt('tensorrt')

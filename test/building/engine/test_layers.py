@@ -91,8 +91,8 @@ def test_a_layer_computes_in_the_narrowest_type_it_reads():
 
 
 @pytest.mark.parametrize('text', ['{', '[]', '{"Layers": [{}]}', '{"Layers": [3]}', '{"x": 1}'])
-def test_another_text_is_refused(text):
-    with pytest.raises(EngineError, match='not what TensorRT is known to write'):
+def test_another_text_is_refused(text, said):
+    with said.raises(EngineError):
         parse_layers(text)
 
 
@@ -111,11 +111,11 @@ def test_an_engine_as_asked_has_all_of_it(name, nodes):
     raise_if_lost(check, 'a.engine')
 
 
-def test_fp16_asked_and_fp32_got_is_an_error():
+def test_fp16_asked_and_fp32_got_is_an_error(said):
     check = check_precision(rtx('fp32'), 'fp16', COMPUTE)
     assert check.share == 0
     assert check.others == dict.fromkeys(COMPUTE, 'fp32')
-    with pytest.raises(EngineError, match=r'a\.engine: expected fp16 \(got only 0% of 4'):
+    with said.raises(EngineError):
         raise_if_lost(check, 'a.engine')
 
 
@@ -137,13 +137,13 @@ def test_a_narrower_type_may_stand_in(asked, built, fits):
     assert check.share == fits
 
 
-def test_half_is_enough_and_less_is_not():
+def test_half_is_enough_and_less_is_not(said):
     def layers(half, single):
         kinds = ['fp16'] * half + ['fp32'] * single
         return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
 
     raise_if_lost(check_precision(layers(5, 5), 'fp16'), 'x')
-    with pytest.raises(EngineError, match='44%'):
+    with said.raises(EngineError):
         raise_if_lost(check_precision(layers(4, 5), 'fp16'), 'x')
 
 

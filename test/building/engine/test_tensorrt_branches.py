@@ -57,12 +57,12 @@ def test_enumerations_have_other_numbers_in_other_releases():
     assert len(numbers) > 1
 
 
-def test_the_stand_in_refuses_what_a_release_lacks():
-    with pytest.raises(AttributeError, match=r'11\.0 has no IInt8EntropyCalibrator2'):
+def test_the_stand_in_refuses_what_a_release_lacks(said):
+    with said.raises(AttributeError):
         _ = StandIn('11.0', '11.0').IInt8EntropyCalibrator2
     assert not hasattr(StandIn('11.0', '11.0').BuilderFlag, 'FP16')
     config = StandIn('10.13', '10.13').make_Builder(None).create_builder_config()
-    with pytest.raises(AttributeError, match='num_compute_capabilities'):
+    with said.raises(AttributeError):
         config.num_compute_capabilities = 1
 
 
@@ -170,11 +170,11 @@ def test_profiles(version):
     assert len(module.called('IBuilderConfig.add_optimization_profile')) == 2
 
 
-def test_shapes_that_tensorrt_itself_refuses():
+def test_shapes_that_tensorrt_itself_refuses(said):
     module, tensorrt = stand_in('10.3.0.26')
     module.shape = (-1, 3, 8, 8)
     module.refuse_profiles = True
-    assert 'refuses the shapes 2x3x8x8' in refusal(tensorrt, batch=2)
+    said(refusal(tensorrt, batch=2))
 
 
 def test_open_sides_beside_the_image_follow_it():
@@ -197,10 +197,10 @@ def test_open_sides_beside_the_image_follow_it():
     ]
 
 
-def test_inputs_of_which_nothing_is_known_are_refused():
+def test_inputs_of_which_nothing_is_known_are_refused(said):
     module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'sizes': (1, 2)}
-    assert 'one image input' in refusal(tensorrt)
+    said(refusal(tensorrt))
 
 
 @pytest.mark.parametrize('version', RTX)
@@ -215,18 +215,14 @@ def test_targets_of_tensorrt_rtx(version):
 
 
 @pytest.mark.parametrize(
-    ('version', 'given', 'reason'),
+    ('version', 'given'),
     [
-        ('10.7.0.23', {'hardware_compatibility': 'same_compute_capability'}, 'came with 10.12'),
-        ('10.7.0.23', {'compute_capabilities': ['8.6']}, 'only TensorRT-RTX has them'),
-        ('10.3.0.26', {'precision': 'fp8'}, 'compute capability 8.9'),
-        ('10.3.0.26', {'dla_core': 0}, 'finds 0 DLA cores'),
-        (
-            '10.3.0.26',
-            {'plugins': ['none.so']},
-            '--plugins none.so: cannot be opened',
-        ),
-        ('11.4.0.106', {'precision': 'int8', 'calibration_tool': 'tensorrt'}, 'onnxruntime'),
+        ('10.7.0.23', {'hardware_compatibility': 'same_compute_capability'}),
+        ('10.7.0.23', {'compute_capabilities': ['8.6']}),
+        ('10.3.0.26', {'precision': 'fp8'}),
+        ('10.3.0.26', {'dla_core': 0}),
+        ('10.3.0.26', {'plugins': ['none.so']}),
+        ('11.4.0.106', {'precision': 'int8', 'calibration_tool': 'tensorrt'}),
         (
             '10.3.0.26',
             {
@@ -234,41 +230,27 @@ def test_targets_of_tensorrt_rtx(version):
                 'calibration_tool': 'tensorrt',
                 'calibration_method': 'percentile',
             },
-            'entropy and minmax',
         ),
-        (
-            '10.3.0.26',
-            {'precision': 'int8', 'calibration_tool': 'tensorrt', 'dla_core': 0},
-            'give --calibration-method entropy',
-        ),
-        ('1.7.1.116', {'hardware_compatibility': 'ampere_plus'}, '--compute-capabilities'),
-        ('1.7.1.116', {'version_compatible': True}, 'release that built them'),
-        ('1.7.1.116', {'timing_cache': 'times'}, 'measures no kernels'),
-        ('1.7.1.116', {'dla_core': 0}, 'on GPUs only'),
-        ('1.4.0.76', {'precision': 'int8'}, 'use 1.7 or newer'),
-        ('1.6.0.1', {'precision': 'int8'}, 'use 1.7 or newer'),
-        ('1.4.0.76', {'compute_capabilities': ['12.1']}, 'some of 7.5, 8.0, 8.6, 8.9, 12.0'),
-        ('1.7.1.116', {'compute_capabilities': ['8.7']}, '8.9, 12.0, 12.1'),
-        (
-            '1.7.1.116',
-            {'precision': 'bf16', 'compute_capabilities': ['7.5', '8.6']},
-            'needs compute capability 8.0 or newer (got 7.5)',
-        ),
-        (
-            '1.7.1.116',
-            {'precision': 'fp8', 'compute_capabilities': ['8.6', '8.9']},
-            'needs compute capability 8.9 or newer (got 8.6)',
-        ),
+        ('10.3.0.26', {'precision': 'int8', 'calibration_tool': 'tensorrt', 'dla_core': 0}),
+        ('1.7.1.116', {'hardware_compatibility': 'ampere_plus'}),
+        ('1.7.1.116', {'version_compatible': True}),
+        ('1.7.1.116', {'timing_cache': 'times'}),
+        ('1.7.1.116', {'dla_core': 0}),
+        ('1.4.0.76', {'precision': 'int8'}),
+        ('1.6.0.1', {'precision': 'int8'}),
+        ('1.4.0.76', {'compute_capabilities': ['12.1']}),
+        ('1.7.1.116', {'compute_capabilities': ['8.7']}),
+        ('1.7.1.116', {'precision': 'bf16', 'compute_capabilities': ['7.5', '8.6']}),
+        ('1.7.1.116', {'precision': 'fp8', 'compute_capabilities': ['8.6', '8.9']}),
     ],
 )
-def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, reason):
+def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, said):
     module, tensorrt = stand_in(version)
-    found = refusal(tensorrt, **given)
-    assert reason in found
+    said(refusal(tensorrt, **given))
     assert not module.called('Builder.build_serialized_network')
 
 
-def test_every_refusal_is_told_at_once():
+def test_every_refusal_is_told_at_once(said):
     with pytest.raises(UnavailableError) as caught:
         build(stand_in('1.4.0.76')[1], version_compatible=True, precision='int8')
     int8 = caught.value.refused[1]
@@ -276,15 +258,13 @@ def test_every_refusal_is_told_at_once():
         '--version-compatible',
         '--precision int8',
     ]
-    assert 'or fp16' in int8.fix
+    said(caught.value)
     assert 'fp16' not in int8.found
-    first, second = str(caught.value).splitlines()
-    assert first.startswith(f'{caught.value.subject}: --version-compatible: ')
-    assert second == f'{int8.statement}; {int8.fix}'
+    assert str(caught.value).splitlines()[1] == f'{int8.statement}; {int8.fix}'
 
 
-def test_refit_needs_a_gpu_with_tensorrt_rtx():
-    assert '--refit' in refusal(stand_in('1.7.1.116', gpu=None)[1], refit=True)
+def test_refit_needs_a_gpu_with_tensorrt_rtx(said):
+    said(refusal(stand_in('1.7.1.116', gpu=None)[1], refit=True))
     assert build(stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
 
 
@@ -318,21 +298,21 @@ def test_a_timing_cache_in_a_file(tmp_path):
     assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'times of 10.3',)
 
 
-def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path):
+def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path, said):
     module, tensorrt = stand_in('10.3.0.26')
     path = tmp_path / 'times'
     path.write_bytes(b'damaged')
     module.cache_accepted = False
     built = build(tensorrt, timing_cache=str(path))
-    assert any('made again' in warning for warning in built.warnings)
+    said('\n'.join(built.warnings))
     assert module.called('IBuilderConfig.create_timing_cache') == [(b'damaged',), (b'',)]
 
 
-def test_a_timing_cache_that_cannot_be_written_costs_no_engine(tmp_path):
+def test_a_timing_cache_that_cannot_be_written_costs_no_engine(tmp_path, said):
     _, tensorrt = stand_in('10.3.0.26')
     built = build(tensorrt, timing_cache=str(tmp_path / 'none' / 'times'))
     assert built.content
-    assert any('not a folder' in warning for warning in built.warnings)
+    said('\n'.join(built.warnings))
 
 
 @pytest.mark.parametrize('version', RTX)
@@ -342,20 +322,19 @@ def test_tensorrt_rtx_has_no_timing_cache(version):
     assert not [name for name, _ in module.calls if 'timing_cache' in name]
 
 
-def test_remarks_tell_what_a_user_should_know(monkeypatch):
+def test_remarks_tell_what_a_user_should_know(monkeypatch, said):
     def told(version, **given):
         module, tensorrt = stand_in(version)
         module.dla_cores = 1
-        return ' '.join(build(tensorrt, **given).remarks)
+        said('\n'.join((f'TensorRT {version}, {given}:', *build(tensorrt, **given).remarks, '')))
 
     monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
-    assert 'NVIDIA_TF32_OVERRIDE=0' in told('1.4.0.76', precision='fp32')
-    assert told('10.3.0.26', precision='fp32') == ''
-    assert told('1.4.0.76', precision='fp16') == ''
-    assert 'experimental' in told('1.7.1.116', precision='int8')
-    assert 'benchmark_engine' in told('10.3.0.26', precision='int8')
-    dla = {'precision': 'int8', 'dla_core': 0}
-    assert '--calibration-tool tensorrt' in told('10.3.0.26', **dla)
-    assert '--calibration-tool tensorrt' not in told('11.4.0.106', **dla)
+    for version, precision in (
+        *(('1.4.0.76', 'fp32'), ('10.3.0.26', 'fp32'), ('1.4.0.76', 'fp16')),
+        *(('1.7.1.116', 'int8'), ('10.3.0.26', 'int8')),
+    ):
+        told(version, precision=precision)
+    for version in ('10.3.0.26', '11.4.0.106'):
+        told(version, precision='int8', dla_core=0)
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
-    assert 'loads the engine only where' in told('1.4.0.76', precision='fp32')
+    told('1.4.0.76', precision='fp32')

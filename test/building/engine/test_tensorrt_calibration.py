@@ -149,7 +149,7 @@ def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path)
     assert 'not kept' in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache
 
 
-def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_path):
+def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_path, said):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
 
@@ -158,7 +158,7 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_pat
         raise ConfigError('a.png', 'cannot be decoded')
 
     calibration = CalibrationData('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
-    with pytest.raises(ConfigError, match=r'a\.png'):
+    with said.raises(ConfigError):
         build(tensorrt, calibration=calibration, **IMPLICIT)
     assert not (tmp_path / 'ranges').exists()
     assert Memory.live == 0
@@ -225,10 +225,10 @@ def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_pat
     assert 'not kept' in built.calibration_cache
 
 
-def test_batches_of_another_shape_are_refused(no_gpu_memory):
+def test_batches_of_another_shape_are_refused(no_gpu_memory, said):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
-    with pytest.raises(ConfigError, match=r'expected batches of \(1, 3, 8, 8\)'):
+    with said.raises(ConfigError):
         build(tensorrt, calibration=data(shape=(1, 3, 4, 4)), **IMPLICIT)
 
 
@@ -263,7 +263,7 @@ def calibration_cache(**scales):
 
 @pytest.mark.parametrize('scale', [0.0, 1e-42, np.nan, np.inf, -1.0])
 def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
-    no_gpu_memory, tmp_path, scale
+    no_gpu_memory, tmp_path, scale, said
 ):
     module, tensorrt = stand_in('10.3.0.26')
     good = calibration_cache(images=0.0078, **{'/body/Conv_output_0': 0.031})
@@ -275,15 +275,14 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
         return build(tensorrt, calibration=data(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
 
     first = built(poor)
-    (told,) = [text for text in first.remarks if 'no range' in text]
-    assert 'for /body/Conv: output: they are always 0' in told
-    assert '--calibration-tool onnxruntime' in told
-    assert first.calibration_cache.endswith('not kept: tensors without a range')
+    (told,) = [text for text in first.remarks if '/body/Conv' in text]
+    said(told)
+    assert 'not kept' in first.calibration_cache
     assert not (tmp_path / 'ranges').exists()
-    with pytest.raises(EngineError, match='no range for /body/Conv: output'):
+    with said.raises(EngineError):
         built(poor, plan=False)
     second = built(good)
-    assert not [text for text in second.remarks if 'no range' in text]
+    assert '/body/Conv' not in ''.join(second.remarks)
     assert built(good).calibration_cache.startswith('reused')
     # One that an older release of this package has kept is not used either.
     (kept,) = (tmp_path / 'ranges').iterdir()
@@ -293,10 +292,10 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
     assert kept.read_bytes() == good
 
 
-def test_calibration_belongs_to_its_tool():
+def test_calibration_belongs_to_its_tool(said):
     _, tensorrt = stand_in('10.3.0.26')
     for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, data())):
-        with pytest.raises(ConfigError, match='--calibration-tool tensorrt'):
+        with said.raises(ConfigError):
             build(tensorrt, calibration=calibration, **given)
 
 

@@ -266,7 +266,7 @@ def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
     assert found['final'].largest > 20
 
 
-def test_an_operator_that_onnx_runtime_lacks_comes_with_what_to_do(tmp_path):
+def test_an_operator_that_onnx_runtime_lacks_comes_with_what_to_do(tmp_path, said):
     value = helper.make_tensor_value_info('images', TensorProto.DOUBLE, (1, 3, 8, 8))
     output = helper.make_tensor_value_info('output', TensorProto.DOUBLE, (1, 3, 8, 8))
     node = helper.make_node('Asinh', ['images'], ['output'])  # on the CPU for float32 only
@@ -275,5 +275,5 @@ def test_an_operator_that_onnx_runtime_lacks_comes_with_what_to_do(tmp_path):
     (tmp_path / 'net.onnx').write_bytes(model.SerializeToString())
     with pytest.raises(EngineError) as caught:
         open_by_parameters(DetectorConfig(engine_path=str(tmp_path / 'net.onnx')))
-    for words in (onnxruntime.__version__, 'install --upgrade onnxruntime', 'build_engine'):
-        assert words in str(caught.value)
+    advice = str(caught.value).partition('; ')[2]
+    said(advice.replace(onnxruntime.__version__, 'VERSION'))

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from support.building.messages import worded
 from trt_perception.building.graph import onnx_slim
 from trt_perception.building.graph.onnx_model import check_model, load_onnx, unknown_operators
 from trt_perception.building.graph.onnx_slim import random_inputs, slim
@@ -54,7 +55,7 @@ def refusal(path):
     with pytest.raises(EngineError) as caught:
         load(path)
     assert str(path) in str(caught.value)
-    return str(caught.value)
+    return worded(caught.value)
 
 
 def test_what_is_read(tmp_path):
@@ -107,19 +108,19 @@ def external_model(tmp_path, location, **entries):
 @pytest.mark.parametrize(
     'location', ['../secret', '/etc/hostname', 'a/../../secret', '', '..\\secret']
 )
-def test_weights_outside_the_folder_are_not_read(tmp_path, location):
+def test_weights_outside_the_folder_are_not_read(tmp_path, location, said):
     (tmp_path / 'folder').mkdir()
     path, content = external_model(tmp_path / 'folder', location)
     (tmp_path / 'secret').write_bytes(content)
-    assert 'outside its own folder' in refusal(path)
+    said(refusal(path))
 
 
-def test_weights_behind_a_link_to_elsewhere_are_not_read(tmp_path):
+def test_weights_behind_a_link_to_elsewhere_are_not_read(tmp_path, said):
     (tmp_path / 'folder').mkdir()
     path, content = external_model(tmp_path / 'folder', 'w.bin')
     (tmp_path / 'secret').write_bytes(content)
     (tmp_path / 'folder' / 'w.bin').symlink_to(tmp_path / 'secret')
-    assert 'is a link to' in refusal(path)
+    said(refusal(path))
 
 
 def test_links_of_a_model_hub_are_followed(tmp_path):
@@ -157,7 +158,7 @@ def external_places(location):
 
 
 @pytest.mark.parametrize('place', external_places('w.bin'))
-def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, place):
+def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, place, said):
     (tmp_path / 'folder').mkdir()
     monkeypatch.chdir(tmp_path)
     path = tmp_path / 'folder' / 'm.onnx'
@@ -174,10 +175,10 @@ def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, plac
         np.testing.assert_array_equal(found, images + weights)
     for outside in (str(path.with_name('w.bin')), '../w.bin'):
         path.write_bytes(external_places(outside)[place].SerializeToString())
-        assert 'outside its own folder' in refusal(path)
+        said(refusal(path))
 
 
-def test_a_folder_that_becomes_a_link_while_weights_are_opened(tmp_path, monkeypatch):
+def test_a_folder_that_becomes_a_link_while_weights_are_opened(tmp_path, monkeypatch, said):
     """What was opened counts, not what the path led to a moment ago."""
     for name in ('folder/inner', 'secret'):
         (tmp_path / name).mkdir(parents=True)
@@ -194,71 +195,70 @@ def test_a_folder_that_becomes_a_link_while_weights_are_opened(tmp_path, monkeyp
         return real(name, *arguments, **options)
 
     monkeypatch.setattr('trt_perception.model.files.model_file.os.open', swapping)
-    assert 'is a link to' in refusal(path)
+    said(refusal(path))
 
 
-def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch):
+def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch, said):
     path, content = external_model(tmp_path, 'w.bin')
     (tmp_path / 'w.bin').write_bytes(content)
     monkeypatch.setattr('trt_perception.building.graph.onnx_model._MOST_BYTES', len(content) - 1)
-    with pytest.raises(EngineError, match=f'1 to {len(content) - 1} bytes'):
+    with said.raises(EngineError):
         load(path)
 
 
-def test_weights_that_are_missing_or_short(tmp_path):
+def test_weights_that_are_missing_or_short(tmp_path, said):
     path, content = external_model(tmp_path, 'w.bin')
-    assert 'copy that file too' in refusal(path)
+    said(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset=8, length=len(content))
     (tmp_path / 'w.bin').write_bytes(content)
-    assert f'bytes 8 to {len(content) + 8} of w.bin, which has {len(content)}' in refusal(path)
+    said(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset=-4)
-    assert 'bytes -4' in refusal(path)
+    said(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset='x')
     refusal(path)
 
 
 @pytest.mark.parametrize(
-    ('content', 'says'),
+    'content',
     [
-        (b'\xff' * 100, 'is not an ONNX model, or is cut off after 100 bytes'),
-        (b'\x08\x07', 'without any'),
-        (b'version https://git-lfs.github.com/spec/v1\n', 'git lfs pull'),
-        (b'PK\x03\x04....', 'PyTorch'),
-        (b'ftrt' + bytes(60), 'TensorRT engine already'),
-        (b'vtrt' + bytes(60), 'TensorRT-RTX engine already'),
-        (b'\n<!DOCTYPE html>', 'web page'),
+        b'\xff' * 100,
+        b'\x08\x07',
+        b'version https://git-lfs.github.com/spec/v1\n',
+        b'PK\x03\x04....',
+        b'ftrt' + bytes(60),
+        b'vtrt' + bytes(60),
+        b'\n<!DOCTYPE html>',
     ],
 )
-def test_what_is_no_onnx(tmp_path, content, says):
+def test_what_is_no_onnx(tmp_path, content, said):
     path = tmp_path / 'm.onnx'
     path.write_bytes(content)
-    assert says in refusal(path)
+    said(refusal(path))
 
 
 @pytest.mark.parametrize('share', [0.1, 0.5, 0.9, 0.99])
-def test_a_file_that_is_cut_off(tmp_path, share):
+def test_a_file_that_is_cut_off(tmp_path, share, said):
     path = saved(tmp_path, small_model())
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    assert 'cut off' in refusal(path)
+    said(refusal(path))
 
 
-def test_no_such_file_and_another_suffix(tmp_path):
-    with pytest.raises(EngineError, match='No such file'):
+def test_no_such_file_and_another_suffix(tmp_path, said):
+    with said.raises(EngineError):
         read_model_file(tmp_path / 'none.onnx')
-    with pytest.raises(EngineError, match='a suffix that says'):
+    with said.raises(EngineError):
         read_model_file(tmp_path / 'model.pt')
 
 
 @pytest.mark.parametrize('newer', [{'ir': 99}, {'opset': 99}])
-def test_versions_that_nobody_knows_yet(tmp_path, newer):
+def test_versions_that_nobody_knows_yet(tmp_path, newer, said):
     path = tmp_path / 'm.onnx'
     path.write_bytes(small_model(**newer).SerializeToString())
-    assert 'export it with opset 19' in refusal(path)
-    assert '99' in refusal(path)
+    said(refusal(path))
 
 
-def test_unknown_operators_are_listed_with_their_place(tmp_path):
+def test_unknown_operators_are_listed_with_their_place(tmp_path, said):
     nodes = [
         helper.make_node('MyOp', ['images'], ['a'], name='first', domain='my.domain'),
         helper.make_node('NotAnOp', ['a'], ['b'], name='second'),
@@ -270,8 +270,7 @@ def test_unknown_operators_are_listed_with_their_place(tmp_path):
         'NotAnOp': ['second', 'third'],
     }
     (warning,) = check_model(load(saved(tmp_path, model)))
-    assert 'my.domain.MyOp at first' in warning
-    assert 'NotAnOp at second, third' in warning
+    said(warning)
     # An operator is only known from the opset on that brought it.
     gelu = [helper.make_node('Gelu', ['images'], ['out'], name='gelu')]
     assert unknown_operators(small_model(gelu, opset=20)) == {}
@@ -291,7 +290,7 @@ def test_operators_within_branches_are_found():
 
 def test_a_graph_that_breaks_the_rules(tmp_path):
     nodes = [helper.make_node('Relu', ['nowhere'], ['out'])]
-    with pytest.raises(EngineError, match=r'breaks the rules of ONNX.*nowhere'):
+    with pytest.raises(EngineError, match='nowhere'):
         check_model(load(saved(tmp_path, small_model(nodes))))
 
 
@@ -337,13 +336,13 @@ def test_a_slimmed_graph_that_differs_is_dropped(monkeypatch, change, says):
     assert says in warning
 
 
-def test_a_slimmer_that_fails_costs_nothing_but_a_warning(monkeypatch):
+def test_a_slimmer_that_fails_costs_nothing_but_a_warning(monkeypatch, said):
     def fail(_):
         raise IndexError('inside')
 
     monkeypatch.setattr(onnx_slim, '_slim', fail)
-    assert 'inside' in slim(small_model(), FEED)[1]
-    assert 'ONNX Runtime cannot run' in slim(small_model(), {})[1]
+    said(slim(small_model(), FEED)[1])
+    assert 'ONNX Runtime' in slim(small_model(), {})[1]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
 
 
-def test_only_the_model_is_required():
-    assert refusal({}).startswith("'onnx': is missing; give --onnx")
+def test_only_the_model_is_required(said):
+    said(refusal({}))
     found = options()
     assert found.precision == 'fp16'
     assert found.engine_path() == Path('model.engine')
@@ -187,7 +187,7 @@ def test_batch_sizes(given, found):
 def test_a_word_for_a_number_is_wrong_usage(capsys):
     with pytest.raises(SystemExit):
         parse('--store-keep-days', 'two')
-    assert "invalid whole number value: 'two'" in capsys.readouterr().err
+    assert '--store-keep-days: invalid ' in capsys.readouterr().err
 
 
 def test_the_table_is_complete():

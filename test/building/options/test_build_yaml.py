@@ -99,17 +99,9 @@ def test_combinations_are_judged_after_both_are_joined(tmp_path):
     assert load_options(config, {'validate': 'images'}).validate == 'images'
 
 
-def test_each_wrong_key_has_its_line_and_sentence(tmp_path):
+def test_each_wrong_key_has_its_line_and_sentence(tmp_path, said):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nprecison: fp16\n\nbatch: many\n')
-    lines = refusal({'workspace_mib': -1}, config).splitlines()
-    assert sorted(lines) == sorted(
-        [
-            f"{config}, line 2: 'precison': is not an option; did you mean 'precision'?",
-            f"{config}, line 4: 'batch': expected whole numbers from 1 to 255, as in 1,4,8 "
-            "(got 'many')",
-            '--workspace-mib: expected a whole number from 1 to 1048576 MiB (got -1)',
-        ]
-    )
+    said('\n'.join(sorted(refusal({'workspace_mib': -1}, config).splitlines())))
 
 
 REFUSED = [
@@ -161,11 +153,11 @@ def test_numbers_are_what_people_take_for_numbers(tmp_path, text, value):
     assert getattr(found, text.partition(':')[0]) == value
 
 
-def test_yaml_that_cannot_be_read(tmp_path):
-    assert 'No such file' in refusal({}, tmp_path / 'none.yaml')
-    assert 'cannot be read' in refusal({}, tmp_path)
+def test_yaml_that_cannot_be_read(tmp_path, said):
+    said(refusal({}, tmp_path / 'none.yaml'))
+    said(refusal({}, tmp_path))
     (tmp_path / 'b.yaml').write_bytes(b'onnx: \xff')
-    assert 'UTF-8' in refusal({}, tmp_path / 'b.yaml')
+    said(refusal({}, tmp_path / 'b.yaml'))
 
 
 def test_an_empty_yaml_gives_the_defaults(tmp_path):
@@ -173,11 +165,10 @@ def test_an_empty_yaml_gives_the_defaults(tmp_path):
 
 
 @pytest.mark.parametrize('slash', ['', '/'])
-def test_a_place_outside_the_folder_is_said_once(tmp_path, slash):
+def test_a_place_outside_the_folder_is_said_once(tmp_path, slash, said):
     (tmp_path / 'a').mkdir()
     elsewhere = f'{tmp_path}/b'
     config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')
-    message = refusal({'onnx': 'm.onnx'}, config)
-    assert f'(got {elsewhere}{slash});' in message
+    said(refusal({'onnx': 'm.onnx'}, config))
     config = yaml_file(tmp_path / 'a', 'output: ../b')
-    assert f'(got ../b, which is {elsewhere});' in refusal({'onnx': 'm.onnx'}, config)
+    said(refusal({'onnx': 'm.onnx'}, config))

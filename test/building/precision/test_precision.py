@@ -101,16 +101,16 @@ def test_weights_are_rounded_once_and_kept_once():
         assert np.array_equal(numpy_helper.to_array(after[name]), exact)
 
 
-def test_layers_asked_for_stay_in_fp32():
+def test_layers_asked_for_stay_in_fp32(said):
     model, _layers, _ = small_detectors.anchor_free()
     first = next(node.name for node in model.graph.node if node.op_type == 'Conv')
     done = convert_precision(model, 'fp16', keep_fp32=[first], strongly_typed=True)
     assert result_types(done.model)[first] == TensorProto.FLOAT
     assert done.report.kept[first] == 'asked for'
     assert 0 < done.report.macs['fp32'] < 0.2
-    with pytest.raises(ConfigError, match='matches none of'):
+    with said.raises(ConfigError):
         convert_precision(model, 'fp16', keep_fp32=['nothing*'], strongly_typed=True)
-    with pytest.raises(EngineError, match='no layer would compute in it'):
+    with said.raises(EngineError):
         convert_precision(model, 'fp16', keep_fp32=['*'], strongly_typed=True)
 
 
@@ -210,26 +210,22 @@ def test_constant_nodes_and_casts_follow():
     assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
 
 
-def test_a_model_in_fp16_stays_as_it_is():
+def test_a_model_in_fp16_stays_as_it_is(said):
     model, *_ = small_detectors.anchor_free()
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     again = convert_precision(half, 'fp16', strongly_typed=True)
     assert again.model == half
-    assert 'exported in fp16' in again.report.notes[0]
-    for precision, message in (
-        ('fp32', 'does not come back'),
-        ('bf16', 'exported in fp16'),
-        ('int8', 'expected int8 Q/DQ nodes'),
-    ):
-        with pytest.raises(EngineError, match=message):
+    said('\n'.join(again.report.notes))
+    for precision in ('fp32', 'bf16', 'int8'):
+        with said.raises(EngineError):
             convert_precision(half, precision, strongly_typed=True)
-    with pytest.raises(ConfigError, match='cannot be kept in FP32'):
+    with said.raises(ConfigError):
         convert_precision(half, 'fp16', keep_fp32=['n0'], strongly_typed=True)
 
 
-def test_int8_needs_a_quantised_model():
+def test_int8_needs_a_quantised_model(said):
     model, *_ = small_detectors.anchor_free()
-    with pytest.raises(EngineError, match='calibration images'):
+    with said.raises(EngineError):
         convert_precision(model, 'int8', strongly_typed=True)
 
 

@@ -1,6 +1,7 @@
 """After a build: does what was built find what the original finds? On the digits, end to end."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from support.building.messages import worded
 from support.gpu.gpu_support import BUILT_ON_CPU
 from support.models.detector_models import listing, report_of
 from support.models.digits import CALIBRATION, DIGITS, INT8, SCENES, SOME_SCENES, save_digits
@@ -30,11 +32,17 @@ pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 
 
+def wording(record):
+    """Return a record's warning, without what differs between machines."""
+    share = 'nothing' if record.f1 is None else f'{record.f1:.1%}'
+    return worded(record.warning.replace(share, 'SHARE').replace(str(DIGITS.parent), 'MODELS'))
+
+
 def summed_up(report):
     return {key: report['agreement'][key] for key in AgreementRecord.__dataclass_fields__}
 
 
-def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
+def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, said):
     done = build(*INT8)
     assert done.code == 0
     found = done.report['agreement']
@@ -44,12 +52,12 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build):
     assert sorted(map(Path, found['files'])) == sorted(CALIBRATION.glob('*.jpg'))
     assert found['reference_detections'] == found['details']['reference'] > 100
     assert found['warning'] == ''
-    assert found['runtime'] == 'ONNX Runtime, not the engine'
+    said(found['runtime'])
     assert vars(done.manifest.build.agreement) == summed_up(done.report)
     (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
     assert step['seconds'] > 0
-    assert f'{found["f1"]:.1%} of the detections agree with FP32' in step['outcome']
-    assert not [text for text in done.report['warnings'] if 'agree' in text]
+    assert f'{found["f1"]:.1%} of ' in step['outcome']
+    assert done.manifest.build.agreement.warning == ''
 
 
 def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
@@ -72,7 +80,7 @@ def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
     assert found['f1'] == done.report['accuracy']['built']  # without labels they are the same
 
 
-def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys):
+def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, said):
     spoil(0.2)
     before = sorted(path for path in listing(tmp_path))
     done = build(*INT8)
@@ -82,34 +90,31 @@ def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys):
     found = done.report['agreement']
     assert found['f1'] < 0.5
     assert found['reference_detections'] > 100
-    said = capsys.readouterr().err
-    assert f'only {found["f1"]:.1%} of the detections agree with FP32' in said
-    for advice in ('--calibration-method', '--keep-float', '--accept-disagreement'):
-        assert advice in said
-    assert done.report['error'] in said
+    said(worded(done.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE')))
+    assert done.report['error'] in capsys.readouterr().err
     assert done.report['steps'][-1]['name'] == 'validate'
     assert done.report['steps'][-1]['status'] == 'failed'
 
 
-def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys):
+def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys, said):
     spoil(0.2)
     done = build(*INT8, '--accept-disagreement')
     assert done.code == 0
     record = done.manifest.build.agreement
     assert record.f1 < 0.5
-    assert f'only {record.f1:.1%} of the detections agree with FP32' in record.warning
+    said(wording(record))
     assert record.warning in done.report['warnings']
-    assert f'warning: {record.warning}' in capsys.readouterr().out
+    assert f': {record.warning}' in capsys.readouterr().out
     assert done.manifest.build.options['accept_disagreement'] is True
 
 
-def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil):
+def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil, said):
     spoil(0.55)
     done = build(*INT8)
     assert done.code == 0
     record = done.manifest.build.agreement
     assert 0.5 <= record.f1 < 0.95
-    assert f'only {record.f1:.1%}' in record.warning
+    said(wording(record))
     assert record.warning in done.report['warnings']
 
 
@@ -122,28 +127,23 @@ def test_doctor_and_inspect_engine_tell_it(build, spoil, tmp_path, capsys):
     found = list(check_model(str(engine), modules, (), trial=str))
     (finding,) = [one for one in found if one.name == 'accuracy']
     assert finding.level == 'yellow'
-    assert finding.found == f'{record.f1:.1%} of the detections agreed with the original'
+    assert f'{record.f1:.1%} of ' in finding.found
     assert finding.fix == record.warning
     capsys.readouterr()
     assert inspect_engine.main(['--no-gpu', str(engine)]) == 0
     text = capsys.readouterr().out
-    assert f'{record.f1:.1%} of the detections agree with the original' in text
+    assert f'{record.f1:.1%} of ' in text
     assert record.warning in text
 
 
-@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
-def test_without_images_it_says_what_to_give(build, precision):
+@pytest.mark.parametrize('precision', ['tf32', 'fp16', 'bf16'])
+def test_without_images_it_says_what_to_give(build, precision, said):
     done = build('--precision', precision)
     assert done.code == 0
     record = done.manifest.build.agreement
     assert (record.f1, record.images, record.images_of) == (None, 0, 'none')
-    assert record.warning.startswith('accuracy was not measured: ')
+    said(wording(record))
     assert record.warning in done.report['warnings']
-    if precision == 'fp16':
-        assert 'give --validate DIR' in record.warning
-    else:
-        assert 'on the target: ros2 run trt_perception evaluate_engine --engine' in record.warning
-        assert str(DIGITS) in record.warning
 
 
 def test_fp16_is_compared_where_images_are_given(build):
@@ -176,7 +176,7 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
     assert record.warning
 
 
-def test_too_few_detections_are_not_measured(build):
+def test_too_few_detections_are_not_measured(build, said):
     few = SCENES / 'scene_00[1-3].jpg'
     done = build(*INT8, '--validate', few)
     assert done.code == 0
@@ -184,20 +184,19 @@ def test_too_few_detections_are_not_measured(build):
     assert record.f1 is None
     assert 0 < record.reference_detections < 50
     assert (record.images, record.images_of) == (3, 'validation')
-    assert f'FP32 finds {record.reference_detections} objects on 3 validation' in record.warning
-    assert 'fewer than 50 say nothing: give --validate DIR with more images' in record.warning
+    said(re.sub(r' \d+( objects|,)', r' FEW\1', record.warning))
     assert record.warning in done.report['warnings']
 
 
-def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil):
+def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil, said):
     spoil(0.05)
     done = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
     record = done.manifest.build.agreement
     assert record.f1 is None
-    assert 'and what was built 0' in record.warning
+    said(record.warning.replace(f' {record.reference_detections} ', ' FEW '))
 
 
-def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path):
+def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path, said):
     qdq = tmp_path / 'qdq.onnx'
     assert build(*INT8, '--qdq-onnx', qdq).code == 0
     for words in ((), ('--validate', SOME_SCENES)):
@@ -205,20 +204,19 @@ def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path
         assert done.code == 0
         record = done.manifest.build.agreement
         assert record.f1 is None
-        assert 'came quantised' in record.warning
-        assert 'on the target: ros2 run trt_perception evaluate_engine' in record.warning
+        said(record.warning)
 
 
-def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch):
+def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, said):
     def cannot(*_):
         raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
     monkeypatch.setattr(validation, 'onnx_file', cannot)
     done = build(*INT8)
     assert done.code == 0
-    warning = done.manifest.build.agreement.warning  # one line, or it could not be read
-    assert 'ONNX Runtime: cannot load it: \\x1b[31mno kernel; on the target: ros2 run' in warning
-    assert done.manifest.build.agreement.f1 is None
+    record = done.manifest.build.agreement
+    said(wording(record))  # one line, or it could not be read
+    assert record.f1 is None
 
 
 def test_an_engine_from_the_store_keeps_what_was_found(build, spoil, tmp_path):
@@ -237,7 +235,7 @@ def test_int8_that_is_larger_than_fp16_is_told(build):
     done = build(*INT8)
     sizes = done.report['performance']
     assert sizes['size_bytes'] > sizes['fp16_size_bytes'] > 0
-    assert any('int8 is larger than fp16 (' in text for text in done.report['warnings'])
+    assert any('fp16' in text and ' MiB' in text for text in done.report['warnings'])
     again = build('--precision', 'fp16')
     assert again.report['performance']['size_bytes'] == pytest.approx(
         sizes['fp16_size_bytes'], rel=0.01
@@ -246,8 +244,7 @@ def test_int8_that_is_larger_than_fp16_is_told(build):
     assert 'fp16_size_bytes' not in build(*INT8, '--no-compare-fp16').report['performance']
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path, number):
+def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path):
     images = tmp_path / 'many'
     images.mkdir()
     scene = cv2.imread(str(SCENES / 'scene_000.jpg'))
@@ -259,7 +256,7 @@ def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path, number):
     before = set(os.listdir(tmp_path))
     program = Program(command, UNMEASURED)
     program.wait_for_output('verify  ')
-    program.send(number)
+    program.send(signal.SIGINT)
     assert program.wait() == 130
     assert 'Traceback' not in program.output
     assert set(os.listdir(tmp_path)) == before | {'r.json'}
@@ -270,14 +267,16 @@ def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path, number):
 # On a GPU, by a stand-in: there the engine itself is compared with the original.
 
 
-def test_a_stand_in_that_fails_on_an_image_is_not_measured(build, gpu_that_runs, monkeypatch):
+def test_a_stand_in_that_fails_on_an_image_is_not_measured(
+    build, gpu_that_runs, monkeypatch, said
+):
     def fails(*_):
         raise EngineError('the model', 'fails')
 
     monkeypatch.setattr(validation, 'compare_until_sure', fails)
     done = build(*INT8)
     assert done.code == 0
-    assert 'the model: fails; on the target' in done.manifest.build.agreement.warning
+    said(wording(done.manifest.build.agreement))
     gpu_that_runs(DIGITS)
     done = build(*INT8)
     assert done.code == 1
@@ -296,10 +295,8 @@ def test_on_a_gpu_the_engine_itself_is_compared(build, gpu_that_runs, words):
     assert record.warning == ''
 
 
-@pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
-def test_on_a_gpu_every_precision_is_held_to_it(
-    build, gpu_that_runs, monkeypatch, tmp_path, precision
-):
+@pytest.mark.parametrize('precision', ['tf32', 'fp16'])
+def test_on_a_gpu_every_precision_is_held_to_it(build, gpu_that_runs, tmp_path, precision, said):
     spoiled = onnx.load(DIGITS)
     for tensor in spoiled.graph.initializer:
         values = numpy_helper.to_array(tensor)
@@ -312,7 +309,8 @@ def test_on_a_gpu_every_precision_is_held_to_it(
     done = build('--precision', precision, '--validate', SOME_SCENES)
     assert done.code == 1
     assert done.report['agreement']['f1'] < 0.5
-    assert 'another detector' in done.report['error']
+    share = f'{done.report["agreement"]["f1"]:.1%}'
+    said(worded(done.report['error'].replace(share, 'SHARE')))
     assert build('--precision', precision).code == 0  # nothing to see it on
 
 

@@ -66,7 +66,7 @@ def test_each_precision(tmp_path, precision, capsys):
     assert manifest.build.calibration is None
 
 
-def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, capsys):
+def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, said):
     parsed = parsed_models(monkeypatch)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
     given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
@@ -83,14 +83,12 @@ def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, capsys):
     assert report['optimization']['calibration']['images']['found'] == 12
     assert manifest.build.accuracy.measure == 'agreement'
     assert manifest.build.accuracy.images == 12
-    assert 'not the engine' in manifest.build.accuracy.runtime
+    said(manifest.build.accuracy.runtime)
     assert report['accuracy']['built'] == manifest.build.accuracy.built
     assert 0.8 < report['accuracy']['built'] <= 1
     types = {node.op_type for node in parsed[0].graph.node}
     assert {'QuantizeLinear', 'DequantizeLinear'} <= types
-    printed = capsys.readouterr().out
-    assert '10 of 12 images' in printed
-    assert '10 images serve calibration and validation both' in printed
+    said('\n'.join(text for text in report['warnings'] if text.startswith('10 images ')))
 
 
 def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
@@ -114,41 +112,33 @@ def test_options_win_over_the_manifest(tmp_path):
     assert (found.mean, found.std, found.antialias) == ((1, 2, 3), (4, 5, 6), True)
 
 
-def test_the_report_tells_options_from_the_manifest(tmp_path, capsys):
-    engine = tmp_path / 'digits.engine'
-    names = [f'digit {number}' for number in range(10)]
-    assert run('--onnx', DIGITS, '--output', engine, '--class-names', *names, '--scale', '1') == 0
-    printed = capsys.readouterr().out
-    assert '--class-names -> 10 classes' in printed
-    assert '--scale -> preprocessing' in printed
-    assert 'digits.onnx.json -> the rest of the preprocessing, decoder\n' in printed
-    assert run('--onnx', DIGITS, '--output', engine) == 0
-    printed = capsys.readouterr().out
-    assert 'digits.onnx.json -> preprocessing, decoder, class names\n' in printed
-    assert '--' not in printed.split('digits.onnx.json ->')[0].split('recognise')[1]
-
-
-def test_options_that_mean_nothing_are_told(tmp_path, capsys):
+def test_the_report_tells_options_from_the_manifest(tmp_path, said):
     given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
-    assert run(*given, '--keep-float', 'x', '--calibration-method', 'entropy') == 0
-    printed = capsys.readouterr().out
-    assert (
-        'warning: not used: --calibration-method, --keep-float: only int8 and fp8 are calibrated '
-        '(precision fp16)'
-    ) in printed
-    assert run(*given) == 0
-    assert 'not used' not in capsys.readouterr().out
+    given += ('--json', tmp_path / 'r.json')
+    names = [f'digit {number}' for number in range(10)]
+    for options in (('--class-names', *names, '--scale', '1'), ()):
+        assert run(*given, *options) == 0
+        said('\n'.join(report_of(tmp_path / 'r.json')['input_model']['evidence']))
 
 
-def test_calibration_of_what_is_quantised_already_is_told():
+def test_options_that_mean_nothing_are_told(tmp_path, said):
+    given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
+    given += ('--json', tmp_path / 'r.json')
+    for options in (('--keep-float', 'x', '--calibration-method', 'entropy'), ()):
+        assert run(*given, *options) == 0
+        told = [text for text in report_of(tmp_path / 'r.json')['warnings'] if 'fp8' in text]
+        assert bool(told) == bool(options)
+        said('\n'.join(told))
+
+
+def test_calibration_of_what_is_quantised_already_is_told(said):
     given = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
     options = load_options(None, given)
-    said = unused_options(options, quantised=True)
-    assert said.startswith('not used: --calibration-images: the model is quantised already')
+    said(unused_options(options, quantised=True))
     assert unused_options(options, quantised=False) == ''
 
 
-def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, capsys, monkeypatch):
+def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, monkeypatch, said):
     def full(*_):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
@@ -156,10 +146,10 @@ def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, capsys, m
     engine = tmp_path / 'digits.engine'
     given = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
     assert run(*given, '--json', tmp_path / 'r.json') == 0
-    printed = capsys.readouterr().out
-    assert 'warning: the engine was not kept for the next build: --store' in printed
-    assert 'No space left' in printed
-    check_report(report_of(tmp_path / 'r.json'), engine)
+    report = report_of(tmp_path / 'r.json')
+    (not_kept,) = [text for text in report['warnings'] if '--store' in text]
+    said(not_kept)
+    check_report(report, engine)
     assert list((tmp_path / 'store').iterdir()) == []
 
 
@@ -230,8 +220,9 @@ def test_weights_beside_the_model_are_part_of_the_engine(tmp_path):
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize('after', ['slim  ', 'precision  '])
+@pytest.mark.parametrize(
+    ('number', 'after'), [(signal.SIGINT, 'slim  '), (signal.SIGTERM, 'precision  ')]
+)
 def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, after):
     """While it calibrates, which takes half a minute, and while TensorRT builds."""
     path = tmp_path_factory.mktemp('yolo') / 'yolo.onnx'
@@ -251,7 +242,7 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
     program.send(signal.SIGTERM)
     assert program.wait() == 130
     assert program.count('stopping') == 1
-    assert f'interrupted; no engine was written; {report} says how far' in program.output
+    assert f'; {report} ' in program.output
     assert 'Traceback' not in program.output
     assert sorted(listing(tmp_path)) == ['names.txt', 'r.json']
     content = report_of(report)
@@ -289,7 +280,7 @@ def verified(monkeypatch, int8_ms, fp16_ms):
 
 
 @pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])
-def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, slower):
+def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, slower, said):
     verified(monkeypatch, int8_ms, 1.0)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
     given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
@@ -299,9 +290,9 @@ def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, s
     assert report['performance']['fp16_latency_ms']['p50'] == 1.0
     assert report['optimization']['not_as_asked'] == {'head': 'fp16'}
     assert [one['precision'] for one in report['optimization']['layers']][4:6] == ['int8', 'fp16']
-    assert any('not built in int8: head (fp16)' in text for text in report['warnings'])
-    told = [text for text in report['warnings'] if 'not faster than fp16' in text]
-    assert bool(told) == slower
+    told = [text for text in report['warnings'] if 'head' in text or ' ms)' in text]
+    assert len(told) == 1 + slower
+    said('\n'.join(told))
     build = manifest_beside(tmp_path / 'net.engine').build
     assert build.precision.as_built == {'int8': 5, 'fp16': 2}
     assert run(*given, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
@@ -317,7 +308,7 @@ def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
     verified(monkeypatch, 2.0, 1.0)
     parsed = parsed_models(monkeypatch)
     assert run('--onnx', qdq, *given) == 0
-    assert any('not faster than fp16' in text for text in report_of(report)['warnings'])
+    assert any('fp16' in text and ' ms)' in text for text in report_of(report)['warnings'])
     kinds = [{node.op_type for node in model.graph.node} for model in parsed]
     assert [('QuantizeLinear' in ops, 'DequantizeLinear' in ops) for ops in kinds] == [
         (True, True),
@@ -331,7 +322,7 @@ def test_a_driver_without_a_usable_gpu_is_told(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(tensorrt_release, '_DRIVER', write_detector(tmp_path))
     assert run('--onnx', tmp_path / 'net.onnx', *KNOWN) == 0
-    assert 'warning: the GPU of this machine cannot be used: ' in capsys.readouterr().out
+    assert 'the GPU of' in capsys.readouterr().out
 
 
 def test_help_names_every_option_and_what_nobody_ran(capsys):
@@ -341,5 +332,4 @@ def test_help_names_every_option_and_what_nobody_ran(capsys):
     text = capsys.readouterr().out
     for word in ('--calibration-images', '--keep-fp32', '--config', '--store', 'examples:'):
         assert word in text
-    assert 'Not run by us' in text
-    assert 'Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.' in text
+    assert ' 130 ' in text

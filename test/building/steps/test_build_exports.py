@@ -60,7 +60,7 @@ def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
     resolve_model_spec(model, manifest, ModelOverrides())
 
 
-def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypatch, capsys):
+def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypatch, capsys, said):
     """TensorRT may make other outputs than ONNX says."""
     real = engine_steps.build_plan
 
@@ -71,7 +71,5 @@ def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypa
     monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN) == 1
-    error = capsys.readouterr().err
-    assert 'reads with 2 classes and the task detect' in error
-    assert '(got output float32[1, 7, 64])' in error
+    said(capsys.readouterr().err)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ['net.onnx']

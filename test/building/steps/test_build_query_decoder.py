@@ -24,15 +24,13 @@ def test_convolutions_have_no_queries(build):
 
 
 @pytest.mark.parametrize('family', ['rt_detr', 'detr'])
-def test_a_decoder_in_fp16_is_told_and_can_be_kept(build, tmp_path, monkeypatch, family):
+def test_a_decoder_in_fp16_is_told_and_can_be_kept(build, tmp_path, monkeypatch, family, said):
     path = EXPORTS / family / 'model.onnx'
     done = build(onnx_file=path)
     assert done.code == 0
     told = done.report['optimization']['query_decoder']
     (warning,) = [text for text in done.report['warnings'] if 'queries' in text]
-    assert 'a tenth of AP' in warning
-    assert f'the {told["nodes"]} nodes of the decoder' in warning
-    assert 'optimization: query_decoder' in warning
+    said(warning.replace(f' {told["nodes"]} ', ' SOME '))
     config = tmp_path / 'build.yaml'
     config.write_text(json.dumps({'keep_fp32': told['keep_fp32']}))
     parsed = parsed_models(monkeypatch)
