@@ -89,25 +89,25 @@ def test_some_boxes_reach_beyond_their_image(tmp_path):
     assert len(read_annotations(written(tmp_path, truth(boxes))).boxes[100]) == 3
 
 
-def test_ids_that_stand_twice(tmp_path):
+def test_ids_that_stand_twice(tmp_path, said):
     content = truth([(1, 'cat', BOX)])
     content['images'][1]['id'] = 100
-    with pytest.raises(ConfigError, match=r'images\[1\]: id 100 is listed twice'):
+    with said.raises(ConfigError):
         read_annotations(written(tmp_path, content))
 
 
-def test_files_that_are_none(tmp_path):
-    os.mkfifo(tmp_path / 'pipe')
+def test_files_that_are_none(tmp_path, said):
+    os.mkfifo(tmp_path / 'pipe', 0o600)
     with (tmp_path / 'large').open('wb') as file:
         file.truncate(MAX_BYTES + 1)
-    for name, message in (('gone', 'No such file'), ('pipe', 'got p'), ('large', 'at most')):
-        with pytest.raises(ConfigError, match=message):
+    for name in ('gone', 'pipe', 'large'):
+        with said.raises(ConfigError):
             read_annotations(tmp_path / name)
-    with pytest.raises(ConfigError, match=r'Is a directory|got d'):
+    with said.raises(ConfigError):
         read_annotations(tmp_path)
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path):
+def test_json_is_written_whole_or_not_at_all(tmp_path, said):
     path = tmp_path / 'file.json'
     write_json(path, {'a': 1})
     assert json.loads(path.read_text()) == {'a': 1}
@@ -116,7 +116,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
             write_json(path, wrong)
     assert [entry.name for entry in tmp_path.iterdir()] == ['file.json']
     assert json.loads(path.read_text()) == {'a': 1}
-    with pytest.raises(WriteError, match=r'cannot be written: .* is not a folder'):
+    with said.raises(WriteError):
         write_json(tmp_path / 'missing' / 'file.json', {})
 
 
@@ -147,74 +147,58 @@ def test_a_category_that_nothing_is_annotated_with_needs_no_class(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('class_names', 'messages'),
+    'class_names',
     [
-        (
-            ('cat', 'dog', 'Cow'),
-            ["classes without a category (1 of 3): 'Cow'", 'or --allow-subset'],
-        ),
-        (
-            ('Cat', 'dog'),
-            [
-                "classes without a category (1 of 2): 'Cat' (nearest: 'cat')",
-                "annotated categories without a class (1 of 2): 'cat' (nearest: 'Cat')",
-            ],
-        ),
-        (('cat',), ["annotated categories without a class (1 of 2): 'dog'"]),
-        (('0', '1'), ['do not match at all', "'0', '1'", "'cat', 'dog'", 'class map']),
+        ('cat', 'dog', 'Cow'),
+        ('Cat', 'dog'),
+        ('cat',),
+        ('0', '1'),
     ],
 )
-def test_names_that_do_not_match(tmp_path, class_names, messages):
-    with pytest.raises(ConfigError) as caught:
+def test_names_that_do_not_match(tmp_path, class_names, said):
+    with said.raises(ConfigError):
         matched(tmp_path, class_names, BOTH)
-    for message in messages:
-        assert message in str(caught.value)
-    assert ('--allow-subset' in str(caught.value)) == ('at all' not in str(caught.value))
 
 
-def test_long_lists_are_cut(tmp_path):
+def test_long_lists_are_cut(tmp_path, said):
     names = [f'{number:02d}' for number in range(30)]
-    with pytest.raises(ConfigError, match=r"'09' and 20 more"):
+    with said.raises(ConfigError):
         matched(tmp_path, names, BOTH)
 
 
-def test_a_subset_when_it_is_allowed(tmp_path):
+def test_a_subset_when_it_is_allowed(tmp_path, said):
     classes = matched(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
     assert classes.category_ids == (None, 17)
     assert classes.categories == {17: 'dog'}
     assert classes.ignored_classes == ('cow',)
     assert classes.ignored_categories == ('cat',)
-    with pytest.raises(ConfigError, match='at all'):
+    with said.raises(ConfigError):
         matched(tmp_path, ('cow',), BOTH, allow_subset=True)
 
 
-def test_a_class_map(tmp_path):
+def test_a_class_map(tmp_path, said):
     given = {'kitten': 'cat', 'tiger': 'cat', 'tree': None}
     classes = matched(tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given)
     assert classes.category_ids == (7, None, 17, 7)
     assert classes.ignored_classes == ('tree',)
-    with pytest.raises(
-        ConfigError, match=r"not a class of the model: 'kiten' \(nearest: 'kitten'\)"
-    ):
+    with said.raises(ConfigError):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
-    with pytest.raises(
-        ConfigError, match=r"not a category of the annotations: 'cats' \(nearest: 'c"
-    ):
+    with said.raises(ConfigError):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kitten': 'cats'})
 
 
-def test_reading_a_class_map(tmp_path):
+def test_reading_a_class_map(tmp_path, said):
     assert read_class_map(written(tmp_path, '{"a": "b", "c": null}')) == {'a': 'b', 'c': None}
     for wrong in ('[]', '{"a": 3}', '{"a": ["b"]}'):
-        with pytest.raises(ConfigError, match='expected a JSON object of class name'):
+        with said.raises(ConfigError):
             read_class_map(written(tmp_path, wrong))
 
 
-def test_a_category_name_that_stands_twice(tmp_path):
+def test_a_category_name_that_stands_twice(tmp_path, said):
     content = truth(BOTH)
     content['categories'][1]['name'] = 'cat'
     annotations = read_annotations(written(tmp_path, content))
-    with pytest.raises(ConfigError, match=r"category 'cat' is listed twice \(ids 7 and 17\)"):
+    with said.raises(ConfigError):
         match_classes(CLASSES, annotations)
 
 
@@ -246,39 +230,39 @@ def test_files_by_name(tmp_path, name, files, expected):
     assert path == tmp_path / expected
 
 
-def test_a_name_that_two_files_have(tmp_path):
+def test_a_name_that_two_files_have(tmp_path, said):
     paths = [tmp_path / 'x' / 'a.png', tmp_path / 'y' / 'a.png']
-    with pytest.raises(ConfigError, match=r"'a.png' may be any of .*x/a.png and .*y/a.png"):
+    with said.raises(ConfigError):
         match_images(annotated(tmp_path, 'a.png'), paths)
 
 
-def test_images_without_a_file(tmp_path):
+def test_images_without_a_file(tmp_path, said):
     annotations = annotated(tmp_path, *(f'{letter}.png' for letter in 'abcdefg'))
     paths = [tmp_path / 'a.png', tmp_path / 'b.png', tmp_path / 'z.png']
-    with pytest.raises(ConfigError, match=r'5 of the 7 images .* c.png, d.png, e.png and 2 more'):
+    with said.raises(ConfigError):
         match_images(annotations, paths)
     pairs = match_images(annotations, paths, allow_missing=True)
     assert [path.name for _, path in pairs] == ['a.png', 'b.png']
     for allow in (False, True):
-        with pytest.raises(ConfigError, match=r'none of the 7 .* names a.png.* given are z.png'):
+        with said.raises(ConfigError):
             match_images(annotations, paths[2:], allow_missing=allow)
 
 
-def test_reading_a_picture(tmp_path):
+def test_reading_a_picture(tmp_path, said):
     path = tmp_path / 'a.png'
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     cv2.imwrite(str(path), pixels)
     assert np.array_equal(read_image(path), pixels)
     assert np.array_equal(read_image(path, (3, 2)), pixels)
-    with pytest.raises(ImageError, match=r'a.png: expected 2x3 pixels, as annotated \(got 3x2\)'):
+    with said.raises(ImageError):
         read_image(path, (2, 3))
     path.write_bytes(b'no picture')
-    with pytest.raises(ImageError, match=r'a\.png: cannot be decoded'):
+    with said.raises(ImageError):
         read_image(path)
     path.write_bytes(b'')
-    with pytest.raises(ImageError, match=r'a\.png: cannot be decoded'):
+    with said.raises(ImageError):
         read_image(path)
-    with pytest.raises(ImageError, match=r'gone\.png: cannot be read: No such file'):
+    with said.raises(ImageError):
         read_image(tmp_path / 'gone.png')
 
 

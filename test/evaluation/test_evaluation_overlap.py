@@ -227,19 +227,18 @@ def test_what_is_measured_follows_the_task():
 
 
 @pytest.mark.parametrize(
-    ('tasks', 'sigmas', 'message'),
+    ('tasks', 'sigmas'),
     [
-        ([DETECT], [0.1], '--oks-sigma: the model has no keypoints'),
-        ([Pose(COCO_KEYPOINTS)], [0.1] * 3, 'one for each of the 17 keypoints (got 3'),
-        ([Pose(COCO_KEYPOINTS)], [0.0], 'above 0, at most 1 (got 0.0)'),
-        ([Pose(COCO_KEYPOINTS)], [float('nan')], 'above 0, at most 1 (got nan)'),
-        ([Obb(), DETECT], [], 'm1 and m0: expected models of one task (got the tasks'),
+        ([DETECT], [0.1]),
+        ([Pose(COCO_KEYPOINTS)], [0.1] * 3),
+        ([Pose(COCO_KEYPOINTS)], [0.0]),
+        ([Pose(COCO_KEYPOINTS)], [float('nan')]),
+        ([Obb(), DETECT], []),
     ],
 )
-def test_what_cannot_be_measured(tasks, sigmas, message):
-    with pytest.raises(ConfigError) as caught:
+def test_what_cannot_be_measured(tasks, sigmas, said):
+    with said.raises(ConfigError):
         common_measure({f'm{number}': task for number, task in enumerate(tasks)}, sigmas)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

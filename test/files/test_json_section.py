@@ -77,7 +77,7 @@ def test_what_is_there_is_returned():
     section.finish()
 
 
-def test_another_kind_of_file_has_its_own_error_everywhere_in_it():
+def test_another_kind_of_file_has_its_own_error_everywhere_in_it(said):
     class Section(JsonSection):
         error = ConfigError
 
@@ -85,7 +85,7 @@ def test_another_kind_of_file_has_its_own_error_everywhere_in_it():
         Section({'key': {'inner': 'x'}}, 'x.json').section('key'),
         Section({'key': [{'inner': 'x'}]}, 'x.json').sections('key')[0],
     ):
-        with pytest.raises(ConfigError, match="'inner': expected a whole number"):
+        with said.raises(ConfigError):
             section.integer('inner')
 
 

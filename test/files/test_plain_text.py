@@ -41,30 +41,27 @@ def test_names_of_all_languages_are_names(name):
 )
 def test_what_is_no_short_text(name):
     fault = name_fault(name)
-    assert fault == {'found': shown(name), 'expected': 'a text of 1 to 256 characters'}
+    assert fault['found'] == shown(name)
+    assert ' 256 ' in fault['expected']
 
 
-def test_every_character_that_acts_is_refused():
+def test_every_character_that_acts_is_refused(said):
     assert len(ACTING) == 65 + 2048 + 14
     for character in ACTING:
         fault = name_fault(f'cat{character}dog')
         assert fault['found'].startswith(f'U+{ord(character):04X} in ')
         assert character not in fault['found']
-        assert fault['expected'] == 'a text with no control characters'
+        said(fault['expected'])
 
 
-def test_lists_of_names():
+def test_lists_of_names(said):
     assert names_fault(()) is None
     assert names_fault(['a', 'b']) is None
     assert names_fault(['a', 'a'], distinct=False) is None
-    twice = names_fault(['a', 'b', 'a'])
-    assert twice == {'found': "'a' twice", 'expected': 'different names'}
-    assert names_fault(['a', ['b']])['found'] == "['b'], name 2 of 2"
-    assert names_fault(['a', 'b\n'])['found'] == "U+000A in 'b\\n', name 2 of 2"
     names = [str(number) for number in range(MAX_CLASSES + 1)]
     assert names_fault(names[:-1]) is None
-    many = {'found': str(MAX_CLASSES + 1), 'expected': f'at most {MAX_CLASSES} names'}
-    assert names_fault(names) == many
+    for refused in (['a', 'b', 'a'], ['a', ['b']], ['a', 'b\n'], names):
+        said('found: {found}; expected: {expected}'.format(**names_fault(refused)))
 
 
 @settings(deadline=None)
@@ -77,12 +74,12 @@ def test_nothing_plain_or_shown_acts(text):
     assert len(shown(text)) <= 60
 
 
-def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is():
+def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is(said):
     assert plain('größer\n\tals 自転車') == 'größer\n\tals 自転車'
     assert plain('\x1b[2Jx\r\x9b\ud800') == '\\x1b[2Jx\\r\\x9b\\ud800'
     assert plain(ValueError('a\0')) == 'a\\x00'
     assert plain('x' * 8000) == 'x' * 8000
-    assert plain('x' * 9000) == 'x' * 8000 + '… (9000 characters)'
+    said(plain('x' * 9000).replace('x' * 8000, 'X'))
     assert plain('x\x1b' * 9000, None) == 'x\\x1b' * 9000
 
 

@@ -14,12 +14,10 @@ from trt_perception.tools import detect_images
 pytest_plugins = ['support.detect_fixtures']
 
 
-def test_an_unknown_class(tiny, pictures, tmp_path, capsys):
+def test_an_unknown_class(tiny, pictures, tmp_path, capsys, said):
     arguments = ['--engine', tiny, '--source', pictures, '--output', tmp_path / 'out']
     assert run(*arguments, '--classes', 'purple') == 1
-    printed = capsys.readouterr().err
-    assert "'class_filter': expected classes of the model" in printed
-    assert '(got purple' in printed
+    said(capsys.readouterr().err)
     assert not (tmp_path / 'out').exists()
 
 
@@ -31,15 +29,12 @@ def test_a_video_that_is_cut_off(tiny, clip, tmp_path, capsys):
     assert 0 < frames < 12
     error = capsys.readouterr().err
     # Without its index the file may no longer promise twelve.
-    assert (code, 'could be decoded' in error) in ((1, True), (0, False))
+    assert (code, clip.name in error) in ((1, True), (0, False))
 
 
 @pytest.mark.parametrize(
-    ('content', 'said'),
-    [
-        (b'no picture', 'a.png: cannot be decoded'),
-        (cv2.imencode('.png', np.zeros((2, 32768, 3), np.uint8))[1].tobytes(), 'got 32768x2'),
-    ],
+    'content',
+    [b'no picture', cv2.imencode('.png', np.zeros((2, 32768, 3), np.uint8))[1].tobytes()],
     ids=['no picture', 'too long'],
 )
 def test_a_picture_that_cannot_be_read_is_left_out(
@@ -48,7 +43,7 @@ def test_a_picture_that_cannot_be_read_is_left_out(
     (pictures / 'a.png').write_bytes(content)
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
-    assert said in capsys.readouterr().err
+    said(capsys.readouterr().err)
     assert set(detections(out)) == {'b.jpg', 'black.bmp'}
     as_expected(detections(out)['b.jpg'], COLORS['b.jpg'])
     (problem,) = json.loads((out / 'summary.json').read_text())['problems']
@@ -56,16 +51,14 @@ def test_a_picture_that_cannot_be_read_is_left_out(
     assert not (out / 'a.png').exists()
 
 
-def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys):
+def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys, said):
     out = tmp_path / 'out'
     arguments = ['--engine', tiny, '--source', pictures, '--output', out]
     assert run(*arguments) == 0
     before = {path: path.read_bytes() for path in out.iterdir()}
     (out / 'mine.txt').write_text('kept')
     assert run(*arguments, '--confidence', '0.95') == 2
-    error = capsys.readouterr().err
-    assert '6 of the files to write exist there' in error
-    assert '--overwrite' in error
+    said(capsys.readouterr().err)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert run(*arguments, '--confidence', '0.95', '--overwrite') == 0
     assert (out / 'detections.json').read_bytes() != before[out / 'detections.json']
@@ -73,14 +66,14 @@ def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('more', [(), ('--overwrite',)])
-def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys):
+def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys, said):
     before = {path: path.read_bytes() for path in pictures.iterdir()}
     link = tmp_path / 'link'
     link.symlink_to(pictures)
     for folder in (pictures, link):
         arguments = ['--engine', tiny, '--source', pictures, '--output', folder]
         assert run(*arguments, *more) == 2
-        assert 'is a source and would be replaced' in capsys.readouterr().err
+        said(capsys.readouterr().err)
     assert {path: path.read_bytes() for path in pictures.iterdir()} == before
 
 
@@ -129,16 +122,16 @@ def test_a_video_that_does_not_fit_on_the_disk(tmp_path, limit, whole):
     left = [path.name for path in target.parent.iterdir()]
     assert (done.returncode, left) == ((0, ['a.mp4']) if whole else (1, [])), done.stderr
     if not whole:
-        assert f'refused: {target}: could not be written whole: expected 12 fr' in done.stderr
-        assert 'MB are free there' in done.stderr
+        assert f'refused: {target}: ' in done.stderr
+        assert ' MB are ' in done.stderr
 
 
-def test_a_folder_that_cannot_be_written(tiny, pictures, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written(tiny, pictures, tmp_path, capsys, said):
     blocked = tmp_path / 'file'
     blocked.touch()
     out = blocked / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
-    assert 'cannot be made' in capsys.readouterr().err
+    said(capsys.readouterr().err)
     arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output', '/proc']
     assert run(*arguments) == 1
-    assert '/proc: cannot be written: no file can be made' in capsys.readouterr().err
+    assert 'detect_images: /proc: ' in capsys.readouterr().err

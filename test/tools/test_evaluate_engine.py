@@ -61,14 +61,13 @@ def usual(place, *more):
 
 
 @needs('pycocotools')
-def test_a_model_that_finds_everything(place, capsys):
+def test_a_model_that_finds_everything(place, capsys, said):
     folder = place['folder']
     more = ['--json', folder / 'r.json', '--results', folder / 'results']
     assert usual(place, *more, '--worst', folder / 'worst') == 0
     output, error = capsys.readouterr()
     assert error == ''  # no progress bar without a terminal
-    assert '3 images, 4 objects, truth.json' in output
-    assert 'tiny.onnx: no image has a mistake' in output
+    said('\n'.join(line for line in output.splitlines() if 'image' in line))
     report = json.loads((folder / 'r.json').read_text())
     assert report['command'].startswith('evaluate_engine --engine')
     (model,) = report['models'].values()
@@ -127,13 +126,13 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
 
 
 @needs('pycocotools')
-def test_models_that_call_their_classes_differently_share_a_class_map(place, capsys):
+def test_models_that_call_their_classes_differently_share_a_class_map(place, capsys, said):
     other = write_tiny_model(place['folder'] / 'other.onnx')
     path = other.with_name('other.onnx.json')
     described = json.loads(path.read_text())
     path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
     assert usual(place, '--engine', other) == 1
-    assert 'the class names of other.onnx and the categories of' in capsys.readouterr().err
+    said(capsys.readouterr().err)
     class_map, report = place['folder'] / 'map.json', place['folder'] / 'r.json'
     class_map.write_text('{"Rot": "red"}')
     more = ['--engine', other, '--class-map', class_map, '--json', report]
@@ -142,7 +141,7 @@ def test_models_that_call_their_classes_differently_share_a_class_map(place, cap
     assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
     class_map.write_text('{"Rot": "red", "rouge": "red"}')
     assert usual(place, *more) == 1
-    assert "not a class of tiny.onnx: 'rouge'" in capsys.readouterr().err
+    said(capsys.readouterr().err)
 
 
 def test_two_models_without_annotations(place, capsys):
@@ -150,13 +149,13 @@ def test_two_models_without_annotations(place, capsys):
     other = write_tiny_model(place['folder'] / 'other' / 'second.onnx')
     assert run('--engine', place['model'], other, '--images', place['images']) == 0
     output = capsys.readouterr().out
-    assert '3 images without annotations' in output
+    assert '3 images ' in output
     assert re.search(r'^second.onnx +1\.0000 +1\.0000 +4 +4 +4 ', output, re.MULTILINE)
     assert 'mAP' not in output
 
 
 @needs('matplotlib', 'pycocotools')
-def test_the_digits_in_words_and_pictures(tmp_path, capsys):
+def test_the_digits_in_words_and_pictures(tmp_path, capsys, said):
     images = tmp_path / 'images'
     images.mkdir()
     for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[30:40]:
@@ -164,19 +163,13 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys):
     arguments = ['--engine', ROOT / 'models' / 'digits.onnx', '--images', images]
     arguments += ['--annotations', ROOT / 'demo' / 'truth.json']
     assert run(*arguments) == 2
-    assert '50 of the 60 images' in capsys.readouterr().err
-    arguments += [
-        '--allow-missing',
-        '--plot',
-        tmp_path / 'plot.png',
-        '--worst',
-        tmp_path / 'worst',
-    ]
-    arguments += ['--json', tmp_path / 'report.json']
+    said(capsys.readouterr().err.replace(str(ROOT), 'ROOT'))
+    arguments += ['--allow-missing', '--plot', tmp_path / 'plot.png']
+    arguments += ['--worst', tmp_path / 'worst', '--json', tmp_path / 'report.json']
     assert run(*arguments, '--worst-count', '2') == 0
     output, error = capsys.readouterr()
-    assert 'saved 2 images with mistakes' in output
-    assert 'annotated images without a file, left out (50): ' in error
+    assert 'saved 2 images' in output
+    said(error.replace(str(ROOT), 'ROOT'))
     assert len(json.loads((tmp_path / 'report.json').read_text())['missing_images']) == 50
     assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
     names = {path.name[:2] for path in (tmp_path / 'worst' / 'digits.onnx').iterdir()}
@@ -184,26 +177,23 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys):
 
 
 @needs('pycocotools')
-def test_classes_that_do_not_match(place, capsys):
+def test_classes_that_do_not_match(place, capsys, said):
     for category in place['content']['categories']:
         category['name'] = category['name'].upper()
     written(place['folder'], place['content'])
     assert usual(place) == 1
-    error = capsys.readouterr().err
-    assert "'red' (nearest: 'RED')" in error
-    assert 'class map' in error
+    said(capsys.readouterr().err)
     pairs = {name: name.upper() for name in CLASS_NAMES}
     given = written(place['folder'], pairs, 'map.json')
     assert usual(place, '--class-map', given) == 0
     assert 'mAP' in capsys.readouterr().out
     written(place['folder'], {**pairs, 'blue': None}, 'map.json')
     assert usual(place, '--class-map', given) == 1
-    assert "annotated categories without a class (1 of 3): 'BLUE'" in capsys.readouterr().err
+    said(capsys.readouterr().err)
     assert usual(place, '--class-map', given, '--allow-subset') == 0
     output, error = capsys.readouterr()
     assert '3 images, 3 objects' in output
-    assert 'classes that do not count: blue' in error
-    assert 'categories left out: BLUE' in error
+    said(error)
 
 
 def test_numbers_as_python_writes_them():
@@ -216,19 +206,19 @@ def test_numbers_as_python_writes_them():
 
 
 @needs('pycocotools')
-def test_a_picture_that_cannot_be_read(place, capsys):
+def test_a_picture_that_cannot_be_read(place, capsys, said):
     (place['images'] / '001.png').write_bytes(b'no picture')
     assert usual(place) == 1
-    assert '001.png: cannot be decoded' in capsys.readouterr().err
+    said(capsys.readouterr().err)
 
 
 @needs('pycocotools')
-def test_a_picture_of_another_size(place, capsys):
+def test_a_picture_of_another_size(place, capsys, said):
     for image in place['content']['images']:
         image['width'] += 1
     written(place['folder'], place['content'])
     assert usual(place) == 1
-    assert 'expected 321x240 pixels, as annotated (got 320x240)' in capsys.readouterr().err
+    said(capsys.readouterr().err)
 
 
 def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(

@@ -104,7 +104,7 @@ def test_file_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
         assert part in text
 
 
-def test_calibration_and_accuracy_are_shown(tmp_path, capsys):
+def test_calibration_and_accuracy_are_shown(tmp_path, capsys, said):
     build = dataclasses.replace(
         BUILD,
         calibration=CalibrationRecord('onnxruntime', 'minmax', 300, 'c' * 64),
@@ -112,9 +112,7 @@ def test_calibration_and_accuracy_are_shown(tmp_path, capsys):
     )
     path = write_engine(tmp_path / 'digits.engine', plan(), build)
     assert main([str(path), '--no-gpu']) == 0
-    text = capsys.readouterr().out
-    assert 'onnxruntime, minmax, 300 images' in text
-    assert 'mAP50 0.9613, original 0.9607, on 60 images, through tensorrt 10.3' in text
+    said(capsys.readouterr().out)
 
 
 def test_json_holds_the_same(engine, capsys):
@@ -146,12 +144,12 @@ def test_an_engine_without_manifest(tmp_path, capsys):
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-def test_without_a_gpu_what_needs_one_says_so(engine, capsys):
+def test_without_a_gpu_what_needs_one_says_so(engine, capsys, said):
     assert main([str(engine)]) == 0
     assert 'not loaded: ' in capsys.readouterr().out
     before = engine.with_name('digits.engine.json').read_bytes()
     assert main([str(engine), '--update-manifest']) == 1
-    assert 'must load the engine' in capsys.readouterr().err
+    said(capsys.readouterr().err)
     assert engine.with_name('digits.engine.json').read_bytes() == before
     assert main([str(engine), '--times', '3']) == 1
 
@@ -166,15 +164,10 @@ def test_it_runs_without_the_extra_build():
     assert 'examples:' in done.stdout
 
 
-def test_the_table_of_layers_has_the_slowest_first(engine):
+def test_the_table_of_layers_has_the_slowest_first(engine, said):
     found = facts()
     times = (LayerTime(found.layers[2], 0.3, 0.75), LayerTime(found.layers[0], 0.1, 0.25))
-    lines = report_text(report(engine, facts=found, times=times), layers=1).splitlines()
-    table = lines[lines.index('layers, slowest first; 0.400 ms together') :]
-    assert table[2].split()[:4] == ['0.3000', '75.0%', 'fp16', 'correlation']
-    assert table[3] == '… and 1 more (--layers 2)'
-    assert 'images 1x3x8x8 : 1x3x16x16 : 2x3x32x32' in '\n'.join(lines)
-    assert '3.0 MiB for a context' in '\n'.join(lines)
+    said(report_text(report(engine, facts=found, times=times), layers=1))
 
 
 def test_the_manifest_gets_the_precision_as_built(engine):
@@ -194,21 +187,21 @@ def test_the_manifest_beside_what_a_link_points_to(engine, tmp_path):
     assert list(link.parent.iterdir()) == [link]
 
 
-def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine):
-    with pytest.raises(EngineError, match='expected fp16'):
+def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine, said):
+    with said.raises(EngineError):
         update_manifest(report(engine, facts=facts('fp32')))
     assert read_model_file(engine).manifest.build.precision.as_built == {'fp32': 3}
 
 
-def test_an_engine_that_tells_no_types_changes_nothing(engine):
-    with pytest.raises(EngineError, match='--profiling-verbosity detailed'):
+def test_an_engine_that_tells_no_types_changes_nothing(engine, said):
+    with said.raises(EngineError):
         update_manifest(report(engine, facts=facts(verbosity='none')))
     assert read_model_file(engine).manifest.build.precision.as_built is None
 
 
-def test_only_manifests_of_build_engine_are_completed(tmp_path):
+def test_only_manifests_of_build_engine_are_completed(tmp_path, said):
     path = write_engine(tmp_path / 'a.engine', plan(), build=None)
-    with pytest.raises(EngineError, match='only completes'):
+    with said.raises(EngineError):
         update_manifest(report(path, facts=facts()))
 
 
@@ -277,7 +270,7 @@ def test_a_real_engine_tells_its_types(built, name):
 def test_fp32_is_found_where_fp16_was_asked(built):
     device, paths = built
     model = read_model_file(paths['fp32'])
-    with pytest.raises(EngineError, match='expected fp16'):
+    with pytest.raises(EngineError, match='fp16'):
         update_manifest(
             EngineReport(
                 model, read_plan_header(model.content, 'x'), (), inspect_engine(model, device)

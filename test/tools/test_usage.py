@@ -20,13 +20,13 @@ EVALUATE = '--engine MODEL --images IMAGES --annotations TRUTH'
 DETECT = '--engine MODEL --source IMAGES'
 BUILD = (
     'build_engine',
-    'tools/build_engine.txt',
+    'tools/usage_build_engine.txt',
     ['--onnx gone.onnx', '--onnx MODEL --plugins p.so'],
 )
 TOOLS = [
     (
         'evaluate_engine',
-        'tools/evaluate_engine.txt',
+        'tools/usage_evaluate_engine.txt',
         [
             'MODEL',
             '--engine gone.onnx --images IMAGES --annotations TRUTH',
@@ -60,7 +60,7 @@ TOOLS = [
     ),
     (
         'detect_images',
-        'tools/detect_images.txt',
+        'tools/usage_detect_images.txt',
         [
             DETECT,
             '--engine gone.onnx --source IMAGES --output OUT',
@@ -76,7 +76,7 @@ TOOLS = [
     ),
     (
         'benchmark_engine',
-        'tools/benchmark_engine.txt',
+        'tools/usage_benchmark_engine.txt',
         [
             '',
             'gone.onnx',
@@ -98,11 +98,12 @@ TOOLS = [
             'MODEL --image gone.png',
             'MODEL --json gone/result.json',
             'MODEL --plot plot.jpeg',
+            *(f"MODEL --seconds '{seconds}'" for seconds in ('0', '-1', 'nan', 'inf', 'x', '')),
         ],
     ),
     (
         'inspect_engine',
-        'tools/inspect_engine.txt',
+        'tools/usage_inspect_engine.txt',
         [
             'gone.engine',
             'gone.onnx',
