@@ -279,8 +279,8 @@ LARGE = {
 
 # Those that are not read to their ends.
 GIVEN_UP = {
-    'a list': 'line 1: more than 69632 values',
-    'pairs of brackets': 'line 1: more than 4096 lists and mappings',
+    'a list': ' 69632 values',
+    'pairs of brackets': ' 4096 lists',
 }
 
 

@@ -248,7 +248,7 @@ def test_without_a_package(place, name, monkeypatch, capsys):
     package = name.partition('.')[0]
     more = ['--plot', place['folder'] / 'a.png'] if package == 'matplotlib' else []
     assert usual(place, *more) in (1, 2)
-    assert f'pip install {package}' in capsys.readouterr().err
+    assert package in capsys.readouterr().err
 
 
 @needs_tensorrt

@@ -190,8 +190,8 @@ def test_a_model_as_its_exporter_left_it_is_built(kind, precision, tmp_path, cap
     given = () if precision == 'fp16' else ('--calibration-images', images)
     assert run('--onnx', path, *KNOWN, '--precision', precision, *given) == 0
     said = capsys.readouterr()
-    assert ('topological order' in said.out + said.err) == (kind != 'float64')
-    assert ('float64 becomes float32' in said.out + said.err) == (kind != 'order')
+    assert ('topological' in said.out + said.err) == (kind != 'float64')
+    assert ('float64' in said.out + said.err) == (kind != 'order')
     assert 'was not slimmed' not in said.out
 
 

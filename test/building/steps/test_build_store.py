@@ -117,5 +117,5 @@ def test_a_forged_entry_of_the_store_is_made_again(tmp_path, capsys, monkeypatch
     assert run(*given) == 0
     assert len(parsed) == 1
     said = capsys.readouterr()
-    assert 'the stored engine' in said.out + said.err
+    assert 'stored' in said.out + said.err
     read_model_file(tmp_path / 'net.engine')
