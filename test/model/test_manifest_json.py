@@ -100,7 +100,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(PLACES), json_values)
 def test_any_value_anywhere_is_read_or_refused(path, value):
     try:
@@ -110,7 +110,7 @@ def test_any_value_anywhere_is_read_or_refused(path, value):
     assert isinstance(read, Manifest)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_refused(text):
     refusal(text)

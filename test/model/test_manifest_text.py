@@ -214,7 +214,7 @@ BUILDS = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(build=BUILDS, names=st.lists(TEXT.filter(bool), min_size=2, max_size=2, unique=True))
 def test_what_is_written_is_read_back_as_the_same(build, names):
     plain = parse(manifest(class_names=names))

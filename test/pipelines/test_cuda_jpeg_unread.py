@@ -79,7 +79,7 @@ def test_whatever_comes_is_read_in_the_threads_or_at_once(
     rng, cameras = np.random.default_rng(3), [JpegFrameReader() for _ in range(8)]
     kinds = ('420', '444', 'png', 'progressive', 'cut', 'raw')
     flying = deque()
-    for turn in range(40):
+    for turn in range(24):
         slot, count = turn % 2, int(rng.choice([1, 1, 2, 5, 8]))
         frames, wanted = [], []
         for camera in range(count):

@@ -282,7 +282,7 @@ extents = st.integers(-1, 12).map(lambda size: 4 * size)
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(
     st.lists(st.tuples(places, places, extents, extents, scores, scores), max_size=20),
     scores,

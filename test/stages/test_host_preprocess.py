@@ -128,7 +128,7 @@ def test_every_preprocessing(facts):
         assert_tensor(tensor, levels, facts, encoding)
 
 
-@pytest.mark.parametrize('encoding', ENCODINGS)
+@pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize('mode', ['letterbox', 'stretch'])
 def test_every_encoding_and_size(encoding, mode):
     rng = np.random.default_rng(5)

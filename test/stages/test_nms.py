@@ -100,7 +100,7 @@ grid = st.integers(0, 12)
 extent = st.integers(1, 12)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(
     st.lists(st.tuples(grid, grid, extent, extent, st.integers(0, 2)), max_size=25),
     st.sampled_from([0.0, 0.125, 0.25, 0.5, 0.75, 1.0]),
@@ -222,7 +222,7 @@ def test_random_cases_agree_with_both_operators():
     assert dropped > CASES  # the cases do overlap
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.sampled_from([0.1, 0.25, 0.5, 0.5000001, 0.9, 1.0]), max_size=40),
     st.integers(1, 50),

@@ -119,7 +119,7 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
     """Fields written otherwise, merged, in groups: what is accepted makes it open no file."""
     script = Path(__file__).parents[2] / 'support' / 'fuzz' / 'onnx_spellings.py'
     done = subprocess.run(
-        [sys.executable, script, '11', '3000'],
+        [sys.executable, script, '11', '1500'],
         capture_output=True,
         text=True,
         check=True,
@@ -127,8 +127,8 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
     found = json.loads(done.stdout)
     print(found['counts'])
     assert found['holes'] == []
-    assert found['counts']['found, opened'] > 100
-    assert found['counts']['refused, opened'] > 20
+    assert found['counts']['found, opened'] > 50
+    assert found['counts']['refused, opened'] > 10
 
 
 @pytest.mark.parametrize(
