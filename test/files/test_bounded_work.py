@@ -28,7 +28,7 @@ from trt_perception.evaluation.coco.annotations import Annotations, CocoImage, r
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.images import match_images
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.ros.detector_node import DetectorNode
 
@@ -63,7 +63,7 @@ def test_as_many_names_as_there_may_be_in_metadata():
     names[MOST - 1] = names[MOST - 2]
     with at_most(4000):
         found = recognise(
-            LoadedModel('x.onnx', IMAGE, DENSE, {'names': repr(names), 'task': 'detect'}),
+            ModelInfo('x.onnx', IMAGE, DENSE, {'names': repr(names), 'task': 'detect'}),
             ModelOverrides(),
         )
     assert found.class_names[-1] == f'fffe {MOST - 1}'
@@ -80,7 +80,7 @@ def test_as_many_names_in_a_config_json():
         TensorSpec('pred_boxes', (1, 100, 4), 'float32'),
     )
     with at_most(4000):
-        found = recognise(LoadedModel('x.onnx', IMAGE, outputs, {}, config), ModelOverrides())
+        found = recognise(ModelInfo('x.onnx', IMAGE, outputs, {}, config), ModelOverrides())
     assert len(set(found.class_names)) == MOST
 
 
@@ -135,7 +135,7 @@ def test_wrong_names_are_compared_with_a_few(tmp_path, said):
 def test_a_model_of_many_outputs(tmp_path):
     outputs = tuple(TensorSpec(f'o{n}', (1, 300, n), 'float32') for n in range(1, 400))
     with at_most(4000), pytest.raises((EngineError, MissingModelInfoError)) as caught:
-        recognise(LoadedModel('x.onnx', IMAGE, outputs, {}), ModelOverrides())
+        recognise(ModelInfo('x.onnx', IMAGE, outputs, {}), ModelOverrides())
     assert len(str(caught.value)) < 20_000
 
 

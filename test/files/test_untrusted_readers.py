@@ -26,7 +26,7 @@ from trt_perception.evaluation.coco.classes import read_class_map
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.tools.model_arguments import detector_config
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
@@ -171,7 +171,7 @@ def files_of_hugging_face(rng, folder):
     (folder / 'preprocessor_config.json').write_bytes(as_json(rng, PROCESSOR) or b' ')
     model = read_model_file(folder / 'm.onnx')
     assert repr(model.config)
-    recognise(LoadedModel('m.onnx', IMAGE, QUERIES, {}, model.config), ModelOverrides())
+    recognise(ModelInfo('m.onnx', IMAGE, QUERIES, {}, model.config), ModelOverrides())
 
 
 def metadata_of_an_engine(rng, folder):
@@ -179,7 +179,7 @@ def metadata_of_an_engine(rng, folder):
     plan = len(content).to_bytes(4, 'little') + content + b'ftrt' + bytes(40)
     (folder / 'm.engine').write_bytes(plan)
     model = read_model_file(folder / 'm.engine')
-    recognise(LoadedModel('m.engine', IMAGE, DENSE, model.metadata), ModelOverrides())
+    recognise(ModelInfo('m.engine', IMAGE, DENSE, model.metadata), ModelOverrides())
 
 
 def metadata_of_an_onnx_file(rng, folder):
@@ -187,7 +187,7 @@ def metadata_of_an_onnx_file(rng, folder):
     for _ in range(rng.randrange(1, 3)):
         text = ''.join(rng.choice(LITERALS) for _ in range(rng.randrange(1, 9)))
         metadata[rng.choice(list(metadata))] = text
-    recognise(LoadedModel('m.onnx', IMAGE, DENSE, metadata), ModelOverrides())
+    recognise(ModelInfo('m.onnx', IMAGE, DENSE, metadata), ModelOverrides())
 
 
 READERS = [

@@ -13,7 +13,7 @@ from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')
@@ -31,7 +31,7 @@ ENOUGH = {
 def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,)):
     content = None if described is None else parse_manifest(json.dumps(described).encode(), 'm')
     config = DetectorConfig.from_values(dict(values))
-    model = LoadedModel('tiny.onnx', tuple(inputs), tuple(outputs))
+    model = ModelInfo('tiny.onnx', tuple(inputs), tuple(outputs))
     return resolve_model_spec(model, content, config.model_overrides())
 
 

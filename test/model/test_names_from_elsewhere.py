@@ -13,7 +13,7 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 # Each would look like a message of the node, or hide one.
@@ -58,13 +58,13 @@ def by_class_filter(name, folder):
 def by_metadata(name, folder):
     names = repr({0: 'dog', 1: name})
     recognise(
-        LoadedModel('x.onnx', IMAGE, DENSE, {'names': names, 'task': 'detect'}), ModelOverrides()
+        ModelInfo('x.onnx', IMAGE, DENSE, {'names': names, 'task': 'detect'}), ModelOverrides()
     )
 
 
 def by_config_json(name, folder):
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'dog', '1': name}}
-    recognise(LoadedModel('x.onnx', IMAGE, QUERIES, {}, config), ModelOverrides())
+    recognise(ModelInfo('x.onnx', IMAGE, QUERIES, {}, config), ModelOverrides())
 
 
 def by_option(name, folder):

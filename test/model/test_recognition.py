@@ -14,7 +14,7 @@ from trt_perception.errors import MissingModelInfoError
 from trt_perception.files.literals import parse_literal
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.outputs import anchors_per_cell
+from trt_perception.model.recognition.decoder_search import count_anchors_per_cell
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
 
@@ -172,7 +172,7 @@ def test_literals():
     ],
 )
 def test_anchors_of_a_cell(anchors, size, expected):
-    assert anchors_per_cell(anchors, size) == expected
+    assert count_anchors_per_cell(anchors, size) == expected
 
 
 @pytest.mark.parametrize('size', [(640, 480), (320, 240), (320, 192), (640, 640)])

@@ -4,7 +4,7 @@ import pytest
 
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 COCO = tuple(f'class {number}' for number in range(80))
@@ -22,7 +22,7 @@ def ask(shapes, names=(), config=None, inputs=IMAGE, **given):
         for name, shape in shapes.items()
     )
     said = ModelOverrides(given, class_names=names)
-    return recognise(LoadedModel('x.onnx', inputs, outputs, {}, config), said)
+    return recognise(ModelInfo('x.onnx', inputs, outputs, {}, config), said)
 
 
 DENSE = {'output0': (1, 84, 8400)}
@@ -118,7 +118,7 @@ def test_a_filter_is_asked_for_beside_everything_else():
 def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes, shown):
     outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
     given = ModelOverrides({}, class_names=COCO, **shown)
-    found = recognise(LoadedModel('x.onnx', IMAGE, outputs), given)
+    found = recognise(ModelInfo('x.onnx', IMAGE, outputs), given)
     assert found.preprocessing.antialias
 
 
@@ -170,7 +170,7 @@ def test_each_shell_writes_names_its_way(name, written, said):
         outputs = tuple(TensorSpec(key, shape, 'float32') for key, shape in shapes.items())
         given = ModelOverrides(parameter_name=written, **more)
         with pytest.raises(EngineError) as caught:
-            recognise(LoadedModel(name, IMAGE, outputs), given)
+            recognise(ModelInfo(name, IMAGE, outputs), given)
         return caught.value
 
     error = message(DENSE)
@@ -184,7 +184,7 @@ def test_each_shell_writes_names_its_way(name, written, said):
 def test_evidence_names_what_the_user_wrote(written, said):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
     given = ModelOverrides({}, 'dense', COCO, written)
-    found = recognise(LoadedModel('model.onnx', IMAGE, outputs), given)
+    found = recognise(ModelInfo('model.onnx', IMAGE, outputs), given)
     said('\n'.join(found.evidence))
 
 

@@ -10,7 +10,7 @@ from support.docs_pages import DECODERS_PAGE, ROOT, rows, section
 from trt_perception.errors import EngineError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 
 NAMES = tuple(f'class {number}' for number in range(80))
 IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
@@ -210,7 +210,7 @@ def test_rows_of_the_page_are_tested():
 
 
 def answer(case, preprocessing):
-    model = LoadedModel(
+    model = ModelInfo(
         'x.onnx',
         case.get('inputs', (IMAGE,)),
         tuple(case['outputs']),

@@ -5,7 +5,7 @@ import pytest
 from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised, refusal, tensors
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 PAIR = {'names': "{0: 'cat', 1: 'dog'}"}
@@ -128,7 +128,7 @@ def run_once(outputs, metadata, shapes, inputs=(OPEN_IMAGE,), **given):
 
     values = {f'model.{name}': value for name, value in given.items()}
     chosen = DetectorConfig.from_values(values).model_overrides()
-    model = LoadedModel('x.onnx', inputs, outputs, metadata)
+    model = ModelInfo('x.onnx', inputs, outputs, metadata)
     return recognise(model, chosen, run), fed
 
 

@@ -24,7 +24,7 @@ from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.table import TASKS, read_task, write_task
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 
 KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1], [1, 2]]}
 POSE = {'schema': 2, 'task': 'pose', 'keypoints': KEYPOINTS}
@@ -150,14 +150,14 @@ def test_rows_hold_the_keypoints_too(decoder, shape, fits):
 
 def test_outputs_of_another_number_of_keypoints_are_refused(said):
     read = parse(manifest(**POSE))
-    model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
+    model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
     with said.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides())
 
 
 def test_a_decoder_without_room_for_keypoints_is_refused(said):
     read = parse(manifest(**POSE))
-    model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
+    model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
     with said.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
 
@@ -203,7 +203,7 @@ def test_oriented_boxes_are_not_stretched(said):
     content = manifest(schema=2, task='obb')
     content['outputs'][0]['shape'] = [1, 7, -1]
     read = parse(content)
-    model = LoadedModel('tiny.onnx', read.inputs, read.outputs)
+    model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
     assert resolve_model_spec(model, read, ModelOverrides()).task.is_oriented
     with said.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(preprocessing={'resize': 'stretch'}))

@@ -43,7 +43,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tasks.pose import KeypointSpec
 from trt_perception.model.tasks.table import TASK_KEYS
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.camera import camera_rows
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
@@ -134,7 +134,7 @@ def test_parameter_files_of_the_own_model_work(block):
     # An export of three classes by YOLOX: all that is left open is said.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
     output = TensorSpec('output', (1, 8400, 8), 'float32')
-    found = recognise(LoadedModel('x', (image,), (output,)), config.model_overrides())
+    found = recognise(ModelInfo('x', (image,), (output,)), config.model_overrides())
     assert found.class_names == ('person', 'forklift', 'pallet')
 
 

@@ -25,7 +25,7 @@ from trt_perception.model.build_record import (
 )
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import FileIdentity, Manifest
-from trt_perception.model.recognition.recognise import Recognised
+from trt_perception.model.recognition.recognise import ModelDescription
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
@@ -62,7 +62,7 @@ def identity(file: ModelFile) -> FileIdentity:
 
 def described(
     file: ModelFile,
-    recognised: Recognised,
+    recognised: ModelDescription,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> ModelFile:
@@ -83,7 +83,7 @@ def described(
 
 def describe_engine(
     inputs: BuildInputs,
-    recognised: Recognised,
+    recognised: ModelDescription,
     image: str,
     calibration: CalibrationRecord | None,
     plan: BuiltPlan,

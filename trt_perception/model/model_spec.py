@@ -28,13 +28,13 @@ from trt_perception.model.output_tensor import OutputTensor, assign_outputs, out
 from trt_perception.model.preprocessing import Preprocessing, pixels_fault
 from trt_perception.model.recognition.recognise import (
     ModelOverrides,
-    RunOnce,
-    overridden,
+    RunForShapes,
+    apply_overrides,
     recognise,
 )
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, TensorSpec, tensors_text
+from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, TensorSpec, tensors_text
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
 
@@ -107,19 +107,19 @@ class ModelSpec:
 
 
 def resolve_model_spec(
-    model: LoadedModel,
+    model: ModelInfo,
     manifest: Manifest | None,
-    given: ModelOverrides,
+    overrides: ModelOverrides,
     *,
-    run: RunOnce | None = None,
+    run_for_shapes: RunForShapes | None = None,
 ) -> ModelSpec:
     """Bring tensors, manifest and parameters together; an open batch becomes one image.
 
     Args:
         model: what it shows of itself; metadata and config.json are read without a manifest.
         manifest: the one next to the file, None where there is none.
-        given: what the user said; it wins over everything.
-        run: runs the model; asked where it must be recognised and leaves shapes open.
+        overrides: what the user said; it wins over everything.
+        run_for_shapes: runs the model; asked where it must be recognised and leaves shapes open.
 
     Raises:
         EngineError: the tensors are none that an image detector has, or something remains unknown.
@@ -129,14 +129,14 @@ def resolve_model_spec(
         _check_tensors(model, manifest)
     image, auxiliary_inputs = split_inputs(model.name, model.inputs)
     if manifest is not None:
-        known = overridden(manifest, given)
+        known = apply_overrides(manifest, overrides)
     else:
-        known = recognise(model, given, run)
+        known = recognise(model, overrides, run_for_shapes)
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
     preprocessing = known.preprocessing
     known.task.check_preprocessing(model.name, preprocessing)
-    resolved = _image_input(model.name, image, preprocessing, given.parameter_name)
+    resolved = _image_input(model.name, image, preprocessing, overrides.parameter_name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     classes = len(known.class_names)
@@ -187,7 +187,7 @@ def _known(
     )
 
 
-def _check_tensors(model: LoadedModel, manifest: Manifest) -> None:
+def _check_tensors(model: ModelInfo, manifest: Manifest) -> None:
     # A manifest that does not say which profiles there are leaves the batch open at most.
     first = None if manifest.build and manifest.build.profiles else 1
     for role, described, found in (

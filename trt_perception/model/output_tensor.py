@@ -61,14 +61,17 @@ def outputs_text(wanted: Sequence[OutputTensor], batch: int = 1) -> str:
 
 @functools.lru_cache(maxsize=64)
 def assign_outputs(
-    wanted: tuple[OutputTensor, ...], outputs: tuple[TensorSpec, ...], *, open_fits: bool = True
+    wanted: tuple[OutputTensor, ...],
+    outputs: tuple[TensorSpec, ...],
+    *,
+    allow_dynamic: bool = True,
 ) -> tuple[int, ...] | None:
     """Find the outputs that a decoder reads.
 
     Args:
         wanted: the outputs that the decoder reads.
         outputs: in the model's order, -1 for an open dimension.
-        open_fits: an open dimension may stand for a number of a wanted shape.
+        allow_dynamic: a dynamic dimension matches any number of a wanted shape.
 
     Returns:
         The index of each wanted output; None if the outputs do not fit, or fit in several ways.
@@ -76,15 +79,15 @@ def assign_outputs(
     if not wanted or len(outputs) < len(wanted):
         return None
     # A name helps where shapes leave a choice; where they contradict it, it means something else.
-    return _assigned(wanted, outputs, open_fits, by_name=True) or _assigned(
-        wanted, outputs, open_fits, by_name=False
+    return _assigned(wanted, outputs, allow_dynamic, by_name=True) or _assigned(
+        wanted, outputs, allow_dynamic, by_name=False
     )
 
 
 def _assigned(
     wanted: Sequence[OutputTensor],
     outputs: Sequence[TensorSpec],
-    open_fits: bool,
+    allow_dynamic: bool,
     *,
     by_name: bool,
 ) -> tuple[int, ...] | None:
@@ -93,7 +96,7 @@ def _assigned(
         picked
         for picked in itertools.islice(itertools.product(*choices), 10_000)
         if len(set(picked)) == len(picked)
-        and _consistent(wanted, [outputs[index] for index in picked], open_fits)
+        and _consistent(wanted, [outputs[index] for index in picked], allow_dynamic)
     ]
     named = all(
         len(choice) == 1 and _named(one, outputs[choice[0]])
@@ -120,14 +123,14 @@ def _named(one: OutputTensor, tensor: TensorSpec) -> bool:
 
 
 def _consistent(
-    wanted: Sequence[OutputTensor], tensors: Sequence[TensorSpec], open_fits: bool
+    wanted: Sequence[OutputTensor], tensors: Sequence[TensorSpec], allow_dynamic: bool
 ) -> bool:
     """Whether every letter has one size and every number is met; -1 may be any size."""
     sizes: dict[str, int] = {}
     for one, tensor in zip(wanted, tensors, strict=True):
         for size, side in zip(one.shape, tensor.shape, strict=True):
             if side == -1:
-                if isinstance(size, int) and not open_fits:
+                if isinstance(size, int) and not allow_dynamic:
                     return False
                 continue
             expected = size if isinstance(size, int) else sizes.setdefault(size, side)

@@ -18,7 +18,7 @@ __all__ = [
         'INDEX_DTYPES',
         'INPUT_DTYPES',
         'TENSOR_DTYPES',
-        'LoadedModel',
+        'ModelInfo',
         'TensorSpec',
     ),
     *('tensorrt_dtype', 'tensors_text'),
@@ -75,7 +75,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class ModelInfo:
     """What a model shows of itself once a runtime has loaded it.
 
     Attributes:

@@ -51,7 +51,7 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import batch_size, split_inputs
 from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.model.tensors import LoadedModel
+from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.frame_place import FrameMemory
@@ -251,10 +251,10 @@ def _spec(
     """Return how the engine is fed and read; a stream is needed to ask for shapes of outputs."""
     name = model.path.name
     return resolve_model_spec(
-        LoadedModel(name, engine.inputs, engine.outputs, model.metadata, model.config),
+        ModelInfo(name, engine.inputs, engine.outputs, model.metadata, model.config),
         model.manifest,
         options.overrides,
-        run=lambda tensors: _output_shapes(name, engine, stream, tensors),
+        run_for_shapes=lambda tensors: _output_shapes(name, engine, stream, tensors),
     )
 
 

@@ -19,7 +19,7 @@ from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.task import Found
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decode import decode
@@ -75,10 +75,10 @@ class HostPipeline:
         self._file = model.path.name
         found = self._model
         self.spec = resolve_model_spec(
-            LoadedModel(self._file, found.inputs, found.outputs, found.metadata, model.config),
+            ModelInfo(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
             options.overrides,
-            run=self._output_shapes,
+            run_for_shapes=self._output_shapes,
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0

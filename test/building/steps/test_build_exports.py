@@ -15,7 +15,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = pytest.mark.engine_build
@@ -56,7 +56,7 @@ def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
     manifest = engine.manifest
     assert manifest.decoder == PRESETS['rtdetr_end_to_end'].decoder
     assert manifest.preprocessing.resize == 'stretch'
-    model = LoadedModel('net.engine', manifest.inputs, manifest.outputs)
+    model = ModelInfo('net.engine', manifest.inputs, manifest.outputs)
     resolve_model_spec(model, manifest, ModelOverrides())
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from trt_perception.errors import EngineError
 from trt_perception.model.recognition.recognise import recognise
-from trt_perception.model.tensors import LoadedModel, TensorSpec
+from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
 COCO = tuple(f'class {number}' for number in range(80))
@@ -28,7 +28,7 @@ def tensors(**shapes):
 def recognised(outputs, metadata=(), config=None, inputs=(IMAGES,), **given):
     values = {f'model.{name}': value for name, value in given.items()}
     chosen = DetectorConfig.from_values(values).model_overrides()
-    model = LoadedModel('x.onnx', inputs, outputs, dict(metadata), config)
+    model = ModelInfo('x.onnx', inputs, outputs, dict(metadata), config)
     return recognise(model, chosen)
 
 

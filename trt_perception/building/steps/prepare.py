@@ -17,12 +17,12 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, image_size
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import (
+    ModelDescription,
     ModelOverrides,
-    Recognised,
-    overridden,
+    apply_overrides,
     recognise,
 )
-from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, TensorSpec
+from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, TensorSpec
 
 __all__ = ['RecognisedModel', 'check_readable', 'outputs_at', 'recognise_source']
 
@@ -42,7 +42,7 @@ class RecognisedModel:
         other_shapes: those of the second profile, where there are several.
     """
 
-    recognised: Recognised
+    recognised: ModelDescription
     shapes: Mapping[str, tuple[int, ...]]
     other_shapes: Mapping[str, tuple[int, ...]]
 
@@ -108,7 +108,7 @@ def recognise_source(
     options: BuildOptions,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-) -> Recognised:
+) -> ModelDescription:
     """Return how the model is fed and read: the options, its manifest, else the model itself.
 
     Args:
@@ -124,9 +124,9 @@ def recognise_source(
     given = _given(options, inputs[0])
     name, manifest = source.file.path.name, source.file.manifest
     if manifest is None:
-        model = LoadedModel(name, inputs, outputs, source.metadata, source.file.config)
+        model = ModelInfo(name, inputs, outputs, source.metadata, source.file.config)
         return recognise(model, given)
-    return overridden(manifest, given, _evidence(f'{name}.json', given))
+    return apply_overrides(manifest, given, _evidence(f'{name}.json', given))
 
 
 def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
@@ -168,7 +168,7 @@ def check_readable(model: ModelFile) -> None:
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
         return  # operators of others: only the engine will show
-    loaded = LoadedModel(model.path.name, manifest.inputs, manifest.outputs)
+    loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
     resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag))
 
 

@@ -31,7 +31,7 @@ from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.model.recognition.recognise import Recognised
+from trt_perception.model.recognition.recognise import ModelDescription
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
@@ -50,7 +50,7 @@ class _Comparison:
     """
 
     inputs: BuildInputs
-    recognised: Recognised
+    recognised: ModelDescription
     engine: ModelFile
     stand_in: onnx.ModelProto | None
 
@@ -211,7 +211,7 @@ def _on_calibration_images(both: _Comparison, log: BuildLog) -> Compared | str:
     return Compared(agreement, len(used), count, used, 'calibration', both.runtime, original)
 
 
-def onnx_file(path: Path, model: onnx.ModelProto, recognised: Recognised) -> ModelFile:
+def onnx_file(path: Path, model: onnx.ModelProto, recognised: ModelDescription) -> ModelFile:
     """Return a model in memory as a file with a manifest, weights within.
 
     Raises:

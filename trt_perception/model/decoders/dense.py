@@ -27,7 +27,7 @@ from trt_perception.model.decoder import (
     ImageContext,
     ObjectDecoder,
 )
-from trt_perception.model.decoders.training import ULTRALYTICS, YOLOX
+from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS, YOLOX
 from trt_perception.model.output_tensor import OutputTensor, class_side
 
 __all__ = ['PRESETS', 'Dense']

@@ -29,7 +29,7 @@ from trt_perception.model.candidates import (
     normalised_to_xyxy,
 )
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
-from trt_perception.model.decoders.training import DETR, IMAGENET, STRETCH
+from trt_perception.model.decoders.usual_preprocessing import DETR, IMAGENET, STRETCH
 from trt_perception.model.output_tensor import OutputTensor, class_side
 from trt_perception.model.tasks.task import Task
 

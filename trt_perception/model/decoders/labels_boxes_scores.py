@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from trt_perception.model.candidates import Candidates, final_candidates
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
-from trt_perception.model.decoders.training import STRETCH
+from trt_perception.model.decoders.usual_preprocessing import STRETCH
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tensors import INDEX_DTYPES
 

@@ -24,7 +24,7 @@ from trt_perception.model.candidates import (
     normalised_to_xyxy,
 )
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
-from trt_perception.model.decoders.training import RGB_255
+from trt_perception.model.decoders.usual_preprocessing import RGB_255
 from trt_perception.model.output_tensor import OutputTensor, class_side
 
 __all__ = ['PRESETS', 'RtdetrEndToEnd', 'RtdetrUltralytics']

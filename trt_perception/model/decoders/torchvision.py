@@ -16,7 +16,7 @@ import numpy as np
 
 from trt_perception.model.candidates import Candidates, final_candidates, mask_indices
 from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
-from trt_perception.model.decoders.training import RGB_255
+from trt_perception.model.decoders.usual_preprocessing import RGB_255
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.task import Task

@@ -26,7 +26,7 @@ from trt_perception.model.decoder import (
     ImageContext,
     ObjectDecoder,
 )
-from trt_perception.model.decoders.training import YOLOX
+from trt_perception.model.decoders.usual_preprocessing import YOLOX
 from trt_perception.model.grids import cells, check_cells, read_strides
 from trt_perception.model.output_tensor import OutputTensor, class_side
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.decoders.training import ULTRALYTICS
+from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS
 from trt_perception.model.input_layout import (
     batch_size,
     closed_image,
@@ -29,24 +29,28 @@ from trt_perception.model.input_layout import (
 )
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.recognition.decoder_search import (
+    add_task_of_outputs,
+    find_decoders,
+)
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
-from trt_perception.model.recognition.outputs import (
-    candidates,
-    with_own_outputs,
+from trt_perception.model.recognition.refusal import (
+    REQUIRED_FIELDS,
+    RecognitionState,
+    refuse_missing_info,
 )
-from trt_perception.model.recognition.refusal import NEEDED, MissingModelInfo, refuse_missing_info
 from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INPUT_DTYPES, LoadedModel, tensors_text
+from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, tensors_text
 
 __all__ = [
-    *('ModelOverrides', 'Recognised', 'RunOnce', 'overridden', 'recognise'),
+    *('ModelOverrides', 'ModelDescription', 'RunForShapes', 'apply_overrides', 'recognise'),
 ]
 
 #: Runs a model on its inputs, by name, and returns the shapes of its outputs, in their order.
-RunOnce = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
+RunForShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class ModelOverrides:
 
 
 @dataclass(frozen=True)
-class Recognised:
+class ModelDescription:
     """How to feed a model and how to read it.
 
     Attributes:
@@ -86,99 +90,103 @@ class Recognised:
     task: Task = DETECT
 
 
-def overridden(
-    manifest: Manifest, given: ModelOverrides, evidence: tuple[str, ...] = ()
-) -> Recognised:
+def apply_overrides(
+    manifest: Manifest, overrides: ModelOverrides, evidence: tuple[str, ...] = ()
+) -> ModelDescription:
     """Return what a manifest says, except for what the user said."""
-    return Recognised(
-        PRESETS[given.decoder].decoder if given.decoder else manifest.decoder,
-        replace(manifest.preprocessing, **given.preprocessing),
-        given.class_names or manifest.class_names,
+    return ModelDescription(
+        PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
+        replace(manifest.preprocessing, **overrides.preprocessing),
+        overrides.class_names or manifest.class_names,
         evidence,
         manifest.task,
     )
 
 
-def recognise(model: LoadedModel, given: ModelOverrides, run: RunOnce | None = None) -> Recognised:
+def recognise(
+    model: ModelInfo, overrides: ModelOverrides, run_for_shapes: RunForShapes | None = None
+) -> ModelDescription:
     """Find out how to feed and read a model, or which parameters would say it.
 
     Args:
         model: what it shows of itself.
-        given: what the user said.
-        run: runs the model; asked for the shapes that the file leaves open.
+        overrides: what the user said.
+        run_for_shapes: runs the model; asked for the shapes that the file leaves open.
 
     Raises:
         MissingModelInfoError: something remains unknown that parameters could say.
         EngineError: the model is no detector of boxes, or no parameter would make it readable, or
             it does not run.
     """
-    facts = _exporter_info(model)
-    evidence, known = list(facts.evidence), len(facts.evidence)
+    info = _read_exporter_info(model)
+    evidence, known = list(info.evidence), len(info.evidence)
     image, _ = split_inputs(model.name, model.inputs)
-    class_names = given.class_names or facts.class_names
-    if given.class_names:
-        evidence.append(f'{given.parameter_name("class_names")} -> {len(class_names)} classes')
-    size = given.preprocessing.get('input_size') or image_size(image) or facts.input_size
-    if not given.decoder and run is not None and size is not None:
-        model = _with_output_shapes(model, size, run)
-    if facts.is_yolo_export:
-        facts = replace(facts, task=facts.task.of_outputs(model))
-    facts = with_own_outputs(model, facts, class_names)
-    evidence += facts.evidence[known:]
-    fitting: tuple[str, ...] = (given.decoder,)
+    class_names = overrides.class_names or info.class_names
+    if overrides.class_names:
+        evidence.append(f'{overrides.parameter_name("class_names")} -> {len(class_names)} classes')
+    size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
+    if not overrides.decoder and run_for_shapes is not None and size is not None:
+        model = _with_output_shapes(model, size, run_for_shapes)
+    if info.is_yolo_export:
+        info = replace(info, task=info.task.of_outputs(model))
+    info = add_task_of_outputs(model, info, class_names)
+    evidence += info.evidence[known:]
+    fitting: tuple[str, ...] = (overrides.decoder,)
     others: tuple[str, ...] = ()
-    if given.decoder:
-        evidence.append(f'{given.parameter_name("decoder")} -> {given.decoder}')
+    if overrides.decoder:
+        evidence.append(f'{overrides.parameter_name("decoder")} -> {overrides.decoder}')
     else:
-        fitting, others = _fitting(model, size, len(class_names), facts, given)
+        fitting, others = _find_decoders_for_names(model, size, len(class_names), info, overrides)
         if len(fitting) == 1:
-            by = f' by {facts.exporter}' if facts.decoder_candidates else ''
+            by = f' by {info.exporter}' if info.decoder_candidates else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
     chosen = fitting[0] if len(fitting) == 1 else ''
-    trained = _trained_preprocessing(chosen, facts, evidence)
-    values = {**trained, **facts.preprocessing, **given.preprocessing}
+    usual = _usual_preprocessing(chosen, info, evidence)
+    values = {**usual, **info.preprocessing, **overrides.preprocessing}
     if size is not None:
         values['input_size'] = size
-    unknown = MissingModelInfo(
-        fitting=fitting,
-        with_other_names=others,
-        class_names=len(class_names),
-        missing=tuple(key for key in NEEDED if key not in values),
-        trained=tuple(name for name, each in PRESETS.items() if trained or each.preprocessing),
-        resampling='' if 'antialias' in given.preprocessing else facts.filter_problem,
-        task=facts.task,
+    state = RecognitionState(
+        decoders=fitting,
+        decoders_with_other_names=others,
+        class_count=len(class_names),
+        missing_fields=tuple(key for key in REQUIRED_FIELDS if key not in values),
+        with_preprocessing=tuple(
+            name for name, each in PRESETS.items() if usual or each.preprocessing
+        ),
+        filter_problem='' if 'antialias' in overrides.preprocessing else info.filter_problem,
+        task=info.task,
     )
-    refuse_missing_info(model, evidence, unknown, given.parameter_name)
+    refuse_missing_info(model, evidence, state, overrides.parameter_name)
     decoder = PRESETS[chosen].decoder
     if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, is called {class_names[0]!r}')
     layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    return Recognised(decoder, preprocessing, class_names, tuple(evidence), facts.task)
+    return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task)
 
 
-def _trained_preprocessing(
-    chosen: str, facts: ExporterInfo, evidence: list[str]
+def _usual_preprocessing(
+    chosen: str, info: ExporterInfo, evidence: list[str]
 ) -> Mapping[str, Any]:
     """Return the preprocessing of the usual training; empty if unknown. Add the evidence.
 
     Args:
         chosen: preset of the decoder; empty if several fit.
-        facts: what the exporter's files say.
+        info: what the exporter's files say.
         evidence: gets a sentence if the exporter's files say nothing of the preprocessing.
     """
-    trained = PRESETS[chosen].preprocessing if chosen else {}
-    if not trained and facts.is_yolo_export:
-        trained = ULTRALYTICS
-    if trained and not facts.preprocessing:
+    usual = PRESETS[chosen].preprocessing if chosen else {}
+    if not usual and info.is_yolo_export:
+        usual = ULTRALYTICS
+    if usual and not info.preprocessing:
         evidence.append(
-            f'{chosen or facts.exporter} -> preprocessing that such models are trained with: '
-            + ', '.join(f'{key} {value}' for key, value in trained.items())
+            f'{chosen or info.exporter} -> preprocessing that such models are trained with: '
+            + ', '.join(f'{key} {value}' for key, value in usual.items())
         )
-    return trained
+    return usual
 
 
-def _exporter_info(model: LoadedModel) -> ExporterInfo:
+def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
     """Return what the metadata of the model say, or else what its config.json says.
 
     Raises:
@@ -189,7 +197,9 @@ def _exporter_info(model: LoadedModel) -> ExporterInfo:
     return read_huggingface_config(model.config) if model.config else ExporterInfo()
 
 
-def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce) -> LoadedModel:
+def _with_output_shapes(
+    model: ModelInfo, size: tuple[int, int], run_for_shapes: RunForShapes
+) -> ModelInfo:
     """Return the model with the shapes that open outputs have for a black image."""
     found, auxiliary_inputs = split_inputs(model.name, model.inputs)
     image = closed_image(found, size)
@@ -200,7 +210,7 @@ def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce)
         return model
     black = np.zeros(image.shape, image.dtype)
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
-    shapes = run({image.name: black, **constants})
+    shapes = run_for_shapes({image.name: black, **constants})
     # No rows at all: their number follows from what is in the image, and stays open.
     outputs = tuple(
         replace(tensor, shape=tuple(side or -1 for side in shape))
@@ -209,16 +219,16 @@ def _with_output_shapes(model: LoadedModel, size: tuple[int, int], run: RunOnce)
     return replace(model, outputs=outputs)
 
 
-def _fitting(
-    model: LoadedModel,
+def _find_decoders_for_names(
+    model: ModelInfo,
     size: tuple[int, int] | None,
     classes: int,
-    facts: ExporterInfo,
-    given: ModelOverrides,
+    info: ExporterInfo,
+    overrides: ModelOverrides,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoders that fit; where none does, what would with other class names."""
-    found = candidates(model, size, classes or None, facts, given.parameter_name)
+    found = find_decoders(model, size, classes or None, info, overrides.parameter_name)
     # Names within the file itself are the model's own.
-    if found or not classes or (facts.is_yolo_export and not given.class_names):
+    if found or not classes or (info.is_yolo_export and not overrides.class_names):
         return found, ()
-    return (), candidates(model, size, None, facts, given.parameter_name)
+    return (), find_decoders(model, size, None, info, overrides.parameter_name)

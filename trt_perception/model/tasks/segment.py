@@ -16,7 +16,7 @@ from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import mask_indices
 from trt_perception.model.tasks.task import DETECTIONS, Fields, Floats, Task, Topic, key_fault
-from trt_perception.model.tensors import LoadedModel, tensors_text
+from trt_perception.model.tensors import ModelInfo, tensors_text
 
 __all__ = ['MASKS', 'Segment', 'mask_geometry']
 
@@ -52,7 +52,7 @@ class Segment(Task):
         """One for each coefficient."""
         return self.mask_coefficients
 
-    def of_outputs(self, model: LoadedModel) -> Task:
+    def of_outputs(self, model: ModelInfo) -> Task:
         """Return the task with as many coefficients as there are prototypes.
 
         Raises:

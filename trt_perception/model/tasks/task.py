@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trt_perception.files.plain_text import Fault
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tensors import LoadedModel
+from trt_perception.model.tensors import ModelInfo
 
 __all__ = ['DETECTIONS', 'Fields', 'Floats', 'Found', 'Task', 'Topic', 'key_fault']
 
@@ -118,7 +118,7 @@ class Task:
         """
         return cls(), ()
 
-    def of_outputs(self, model: LoadedModel) -> Task:
+    def of_outputs(self, model: ModelInfo) -> Task:
         """Return the task with what only the shapes of the outputs say.
 
         Raises:

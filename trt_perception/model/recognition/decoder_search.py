@@ -1,4 +1,4 @@
-"""Which decoders the outputs' names and shapes fit."""
+"""Finds the decoders that fit the names and shapes of a model's outputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INDEX_DTYPES, LoadedModel, TensorSpec, tensors_text
+from trt_perception.model.tensors import INDEX_DTYPES, ModelInfo, TensorSpec, tensors_text
 
 __all__ = [
-    'anchors_per_cell',
-    'candidates',
-    'fitting_decoders',
-    'with_own_outputs',
+    'add_task_of_outputs',
+    'count_anchors_per_cell',
+    'find_decoders',
+    'find_decoders_by_shape',
 ]
 
 # Detectors of boxes have grids of such strides, some of them two or four.
@@ -38,10 +38,10 @@ _STRIDE_SETS: Final = (
     (16,),
 )
 # Queries and final boxes are no more than that; as few rows may be a coarse grid too.
-_MOST_QUERIES: Final = 1000
+_MAX_QUERIES: Final = 1000
 
 
-def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
+def count_anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
     """Return how many anchors a cell has in grids whose cells sum up to all anchors.
 
     Returns:
@@ -57,11 +57,11 @@ def anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | 
     return 0
 
 
-def candidates(
-    model: LoadedModel,
+def find_decoders(
+    model: ModelInfo,
     input_size: tuple[int, int] | None,
     classes: int | None,
-    facts: ExporterInfo,
+    info: ExporterInfo,
     parameter_name: Callable[[str], str],
 ) -> tuple[str, ...]:
     """Return the names of the decoders that fit: one where there is no doubt.
@@ -70,33 +70,34 @@ def candidates(
         model: what it shows of itself.
         input_size: width and height, None where open.
         classes: how many class names there are, None where nobody said.
-        facts: what metadata and config.json say.
+        info: what metadata and config.json say.
         parameter_name: makes of a parameter's name, without ``model.``, what the user must write.
 
     Raises:
         EngineError: the outputs are those of something else than a detector of boxes.
     """
     outputs = model.outputs
-    if not facts.task.has_masks:
-        _refuse_others(model)
-    for open_fits in (False, True):  # an open dimension could be anything: only if nothing else
-        fitting = fitting_decoders(model, classes, facts.task, open_fits=open_fits)
-        if _most_rows(outputs) > _MOST_QUERIES:
-            fitting = [name for name in fitting if not _is_of_query_rows(_outputs_of(name))]
-        left = _narrowed_by_exporter(fitting, outputs, facts)
-        if not facts.decoder_candidates and len(outputs) == 1 and len(outputs[0].shape) == 3:
-            left = _by_anchors(left, outputs[0].shape, input_size)
+    if not info.task.has_masks:
+        _refuse_other_networks(model)
+    # A dynamic dimension fits any size. Allow this only if no decoder fits without it.
+    for allow_dynamic in (False, True):
+        fitting = find_decoders_by_shape(model, classes, info.task, allow_dynamic=allow_dynamic)
+        if _max_row_count(outputs) > _MAX_QUERIES:
+            fitting = [name for name in fitting if not _has_query_rows(_box_outputs(name))]
+        left = _filter_by_exporter(fitting, outputs, info)
+        if not info.decoder_candidates and len(outputs) == 1 and len(outputs[0].shape) == 3:
+            left = _filter_by_anchor_count(left, outputs[0].shape, input_size)
         if left:
             break
-    if not facts.decoder_candidates:
-        _refuse_anchors(model, left, parameter_name)
-    if classes is not None and facts.task == DETECT and left in ([], ['dense_objectness']):
+    if not info.decoder_candidates:
+        _refuse_anchor_outputs(model, left, parameter_name)
+    if classes is not None and info.task == DETECT and left in ([], ['dense_objectness']):
         _refuse_extra_channels(model, classes, parameter_name)
     return tuple(left)
 
 
-def fitting_decoders(
-    model: LoadedModel, classes: int | None, task: Task = DETECT, *, open_fits: bool = True
+def find_decoders_by_shape(
+    model: ModelInfo, classes: int | None, task: Task = DETECT, *, allow_dynamic: bool = True
 ) -> list[str]:
     """Return what the shapes alone allow; see ``assign_outputs``."""
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
@@ -104,38 +105,38 @@ def fitting_decoders(
         name
         for name, preset in PRESETS.items()
         if assign_outputs(
-            preset.decoder.outputs(classes, task), model.outputs, open_fits=open_fits
+            preset.decoder.outputs(classes, task), model.outputs, allow_dynamic=allow_dynamic
         )
         is not None
         and (not preset.decoder.needs_size_input or has_size_input(auxiliary_inputs))
     ]
 
 
-def _outputs_of(name: str) -> tuple[OutputTensor, ...]:
+def _box_outputs(name: str) -> tuple[OutputTensor, ...]:
     """Return the outputs of a preset's boxes; the letters of their shapes say what rows are."""
     return PRESETS[name].decoder.outputs(None)
 
 
-def _is_of_query_rows(outputs: Sequence[OutputTensor]) -> bool:
+def _has_query_rows(outputs: Sequence[OutputTensor]) -> bool:
     """Whether one output holds all of each query."""
     return len(outputs) == 1 and 'Q' in outputs[0].shape
 
 
-def with_own_outputs(
-    model: LoadedModel, facts: ExporterInfo, class_names: tuple[str, ...]
+def add_task_of_outputs(
+    model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...]
 ) -> ExporterInfo:
-    """Return the facts with the task that further outputs show beyond doubt.
+    """Return the info with the task that further outputs show beyond doubt.
 
     RF-DETR's masks, by the names that its exporter gives or by its config.json; torchvision's
     masks and keypoints, by shapes that no other exporter gives. Seventeen keypoints are COCO's
     where a class is ``person``.
     """
-    if facts.task != DETECT or facts.is_yolo_export:
-        return facts
+    if info.task != DETECT or info.is_yolo_export:
+        return info
     outputs = model.outputs
     names = {tensor.name for tensor in outputs}
     is_rfdetr = {'dets', 'labels', 'masks'} == names or (
-        facts.decoder_candidates == (('rfdetr',),)
+        info.decoder_candidates == (('rfdetr',),)
         and {'logits', 'pred_boxes', 'pred_masks'} <= names
     )
     labelled = any(tensor.dtype in INDEX_DTYPES and len(tensor.shape) == 1 for tensor in outputs)
@@ -143,22 +144,22 @@ def with_own_outputs(
     points = [tensor for tensor in outputs if len(tensor.shape) == 3 and tensor.shape[2] == 3]
     if len(masks) == 1 and (is_rfdetr or (labelled and masks[0].shape[1] == 1)):
         sentence = f'{tensors_text(masks)} -> a mask for each object'
-        return replace(facts, task=Segment(), evidence=(*facts.evidence, sentence))
+        return replace(info, task=Segment(), evidence=(*info.evidence, sentence))
     if labelled and len(points) == 1 and 1 <= points[0].shape[1] <= MAX_KEYPOINTS:
         count = points[0].shape[1]
         spec = KeypointSpec(tuple(map(str, range(count))), 3)
         if count == len(COCO_KEYPOINTS.names) and 'person' in class_names:
             spec = COCO_KEYPOINTS
         sentence = f'{tensors_text(points)} -> {count} keypoints'
-        return replace(facts, task=Pose(spec), evidence=(*facts.evidence, sentence))
-    return facts
+        return replace(info, task=Pose(spec), evidence=(*info.evidence, sentence))
+    return info
 
 
-def _narrowed_by_exporter(
-    fitting: list[str], outputs: tuple[TensorSpec, ...], facts: ExporterInfo
+def _filter_by_exporter(
+    fitting: list[str], outputs: tuple[TensorSpec, ...], info: ExporterInfo
 ) -> list[str]:
     """Return those that the exporter writes, of what fits."""
-    sets = facts.decoder_candidates
+    sets = info.decoder_candidates
     names = {tensor.name for tensor in outputs}
     if not sets:
         sets = tuple((name,) for name, preset in PRESETS.items() if names in preset.tensor_names)
@@ -168,7 +169,7 @@ def _narrowed_by_exporter(
     return [] if sets else fitting
 
 
-def _refuse_others(model: LoadedModel) -> None:
+def _refuse_other_networks(model: ModelInfo) -> None:
     """Refuse what has more or other outputs than boxes, and say what it is."""
     outputs = model.outputs
     masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
@@ -195,29 +196,29 @@ def _refuse_others(model: LoadedModel) -> None:
         )
 
 
-def _refuse_anchors(
-    model: LoadedModel, fitting: list[str], parameter_name: Callable[[str], str]
+def _refuse_anchor_outputs(
+    model: ModelInfo, fitting: list[str], parameter_name: Callable[[str], str]
 ) -> None:
     """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
-    most = _most_rows(model.outputs)
-    queries = [name for name in fitting if any('Q' in one.shape for one in _outputs_of(name))]
-    if most > _MOST_QUERIES and fitting and queries == fitting:
+    most = _max_row_count(model.outputs)
+    queries = [name for name in fitting if any('Q' in one.shape for one in _box_outputs(name))]
+    if most > _MAX_QUERIES and fitting and queries == fitting:
         raise EngineError(
             model.name,
             f'{tensors_text(model.outputs)} are {most} boxes and their scores, as YOLO-NAS '
             'outputs them without its NMS, which is not supported; transformers have up to '
-            f'{_MOST_QUERIES}',
+            f'{_MAX_QUERIES}',
             fix='export it with its NMS inside; if these are queries, set '
             f'{parameter_name("decoder")} to one of {", ".join(fitting)}',
         )
 
 
-def _most_rows(outputs: tuple[TensorSpec, ...]) -> int:
+def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:
     return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
 def _refuse_extra_channels(
-    model: LoadedModel, classes: int, parameter_name: Callable[[str], str]
+    model: ModelInfo, classes: int, parameter_name: Callable[[str], str]
 ) -> None:
     """Refuse what has more channels than boxes and classes, and say what they look like."""
     outputs = model.outputs
@@ -225,13 +226,13 @@ def _refuse_extra_channels(
         return
     _, rows, columns = outputs[0].shape
     has, could = [], []
-    if 6 < columns < rows <= _MOST_QUERIES and (looks := _looks_like(columns - 6)):
+    if 6 < columns < rows <= _MAX_QUERIES and (looks := _possible_meanings(columns - 6)):
         has.append(f'{columns - 6} more channels than box, score and class')
         could += looks
     extra = min(rows, columns) - 4 - classes
     if extra > 0:
         has.append(f'{extra} more channels than 4 of a box and {classes} classes')
-        could += _looks_like(extra)
+        could += _possible_meanings(extra)
         if extra == 1:
             could.append(f'objectness: then set {parameter_name("decoder")} to dense_objectness')
         fewer = classes + extra - 1
@@ -246,7 +247,7 @@ def _refuse_extra_channels(
         )
 
 
-def _looks_like(extra: int) -> list[str]:
+def _possible_meanings(extra: int) -> list[str]:
     """Return what so many channels more than a detector has are in other networks."""
     kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
     each = [f'{extra // values} times {values}' for values in (3, 2) if extra % values == 0]
@@ -256,7 +257,7 @@ def _looks_like(extra: int) -> list[str]:
     return [f'{kinds[extra]}, {said}'] if extra in kinds else []
 
 
-def _by_anchors(
+def _filter_by_anchor_count(
     fitting: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
 ) -> list[str]:
     """Leave out what the number of anchors excludes, read along the last or the middle axis.
@@ -264,7 +265,7 @@ def _by_anchors(
     A decoder of anchors (N) has a row for each anchor of each cell, and others have no such rows.
     A decoder of grids needs as many anchors as these have cells.
     """
-    last, middle = (anchors_per_cell(side, input_size) for side in (shape[2], shape[1]))
+    last, middle = (count_anchors_per_cell(side, input_size) for side in (shape[2], shape[1]))
     only_last, only_middle = last and not middle, middle and not last
 
     def fits(preset: DecoderPreset) -> bool:
@@ -277,6 +278,6 @@ def _by_anchors(
             return False
         if axis == 1:
             return middle != 0 and (not only_middle or middle in preset.anchors_per_cell)
-        return not only_middle or (axis is None and shape[1] <= _MOST_QUERIES)
+        return not only_middle or (axis is None and shape[1] <= _MAX_QUERIES)
 
     return [name for name in fitting if fits(PRESETS[name])]
