@@ -26,7 +26,7 @@ from trt_perception.evaluation.metrics.agreement import compare_runs
 from trt_perception.gpu import copy_async
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
@@ -189,7 +189,9 @@ class NaiveJob:
             self.spec,
             [letterbox],
             [self.thresholds],
-            Limits(self.config.max_detections, class_agnostic=self.config.class_agnostic_nms),
+            DecodingLimits(
+                self.config.max_detections, class_agnostic=self.config.class_agnostic_nms
+            ),
         )
         marks.append(time.perf_counter())
         return marks, detections

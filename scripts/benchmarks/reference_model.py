@@ -28,9 +28,9 @@ from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.images.frame import frame_of
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, manifest_text
+from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, serialise_manifest
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
@@ -91,7 +91,7 @@ def write_manifest(path, model, content, preprocessing):
         class_names=CLASS_NAMES,
         notes={'description': 'random weights of the size of YOLO11n, for benchmarks'},
     )
-    manifest_path(path).write_bytes(manifest_text(manifest))
+    manifest_path(path).write_bytes(serialise_manifest(manifest))
     read_model_file(path)  # refuses what does not belong together
 
 
@@ -128,7 +128,9 @@ def check(model, stages, preprocessing, batch):
             for name, values in (('images', tensor), ('output0', output))
         )
         spec = ModelSpec(image, (first,), preprocessing, Dense(), CLASS_NAMES, has_manifest=True)
-        (found,) = decode([output], spec, [letterbox], [Thresholds()], Limits(MAX_DETECTIONS))
+        (found,) = decode(
+            [output], spec, [letterbox], [Thresholds()], DecodingLimits(MAX_DETECTIONS)
+        )
         passed = int((output[0, 4:].max(axis=0) > Thresholds().confidence_threshold).sum())
         counts[name] = passed, len(found), output.shape[2]
     print('standard deviation of activations')

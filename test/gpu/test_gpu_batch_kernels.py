@@ -12,7 +12,7 @@ from support.gpu.gpu_support import from_device, needs_gpu, to_device
 from trt_perception import gpu
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import batch_content
@@ -54,7 +54,7 @@ def header_of(kernels, spec, frame, thresholds=Thresholds()):  # noqa: B008
 def test_letterbox_of_a_batch(device, count, antialias, dtype):
     spec = spec_for(Preprocessing((96, 64), antialias=antialias, dtype=dtype))
     most = 8
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     frames = [each and frame_of(picture(*each[1], seed=3), each[0], 2) for each in FRAMES][:count]
     shape = (most, *spec.input.shape[1:])
     poison = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
@@ -94,7 +94,7 @@ def test_letterbox_of_a_batch(device, count, antialias, dtype):
 def test_decoding_of_a_batch(device, count, decoder):
     most, classes, anchors = 8, 11, 2100
     spec = spec_for(Preprocessing((640, 640)), classes, anchors, decoder)
-    kernels = FrameKernels(device, spec, Limits(100))
+    kernels = FrameKernels(device, spec, DecodingLimits(100))
     rng = np.random.default_rng(count)
     # From nothing to more than NMS takes, each with its own geometry and thresholds.
     passing = [0, 1, 900, 2100, 300, 40, 1500, 7]

@@ -12,7 +12,7 @@ from test_gpu_kernels import run_letterbox, spec_for
 from support.fuzz.frame_corpus import corpus
 from support.gpu.gpu_support import needs_gpu
 from trt_perception import gpu
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -38,7 +38,7 @@ def test_there_is_something_to_read():
 @pytest.mark.parametrize('resize', ['letterbox', 'stretch'])
 def test_frames_that_hold(resize, antialias):
     spec = spec_for(Preprocessing((96, 64), resize, antialias=antialias))
-    kernels = FrameKernels(gpu.Device(0), spec, Limits())
+    kernels = FrameKernels(gpu.Device(0), spec, DecodingLimits())
     host = HostPreprocessor(spec.preprocessing)
     for case in cases():
         frame = case.frame()

@@ -16,7 +16,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.yolox_raw import YoloxRaw
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
@@ -112,7 +112,7 @@ def run_letterbox(kernels, spec, frame, offset=0):
 def test_letterbox_is_within_one_level_of_the_hosts(device, encoding, antialias):
     spec = spec_for(Preprocessing((640, 640), antialias=antialias))
     host = HostPreprocessor(spec.preprocessing)
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     worst, different = 0.0, 0
     for width, height in SIZES:
         for padding in (0, 2, 30):
@@ -133,7 +133,7 @@ def test_letterbox_is_within_one_level_of_the_hosts(device, encoding, antialias)
 def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
     """Small enough for compute-sanitizer, which scripts/sanitize runs this under."""
     spec = spec_for(Preprocessing((96, 64), antialias=antialias))
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     for width, height in ((64, 48), (7, 5), (4, 30), (300, 200)):
         frame = frame_of(picture(width, height), encoding, 2)
         expected, _ = HostPreprocessor(spec.preprocessing)(frame)
@@ -146,7 +146,7 @@ def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
 def test_small_frames_may_begin_anywhere(device, encoding):
     """As in a message, whose pixels lie at a multiple of 4; any other place is as good."""
     spec = spec_for(Preprocessing((96, 64)))
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     frame = frame_of(picture(62, 46), encoding, 2)
     expected, _ = HostPreprocessor(spec.preprocessing)(frame)
     for offset in (*range(0, 68, 4), 1, 7, 255, 10_001):
@@ -169,7 +169,7 @@ def test_small_frames_may_begin_anywhere(device, encoding):
 )
 def test_letterbox_follows_the_preprocessing(device, preprocessing):
     spec = spec_for(preprocessing)
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     frame = frame_of(picture(801, 603), 'bgr8', 5)
     expected, _ = HostPreprocessor(preprocessing)(frame)
     found = run_letterbox(kernels, spec, frame)
@@ -185,7 +185,7 @@ def test_letterbox_rounds_to_the_inputs_type(device, dtype, tolerance):
     frame = frame_of(picture(1280, 720), 'bgr8')
     values = []
     for spec in (exact, rounded):
-        kernels = FrameKernels(device, spec, Limits())
+        kernels = FrameKernels(device, spec, DecodingLimits())
         values.append(run_letterbox(kernels, spec, frame).astype(np.float32))
         kernels.close()
     assert np.abs(values[0] - values[1]).max() <= tolerance
@@ -193,7 +193,7 @@ def test_letterbox_rounds_to_the_inputs_type(device, dtype, tolerance):
 
 def test_letterbox_reads_big_endian_16_bit(device):
     spec = spec_for(Preprocessing((640, 640)))
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     bgr = picture(640, 480)
     little = run_letterbox(kernels, spec, frame_of(bgr, 'mono16'))
     big = run_letterbox(kernels, spec, frame_of(bgr, 'mono16', big_endian=True))
@@ -270,7 +270,7 @@ CASES = [
 @pytest.mark.parametrize(('classes', 'anchors', 'passing', 'decoder'), CASES)
 def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, class_agnostic):
     spec = spec_for(Preprocessing((640, 640)), classes, anchors, decoder)
-    kernels = FrameKernels(device, spec, Limits(class_agnostic=class_agnostic))
+    kernels = FrameKernels(device, spec, DecodingLimits(class_agnostic=class_agnostic))
     rng = np.random.default_rng(passing + classes)
     for size in ((1920, 1080), (333, 777)):
         geometry = Letterbox.fit(size, (640, 640), 'letterbox')
@@ -301,14 +301,14 @@ def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
     anchors = sum(-(-network_wh[0] // s) * -(-network_wh[1] // s) for s in strides)
     form = Dense(objectness=True, transposed=True)
     spec = replace(spec_for(Preprocessing(network_wh), 20, anchors, form), decoder=decoder)
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     geometry = Letterbox.fit((1280, 720), network_wh, 'letterbox_top_left')
     output = random_output(np.random.default_rng(4), 20, anchors, 400, form)
     output[..., :2] = np.random.default_rng(5).uniform(-1, 2, output[..., :2].shape)
     output[..., 2:4] = np.random.default_rng(6).uniform(-1, 2, output[..., :2].shape)
     output[0, :9, 2] = [200, -200, np.nan, np.inf, -np.inf, 88, 89, 0, 1]  # e**89 is infinite
     output[0, :9, 5] = 1
-    (expected,) = decode([output], spec, [geometry], [Thresholds()], Limits())
+    (expected,) = decode([output], spec, [geometry], [Thresholds()], DecodingLimits())
     assert len(expected) > 50
     for rows in run_decode(kernels, spec, output, geometry, Thresholds(), times=2):
         np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
@@ -319,7 +319,7 @@ def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
 
 def test_decoding_reads_half_precision(device):
     spec = spec_for(Preprocessing((640, 640)), dtype='float16')
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     geometry = Letterbox.fit((1280, 720), (640, 640), 'letterbox')
     output = random_output(np.random.default_rng(1), 80, 8400, 800, spec.decoder).astype(
         np.float16
@@ -333,7 +333,7 @@ def test_decoding_reads_half_precision(device):
 
 def test_max_detections_bounds_the_rows(device):
     spec = replace(spec_for(Preprocessing((640, 640))))
-    kernels = FrameKernels(device, spec, Limits(17))
+    kernels = FrameKernels(device, spec, DecodingLimits(17))
     geometry = Letterbox.fit((640, 640), (640, 640), 'letterbox')
     output = random_output(np.random.default_rng(2), 80, 8400, 900, spec.decoder)
     expected = decode_dense(output, spec.decoder, geometry, Thresholds(), max_detections=17)

@@ -18,7 +18,7 @@ from support.oracles.task_outputs import (
     spec_of,
 )
 from trt_perception import gpu
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImages
@@ -57,7 +57,7 @@ def device():
 def test_what_is_found_is_what_the_host_finds(device, name, passing, dtype):
     """Those of 33 are small enough for compute-sanitizer: scripts/sanitize."""
     spec = spec_of(TASKS[name], (640, 384), 20, 5040, batch=4, dtype=dtype)
-    kernels = FrameKernels(device, spec, Limits(class_agnostic=passing == 900))
+    kernels = FrameKernels(device, spec, DecodingLimits(class_agnostic=passing == 900))
     config = DetectorConfig(class_agnostic_nms=passing == 900)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
     found, geometries = by_kernels(kernels, Gpu(), spec, outputs, SIZES, FOR_ALL)
@@ -78,7 +78,7 @@ IMAGES = [(1280, 720), (310, 2000), (640, 384), (1231, 771), (97, 301), (500, 20
 def test_numbers_of_masks_are_those_of_the_host(device, count, dtype):
     """Those of 7 are run under compute-sanitizer, too."""
     spec = spec_of(TASKS['segment'], (640, 384), 3, 5040, batch=len(IMAGES), dtype=dtype)
-    kernels = FrameKernels(device, spec, Limits())
+    kernels = FrameKernels(device, spec, DecodingLimits())
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     outputs = random_outputs(np.random.default_rng(count), spec, count)
     with MaskImages(device) as images:

@@ -23,8 +23,8 @@ from trt_perception.model.manifest import (
     FileIdentity,
     Manifest,
     manifest_path,
-    manifest_text,
     parse_manifest,
+    serialise_manifest,
 )
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
@@ -293,7 +293,7 @@ def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expecte
     content = manifest() if value is None else changed(['preprocessing', 'antialias'], value)
     read = parse(content)
     assert read.preprocessing.antialias is expected
-    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
 def test_limits_are_accepted():

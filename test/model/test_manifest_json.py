@@ -9,7 +9,7 @@ from support.models.support_models import MANIFEST, changed, manifest, manifest_
 from support.models.written_manifest import parse, refusal
 from support.properties import given, settings, st
 from trt_perception.errors import ManifestError
-from trt_perception.model.manifest import MAX_BYTES, Manifest
+from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_json_of_any_depth_is_read_or_refused():
 
 def test_a_huge_manifest_is_refused_unread(said):
     text = manifest_bytes()
-    padding = MAX_BYTES - len(text)
+    padding = MANIFEST_MAX_BYTES - len(text)
     assert parse(text + b' ' * padding)
-    said(refusal(b'[' * (MAX_BYTES + 1)))
+    said(refusal(b'[' * (MANIFEST_MAX_BYTES + 1)))
 
 
 PLACES = [

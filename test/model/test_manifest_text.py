@@ -25,7 +25,7 @@ from trt_perception.model.build_record import (
     TensorRtRecord,
 )
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import manifest_text, parse_manifest, rebuild_command
+from trt_perception.model.manifest import parse_manifest, rebuild_command, serialise_manifest
 
 BUILD = {
     'tensorrt': {'flavour': 'tensorrt_rtx', 'version': '1.7.1.12'},
@@ -112,8 +112,8 @@ def test_nobody_has_looked_at_the_layers_yet():
     read = parse(content)
     assert read.build.precision.as_built is None
     assert read.build.gpu is None
-    assert parse_manifest(manifest_text(read), 'again.json') == read
-    assert json.loads(manifest_text(read))['build']['precision']['as_built'] == 'unverified'
+    assert parse_manifest(serialise_manifest(read), 'again.json') == read
+    assert json.loads(serialise_manifest(read))['build']['precision']['as_built'] == 'unverified'
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ BUILDS = st.builds(
 def test_what_is_written_is_read_back_as_the_same(build, names):
     plain = parse(manifest(class_names=names))
     whole = type(plain)(**{**vars(plain), 'build': build})
-    assert parse_manifest(manifest_text(whole), 'x.json') == whole
+    assert parse_manifest(serialise_manifest(whole), 'x.json') == whole
 
 
 def arguments_of(command):

@@ -237,10 +237,10 @@ def test_a_batch_is_what_the_input_says(said):
     # An open one is one image, until somebody asks for more.
     spec = resolve(ENOUGH, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
     assert spec.batch == 1
-    several = spec.of_batch(4)
+    several = spec.with_batch_size(4)
     assert several.input.shape == (4, 3, 48, 64)
     assert several.outputs[0].shape == (4, *OUTPUT.shape[1:])
-    assert several.of_batch(1) == spec
+    assert several.with_batch_size(1) == spec
 
 
 def test_an_engine_knows_more_of_its_shapes_than_its_network_said():
@@ -260,7 +260,7 @@ def test_an_engine_knows_more_of_its_shapes_than_its_network_said():
         assert (spec.batch, spec.input) == (4, four_images)
         spec = resolve(inputs=[open_image], outputs=[four_outputs], **known)
         assert spec.batch == 1
-        assert spec.of_batch(4).outputs == (four_outputs,)
+        assert spec.with_batch_size(4).outputs == (four_outputs,)
     # Built for one shape alone, width and height are known, too.
     described['inputs'][0]['shape'] = [-1, 3, -1, -1]
     refusal(ManifestError, described=described, inputs=[four_images], outputs=[four_outputs])

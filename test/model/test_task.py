@@ -14,7 +14,7 @@ from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.torchvision import Torchvision
-from trt_perception.model.manifest import manifest_text, parse_manifest
+from trt_perception.model.manifest import parse_manifest, serialise_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.recognition.recognise import ModelOverrides
@@ -63,8 +63,8 @@ def test_schema_1_is_of_boxes():
     read = parse(manifest())
     assert MANIFEST['schema'] == 1
     assert read.task == DETECT
-    assert b'"schema": 2,\n  "task": "detect"' in manifest_text(read)
-    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert b'"schema": 2,\n  "task": "detect"' in serialise_manifest(read)
+    assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
 @pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
@@ -76,7 +76,7 @@ def test_poses_are_read_and_written():
     read = parse(manifest(**POSE))
     assert read.task == Pose(SPEC)
     assert (read.task.task_value_count, str(read.task)) == (9, 'pose (3 keypoints)')
-    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert parse_manifest(serialise_manifest(read), 'x.json') == read
     assert read.as_dict()['keypoints'] == KEYPOINTS
 
 
@@ -166,14 +166,14 @@ def test_oriented_boxes_have_an_angle():
     read = parse(manifest(schema=2, task='obb'))
     assert read.task == Obb()
     assert (read.task.task_value_count, str(read.task)) == (1, 'obb')
-    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
 def test_masks_have_coefficients():
     read = parse(manifest(schema=2, task='segment', mask_coefficients=32))
     assert read.task == Segment(mask_coefficients=32)
     assert (read.task.task_value_count, str(read.task)) == (32, 'segment')
-    assert parse_manifest(manifest_text(read), 'x.json') == read
+    assert parse_manifest(serialise_manifest(read), 'x.json') == read
     for own in OWN:
         assert parse(manifest(schema=2, task='segment', decoder=own)).task == Segment()
 

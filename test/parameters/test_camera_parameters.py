@@ -7,7 +7,7 @@ import pytest
 
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
-from trt_perception.model.pipeline_options import Limits, PipelineOptions
+from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
     NodeConfig,
@@ -121,7 +121,7 @@ def test_pipelines_decode_jpegs_where_any_camera_needs_it(node, own, jpeg):
     own = {f'camera.{name}.image_transport': value for name, value in own.items()}
     values = {**TWO, 'image_transport': node, 'max_detections': 7, **own}
     options = NodeConfig.from_values(values).pipeline_options()
-    assert options == PipelineOptions(jpeg_on_gpu=jpeg, limits=Limits(7))
+    assert options == PipelineOptions(jpeg_on_gpu=jpeg, limits=DecodingLimits(7))
 
 
 def test_pipelines_of_a_node_with_one_camera_have_its_parameters():

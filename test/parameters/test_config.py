@@ -9,7 +9,7 @@ import pytest
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.pipeline_options import Limits, PipelineOptions
+from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import FrameParameters, Thresholds
@@ -291,7 +291,7 @@ def test_options_of_a_pipeline():
         use_cuda_graph=False,
         jpeg_on_gpu=True,
         cpu_threads=5,
-        limits=Limits(7, class_agnostic=True),
+        limits=DecodingLimits(7, class_agnostic=True),
         overrides=ModelOverrides(decoder='dense'),
     )
 

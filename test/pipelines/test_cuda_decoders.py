@@ -19,7 +19,7 @@ from trt_perception.evaluation.run import detect
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -182,7 +182,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
     )
     # More than the kernels hold: dense outputs, too, come back whole.
     options = replace(
-        config_for(path, name).pipeline_options(), limits=Limits(max_candidates=2000)
+        config_for(path, name).pipeline_options(), limits=DecodingLimits(max_candidates=2000)
     )
     pipeline = open_offline(read_model_file(path), options)
     assert pipeline.batch == 3

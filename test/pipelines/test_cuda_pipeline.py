@@ -24,7 +24,7 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.pipeline_options import Limits, PipelineOptions
+from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
@@ -189,7 +189,8 @@ def drift_bytes(work, cycles=100):
 def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:6]]
     few, all_of_them = (
-        PipelineOptions(limits=Limits(1024, candidates)) for candidates in (MAX_CANDIDATES, 30_000)
+        PipelineOptions(limits=DecodingLimits(1024, candidates))
+        for candidates in (MAX_CANDIDATES, 30_000)
     )
     runs, counts = [], []
     for pipeline in (

@@ -20,7 +20,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -81,7 +81,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
         spec,
         [Letterbox.fit(size, (96, 64), 'stretch')],
         [Thresholds(confidence_threshold=float(told['threshold']))],
-        Limits(1000),
+        DecodingLimits(1000),
     )
     wanted = rows(told['xyxy'], told['scores'], told['labels'], size)
     assert_same(found, *wanted, 1e-3, 1e-6)

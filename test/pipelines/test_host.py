@@ -14,7 +14,7 @@ from trt_perception.errors import ConfigError, EngineError, ManifestError, TrtPe
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.pipeline_options import Limits, PipelineOptions
+from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import host
@@ -159,7 +159,7 @@ def test_parameters_of_the_decoder(tmp_path):
     assert len(detect(opened(path), picture(same_place))) == 2
     assert len(detect(opened(path, class_agnostic_nms=True), picture(same_place))) == 1
     assert detect(opened(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
-    options = PipelineOptions(limits=Limits(max_candidates=1, class_agnostic=True))
+    options = PipelineOptions(limits=DecodingLimits(max_candidates=1, class_agnostic=True))
     pipeline = HostPipeline(read_model_file(path), options)
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
 

@@ -19,7 +19,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
@@ -51,7 +51,7 @@ def spec_for(name, outputs, names=NAMES):
 def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     spec = spec_for(name, outputs, names)
     own = [thresholds or Thresholds()] * len(letterboxes)
-    return decode(list(outputs.values()), spec, letterboxes, own, Limits(**limits))
+    return decode(list(outputs.values()), spec, letterboxes, own, DecodingLimits(**limits))
 
 
 def test_every_decoder_is_tested():

@@ -9,7 +9,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tensors import TensorSpec
@@ -59,7 +59,7 @@ def run(name, values, change=None, class_filter=()):
     )
     thresholds = Thresholds(class_ids=class_filter)
     letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
-    (found,) = decode([output[None]], spec, [letterbox], [thresholds], Limits(9))
+    (found,) = decode([output[None]], spec, [letterbox], [thresholds], DecodingLimits(9))
     assert count_candidates([output[None]], spec, thresholds) >= len(found)
     return found
 

@@ -10,7 +10,7 @@ from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
@@ -42,7 +42,11 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]
     (found,) = decode(
-        outputs, spec, [letterbox], [Thresholds(confidence_threshold=confidence)], Limits(9)
+        outputs,
+        spec,
+        [letterbox],
+        [Thresholds(confidence_threshold=confidence)],
+        DecodingLimits(9),
     )
     outputs[0][:] = np.nan  # the next frame's
     return found

@@ -10,7 +10,7 @@ from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tensors import TensorSpec
@@ -126,7 +126,7 @@ def run(name, rows, angles, scores, change=None):
         task=Obb(),
     )
     letterbox = Letterbox.fit(SOURCE, NETWORK, 'letterbox')
-    (found,) = decode([output[None]], spec, [letterbox], [Thresholds()], Limits(9))
+    (found,) = decode([output[None]], spec, [letterbox], [Thresholds()], DecodingLimits(9))
     return found
 
 

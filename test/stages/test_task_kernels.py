@@ -15,7 +15,7 @@ from support.oracles.task_outputs import (
     random_outputs,
     spec_of,
 )
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results, mask_images
@@ -140,7 +140,9 @@ def in_one_image(name, limits, passing, thresholds):
 @pytest.mark.parametrize('parameter', FRAME_PARAMETERS)
 def test_kernels_obey_each_frame_parameter(parameter, name):
     changed = Thresholds(**{parameter: CHANGED[parameter]})
-    counts = [len(in_one_image(name, Limits(300), 300, own)) for own in (Thresholds(), changed)]
+    counts = [
+        len(in_one_image(name, DecodingLimits(300), 300, own)) for own in (Thresholds(), changed)
+    ]
 
     assert 0 not in counts
     assert counts[0] != counts[1]
@@ -149,7 +151,7 @@ def test_kernels_obey_each_frame_parameter(parameter, name):
 @pytest.mark.parametrize('name', ['detect', 'obb'])
 def test_boxes_of_all_classes_suppress_each_other(name):
     apart, together = (
-        len(in_one_image(name, Limits(300, class_agnostic=agnostic), 250, Thresholds()))
+        len(in_one_image(name, DecodingLimits(300, class_agnostic=agnostic), 250, Thresholds()))
         for agnostic in (False, True)
     )
     assert 10 < together < apart
@@ -159,9 +161,9 @@ def test_boxes_of_all_classes_suppress_each_other(name):
 @pytest.mark.parametrize(
     ('limits', 'passing'),
     [
-        (Limits(300, max_candidates=32), (5, 20, 25, 31, 32, 33, 40, 97, 700)),
-        (Limits(17, max_candidates=96, class_agnostic=True), (90, 96, 97, 700)),
-        (Limits(300), (5, 40, 60, 90, 300, 1100)),
+        (DecodingLimits(300, max_candidates=32), (5, 20, 25, 31, 32, 33, 40, 97, 700)),
+        (DecodingLimits(17, max_candidates=96, class_agnostic=True), (90, 96, 97, 700)),
+        (DecodingLimits(300), (5, 40, 60, 90, 300, 1100)),
     ],
     ids=str,
 )

@@ -38,7 +38,7 @@ from trt_perception.model.build_record import (
     TensorRtRecord,
 )
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import FileIdentity, manifest_text, parse_manifest
+from trt_perception.model.manifest import FileIdentity, parse_manifest, serialise_manifest
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 from trt_perception.tools.inspect_engine import main, update_manifest
 
@@ -55,7 +55,7 @@ def write_engine(path, content, build=BUILD):
     manifest = parse_manifest(DIGITS.with_name('digits.onnx.json').read_bytes(), 'digits')
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
     manifest = dataclasses.replace(manifest, engine=identity, build=build)
-    path.with_name(path.name + '.json').write_bytes(manifest_text(manifest))
+    path.with_name(path.name + '.json').write_bytes(serialise_manifest(manifest))
     return path
 
 

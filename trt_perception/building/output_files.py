@@ -16,7 +16,7 @@ from trt_perception.files.checked_files import read_checked
 from trt_perception.files.json_section import read_json
 from trt_perception.files.regular_files import open_regular
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.manifest import MAX_BYTES, manifest_path, manifest_text
+from trt_perception.model.manifest import MANIFEST_MAX_BYTES, manifest_path, serialise_manifest
 
 __all__ = ['check_outputs', 'check_report', 'write']
 
@@ -109,7 +109,7 @@ def _has_qdq_nodes(path: Path) -> bool:
 
 def _is_manifest(path: Path) -> bool:
     try:
-        return 'schema' in read_json(read_checked(path, MAX_BYTES)[0], path.name).names()
+        return 'schema' in read_json(read_checked(path, MANIFEST_MAX_BYTES)[0], path.name).names()
     except TrtPerceptionError:
         return False
 
@@ -133,7 +133,7 @@ def write(engine: ModelFile, quantised: ModelFile | None, replaces: str, log: Bu
         files: dict[Path, bytes] = {}
         for model in filter(None, (engine, quantised)):
             assert model.manifest is not None
-            files[manifest_path(model.path)] = manifest_text(model.manifest)
+            files[manifest_path(model.path)] = serialise_manifest(model.manifest)
             files[model.path] = model.content
         write_together(files)
         assert engine.manifest is not None

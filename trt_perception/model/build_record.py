@@ -39,8 +39,8 @@ UNVERIFIED: Final = 'unverified'
 
 OptionValue = str | int | float | bool | tuple[str | int | float, ...]
 
-_NAME: Final = re.compile(r'[a-z][a-z0-9_]{0,63}')
-_TEXTS: Final = items(lambda item: isinstance(item, str), 'a list of strings')
+_OPTION_NAME: Final = re.compile(r'[a-z][a-z0-9_]{0,63}')
+_LIST_OF_STRINGS: Final = items(lambda item: isinstance(item, str), 'a list of strings')
 _Shape = Annotated[
     tuple[int, ...],
     items(lambda side: type(side) is int and side > 0, 'a list of whole numbers above 0'),
@@ -56,14 +56,14 @@ class ProfileRange:
     max: _Shape
 
 
-def _profiles(section: JsonSection, key: str) -> tuple[dict[str, ProfileRange], ...]:
+def _read_profiles(section: JsonSection, key: str) -> tuple[dict[str, ProfileRange], ...]:
     return tuple(
-        {name: _profile_range(profile, name) for name in profile.names()}
+        {name: _read_profile_range(profile, name) for name in profile.names()}
         for profile in section.sections(key)
     )
 
 
-def _profile_range(section: JsonSection, name: str) -> ProfileRange:
+def _read_profile_range(section: JsonSection, name: str) -> ProfileRange:
     found = read_record(ProfileRange, section.section(name))
     if not len(found.min) == len(found.opt) == len(found.max) or not all(
         low <= best <= high
@@ -84,7 +84,7 @@ def _read_layers(section: JsonSection, key: str) -> dict[str, int] | None:
     return layers
 
 
-def _written_layers(layers: Mapping[str, int] | None) -> str | dict[str, Any]:
+def _layers_content(layers: Mapping[str, int] | None) -> str | dict[str, Any]:
     return UNVERIFIED if layers is None else {'layers': dict(layers)}
 
 
@@ -100,8 +100,8 @@ class PrecisionRecord:
     """
 
     asked: Annotated[str, choice(*PRECISIONS)]
-    keep_fp32: Annotated[tuple[str, ...], _TEXTS] = ()
-    as_built: Annotated[Mapping[str, int] | None, _read_layers, _written_layers] = None
+    keep_fp32: Annotated[tuple[str, ...], _LIST_OF_STRINGS] = ()
+    as_built: Annotated[Mapping[str, int] | None, _read_layers, _layers_content] = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class AccuracyRecord:
     runtime: str
 
 
-def _share(section: JsonSection, key: str) -> float | None:
+def _read_share(section: JsonSection, key: str) -> float | None:
     value = section.take(key, 'a number or null', (int, float, type(None)))
     return None if value is None else section.finite(value, key)
 
@@ -161,7 +161,7 @@ class AgreementRecord:
         warning: what there is to worry about and what to do, empty where there is nothing.
     """
 
-    f1: Annotated[float | None, _share]
+    f1: Annotated[float | None, _read_share]
     reference_detections: int
     images: int
     images_of: Annotated[str, choice(*IMAGE_ORIGINS)]
@@ -193,8 +193,8 @@ class CudaRecord:
     runtime: str
 
 
-def _option(section: JsonSection, name: str) -> OptionValue:
-    if not _NAME.fullmatch(name):
+def _read_option(section: JsonSection, name: str) -> OptionValue:
+    if not _OPTION_NAME.fullmatch(name):
         raise ManifestError(section.where, f'{found(name)} is not the name of an option')
     value: Any = section.take(
         name, 'text, a number, true, false or a list', (str, int, float, bool, list)
@@ -224,8 +224,8 @@ class BuildRecord:
     tensorrt: TensorRtRecord
     gpu: GpuRecord | None
     cuda: CudaRecord | None
-    options: Annotated[Mapping[str, OptionValue], by_name(_option)]
-    profiles: Annotated[tuple[Mapping[str, ProfileRange], ...], _profiles]
+    options: Annotated[Mapping[str, OptionValue], by_name(_read_option)]
+    profiles: Annotated[tuple[Mapping[str, ProfileRange], ...], _read_profiles]
     precision: PrecisionRecord
     calibration: CalibrationRecord | None = None
     accuracy: AccuracyRecord | None = None

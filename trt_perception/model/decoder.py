@@ -20,15 +20,22 @@ from trt_perception.images.detections import Detections
 from trt_perception.model.candidates import Candidates, Floats
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Found, Task
+from trt_perception.model.tasks.task import Task, TaskResult
 
 __all__ = [
-    *('AnchorRowLayout', 'Array', 'Decoder', 'DecoderPreset', 'ImageContext', 'ObjectDecoder'),
+    *(
+        'AnchorRowLayout',
+        'OutputArray',
+        'Decoder',
+        'DecoderPreset',
+        'ImageContext',
+        'ObjectDecoder',
+    ),
     *('FindPassing', 'SelectDetections'),
 ]
 
 #: An output of one image. Floats are float32.
-Array = npt.NDArray[Any]
+OutputArray = npt.NDArray[Any]
 #: Returns the indices of the scores, float32 (n,), that are above the threshold and whose class
 #: ids, int (n,), are asked for.
 FindPassing = Callable[[Floats, npt.NDArray[np.integer]], npt.NDArray[np.int64]]
@@ -111,8 +118,8 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(
-        self, arrays: Sequence[Array], image: ImageContext, select: SelectDetections
-    ) -> Found:
+        self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
+    ) -> TaskResult:
         """Return what the outputs of one image say.
 
         Args:
@@ -190,11 +197,11 @@ class ObjectDecoder(Decoder):
         return ()
 
     @abstractmethod
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the boxes of one image. The arguments are those of ``decode``."""
 
     def decode(
-        self, arrays: Sequence[Array], image: ImageContext, select: SelectDetections
+        self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
     ) -> Detections:
         """See Decoder."""
         return select(self, self.candidates(arrays, image))

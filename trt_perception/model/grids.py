@@ -14,7 +14,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_section import JsonSection
 from trt_perception.model.candidates import Floats
 
-__all__ = ['cell_count', 'cells', 'check_cells', 'read_strides']
+__all__ = ['cell_count', 'check_anchor_count', 'grid_cells', 'read_strides']
 
 
 def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ def cell_count(strides: Sequence[int], network_wh: tuple[int, int]) -> int:
     return sum(-(-width // stride) * -(-height // stride) for stride in strides)
 
 
-def check_cells(anchors: int, strides: Sequence[int], network_wh: tuple[int, int]) -> None:
+def check_anchor_count(anchors: int, strides: Sequence[int], network_wh: tuple[int, int]) -> None:
     """Compare the number of anchors with the number of cells.
 
     Raises:
@@ -50,7 +50,7 @@ def check_cells(anchors: int, strides: Sequence[int], network_wh: tuple[int, int
 
 
 @functools.lru_cache(maxsize=4)
-def cells(strides: tuple[int, ...], network_wh: tuple[int, int]) -> Floats:
+def grid_cells(strides: tuple[int, ...], network_wh: tuple[int, int]) -> Floats:
     """Return column, row and stride of every cell: float32 (N, 3)."""
     parts = []
     for stride in strides:

@@ -22,13 +22,13 @@ from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, tensors_text
 __all__ = [
     *(
         'batch_size',
-        'closed_image',
+        'with_fixed_size',
         'constant_inputs',
         'has_size_input',
-        'image_shape',
+        'image_layout',
         'image_size',
     ),
-    *('shapes_beside', 'split_inputs'),
+    *('auxiliary_shapes', 'split_inputs'),
 ]
 
 _AUXILIARY: Final = ('orig_target_sizes', 'pixel_mask')
@@ -58,7 +58,7 @@ def split_inputs(
             f'{" and ".join(_AUXILIARY)})',
         )
     image = images[0]
-    channels = image.shape[{'nchw': 1, 'nhwc': 3, 'chw': 0}[image_shape(image)]]
+    channels = image.shape[{'nchw': 1, 'nhwc': 3, 'chw': 0}[image_layout(image)]]
     if channels not in (3, -1):
         raise EngineError(
             name,
@@ -76,7 +76,7 @@ def _is_auxiliary(tensor: TensorSpec) -> bool:
     return len(tensor.shape) == (2 if tensor.name == 'orig_target_sizes' else 3)
 
 
-def image_shape(tensor: TensorSpec) -> str:
+def image_layout(tensor: TensorSpec) -> str:
     """Return how the image lies: ``nchw``, ``nhwc``, or ``chw`` without an axis for the batch."""
     if len(tensor.shape) == 3:
         return 'chw'
@@ -85,23 +85,23 @@ def image_shape(tensor: TensorSpec) -> str:
 
 def image_size(tensor: TensorSpec) -> tuple[int, int] | None:
     """Return width and height of the image, None where one of them is open."""
-    rows = {'nchw': 2, 'nhwc': 1, 'chw': 1}[image_shape(tensor)]
+    rows = {'nchw': 2, 'nhwc': 1, 'chw': 1}[image_layout(tensor)]
     height, width = tensor.shape[rows : rows + 2]
     return (width, height) if min(width, height) > 0 else None
 
 
-def closed_image(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSpec:
+def with_fixed_size(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSpec:
     """Return the image without open sides: one image of this width and height."""
     width, height = network_wh
     own = {
         'nchw': (1, 3, height, width),
         'nhwc': (1, height, width, 3),
         'chw': (3, height, width),
-    }[image_shape(tensor)]
-    return replace(tensor, shape=_closed(tensor.shape, own))
+    }[image_layout(tensor)]
+    return replace(tensor, shape=_fill_dynamic_sides(tensor.shape, own))
 
 
-def _closed(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
+def _fill_dynamic_sides(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(side if side > 0 else one for side, one in zip(shape, own, strict=True))
 
 
@@ -126,12 +126,12 @@ def constant_inputs(
         if len(tensor.shape) == 2:
             constants[tensor.name] = np.array([[width, height]] * batch, dtype)
         else:
-            shape = _closed(tensor.shape, (batch, height, width))
+            shape = _fill_dynamic_sides(tensor.shape, (batch, height, width))
             constants[tensor.name] = np.ones(shape, dtype)
     return constants
 
 
-def shapes_beside(
+def auxiliary_shapes(
     image: TensorSpec, auxiliary_inputs: Sequence[TensorSpec]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the inputs next to an image without open sides, by name."""

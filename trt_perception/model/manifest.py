@@ -32,7 +32,7 @@ from trt_perception.files.json_section import JsonSection, read_json
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault, names_fault
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.decoder import Decoder
-from trt_perception.model.decoders.table import families_of, read_decoder
+from trt_perception.model.decoders.table import families_for_task, read_decoder
 from trt_perception.model.preprocessing import Preprocessing, pixels_fault
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS, read_task, write_task
@@ -40,24 +40,24 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
-    *('MAX_BYTES', 'FileIdentity', 'Manifest', 'manifest_path', 'manifest_text'),
+    *('MANIFEST_MAX_BYTES', 'FileIdentity', 'Manifest', 'manifest_path', 'serialise_manifest'),
     *('parse_manifest', 'rebuild_command'),
 ]
 
 _SCHEMA: Final = 2
 #: Keys that schema 1, of detectors of boxes alone, does not have.
-_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
-MAX_BYTES: Final = 4 * 1024 * 1024
+_KEYS_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
+MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
 
 
-def _file(section: JsonSection, key: str) -> str:
+def _read_file_name(section: JsonSection, key: str) -> str:
     name = section.text(key)
     if Path(name).name != name or name in ('', '.', '..'):
         raise section.refusal(key, name, 'a bare file name')
     return name
 
 
-def _sha256(section: JsonSection, key: str) -> str:
+def _read_sha256(section: JsonSection, key: str) -> str:
     digest = section.text(key)
     if not re.fullmatch('[0-9a-f]{64}', digest):
         raise section.refusal(key, digest, '64 lower-case hex digits')
@@ -68,17 +68,17 @@ def _sha256(section: JsonSection, key: str) -> str:
 class FileIdentity:
     """Which file a manifest speaks of: its name, SHA-256 (lower-case hex) and size in bytes."""
 
-    file: Annotated[str, _file]
-    sha256: Annotated[str, _sha256]
+    file: Annotated[str, _read_file_name]
+    sha256: Annotated[str, _read_sha256]
     size_bytes: Annotated[int, whole(1)]
 
 
-def _preprocessing(section: JsonSection, key: str) -> Preprocessing:
+def _read_preprocessing(section: JsonSection, key: str) -> Preprocessing:
     found = read_record(Preprocessing, section.section(key))
     return section.checked(key, found, pixels_fault)
 
 
-def _class_names(section: JsonSection, key: str) -> tuple[str, ...]:
+def _read_class_names(section: JsonSection, key: str) -> tuple[str, ...]:
     return section.checked(key, tuple(section.items(key)), _class_names_fault)
 
 
@@ -95,9 +95,9 @@ class Manifest:
     engine: FileIdentity | None
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    preprocessing: Annotated[Preprocessing, _preprocessing]
+    preprocessing: Annotated[Preprocessing, _read_preprocessing]
     decoder: Annotated[Decoder, read_decoder, Decoder.as_dict]
-    class_names: Annotated[tuple[str, ...], _class_names]
+    class_names: Annotated[tuple[str, ...], _read_class_names]
     notes: Annotated[Mapping[str, str], optional(by_name(JsonSection.text), missing={})]
     build: BuildRecord | None = None
 
@@ -112,7 +112,7 @@ def manifest_path(model: Path) -> Path:
     return model.with_name(model.name + '.json')
 
 
-def manifest_text(manifest: Manifest) -> bytes:
+def serialise_manifest(manifest: Manifest) -> bytes:
     """Return the JSON file that parse_manifest reads as this manifest, with all keys."""
     content = {'schema': _SCHEMA, **manifest.as_dict()}
     return (json.dumps(content, indent=2) + '\n').encode()
@@ -129,16 +129,16 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         ManifestError: it is not JSON, a key is missing, unknown or of the wrong type, or a value
             is out of range.
     """
-    if len(text) > MAX_BYTES:
+    if len(text) > MANIFEST_MAX_BYTES:
         raise ManifestError(
-            origin, f'{len(text)}', expected=f'a manifest of at most {MAX_BYTES} bytes'
+            origin, f'{len(text)}', expected=f'a manifest of at most {MANIFEST_MAX_BYTES} bytes'
         )
     top = read_json(text, origin)
     schema = top.integer('schema')
     if schema not in (1, _SCHEMA):
         fix = 'rebuild the model with this version'
         raise ManifestError(origin, str(schema), expected=f'schema 1 or {_SCHEMA}', fix=fix)
-    if schema == 1 and (early := [key for key in _SINCE_SCHEMA_2 if key in top.names()]):
+    if schema == 1 and (early := [key for key in _KEYS_SINCE_SCHEMA_2 if key in top.names()]):
         raise ManifestError(
             origin,
             f'"{early[0]}" in schema 1',
@@ -170,7 +170,7 @@ def _check_task(manifest: Manifest, origin: str) -> None:
         family, has_own_outputs=task.name in manifest.decoder.tasks_with_own_outputs
     ):
         raise ManifestError(origin, **fault)
-    families = families_of(task.name)
+    families = families_for_task(task.name)
     if task != DETECT and family not in families:
         raise ManifestError(
             f"{origin}: decoder: 'family'",

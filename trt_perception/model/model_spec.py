@@ -16,7 +16,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.decoder import Decoder
-from trt_perception.model.decoders.table import families_of
+from trt_perception.model.decoders.table import families_for_task
 from trt_perception.model.input_layout import (
     batch_size,
     constant_inputs,
@@ -81,7 +81,7 @@ class ModelSpec:
         assert assigned is not None, 'checked when the model was opened'
         return tuple(zip(wanted, assigned, strict=True))
 
-    def of_batch(self, batch: int) -> ModelSpec:
+    def with_batch_size(self, batch: int) -> ModelSpec:
         """Return what is known of the model where it takes so many images at once."""
         if batch == self.batch:
             return self
@@ -166,7 +166,7 @@ def resolve_model_spec(
     )
 
 
-def _known(
+def _fill_dynamic_sides(
     described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...], first: int | None = None
 ) -> tuple[TensorSpec, ...]:
     """Fill in open sides that the engine knows, or the first of them only.
@@ -191,8 +191,8 @@ def _check_tensors(model: ModelInfo, manifest: Manifest) -> None:
     # A manifest that does not say which profiles there are leaves the batch open at most.
     first = None if manifest.build and manifest.build.profiles else 1
     for role, described, found in (
-        ('input', _known(manifest.inputs, model.inputs, first), model.inputs),
-        ('output', _known(manifest.outputs, model.outputs), model.outputs),
+        ('input', _fill_dynamic_sides(manifest.inputs, model.inputs, first), model.inputs),
+        ('output', _fill_dynamic_sides(manifest.outputs, model.outputs), model.outputs),
     ):
         if described != found:
             again = rebuild_command(manifest, Path(model.name))
@@ -208,7 +208,7 @@ def _image_input(
     name: str,
     image: TensorSpec,
     preprocessing: Preprocessing,
-    written: Callable[[str], str],
+    parameter_name: Callable[[str], str],
 ) -> TensorSpec:
     """Return the image input with its final shape, held to the preprocessing."""
     width, height = preprocessing.input_size
@@ -235,7 +235,7 @@ def _image_input(
         raise EngineError(
             name, found, expected=f'a {preprocessing.dtype} input, as its manifest says'
         )
-    if fault := pixels_fault(preprocessing, written):
+    if fault := pixels_fault(preprocessing, parameter_name):
         raise EngineError(f'{name}: {found}', **fault)
     return replace(image, shape=wanted)
 
@@ -256,7 +256,7 @@ def _check_outputs(
         raise EngineError(
             name,
             f'the decoder {decoder}',
-            expected=f'one of the families {", ".join(families_of(task.name))} '
+            expected=f'one of the families {", ".join(families_for_task(task.name))} '
             f'for the task {task}',
             fix='correct model.decoder, or the manifest',
         )

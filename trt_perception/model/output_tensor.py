@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from trt_perception.model.tensors import FLOAT_DTYPES, TensorSpec
 
-__all__ = ['OutputTensor', 'assign_outputs', 'class_side', 'outputs_text']
+__all__ = ['OutputTensor', 'assign_outputs', 'class_axis_size', 'outputs_text']
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class OutputTensor:
         dtypes: allowed data types.
         tensor_names: the names that exporters give the tensor. If shapes leave a choice, an output
             with one of these names is chosen.
-        by_name: the output must have one of these names, because shapes do not tell.
+        must_match_name: the output must have one of these names, because shapes do not tell.
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtypes: tuple[str, ...] = FLOAT_DTYPES
     tensor_names: tuple[str, ...] = ()
-    by_name: bool = False
+    must_match_name: bool = False
 
 
-def class_side(classes: int | None, before: int = 0) -> int | str:
+def class_axis_size(classes: int | None, before: int = 0) -> int | str:
     """Return the size of an axis that holds the classes behind some other values.
 
     Args:
@@ -79,27 +79,27 @@ def assign_outputs(
     if not wanted or len(outputs) < len(wanted):
         return None
     # A name helps where shapes leave a choice; where they contradict it, it means something else.
-    return _assigned(wanted, outputs, allow_dynamic, by_name=True) or _assigned(
-        wanted, outputs, allow_dynamic, by_name=False
+    return _assign(wanted, outputs, allow_dynamic, prefer_known_names=True) or _assign(
+        wanted, outputs, allow_dynamic, prefer_known_names=False
     )
 
 
-def _assigned(
+def _assign(
     wanted: Sequence[OutputTensor],
     outputs: Sequence[TensorSpec],
     allow_dynamic: bool,
     *,
-    by_name: bool,
+    prefer_known_names: bool,
 ) -> tuple[int, ...] | None:
-    choices = [_choices(one, outputs, by_name) for one in wanted]
+    choices = [_possible_outputs(one, outputs, prefer_known_names) for one in wanted]
     found = [
         picked
         for picked in itertools.islice(itertools.product(*choices), 10_000)
         if len(set(picked)) == len(picked)
-        and _consistent(wanted, [outputs[index] for index in picked], allow_dynamic)
+        and _shapes_match(wanted, [outputs[index] for index in picked], allow_dynamic)
     ]
     named = all(
-        len(choice) == 1 and _named(one, outputs[choice[0]])
+        len(choice) == 1 and _has_known_name(one, outputs[choice[0]])
         for one, choice in zip(wanted, choices, strict=True)
     )
     # An output that nobody reads is fine next to outputs that are known by name, not else.
@@ -108,21 +108,23 @@ def _assigned(
     return found[0]
 
 
-def _choices(one: OutputTensor, outputs: Sequence[TensorSpec], by_name: bool) -> list[int]:
+def _possible_outputs(
+    one: OutputTensor, outputs: Sequence[TensorSpec], prefer_known_names: bool
+) -> list[int]:
     fitting = [
         index
         for index, tensor in enumerate(outputs)
         if tensor.dtype in one.dtypes and len(tensor.shape) == len(one.shape)
     ]
-    named = [index for index in fitting if _named(one, outputs[index])]
-    return named if one.by_name or (named and by_name) else fitting
+    named = [index for index in fitting if _has_known_name(one, outputs[index])]
+    return named if one.must_match_name or (named and prefer_known_names) else fitting
 
 
-def _named(one: OutputTensor, tensor: TensorSpec) -> bool:
+def _has_known_name(one: OutputTensor, tensor: TensorSpec) -> bool:
     return tensor.name.removesuffix(':0') in one.tensor_names
 
 
-def _consistent(
+def _shapes_match(
     wanted: Sequence[OutputTensor], tensors: Sequence[TensorSpec], allow_dynamic: bool
 ) -> bool:
     """Whether every letter has one size and every number is met; -1 may be any size."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from trt_perception.model.recognition.recognise import ModelOverrides
 
-__all__ = ['Limits', 'PipelineOptions']
+__all__ = ['DecodingLimits', 'PipelineOptions']
 
 
 @dataclass(frozen=True)
-class Limits:
+class DecodingLimits:
     """How many boxes go on, and which suppress each other.
 
     Attributes:
@@ -46,5 +46,5 @@ class PipelineOptions:
     jpeg_on_gpu: bool = False
     cpu_threads: int = 0
     max_batch: int | None = None
-    limits: Limits = Limits()
+    limits: DecodingLimits = DecodingLimits()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)

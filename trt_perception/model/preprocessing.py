@@ -21,21 +21,21 @@ __all__ = [
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
 COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
-_NUMBERS: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
+_ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
 # 0.8 GB as float32: whoever asks for more has mistaken a number, and would lose the process to it.
-_MOST_PIXELS: Final = 2**26
+_MAX_PIXELS: Final = 2**26
 
 
 def size_fault(size: Sequence[float]) -> Fault | None:
     """Return what keeps numbers from being width and height of an input in pixels."""
     whole = len(size) == 2 and all(side == int(side) and 1 <= side <= MAX_SIDE for side in size)
-    if whole and size[0] * size[1] <= _MOST_PIXELS:
+    if whole and size[0] * size[1] <= _MAX_PIXELS:
         return None
     return Fault(
         found=shown(list(size)),
         expected=f'[width, height] in whole pixels, each from 1 to {MAX_SIDE}, and at most '
-        f'{_MOST_PIXELS} pixels together',
+        f'{_MAX_PIXELS} pixels together',
     )
 
 
@@ -44,7 +44,7 @@ def number_fault(key: str, values: Sequence[float]) -> Fault | None:
 
     Within these ranges every factor and every input value is one that float32 holds.
     """
-    low, high = _NUMBERS[key]
+    low, high = _ALLOWED_RANGES[key]
     for value in values:
         if not low <= value <= high:  # also refuses NaN
             return Fault(found=shown(value), expected=f'a number from {low:g} to {high:g}')
@@ -52,46 +52,46 @@ def number_fault(key: str, values: Sequence[float]) -> Fault | None:
 
 
 def pixels_fault(
-    preprocessing: Preprocessing, written: Callable[[str], str] = '"{}"'.format
+    preprocessing: Preprocessing, format_field: Callable[[str], str] = '"{}"'.format
 ) -> Fault | None:
     """Return what contradicts an input of bytes, which takes pixels as they are.
 
     Args:
         preprocessing: of the model.
-        written: makes of a field's name what the user reads.
+        format_field: returns the name under which the user knows a field.
     """
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if preprocessing.dtype != 'uint8' or plain == (1, (0, 0, 0), (1, 1, 1)):
         return None
     return Fault(
         found=', '.join(map(str, plain)),
-        expected=f'{written("scale")} 1, {written("mean")} 0 and {written("std")} 1, because a '
-        'uint8 input takes pixels as they are',
+        expected=f'{format_field("scale")} 1, {format_field("mean")} 0 and '
+        f'{format_field("std")} 1, because a uint8 input takes pixels as they are',
     )
 
 
-def _finite(section: JsonSection, key: str, count: int) -> tuple[float, ...]:
+def _read_numbers(section: JsonSection, key: str, count: int) -> tuple[float, ...]:
     values = section.items(key)
     if len(values) != count:
         raise section.refusal(key, values, f'{count} numbers')
     return tuple(section.finite(value, key) for value in values)
 
 
-def _size(section: JsonSection, key: str) -> tuple[int, int]:
-    width, height = section.checked(key, _finite(section, key, 2), size_fault)
+def _read_size(section: JsonSection, key: str) -> tuple[int, int]:
+    width, height = section.checked(key, _read_numbers(section, key, 2), size_fault)
     return int(width), int(height)
 
 
-def _scale(section: JsonSection, key: str) -> float:
+def _read_scale(section: JsonSection, key: str) -> float:
     return section.checked(key, section.number(key), lambda scale: number_fault(key, [scale]))
 
 
-def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
-    numbers = _finite(section, key, 3)
+def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
+    numbers = _read_numbers(section, key, 3)
     return section.checked(key, numbers, lambda values: number_fault(key, values))
 
 
-def _antialias(section: JsonSection, key: str) -> bool:
+def _read_antialias(section: JsonSection, key: str) -> bool:
     # Manifests from before there was a choice lack it.
     return key in section.names() and section.boolean(key)
 
@@ -114,18 +114,18 @@ class Preprocessing:
             bilinear resize; else four pixels make one, as in ``cv2.resize``.
     """
 
-    input_size: Annotated[tuple[int, int], _size]
+    input_size: Annotated[tuple[int, int], _read_size]
     resize: Annotated[ResizeMode, choice(*RESIZE_MODES)] = 'letterbox'
     pad_value: Annotated[int, whole(0, 255)] = 114
     color_order: Annotated[str, choice(*COLOR_ORDERS)] = 'rgb'
-    scale: Annotated[float, _scale] = 1 / 255
-    mean: Annotated[tuple[float, float, float], _triple] = (0.0, 0.0, 0.0)
-    std: Annotated[tuple[float, float, float], _triple] = (1.0, 1.0, 1.0)
+    scale: Annotated[float, _read_scale] = 1 / 255
+    mean: Annotated[tuple[float, float, float], _read_triple] = (0.0, 0.0, 0.0)
+    std: Annotated[tuple[float, float, float], _read_triple] = (1.0, 1.0, 1.0)
     layout: Annotated[str, choice(*LAYOUTS)] = 'nchw'
     dtype: Annotated[str, choice(*INPUT_DTYPES)] = 'float32'
-    antialias: Annotated[bool, _antialias] = False
+    antialias: Annotated[bool, _read_antialias] = False
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Return in one line for people what becomes of the pixels; size and type are left out."""
         values = f'{self.color_order} x {self.scale:.6g}'
         if any(self.mean) or self.std != (1, 1, 1):

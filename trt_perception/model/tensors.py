@@ -21,7 +21,7 @@ __all__ = [
         'ModelInfo',
         'TensorSpec',
     ),
-    *('tensorrt_dtype', 'tensors_text'),
+    *('parse_tensorrt_dtype', 'tensors_text'),
 ]
 
 #: Bytes of one value, by the name of its type, as NumPy has it (and bfloat16).
@@ -38,7 +38,7 @@ TENSOR_DTYPES: Final = {
 FLOAT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
 INDEX_DTYPES: Final = ('int64', 'int32')
 INPUT_DTYPES: Final = (*FLOAT_DTYPES, 'uint8')
-_OF_TENSORRT: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
+_TENSORRT_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
 _SHAPE: Final = items(
     lambda side: type(side) is int and side >= -1, 'a list of whole numbers, -1 where it may vary'
 )
@@ -93,9 +93,9 @@ class ModelInfo:
     config: Mapping[str, Any] | None = None
 
 
-def tensorrt_dtype(name: str) -> str:
+def parse_tensorrt_dtype(name: str) -> str:
     """Return the name here of a type that TensorRT names, such as ``HALF``."""
-    return _OF_TENSORRT.get(name, name.lower())
+    return _TENSORRT_DTYPES.get(name, name.lower())
 
 
 def tensors_text(tensors: Sequence[TensorSpec]) -> str:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import Fault, names_fault, nearest, shown
-from trt_perception.model.class_filter import filtered_ids
+from trt_perception.model.class_filter import class_filter_ids
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.pipeline_options import Limits, PipelineOptions
+from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.table import TASK_KEYS
@@ -332,7 +332,7 @@ class DetectorConfig(FrameParameters):
             use_cuda_graph=self.use_cuda_graph,
             jpeg_on_gpu=self.image_transport != 'raw',
             cpu_threads=self.cpu_threads,
-            limits=Limits(self.max_detections, class_agnostic=self.class_agnostic_nms),
+            limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),
             overrides=self.model_overrides(),
         )
 
@@ -344,7 +344,7 @@ class DetectorConfig(FrameParameters):
         """
         names = [field.name for field in dataclasses.fields(FrameParameters)]
         return Thresholds(
-            class_ids=filtered_ids(self.class_filter, class_names),
+            class_ids=class_filter_ids(self.class_filter, class_names),
             **{name: getattr(self, name) for name in names},
         )
 

@@ -162,7 +162,9 @@ class CudaPipeline:
             # one at a time, and share the memory that they work in.
             share = sizes[0].context if sizes else None
             try:
-                sizes.append(self._open_context(engine, spec.of_batch(batch), stream, share))
+                sizes.append(
+                    self._open_context(engine, spec.with_batch_size(batch), stream, share)
+                )
             except EngineError as error:
                 if not sizes:
                     raise

@@ -17,9 +17,9 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.segment import mask_geometry
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
@@ -47,7 +47,7 @@ class SlotResult(Protocol):
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
-    ) -> list[Found]:
+    ) -> list[TaskResult]:
         """Return what is in each frame once the queued work is done.
 
         Args:
@@ -181,7 +181,7 @@ class KernelDecoded:
         prototypes = None
         if self._host_prototypes is not None:
             prototypes = array_of(self._host_prototypes.array, self._prototypes)[place]
-        attributes = task.attributes(xyxy, task_values, prototypes, letterbox)
+        attributes = task.detection_fields(xyxy, task_values, prototypes, letterbox)
         numbered = self._numbered.get(place)
         return Detections(xyxy, scores, class_ids, numbered=numbered, **attributes)
 
@@ -206,7 +206,7 @@ class HostDecoded:
         limits: limits of decoding.
     """
 
-    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+    def __init__(self, spec: ModelSpec, limits: DecodingLimits) -> None:
         self._limits = limits
         self._closing = ExitStack()
         with ExitStack() as undo:
@@ -231,7 +231,7 @@ class HostDecoded:
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
-    ) -> list[Found]:
+    ) -> list[TaskResult]:
         """Decode the outputs."""
         return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 

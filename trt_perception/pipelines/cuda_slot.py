@@ -23,7 +23,7 @@ from trt_perception.gpu import (
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded, KernelDecoded, SlotResult
 from trt_perception.pipelines.frame_place import FramePlace
@@ -245,7 +245,7 @@ class CudaSlot:
                 results.append(place.error)
         return results
 
-    def detections(self) -> list[Found]:
+    def detections(self) -> list[TaskResult]:
         """Return what the last batch's work left; of a frame with an error, of what lay there."""
         taken = self.places[: self._frames]
         letterboxes = [place.letterbox for place in taken]

@@ -18,7 +18,7 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
@@ -138,7 +138,7 @@ class HostPipeline:
         if len(frames) > 1 and self._takes_several is None:
             self._takes_several = self._try_several(frames)
         together = len(frames) if self._takes_several else 1
-        found: list[Found] = []
+        found: list[TaskResult] = []
         for first in range(0, len(frames), together):
             tensor, letterboxes = self.preprocess(frames[first : first + together])
             outputs = self.infer(tensor)
@@ -184,7 +184,7 @@ class HostPipeline:
         outputs: Sequence[npt.NDArray[Any]],
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],
-    ) -> list[Found]:
+    ) -> list[TaskResult]:
         """Return what is in each image, by its own thresholds.
 
         Raises:
@@ -199,7 +199,7 @@ class HostPipeline:
             TensorSpec(output.name, array.shape, str(array.dtype))
             for output, array in zip(self.spec.outputs, outputs, strict=True)
         )
-        spec = self.spec.of_batch(count) if self._is_open else self.spec
+        spec = self.spec.with_batch_size(count) if self._is_open else self.spec
         spec.check_outputs(tuple(found))
 
     def close(self) -> None:

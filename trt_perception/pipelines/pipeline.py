@@ -11,7 +11,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import Memory
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 
 __all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
@@ -28,7 +28,7 @@ class Result:
         frame: the frame as it was read.
     """
 
-    found: Found
+    found: TaskResult
     compute_s: float
     frame: Frame
 

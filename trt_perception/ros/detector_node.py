@@ -169,7 +169,7 @@ class DetectorNode(LifecycleNode):
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
             f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
-            f'{spec.task}, {spec.decoder}; {spec.preprocessing.in_words()} '
+            f'{spec.task}, {spec.decoder}; {spec.preprocessing.summary()} '
             f'(as the {source} {"and the parameters say" if overridden else "says"})'
         )
         return super().on_configure(state)

@@ -193,7 +193,7 @@ def _of_gpu(
 
 
 def _task(task: Task | None) -> dict[str, str]:
-    return {'task': ''} if task is None else {'task': task.name, **task.facts()}
+    return {'task': ''} if task is None else {'task': task.name, **task.diagnostic_values()}
 
 
 def _counts(camera: CameraFacts) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame, PipelineInput
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 
 __all__ = ['Camera', 'CameraHandler']
@@ -33,7 +33,7 @@ class CameraHandler(Protocol[Message_contra]):
             ImageError: the message contains no valid image.
         """
 
-    def publish_detections(self, message: Message_contra, frame: Frame, found: Found) -> None:
+    def publish_detections(self, message: Message_contra, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message.
 
         Raises:

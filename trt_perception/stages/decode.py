@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoder import Array, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.pipeline_options import DecodingLimits
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.selection import passing, select
 
@@ -22,12 +22,12 @@ __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 # A network may say anything; what is no box leaves in a step of its own, not with a warning.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def decode(
-    outputs: Sequence[Array],
+    outputs: Sequence[OutputArray],
     spec: ModelSpec,
     letterboxes: Sequence[Letterbox],
     thresholds: Sequence[Thresholds],
-    limits: Limits,
-) -> list[Found]:
+    limits: DecodingLimits,
+) -> list[TaskResult]:
     """Return what the outputs of a batch say of each image.
 
     Args:
@@ -57,7 +57,9 @@ def decode(
 
 
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
-def count_candidates(outputs: Sequence[Array], spec: ModelSpec, thresholds: Thresholds) -> int:
+def count_candidates(
+    outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Thresholds
+) -> int:
     """Return how many boxes of one image are above the threshold and of a class asked for."""
     if not isinstance(spec.decoder, ObjectDecoder):
         return 0
@@ -67,8 +69,8 @@ def count_candidates(outputs: Sequence[Array], spec: ModelSpec, thresholds: Thre
 
 
 def _images(
-    outputs: Sequence[Array], spec: ModelSpec, thresholds: Sequence[Thresholds]
-) -> Iterator[tuple[list[Array], ImageContext]]:
+    outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Sequence[Thresholds]
+) -> Iterator[tuple[list[OutputArray], ImageContext]]:
     """Yield the arrays that the decoder reads, and what it may need to know, for each image."""
     wanted = spec.decoder_outputs
     is_per_image = all('B' not in output.shape for output, _ in wanted)
@@ -96,6 +98,6 @@ def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _plain(array: Array) -> Array:
+def _plain(array: OutputArray) -> OutputArray:
     """Return every float as float32."""
     return array.astype(np.float32) if array.dtype == np.float16 else array

@@ -11,9 +11,9 @@ import numpy as np
 
 from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
-from trt_perception.model.grids import check_cells
+from trt_perception.model.grids import check_anchor_count
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import Task
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeader
@@ -59,7 +59,7 @@ class FrameKernels:
         EngineError: a grid has another number of cells than the output has anchors.
     """
 
-    def __init__(self, device: Device, spec: ModelSpec, limits: Limits) -> None:
+    def __init__(self, device: Device, spec: ModelSpec, limits: DecodingLimits) -> None:
         self.limits = limits
         task = spec.task
         rows = (
@@ -79,7 +79,7 @@ class FrameKernels:
         if rows is not None:
             self._anchors = output.shape[1 if rows.transposed else 2]
             if rows.strides:
-                check_cells(self._anchors, rows.strides, self._network_wh)
+                check_anchor_count(self._anchors, rows.strides, self._network_wh)
         self.scratch_bytes = self._scratch_bytes(task)
         self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * limits.max_detections
         constants = _letterbox_constants(spec) | {

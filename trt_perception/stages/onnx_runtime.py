@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
 
 __all__ = ['CPU', 'OnnxModel']
@@ -96,7 +96,7 @@ class OnnxModel:
 
 
 def _refuse_other_files(model: ModelFile) -> None:
-    if places := external_weights(model.content, str(model.path)):
+    if places := find_external_weights(model.content, str(model.path)):
         raise EngineError(
             str(model.path),
             f'some in {places[0]!r}, which ONNX Runtime would read without a check',

@@ -13,7 +13,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.decoder import ObjectDecoder
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.nms import (
@@ -53,7 +53,7 @@ def select(
     spec: ModelSpec,
     letterbox: Letterbox,
     thresholds: Thresholds,
-    limits: Limits,
+    limits: DecodingLimits,
 ) -> Detections:
     """Turn candidates into detections.
 
@@ -116,7 +116,7 @@ def detections_of(task: Task, found: Candidates, letterbox: Letterbox) -> Detect
         found.scores[inside],
         found.class_ids[inside].astype(np.int32, copy=False),
         **{name: values[inside] for name, values in fields.items()},
-        **task.attributes(xyxy, task_values, found.prototypes, letterbox),
+        **task.detection_fields(xyxy, task_values, found.prototypes, letterbox),
     )
 
 
@@ -124,7 +124,7 @@ def _best(
     boxes: Floats,
     scores: Floats,
     ids: npt.NDArray[np.int32],
-    limits: Limits,
+    limits: DecodingLimits,
     iou: float | None,
 ) -> npt.NDArray[np.int64]:
     """Return the indices of the best, best first; ``iou`` None: boxes do not suppress others."""

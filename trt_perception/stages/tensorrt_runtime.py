@@ -19,7 +19,7 @@ from trt_perception.gpu import Device, DeviceBuffer, Stream
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.manifest import rebuild_command
-from trt_perception.model.tensors import TensorSpec, tensorrt_dtype, tensors_text
+from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
 from trt_perception.stages.batch_sizes import MAX_BATCH, batch_sizes
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
@@ -271,7 +271,7 @@ class TensorRtEngine:
         if any(each != self._trt.TensorFormat.LINEAR for each in formats):
             found = f'tensor {name} must have the LINEAR format'
             raise EngineError(self._name, found, fix=self._rebuild)
-        dtype = tensorrt_dtype(self._engine.get_tensor_dtype(name).name)
+        dtype = parse_tensorrt_dtype(self._engine.get_tensor_dtype(name).name)
         return TensorSpec(name, tuple(self._engine.get_tensor_shape(name)), dtype)
 
     def _check(self, succeeded: bool, call: str) -> None:

@@ -20,7 +20,7 @@ from trt_perception.files.atomic_files import write_json, write_together
 from trt_perception.files.plain_text import plain
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import manifest_path, manifest_text
+from trt_perception.model.manifest import manifest_path, serialise_manifest
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import add_file, at_least, check_output_file, user_path
 from trt_perception.tools.running import Saver, run_tool, say
@@ -115,7 +115,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     build = dataclasses.replace(manifest.build, precision=precision)
     # First written, then checked: the manifest is true of a bad engine too.
     updated = dataclasses.replace(manifest, build=build)
-    write_together({_manifest_file(path): manifest_text(updated)})
+    write_together({_manifest_file(path): serialise_manifest(updated)})
     raise_if_lost(check_precision(report.facts.layers, precision.asked), str(path))
     return counts
 

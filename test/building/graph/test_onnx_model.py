@@ -15,7 +15,7 @@ from trt_perception.building.graph.onnx_model import check_model, load_onnx, unk
 from trt_perception.building.graph.onnx_slim import random_inputs, slim
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TensorSpec
 
 RANDOM = np.random.default_rng(7)
@@ -168,7 +168,7 @@ def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, plac
     source = load(path)
     assert source.external == ('w.bin',)
     content = source.model.SerializeToString()
-    assert external_weights(content) == ()
+    assert find_external_weights(content) == ()
     images = RANDOM.random((1, 3, 4, 4), np.float32)
     (found,) = onnxruntime.InferenceSession(content).run(None, {'images': images})
     if place != 'training':

@@ -13,7 +13,7 @@ from support.models.support_models import identity, manifest, write_model
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import MAX_BYTES
+from trt_perception.model.manifest import MANIFEST_MAX_BYTES
 
 CONTENT = b'a model'
 
@@ -239,7 +239,7 @@ def test_a_broken_manifest_is_named(tmp_path, said):
     said(refusal(path, ManifestError))
 
 
-@pytest.mark.parametrize('size', [0, MAX_BYTES + 1])
+@pytest.mark.parametrize('size', [0, MANIFEST_MAX_BYTES + 1])
 def test_a_manifest_too_small_or_large(tmp_path, size, said):
     path = write_model(tmp_path)
     os.truncate(path.with_name('tiny.onnx.json'), size)

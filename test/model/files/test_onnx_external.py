@@ -22,7 +22,7 @@ from support.models.external_models import (
 from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError, InterruptionError
 from trt_perception.model.files import onnx_external
-from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process import interruption
 
@@ -30,15 +30,15 @@ from trt_perception.process import interruption
 @pytest.mark.parametrize('place', PLACES)
 def test_found_wherever_a_tensor_may_be(place):
     content = PLACES[place](outside('weights.bin')).SerializeToString()
-    assert external_weights(content) == ('weights.bin',)
-    assert external_weights(PLACES[place](inside()).SerializeToString()) == ()
+    assert find_external_weights(content) == ('weights.bin',)
+    assert find_external_weights(PLACES[place](inside()).SerializeToString()) == ()
 
 
 def test_models_that_keep_everything_inside():
     found = sorted(ROOT.glob('models/*.onnx')) + sorted(ROOT.glob('test/data/exports/*/*.onnx'))
     assert found
     for path in found:
-        assert external_weights(path.read_bytes()) == ()
+        assert find_external_weights(path.read_bytes()) == ()
 
 
 def calling(*calls):
@@ -89,7 +89,7 @@ UNBOUNDED = {
 @pytest.mark.parametrize('kind', UNBOUNDED)
 def test_what_onnx_runtime_does_not_bound_is_refused(kind, said):
     with said.raises(EngineError):
-        external_weights(UNBOUNDED[kind]().SerializeToString(), 'm.onnx')
+        find_external_weights(UNBOUNDED[kind]().SerializeToString(), 'm.onnx')
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_onnx_runtime_does_not_bound_is_refused(kind, said):
     ids=['functions', 'doubling', 'graphs'],
 )
 def test_functions_and_graphs_as_exporters_write_them(whole):
-    assert external_weights(whole.SerializeToString()) == ()
+    assert find_external_weights(whole.SerializeToString()) == ()
 
 
 def reaches_tensors(message, within=()):
@@ -140,10 +140,10 @@ def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
     asked = threading.Event()
     monkeypatch.setattr(interruption, '_ASKED', asked)
     content = field(7, field(2, b'') * 100_000)
-    assert external_weights(content) == ()
+    assert find_external_weights(content) == ()
     asked.set()
     with pytest.raises(InterruptionError):
-        external_weights(content)
+        find_external_weights(content)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
 )
 def test_what_is_no_model(content, said):
     with said.raises(EngineError):
-        external_weights(content)
+        find_external_weights(content)
 
 
 def test_graphs_in_graphs_without_end(said):
@@ -169,7 +169,7 @@ def test_graphs_in_graphs_without_end(said):
         attribute = field(6, graph)
         graph = field(1, field(5, attribute))
     with said.raises(EngineError):
-        external_weights(field(7, graph))
+        find_external_weights(field(7, graph))
 
 
 @pytest.mark.parametrize('where', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])

@@ -18,7 +18,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.parameters.config import DetectorConfig
 
 
@@ -46,7 +46,7 @@ def test_changed_bytes_hide_nothing_that_protobuf_reads(place):
         if has_external(parsed):
             seen += 1
             with contextlib.suppress(EngineError):
-                assert external_weights(bytes(content))
+                assert find_external_weights(bytes(content))
     assert seen > 50
 
 
@@ -101,7 +101,7 @@ def test_spellings_of_data_location(number, said):
     )
     assert has_external(onnx.load_model_from_string(content)) == (number != b'\x02')
     with said.raises(EngineError):
-        external_weights(content)
+        find_external_weights(content)
 
 
 def test_a_tensor_in_two_parts():
@@ -111,7 +111,7 @@ def test_a_tensor_in_two_parts():
     attribute = b''.join(field(5, part.SerializeToString()) for part in parts)
     content = field(7, field(1, field(5, attribute)))
     assert has_external(onnx.load_model_from_string(content))
-    assert external_weights(content)
+    assert find_external_weights(content)
 
 
 @pytest.mark.unmeasured
@@ -146,4 +146,4 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
 )
 def test_what_readers_may_understand_differently(content, said):
     with said.raises(EngineError):
-        external_weights(content)
+        find_external_weights(content)

@@ -25,7 +25,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from trt_perception.errors import EngineError
-from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.model.files.onnx_external import find_external_weights
 
 SIDE = 4
 _BATCH = 50
@@ -176,7 +176,7 @@ def _give_to_onnx_runtime(content):
 
 def _verdict(content):
     try:
-        return 'found' if external_weights(content) else 'accepted'
+        return 'found' if find_external_weights(content) else 'accepted'
     except EngineError:
         return 'refused'
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from support.gpu.host_kernels import CONVERSIONS, compiled_library
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.stages import gpu_kernels
 
 _BEFORE = """
@@ -194,7 +194,7 @@ def emulated(spec, **limits):
         mock.patch.object(gpu_kernels, 'compile_kernels') as compiled,
         mock.patch.object(gpu_kernels, 'Kernels'),
     ):
-        kernels = gpu_kernels.FrameKernels(device, spec, Limits(**limits))
+        kernels = gpu_kernels.FrameKernels(device, spec, DecodingLimits(**limits))
     text = compiled.call_args.args[0]
     entries = ''.join(_entry(*found) for found in _KERNEL.findall(text))
     library = compiled_library(_BEFORE + CONVERSIONS + _SCHEDULING + text + entries, '-w')

@@ -19,7 +19,7 @@ import pytest
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages import gpu_kernels
@@ -100,7 +100,7 @@ class HostLetterbox:
             mock.patch.object(gpu_kernels, 'compile_kernels') as compiled,
             mock.patch.object(gpu_kernels, 'Kernels'),
         ):
-            kernels = gpu_kernels.FrameKernels(device, spec, Limits())
+            kernels = gpu_kernels.FrameKernels(device, spec, DecodingLimits())
         self._header = kernels.header
         text = _BEFORE + CONVERSIONS + compiled.call_args.args[0] + _AFTER
         self._run = compiled_library(text).run

@@ -10,8 +10,8 @@ from trt_perception.model.manifest import (
     FileIdentity,
     Manifest,
     manifest_path,
-    manifest_text,
     parse_manifest,
+    serialise_manifest,
 )
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
@@ -32,7 +32,7 @@ def write_manifest(path, size_wh, image, output, decoder, class_names):
         class_names=class_names,
         notes={},
     )
-    manifest_path(path).write_bytes(manifest_text(manifest))
+    manifest_path(path).write_bytes(serialise_manifest(manifest))
 
 
 def parse(content):

@@ -1,7 +1,7 @@
 """Decoding of one dense output, as the pipelines do it."""
 
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.decode import decode
@@ -19,5 +19,5 @@ def decode_dense(output, decoder, letterbox, thresholds, **limits):
         tuple(f'class {number}' for number in range(classes)),
         has_manifest=True,
     )
-    (found,) = decode([output], spec, [letterbox], [thresholds], Limits(**limits))
+    (found,) = decode([output], spec, [letterbox], [thresholds], DecodingLimits(**limits))
     return found

@@ -6,7 +6,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.pipeline_options import Limits
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
@@ -120,7 +120,7 @@ def by_the_host(outputs, spec, geometries, thresholds, config=None):
         spec,
         geometries,
         thresholds,
-        Limits(config.max_detections, class_agnostic=config.class_agnostic_nms),
+        DecodingLimits(config.max_detections, class_agnostic=config.class_agnostic_nms),
     )
 
 

@@ -20,10 +20,10 @@ from trt_perception.building.calibration.ranges import Magnitudes
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.errors import EngineError
 from trt_perception.model.input_layout import (
-    closed_image,
     constant_inputs,
     image_size,
     split_inputs,
+    with_fixed_size,
 )
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
@@ -58,7 +58,7 @@ def calibration_inputs(
             expected='float32',
             fix='export the model in FP32',
         )
-    closed = closed_image(image, size)
+    closed = with_fixed_size(image, size)
     if image_size(closed) != size:
         raise EngineError(
             f'input {image.name!r}',

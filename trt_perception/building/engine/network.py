@@ -13,8 +13,8 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import listed
-from trt_perception.model.input_layout import shapes_beside, split_inputs
-from trt_perception.model.tensors import TensorSpec, tensorrt_dtype
+from trt_perception.model.input_layout import auxiliary_shapes, split_inputs
+from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
@@ -91,7 +91,7 @@ def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec
 
 def _spec(tensor: Any) -> TensorSpec:
     shape = tuple(int(side) for side in tensor.shape)
-    return TensorSpec(str(tensor.name), shape, tensorrt_dtype(tensor.dtype.name))
+    return TensorSpec(str(tensor.name), shape, parse_tensorrt_dtype(tensor.dtype.name))
 
 
 def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapeProfile, ...]:
@@ -155,7 +155,7 @@ def add_profiles(
         profile = builder.create_optimization_profile()
         profile.set_shape(image.name, wanted.min, wanted.opt, wanted.max)
         sizes = [
-            shapes_beside(replace(image, shape=shape), auxiliary)
+            auxiliary_shapes(replace(image, shape=shape), auxiliary)
             for shape in (wanted.min, wanted.opt, wanted.max)
         ]
         for tensor in open_auxiliary:

@@ -23,7 +23,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.plain_text import listed, one_line
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.onnx_external import external_weights
+from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
@@ -149,7 +149,7 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
     """Put external weights into the model; return their files' names."""
     name = file.path
     # Refuses what this reader of protocol buffers and the next may understand differently.
-    if not external_weights(file.content, str(name)):
+    if not find_external_weights(file.content, str(name)):
         return ()
     tensors = [t for t in every(model, TensorProto) if t.data_location == TensorProto.EXTERNAL]
     files: dict[str, bytes] = {}

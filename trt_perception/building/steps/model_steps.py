@@ -37,7 +37,7 @@ from trt_perception.building.steps.prepare import (
     recognise_source,
 )
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.input_layout import batch_size, shapes_beside, split_inputs
+from trt_perception.model.input_layout import auxiliary_shapes, batch_size, split_inputs
 
 __all__ = ['check', 'find_images', 'precision', 'read', 'recognise', 'release', 'slim']
 
@@ -116,9 +116,9 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         image, auxiliary = split_inputs(source.file.path.name, source.inputs)
         profiles = resolve_profiles(image, options)
         image = replace(image, shape=profiles[0].opt if profiles else image.shape)
-        shapes = {image.name: image.shape, **shapes_beside(image, auxiliary)}
+        shapes = {image.name: image.shape, **auxiliary_shapes(image, auxiliary)}
         other = replace(image, shape=profiles[:2][-1].opt if profiles else image.shape)
-        other_shapes = {other.name: other.shape, **shapes_beside(other, auxiliary)}
+        other_shapes = {other.name: other.shape, **auxiliary_shapes(other, auxiliary)}
         outputs = outputs_at(source, shapes, image, auxiliary)
         recognised = recognise_source(source, options, (image, *auxiliary), outputs)
         tensors = tuple(replace(tensor, shape=shapes[tensor.name]) for tensor in source.inputs)
@@ -143,7 +143,7 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         sizes = ', '.join(map(str, profiles)) if several else 'x'.join(map(str, image.shape))
         found = (
             f'{recognised.task}, {recognised.decoder}, {len(recognised.class_names)} classes, '
-            f'{sizes}; {recognised.preprocessing.in_words()}'
+            f'{sizes}; {recognised.preprocessing.summary()}'
         )
         step.outcome = '\n'.join((found, *recognised.evidence))
     return RecognisedModel(recognised, shapes, other_shapes)

@@ -15,7 +15,7 @@ from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_given
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.manifest import manifest_text, parse_manifest
+from trt_perception.model.manifest import parse_manifest, serialise_manifest
 
 __all__ = ['StorePlace']
 
@@ -76,7 +76,9 @@ class StorePlace:
     def keep(self, engine: ModelFile, report: BuildReport) -> None:
         """Put the finished engine into the store; a warning where it cannot be written."""
         assert engine.manifest is not None
-        stored = StoredEngine(engine.content, manifest_text(engine.manifest), report.json_text())
+        stored = StoredEngine(
+            engine.content, serialise_manifest(engine.manifest), report.json_text()
+        )
         try:
             self._store.put(self._key, stored)
         except ConfigError as error:  # the engine is there

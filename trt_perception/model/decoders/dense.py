@@ -22,13 +22,13 @@ import numpy as np
 from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import (
     AnchorRowLayout,
-    Array,
     DecoderPreset,
     ImageContext,
     ObjectDecoder,
+    OutputArray,
 )
 from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS, YOLOX
-from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 
 __all__ = ['PRESETS', 'Dense']
 
@@ -54,10 +54,10 @@ class Dense(ObjectDecoder):
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        rows = class_side(classes, self._first_class + value_count)
+        rows = class_axis_size(classes, self._first_class + value_count)
         return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the anchors above the threshold with their best class, the first of equals."""
         rows = arrays[0].T if self.transposed else arrays[0]
         task_value_count = image.task.task_value_count

@@ -28,9 +28,9 @@ from trt_perception.model.candidates import (
     mask_indices,
     normalised_to_xyxy,
 )
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import DETR, IMAGENET, STRETCH
-from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 from trt_perception.model.tasks.task import Task
 
 __all__ = ['PRESETS', 'Detr']
@@ -65,7 +65,7 @@ class Detr(ObjectDecoder):
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        width = class_side(classes)
+        width = class_axis_size(classes)
         if self.activation == 'softmax':  # the last one says that there is no object
             width = 'C + 1' if isinstance(width, str) else width + 1
         return (
@@ -79,7 +79,7 @@ class Detr(ObjectDecoder):
             return ()
         return (OutputTensor('masks', ('B', 'Q', 'height', 'width'), tensor_names=_MASKS),)
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         logits, boxes, *masks = arrays
         query: npt.NDArray[np.int64]  # of each candidate

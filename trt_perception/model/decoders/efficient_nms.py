@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from trt_perception.model.candidates import Candidates, counted_candidates
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tensors import INDEX_DTYPES
 
@@ -42,7 +42,7 @@ class EfficientNms(ObjectDecoder):
             OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASSES),
         )
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         number, boxes, scores, classes = arrays
         return counted_candidates(number, boxes, scores, classes)

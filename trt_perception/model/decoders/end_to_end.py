@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy, final_candidates
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor
 
 __all__ = ['PRESETS', 'EndToEnd']
@@ -32,7 +32,7 @@ class EndToEnd(ObjectDecoder):
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'K', 6 + value_count)),)
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         rows, task = arrays[0], image.task
         return final_candidates(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from trt_perception.model.candidates import Candidates, final_candidates
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import STRETCH
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tensors import INDEX_DTYPES
@@ -42,7 +42,7 @@ class LabelsBoxesScores(ObjectDecoder):
             OutputTensor('scores', ('B', 'K'), tensor_names=('scores',)),
         )
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         labels, boxes, scores = arrays
         return final_candidates(boxes, scores, labels)

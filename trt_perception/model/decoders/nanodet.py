@@ -22,9 +22,9 @@ import numpy as np
 
 from trt_perception.files.json_records import whole
 from trt_perception.model.candidates import Candidates
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
-from trt_perception.model.grids import cells, check_cells, read_strides
-from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
+from trt_perception.model.grids import check_anchor_count, grid_cells, read_strides
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 
 __all__ = ['PRESETS', 'Nanodet']
 
@@ -53,21 +53,21 @@ class Nanodet(ObjectDecoder):
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        width = class_side(classes, 4 * (self.reg_max + 1))
+        width = class_axis_size(classes, 4 * (self.reg_max + 1))
         return (OutputTensor('output', ('B', 'N', width)),)
 
     def grid_strides(self) -> tuple[int, ...]:
         """See Decoder."""
         return self.strides
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the anchors above the threshold with their best class, the first of equals.
 
         Raises:
             EngineError: the grids have another number of cells than the output has anchors.
         """
         (rows,) = arrays
-        check_cells(len(rows), self.strides, image.network_wh)
+        check_anchor_count(len(rows), self.strides, image.network_wh)
         bins = self.reg_max + 1
         scores, logits = np.split(rows, [rows.shape[1] - 4 * bins], axis=1)
         class_ids = scores.argmax(axis=1)
@@ -76,7 +76,7 @@ class Nanodet(ObjectDecoder):
         sides = logits[chosen].reshape(-1, 4, bins)
         raised = np.exp(sides - sides.max(axis=2, keepdims=True))
         expected = raised @ np.arange(bins, dtype=np.float32) / raised.sum(axis=2)
-        cell = cells(self.strides, image.network_wh)[chosen]
+        cell = grid_cells(self.strides, image.network_wh)[chosen]
         stride = cell[:, 2:]
         distance, centre = expected * stride, cell[:, :2] * stride
         xyxy = np.concatenate([centre - distance[:, :2], centre + distance[:, 2:]], axis=1)

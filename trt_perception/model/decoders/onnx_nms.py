@@ -19,8 +19,8 @@ import numpy as np
 
 from trt_perception.files.json_records import choice
 from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
-from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 from trt_perception.model.tensors import INDEX_DTYPES
 
 __all__ = ['PRESETS', 'OnnxNms']
@@ -50,11 +50,11 @@ class OnnxNms(ObjectDecoder):
         """See ObjectDecoder."""
         return (
             OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOXES),
-            OutputTensor('scores', ('B', class_side(classes), 'N'), tensor_names=_SCORES),
+            OutputTensor('scores', ('B', class_axis_size(classes), 'N'), tensor_names=_SCORES),
             OutputTensor('selected', ('M', 3), INDEX_DTYPES, _SELECTED),
         )
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the selected boxes of one image; the selection is that of the whole batch."""
         boxes, scores, selected = arrays
         ids, indices = selected[selected[:, 0] == image.index, 1:].T

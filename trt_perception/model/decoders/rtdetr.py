@@ -23,9 +23,9 @@ from trt_perception.model.candidates import (
     final_candidates,
     normalised_to_xyxy,
 )
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import RGB_255
-from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 
 __all__ = ['PRESETS', 'RtdetrEndToEnd', 'RtdetrUltralytics']
 
@@ -44,9 +44,9 @@ class RtdetrUltralytics(ObjectDecoder):
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'Q', class_side(classes, 4))),)
+        return (OutputTensor('output', ('B', 'Q', class_axis_size(classes, 4))),)
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return each query with its best class.
 
         Raises:
@@ -83,7 +83,7 @@ class RtdetrEndToEnd(ObjectDecoder):
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'K', 6)),)
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         (rows,) = arrays
         boxes = normalised_to_xyxy(rows[:, :4], image.network_wh)

@@ -24,7 +24,7 @@ from trt_perception.model.decoders import (
     yolox_raw,
 )
 
-__all__ = ['FAMILIES', 'PRESETS', 'families_of', 'read_decoder']
+__all__ = ['FAMILIES', 'PRESETS', 'families_for_task', 'read_decoder']
 
 _MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
@@ -41,7 +41,7 @@ FAMILIES: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
 
 
 @functools.cache
-def families_of(task: str) -> tuple[str, ...]:
+def families_for_task(task: str) -> tuple[str, ...]:
     """Return the families whose outputs can say what a task other than detect needs."""
     return tuple(
         family

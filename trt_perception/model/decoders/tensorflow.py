@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from trt_perception.model.candidates import Candidates, counted_candidates
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor
 
 __all__ = ['PRESETS', 'Tensorflow']
@@ -33,7 +33,7 @@ class Tensorflow(ObjectDecoder):
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return tuple(
-            OutputTensor(name, shape, tensor_names=(tensor,), by_name=True)
+            OutputTensor(name, shape, tensor_names=(tensor,), must_match_name=True)
             for name, shape, tensor in (
                 ('boxes', ('B', 'K', 4), 'detection_boxes'),
                 ('classes', ('B', 'K'), 'detection_classes'),
@@ -42,7 +42,7 @@ class Tensorflow(ObjectDecoder):
             )
         )
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         boxes, classes, scores, number = arrays
         xyxy = boxes[:, [1, 0, 3, 2]] * np.array(image.network_wh * 2, np.float32)

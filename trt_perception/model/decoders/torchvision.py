@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from trt_perception.model.candidates import Candidates, final_candidates, mask_indices
-from trt_perception.model.decoder import Array, DecoderPreset, ImageContext, ObjectDecoder
+from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import RGB_255
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.pose import Pose
@@ -60,7 +60,7 @@ class Torchvision(ObjectDecoder):
             OutputTensor('keypoint scores', ('M', count), tensor_names=_KEYPOINT_SCORES),
         )
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         boxes, labels, scores, *further = arrays
         task_values = prototypes = None

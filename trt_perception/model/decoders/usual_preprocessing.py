@@ -7,22 +7,26 @@ from typing import Any, Final
 
 __all__ = ['DETR', 'IMAGENET', 'RGB_255', 'STRETCH', 'ULTRALYTICS', 'YOLOX']
 
-Fields = Mapping[str, Any]
+PreprocessingFields = Mapping[str, Any]
 
-RGB_255: Final[Fields] = {'color_order': 'rgb', 'scale': 1 / 255}
-IMAGENET: Final[Fields] = {
+RGB_255: Final[PreprocessingFields] = {'color_order': 'rgb', 'scale': 1 / 255}
+IMAGENET: Final[PreprocessingFields] = {
     **RGB_255,
     'mean': (0.485, 0.456, 0.406),
     'std': (0.229, 0.224, 0.225),
 }
-ULTRALYTICS: Final[Fields] = {**RGB_255, 'resize': 'letterbox'}
+ULTRALYTICS: Final[PreprocessingFields] = {**RGB_255, 'resize': 'letterbox'}
 #: PIL resized the images of these trainings. OpenCV resizes those of Ultralytics.
-STRETCH: Final[Fields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
+STRETCH: Final[PreprocessingFields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
 #: The rest of the input is 0 after normalisation: the mean of ImageNet's means.
-DETR: Final[Fields] = {
+DETR: Final[PreprocessingFields] = {
     **IMAGENET,
     'resize': 'letterbox_top_left',
     'pad_value': 116,
     'antialias': True,
 }
-YOLOX: Final[Fields] = {'resize': 'letterbox_top_left', 'color_order': 'bgr', 'scale': 1.0}
+YOLOX: Final[PreprocessingFields] = {
+    'resize': 'letterbox_top_left',
+    'color_order': 'bgr',
+    'scale': 1.0,
+}

@@ -21,14 +21,14 @@ import numpy as np
 from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import (
     AnchorRowLayout,
-    Array,
     DecoderPreset,
     ImageContext,
     ObjectDecoder,
+    OutputArray,
 )
 from trt_perception.model.decoders.usual_preprocessing import YOLOX
-from trt_perception.model.grids import cells, check_cells, read_strides
-from trt_perception.model.output_tensor import OutputTensor, class_side
+from trt_perception.model.grids import check_anchor_count, grid_cells, read_strides
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 
 __all__ = ['PRESETS', 'YoloxRaw']
 
@@ -53,21 +53,21 @@ class YoloxRaw(ObjectDecoder):
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'N', class_side(classes, 5))),)
+        return (OutputTensor('output', ('B', 'N', class_axis_size(classes, 5))),)
 
     def grid_strides(self) -> tuple[int, ...]:
         """See Decoder."""
         return self.strides
 
-    def candidates(self, arrays: Sequence[Array], image: ImageContext) -> Candidates:
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the anchors above the threshold with their best class, the first of equals.
 
         Raises:
             EngineError: the grids have another number of cells than the output has anchors.
         """
         (output,) = arrays
-        check_cells(len(output), self.strides, image.network_wh)
-        cell = cells(self.strides, image.network_wh)
+        check_anchor_count(len(output), self.strides, image.network_wh)
+        cell = grid_cells(self.strides, image.network_wh)
         class_ids = output[:, 5:].argmax(axis=1)
         scores = output[np.arange(len(output)), 5 + class_ids] * output[:, 4]
         chosen = image.find_passing(scores, class_ids)

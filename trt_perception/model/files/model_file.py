@@ -24,8 +24,13 @@ from trt_perception.files.checked_files import (
     read_opened,
 )
 from trt_perception.files.json_section import nests_deeper, parse_json
-from trt_perception.model.manifest import MAX_BYTES as MANIFEST_MAX_BYTES
-from trt_perception.model.manifest import Manifest, manifest_path, parse_manifest, rebuild_command
+from trt_perception.model.manifest import (
+    MANIFEST_MAX_BYTES,
+    Manifest,
+    manifest_path,
+    parse_manifest,
+    rebuild_command,
+)
 
 __all__ = [
     *('ENGINE_SUFFIXES', 'ONNX_SUFFIX'),
@@ -38,7 +43,7 @@ ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
 #: What a plan starts with: TensorRT's, TensorRT-RTX's.
 _PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
 # Of a config.json: others write it out again, and go as deep as it does.
-_MOST_NESTED: Final = 32
+_MAX_CONFIG_DEPTH: Final = 32
 
 
 @dataclass(frozen=True)
@@ -84,32 +89,32 @@ def read_model_file(path: str | Path) -> ModelFile:
     if not str(path):
         raise EngineError('model', "''", expected='the path of an engine or ONNX file')
     try:
-        asked = Path(path).expanduser()
+        model_path = Path(path).expanduser()
     except RuntimeError as error:
         raise EngineError(str(path), str(error)) from error
     known = (ONNX_SUFFIX, *ENGINE_SUFFIXES)
-    if asked.suffix not in known:
+    if model_path.suffix not in known:
         expected = f'a suffix that says what the file is, one of {", ".join(known)}'
-        raise EngineError(str(asked), repr(asked.suffix), expected=expected)
-    file, size, resolved = open_checked(asked, MODEL_MAX_BYTES)
+        raise EngineError(str(model_path), repr(model_path.suffix), expected=expected)
+    file, size, resolved = open_checked(model_path, MODEL_MAX_BYTES)
     with file:
         # Next to the path that was given, else next to the file that it links to. A link that
         # leads nowhere stands there too, and is refused below.
-        places = manifest_path(asked), manifest_path(resolved)
+        places = manifest_path(model_path), manifest_path(resolved)
         place = next((place for place in places if os.path.lexists(place)), None)
         manifest = config = None
         if place is not None:
             manifest = parse_manifest(read_checked(place, MANIFEST_MAX_BYTES)[0], str(place))
             # Before gigabytes are read that nobody vouches for.
-            _check_identity(manifest, place, asked, size)
-        content = read_opened(file, size, asked)
+            _check_identity(manifest, place, model_path, size)
+        content = read_opened(file, size, model_path)
     digest = hashlib.sha256(content).hexdigest()
     if manifest is not None and place is not None:
-        _check_identity(manifest, place, asked, size, digest)
+        _check_identity(manifest, place, model_path, size, digest)
     else:
-        config = _sibling_config(asked, resolved)
-    content, metadata = _split_engine(content)
-    return ModelFile(asked, content, digest, manifest, config, metadata)
+        config = _read_huggingface_config(model_path, resolved)
+    content, metadata = _split_metadata_from_plan(content)
+    return ModelFile(model_path, content, digest, manifest, config, metadata)
 
 
 def _check_identity(
@@ -131,7 +136,7 @@ def _check_identity(
     )
 
 
-def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
+def _split_metadata_from_plan(content: bytes) -> tuple[bytes, dict[str, str]]:
     """Return the plan, and the metadata that Ultralytics' exporter writes in front of it.
 
     Four bytes hold the length, lowest first, of a JSON object; the plan follows. Whatever looks
@@ -154,25 +159,25 @@ def _split_engine(content: bytes) -> tuple[bytes, dict[str, str]]:
         return content, {}
 
 
-def _sibling_config(asked: Path, resolved: Path) -> dict[str, Any] | None:
+def _read_huggingface_config(model_path: Path, resolved: Path) -> dict[str, Any] | None:
     """Return what Hugging Face's files next to the model say, or in its parent of ``onnx/``."""
-    folders = [asked.parent, resolved.parent]
+    folders = [model_path.parent, resolved.parent]
     folders += [folder.parent for folder in folders if folder.name == 'onnx']
     for folder in dict.fromkeys(folders):
-        config = _json_object(folder / 'config.json')
+        config = _read_json_object(folder / 'config.json')
         # Other programs call their files so too.
         if config is not None and ('id2label' in config or 'model_type' in config):
-            processor = _json_object(folder / 'preprocessor_config.json')
+            processor = _read_json_object(folder / 'preprocessor_config.json')
             return {**config, 'preprocessor_config': processor or {}}
     return None
 
 
-def _json_object(path: Path) -> dict[str, Any] | None:
+def _read_json_object(path: Path) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
         content = parse_json(read_checked(path, MANIFEST_MAX_BYTES)[0])
-        if nests_deeper(content, _MOST_NESTED):
+        if nests_deeper(content, _MAX_CONFIG_DEPTH):
             raise ValueError('lists or objects are nested too deep')
     except ValueError as error:
         _LOG.warning('%s is not read: not JSON: %s', path, error)

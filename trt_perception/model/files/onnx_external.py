@@ -22,12 +22,12 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.process.interruption import check_interruption
 
-__all__ = ['external_weights']
+__all__ = ['find_external_weights']
 
 _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
-_MOST_DEEP: Final = 64
+_MAX_MESSAGE_DEPTH: Final = 64
 # For each message that leads to tensors: the fields that do, with the message that they hold, and
 # the fields that do not.
 _FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
@@ -54,17 +54,17 @@ _FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
     'Tensor': ({13: 'StringStringEntry'}, frozenset((*range(1, 13), 14, 16))),
     'StringStringEntry': ({}, frozenset((1, 2))),
 }
-_FUNCTIONS: Final = 25
-_SPARSE: Final = frozenset((('Graph', 15), ('Attribute', 22), ('Attribute', 23)))
-_MOST_NESTED: Final = 8
-_MOST_CALLS: Final = 100_000
-_DATA_LOCATION: Final = 14
-_DATA_LOCATIONS: Final = {0: False, 1: True}
+_FUNCTIONS_FIELD: Final = 25
+_SPARSE_TENSOR_FIELDS: Final = frozenset((('Graph', 15), ('Attribute', 22), ('Attribute', 23)))
+_MAX_GRAPH_DEPTH: Final = 8
+_MAX_CALLS: Final = 100_000
+_DATA_LOCATION_FIELD: Final = 14
+_IS_EXTERNAL: Final = {0: False, 1: True}
 # Looking whether the process was asked to end costs as much as a tenth of a field.
-_FIELDS_BETWEEN_LOOKS: Final = 4096
+_FIELDS_BETWEEN_CHECKS: Final = 4096
 
 
-def external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]:
+def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]:
     """Return the places outside the file where a model keeps weights, each once.
 
     Args:
@@ -77,7 +77,7 @@ def external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]
         InterruptionError: the process was asked to end meanwhile.
     """
     try:
-        places = tuple(dict.fromkeys(_tensors(memoryview(content), 'Model', 0)))
+        places = tuple(dict.fromkeys(_external_locations(memoryview(content), 'Model', 0)))
         _check_functions(memoryview(content))
         return places
     except _UnboundedError as error:
@@ -96,12 +96,17 @@ class _UnboundedError(Exception):
 
 def _check_functions(model: memoryview) -> None:
     """Refuse functions that call themselves, and those that call others ever more often."""
-    functions = [value for number, value in _fields(model, 'Model') if number == _FUNCTIONS]
-    calls = {_name(each, 1, 10): Counter(_calls(each, 'Function')) for each in functions}
+    functions = [
+        value for number, value in _read_fields(model, 'Model') if number == _FUNCTIONS_FIELD
+    ]
+    calls = {
+        _read_operator_name(each, 1, 10): Counter(_called_operators(each, 'Function'))
+        for each in functions
+    }
     sizes: dict[tuple[bytes, bytes], int] = {}
 
     def size(name: tuple[bytes, bytes], callers: tuple[tuple[bytes, bytes], ...]) -> int:
-        if name in callers or len(callers) > _MOST_DEEP:
+        if name in callers or len(callers) > _MAX_MESSAGE_DEPTH:
             raise _UnboundedError('has a function that calls itself, or very many in a row')
         if name not in sizes:
             inner = calls[name].items()
@@ -110,93 +115,95 @@ def _check_functions(model: memoryview) -> None:
             )
         return sizes[name]
 
-    if functions and sum(size(name, ()) for name in calls) > _MOST_CALLS:
-        raise _UnboundedError(f'has functions that make more than {_MOST_CALLS} calls')
+    if functions and sum(size(name, ()) for name in calls) > _MAX_CALLS:
+        raise _UnboundedError(f'has functions that make more than {_MAX_CALLS} calls')
 
 
-def _calls(message: int | memoryview, kind: str) -> Iterator[tuple[bytes, bytes]]:
+def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield name and domain of each operator that is called."""
     assert isinstance(message, memoryview)
     if kind == 'Node':
-        yield _name(message, 4, 7)
-    leads = _FIELDS[kind][0]
-    for number, value in _fields(message, kind):
-        if leads.get(number) in ('Node', 'Attribute', 'Graph'):
-            yield from _calls(value, leads[number])
+        yield _read_operator_name(message, 4, 7)
+    message_fields = _FIELDS[kind][0]
+    for number, value in _read_fields(message, kind):
+        if message_fields.get(number) in ('Node', 'Attribute', 'Graph'):
+            yield from _called_operators(value, message_fields[number])
 
 
-def _name(message: int | memoryview, name: int, domain: int) -> tuple[bytes, bytes]:
+def _read_operator_name(message: int | memoryview, name: int, domain: int) -> tuple[bytes, bytes]:
     """Return the name and domain of a NodeProto or FunctionProto, by the numbers of its fields."""
     assert isinstance(message, memoryview)
     kind = 'Function' if name == 1 else 'Node'
     texts = {
         number: bytes(value)
-        for number, value in _fields(message, kind)
+        for number, value in _read_fields(message, kind)
         if number in (name, domain) and not isinstance(value, int)
     }
     return texts.get(name, b''), texts.get(domain, b'')
 
 
-def _tensors(message: memoryview, kind: str, depth: int, nested: int = 0) -> Iterator[str]:
+def _external_locations(
+    message: memoryview, kind: str, depth: int, nested: int = 0
+) -> Iterator[str]:
     """Yield the location of each tensor whose data lie elsewhere."""
-    if depth > _MOST_DEEP:
-        raise ValueError(f'more than {_MOST_DEEP} messages within each other')
+    if depth > _MAX_MESSAGE_DEPTH:
+        raise ValueError(f'more than {_MAX_MESSAGE_DEPTH} messages within each other')
     nested += kind == 'Graph'
-    if nested > _MOST_NESTED:
-        raise _UnboundedError(f'has more than {_MOST_NESTED} graphs within each other')
+    if nested > _MAX_GRAPH_DEPTH:
+        raise _UnboundedError(f'has more than {_MAX_GRAPH_DEPTH} graphs within each other')
     external, place = False, ''
-    leads = _FIELDS[kind][0]
-    for number, value in _fields(message, kind):
-        if (kind, number) == ('Tensor', _DATA_LOCATION):
+    message_fields = _FIELDS[kind][0]
+    for number, value in _read_fields(message, kind):
+        if (kind, number) == ('Tensor', _DATA_LOCATION_FIELD):
             external |= _is_external(value)
-        if number not in leads or isinstance(value, int):
+        if number not in message_fields or isinstance(value, int):
             continue
-        if (kind, number) in _SPARSE:
+        if (kind, number) in _SPARSE_TENSOR_FIELDS:
             raise _UnboundedError('has a sparse tensor')
-        if leads[number] == 'StringStringEntry':
-            key, text = _entry(value)
+        if message_fields[number] == 'StringStringEntry':
+            key, text = _read_entry(value)
             place = text if key == 'location' else place
         else:
-            yield from _tensors(value, leads[number], depth + 1, nested)
+            yield from _external_locations(value, message_fields[number], depth + 1, nested)
     if external:
         yield place
 
 
 def _is_external(value: int | memoryview) -> bool:
-    if not isinstance(value, int) or value not in _DATA_LOCATIONS:
+    if not isinstance(value, int) or value not in _IS_EXTERNAL:
         raise ValueError('a tensor whose data_location is neither 0 nor 1')
-    return _DATA_LOCATIONS[value]
+    return _IS_EXTERNAL[value]
 
 
-def _entry(message: memoryview) -> tuple[str, str]:
+def _read_entry(message: memoryview) -> tuple[str, str]:
     """Return the key and value of a StringStringEntryProto."""
     texts = {1: '', 2: ''}
-    for number, value in _fields(message, 'StringStringEntry'):
+    for number, value in _read_fields(message, 'StringStringEntry'):
         if isinstance(value, memoryview):
             texts[number] = bytes(value).decode('utf-8', 'replace')
     return texts[1], texts[2]
 
 
-def _fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryview]]:
+def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryview]]:
     """Yield number and value of each field: an int, or the bytes of what has a length."""
-    leads, others = _FIELDS[kind]
+    message_fields, other_fields = _FIELDS[kind]
     at = count = 0
     while at < len(message):
-        if count % _FIELDS_BETWEEN_LOOKS == 0:
+        if count % _FIELDS_BETWEEN_CHECKS == 0:
             check_interruption()
         count += 1
-        tag, at = _varint(message, at)
+        tag, at = _read_varint(message, at)
         number, wire = tag >> 3, tag & 7
-        if number not in leads and number not in others:
+        if number not in message_fields and number not in other_fields:
             raise ValueError(f'field {number} of a {kind}Proto, which ONNX 1.23 does not have')
-        if number in leads and wire != _BYTES:
+        if number in message_fields and wire != _BYTES:
             raise ValueError(f'field {number} of a {kind}Proto, which is no message')
         if wire == _VARINT:
-            value, at = _varint(message, at)
+            value, at = _read_varint(message, at)
             yield number, value
             continue
         if wire == _BYTES:
-            size, at = _varint(message, at)
+            size, at = _read_varint(message, at)
         elif wire in _FIXED:
             size = _FIXED[wire]
         else:
@@ -207,7 +214,7 @@ def _fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryv
         at += size
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
     """Return a number and where it ends; it must be written as every writer does."""
     value = 0
     for shift in range(0, 70, 7):

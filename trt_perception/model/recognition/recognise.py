@@ -21,11 +21,11 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS
 from trt_perception.model.input_layout import (
     batch_size,
-    closed_image,
     constant_inputs,
-    image_shape,
+    image_layout,
     image_size,
     split_inputs,
+    with_fixed_size,
 )
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
@@ -128,7 +128,7 @@ def recognise(
     if not overrides.decoder and run_for_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, run_for_shapes)
     if info.is_yolo_export:
-        info = replace(info, task=info.task.of_outputs(model))
+        info = replace(info, task=info.task.complete_from_outputs(model))
     info = add_task_of_outputs(model, info, class_names)
     evidence += info.evidence[known:]
     fitting: tuple[str, ...] = (overrides.decoder,)
@@ -160,7 +160,7 @@ def recognise(
     decoder = PRESETS[chosen].decoder
     if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, is called {class_names[0]!r}')
-    layout = 'nhwc' if image_shape(image) == 'nhwc' else 'nchw'
+    layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task)
 
@@ -202,7 +202,7 @@ def _with_output_shapes(
 ) -> ModelInfo:
     """Return the model with the shapes that open outputs have for a black image."""
     found, auxiliary_inputs = split_inputs(model.name, model.inputs)
-    image = closed_image(found, size)
+    image = with_fixed_size(found, size)
     is_open = any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)
     if (
         not is_open or image.dtype not in INPUT_DTYPES

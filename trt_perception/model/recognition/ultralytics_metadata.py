@@ -61,7 +61,7 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
     else:
         exporter, candidates = 'yolov5', (('dense_objectness_transposed',),)
     kind = TASKS.get(task_name, type(DETECT))
-    task, sentences = kind.of_ultralytics(model_name, metadata, class_names)
+    task, sentences = kind.from_ultralytics_metadata(model_name, metadata, class_names)
     return ExporterInfo(
         class_names=class_names,
         input_size=input_size,

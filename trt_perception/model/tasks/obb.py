@@ -11,7 +11,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import Fields, Floats, Task
+from trt_perception.model.tasks.task import DetectionFields, Floats, Task
 
 __all__ = ['Obb']
 
@@ -45,7 +45,9 @@ class Obb(Task):
         center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
         return np.concatenate([center, size, task_values[:, :1]], axis=1)
 
-    def boxes_in_source(self, boxes: Floats, letterbox: Letterbox) -> tuple[Floats, Fields]:
+    def boxes_in_source(
+        self, boxes: Floats, letterbox: Letterbox
+    ) -> tuple[Floats, DetectionFields]:
         """Return the upright boxes around oriented ones, and the oriented boxes.
 
         Only the centre of an oriented box is clipped to the image. Both axes of a letterbox have

@@ -16,7 +16,7 @@ from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import Fault, names_fault, shown
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.tasks.task import DETECTIONS, Fields, Floats, Task, Topic
+from trt_perception.model.tasks.task import DETECTIONS, DetectionFields, Floats, Task, Topic
 
 __all__ = ['COCO_KEYPOINTS', 'KEYPOINTS', 'MAX_KEYPOINTS', 'KeypointSpec', 'Pose']
 
@@ -33,11 +33,11 @@ def _names_fault(names: Sequence[object]) -> Fault | None:
     return names_fault(names)
 
 
-def _names(section: JsonSection, key: str) -> tuple[str, ...]:
+def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
     return section.checked(key, tuple(section.items(key)), _names_fault)
 
 
-def _skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...]:
+def _read_skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...]:
     lines = section.items(key)
     for line in lines:
         if not (
@@ -61,16 +61,18 @@ class KeypointSpec:
         skeleton: pairs of keypoints, as indices into the names, that drawings join.
     """
 
-    names: Annotated[tuple[str, ...], _names]
+    names: Annotated[tuple[str, ...], _read_names]
     values: Annotated[int, whole(2, 3)]
-    skeleton: Annotated[tuple[tuple[int, int], ...], _skeleton] = ()
+    skeleton: Annotated[tuple[tuple[int, int], ...], _read_skeleton] = ()
 
     @classmethod
     def read(cls, section: JsonSection, key: str) -> KeypointSpec:
         """Read what a manifest says at a key."""
         inner = section.section(key)
         found = cls(
-            _names(inner, 'names'), inner.integer('values', 2, 3), _skeleton(inner, 'skeleton')
+            _read_names(inner, 'names'),
+            inner.integer('values', 2, 3),
+            _read_skeleton(inner, 'skeleton'),
         )
         inner.finish()
         if missing := [line for line in found.skeleton if max(line) >= len(found.names)]:
@@ -125,7 +127,7 @@ class Pose(Task):
         """Return the task for reports, with the keypoints' names."""
         return {'name': self.name, 'keypoints': list(self.keypoints.names)}
 
-    def facts(self) -> dict[str, str]:
+    def diagnostic_values(self) -> dict[str, str]:
         """Return the keypoints' names, in the order of what is published."""
         return {'keypoints': ', '.join(self.keypoints.names)}
 
@@ -135,7 +137,7 @@ class Pose(Task):
         return {'keypoints': list(self.keypoints.names), 'skeleton': skeleton}
 
     @classmethod
-    def of_ultralytics(
+    def from_ultralytics_metadata(
         cls, model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...]
     ) -> tuple[Task, tuple[str, ...]]:
         """Return the keypoints that the metadata describe.
@@ -163,13 +165,13 @@ class Pose(Task):
         spec, source = _named_keypoints(count, values, metadata, class_names)
         return cls(spec), (f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}',)
 
-    def attributes(
+    def detection_fields(
         self,
         xyxy: Floats,
         task_values: Floats | None,
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
-    ) -> Fields:
+    ) -> DetectionFields:
         """Return x, y and score of each keypoint, in source pixels and clipped to the image."""
         assert task_values is not None
         count, values = len(self.keypoints.names), self.keypoints.values

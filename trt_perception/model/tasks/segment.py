@@ -15,7 +15,14 @@ from trt_perception.files.plain_text import Fault
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import mask_indices
-from trt_perception.model.tasks.task import DETECTIONS, Fields, Floats, Task, Topic, key_fault
+from trt_perception.model.tasks.task import (
+    DETECTIONS,
+    DetectionFields,
+    Floats,
+    Task,
+    Topic,
+    key_fault,
+)
 from trt_perception.model.tensors import ModelInfo, tensors_text
 
 __all__ = ['MASKS', 'Segment', 'mask_geometry']
@@ -52,7 +59,7 @@ class Segment(Task):
         """One for each coefficient."""
         return self.mask_coefficients
 
-    def of_outputs(self, model: ModelInfo) -> Task:
+    def complete_from_outputs(self, model: ModelInfo) -> Task:
         """Return the task with as many coefficients as there are prototypes.
 
         Raises:
@@ -79,13 +86,13 @@ class Segment(Task):
         key = 'mask_coefficients'
         return key_fault(self.name, key, [self.name], given=given, without=without)
 
-    def attributes(
+    def detection_fields(
         self,
         xyxy: Floats,
         task_values: Floats | None,
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
-    ) -> Fields:
+    ) -> DetectionFields:
         """Return what the masks are made of.
 
         Raises:
@@ -125,11 +132,11 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
         letterbox.source_wh,
         (scale[0], scale[1]),
         (share[0] * letterbox.pad_left, share[1] * letterbox.pad_top),
-        _parts(letterbox, columns),
+        _parts_per_pixel(letterbox, columns),
     )
 
 
-def _parts(letterbox: Letterbox, columns: int) -> int:
+def _parts_per_pixel(letterbox: Letterbox, columns: int) -> int:
     """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
     stride = max(1, letterbox.network_wh[0] // max(1, columns))
     sides = [

@@ -14,14 +14,14 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
 
-__all__ = ['DETECTIONS', 'Fields', 'Floats', 'Found', 'Task', 'Topic', 'key_fault']
+__all__ = ['DETECTIONS', 'DetectionFields', 'Floats', 'Task', 'TaskResult', 'Topic', 'key_fault']
 
 Floats = npt.NDArray[np.float32]
 #: What a task finds in one image: Detections, if it is a task of objects. Only the task itself,
 #: its decoders and its topics know the type.
-Found: TypeAlias = Any
+TaskResult: TypeAlias = Any
 #: Values for fields of Detections, by name. The first axis of an array counts the objects.
-Fields = dict[str, Any]
+DetectionFields = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Task:
         """Return the task for reports."""
         return {'name': self.name}
 
-    def facts(self) -> dict[str, str]:
+    def diagnostic_values(self) -> dict[str, str]:
         """Return what /diagnostics says of the task, next to its name."""
         return {}
 
@@ -103,7 +103,7 @@ class Task:
     # Recognition.
 
     @classmethod
-    def of_ultralytics(
+    def from_ultralytics_metadata(
         cls, model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...]
     ) -> tuple[Task, tuple[str, ...]]:
         """Return the task that Ultralytics' metadata describe, and a sentence for each finding.
@@ -118,7 +118,7 @@ class Task:
         """
         return cls(), ()
 
-    def of_outputs(self, model: ModelInfo) -> Task:
+    def complete_from_outputs(self, model: ModelInfo) -> Task:
         """Return the task with what only the shapes of the outputs say.
 
         Raises:
@@ -163,7 +163,9 @@ class Task:
         """
         return xyxy
 
-    def boxes_in_source(self, boxes: Floats, letterbox: Letterbox) -> tuple[Floats, Fields]:
+    def boxes_in_source(
+        self, boxes: Floats, letterbox: Letterbox
+    ) -> tuple[Floats, DetectionFields]:
         """Return boxes in source pixels, clipped to the image. Some may be empty then.
 
         Args:
@@ -175,13 +177,13 @@ class Task:
         """
         return letterbox.to_source(boxes), {}
 
-    def attributes(
+    def detection_fields(
         self,
         xyxy: Floats,
         task_values: Floats | None,
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
-    ) -> Fields:
+    ) -> DetectionFields:
         """Return what the task says of detected objects, in memory of its own.
 
         Args:
@@ -200,7 +202,9 @@ class Task:
 
     # For people.
 
-    def draw(self, bgr: npt.NDArray[np.uint8], found: Found, class_names: Sequence[str]) -> None:
+    def draw(
+        self, bgr: npt.NDArray[np.uint8], found: TaskResult, class_names: Sequence[str]
+    ) -> None:
         """Draw what was found into an image, in place.
 
         Args:

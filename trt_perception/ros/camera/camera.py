@@ -19,7 +19,7 @@ from rclpy.lifecycle import LifecycleNode
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
 from trt_perception.images.jpeg import JpegFrameReader
-from trt_perception.model.tasks.task import Found
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.camera.camera_health import OFF, CameraHealth
@@ -183,7 +183,7 @@ class NodeCamera:
         """Return whether the topic of masks has a subscriber."""
         return self._outputs is not None and self._outputs.masks_wanted()
 
-    def publish_detections(self, message: Any, frame: Frame, found: Found) -> None:
+    def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
         self._outputs.publish(message.header, frame, found)

@@ -18,7 +18,7 @@ from std_msgs.msg import Header
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Found, Task
+from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import DEBUG_IMAGE, topic_name, topic_qos
@@ -65,7 +65,7 @@ class DebugImage:
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
-        self._newest: tuple[Header | HeaderView, Frame, Found] | None = None
+        self._newest: tuple[Header | HeaderView, Frame, TaskResult] | None = None
         self._closed = False
         # Of the thread alone: the serialised message, used again while its size stays.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -92,7 +92,7 @@ class DebugImage:
         """Whether somebody subscribes."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
-    def offer(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
+    def offer(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
         if not self.watched:
             return
@@ -128,7 +128,7 @@ class DebugImage:
                 self._report(error)
             del newest  # the wait for the next one may be long
 
-    def _take(self, due_s: float) -> tuple[Header | HeaderView, Frame, Found] | None:
+    def _take(self, due_s: float) -> tuple[Header | HeaderView, Frame, TaskResult] | None:
         """Wait for the newest result, until it may be drawn; None: closed."""
         with self._changed:
             while not self._closed:
@@ -142,7 +142,7 @@ class DebugImage:
                     return newest
         return None
 
-    def _draw(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
+    def _draw(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
         """Draw into the serialised message, where the pixels stand last."""
         empty = empty_image(header, frame, 'bgr8', 3)
         self._message, pixels = serialize_with_room(

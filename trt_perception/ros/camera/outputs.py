@@ -14,7 +14,7 @@ from vision_msgs.msg import LabelInfo, VisionClass
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Found, Task
+from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
@@ -76,7 +76,7 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in one image, in the order of the task's topics; from the worker.
 
         Raises:
@@ -104,7 +104,7 @@ class DetectorOutputs:
         topic: TaskTopic,
         header: Header | HeaderView,
         frame: Frame,
-        found: Found,
+        found: TaskResult,
     ) -> None:
         if not topic.has_subscriber:
             return

@@ -19,7 +19,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.pose import KEYPOINTS
 from trt_perception.model.tasks.segment import MASKS
-from trt_perception.model.tasks.task import DETECTIONS, Found, Topic
+from trt_perception.model.tasks.task import DETECTIONS, TaskResult, Topic
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import empty_image, header_message
 from trt_perception.ros.topics import topic_name, topic_qos
@@ -73,7 +73,7 @@ class TaskTopic(ABC):
         return self._publisher.get_subscription_count() > 0
 
     @abstractmethod
-    def publish(self, header: Header | HeaderView, frame: Frame, found: Found) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in one image.
 
         Raises:
