@@ -33,10 +33,10 @@ from trt_perception.errors import (  # noqa: E402
 )
 from trt_perception.gpu.bindings import call  # noqa: E402
 from trt_perception.gpu.nvjpeg import NvJpeg  # noqa: E402
-from trt_perception.images.compressed import check_picture  # noqa: E402
+from trt_perception.images.compressed import check_image_file  # noqa: E402
 from trt_perception.images.jpeg import (  # noqa: E402
+    as_plain_jpeg,
     decode_on_cpu,
-    plain_jpeg,
 )
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
@@ -87,7 +87,7 @@ class Target:
 def frame_of(content):
     """Return a file as the node would give it to nvJPEG, or why it would not."""
     try:
-        return plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+        return as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
     except ImageError:
         return 'refused'
 

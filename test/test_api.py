@@ -14,7 +14,7 @@ import pytest
 import trt_perception as tp
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -59,7 +59,7 @@ def test_the_public_names(said):
 def test_one_image_is_what_the_node_finds(model, images):
     config = DetectorConfig.from_values({'engine_path': str(DIGITS)})
     pipeline = open_by_parameters(config)
-    expected = detect_one(pipeline, frame_of(images[0]), Thresholds()).detections
+    expected = detect_one(pipeline, frame_from_bgr(images[0]), Thresholds()).detections
     pipeline.close()
     found = model(images[0])
     assert isinstance(found, tp.Detections)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.run import batches
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import Frame, frame_of
+from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -190,4 +190,4 @@ def _frame(image: Any) -> Frame:
             'an image must be a uint8 array (height, width, 3) in BGR order, as cv2.imread '
             f'returns it (got {", ".join(got)}); cv2.imread reads files, cv2.cvtColor converts'
         )
-    return frame_of(image)
+    return frame_from_bgr(image)

@@ -31,7 +31,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
@@ -128,7 +128,7 @@ class EmptyPipeline:
     depth = 1
     batch = 1
     decodes_jpeg = False
-    allocate = PlainMemory
+    allocate = NumpyMemory
 
     def __init__(self, meter):
         self._meter = meter

@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'test')]
 
 from support.fuzz import jpeg_fuzz  # noqa: E402
-from trt_perception.images.compressed import check_picture  # noqa: E402
+from trt_perception.images.compressed import check_image_file  # noqa: E402
 from trt_perception.images.frame import DeferredFrame  # noqa: E402
-from trt_perception.images.jpeg import JpegFrameReader, decoded_frame  # noqa: E402
+from trt_perception.images.jpeg import JpegFrameReader, decode_to_frame  # noqa: E402
 from trt_perception.model.pipeline_options import PipelineOptions  # noqa: E402
 from trt_perception.parameters.frame import Thresholds  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
@@ -33,7 +33,7 @@ from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 
 def decoded(content):
     """Return a file's frame as a node has it whose pipeline does not decode JPEG."""
-    return decoded_frame(check_picture(content))
+    return decode_to_frame(check_image_file(content))
 
 
 def one_by_one(pipeline, contents, read):

@@ -25,7 +25,7 @@ from onnx import helper
 from reference_network import CLASSES, GAIN, build_network
 
 from trt_perception.benchmarking.frames import synthetic_image
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import FileIdentity, Manifest, manifest_path, serialise_manifest
@@ -119,7 +119,7 @@ def check(model, stages, preprocessing, batch):
     preprocess = HostPreprocessor(preprocessing)
     spreads, counts = {}, {}
     for name, bgr in pictures().items():
-        tensor, letterbox = preprocess(frame_of(bgr))
+        tensor, letterbox = preprocess(frame_from_bgr(bgr))
         output, *inner = session.run(None, {'images': np.repeat(tensor, max(1, batch), axis=0)})
         spreads[name] = [float(values.astype(np.float32).std()) for values in inner]
         output = output[:1]

@@ -15,7 +15,7 @@ from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.stages.frame_header import batch_content
+from trt_perception.stages.frame_header import batch_table
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, FrameKernels
 
 pytestmark = needs_gpu
@@ -66,7 +66,7 @@ def test_letterbox_of_a_batch(device, count, antialias, dtype):
                 continue
             content = np.concatenate([header_of(kernels, spec, frame), frame.data])
             addresses.append(own.enter_context(to_device(content)).pointer)
-        batch = own.enter_context(to_device(batch_content(addresses)))
+        batch = own.enter_context(to_device(batch_table(addresses)))
         tensor = own.enter_context(to_device(poison))
         stream = own.enter_context(gpu.Stream())
         kernels.letterbox(batch.pointer, tensor.pointer, most, stream)
@@ -118,7 +118,7 @@ def test_decoding_of_a_batch(device, count, decoder):
             head = header_of(kernels, spec, frame, thresholds[place])
             headers.append(0 if place == 2 else put(head))
         size = kernels.result_bytes
-        batch, tensor = put(batch_content(headers)), put(np.concatenate(outputs))
+        batch, tensor = put(batch_table(headers)), put(np.concatenate(outputs))
         scratch = put(np.zeros(most * kernels.scratch_bytes, np.uint8))
         result = put(np.full(most * size, 0xFF, np.uint8))
         stream = own.enter_context(gpu.Stream())

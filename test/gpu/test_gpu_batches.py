@@ -27,9 +27,9 @@ from trt_perception.building.graph.half_precision import narrowed
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.shapes import box_iou
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import Frame, frame_of
-from trt_perception.images.jpeg import jpeg_frame, plain_jpeg
+from trt_perception.images.compressed import check_image_file
+from trt_perception.images.frame import Frame, frame_from_bgr
+from trt_perception.images.jpeg import as_plain_jpeg, undecoded_frame
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
@@ -175,7 +175,7 @@ def jpeg_of(seed, size=(200, 120)):
     frame = blocks(*size, seed)
     bgr = frame.data.reshape(size[1], size[0], 3)
     _, content = cv2.imencode('.jpg', bgr)
-    return plain_jpeg(check_picture(content.reshape(-1)))
+    return as_plain_jpeg(check_image_file(content.reshape(-1)))
 
 
 def check_jpegs(path):
@@ -184,7 +184,7 @@ def check_jpegs(path):
         for place in range(8):
             frames = [jpeg_of(at) if at % 2 else blocks(90, 70, at) for at in range(8)]
             file = jpeg_of(place)
-            bad = jpeg_frame(file.jpeg, file.width - 1, file.height)
+            bad = undecoded_frame(file.jpeg, file.width - 1, file.height)
             given = [bad if at == place else frame for at, frame in enumerate(frames)]
             pipeline.enqueue(place % 2, given, [Thresholds(0.3)] * 8)
             end = time.monotonic() + 30
@@ -261,7 +261,7 @@ def half_digits(folder, batch, profiles=()):
 
 def check_half_precision(paths):
     """Return F1 at an IoU of 0.9 of batches against images alone, and how many boxes there are."""
-    frames = [frame_of(cv2.imread(str(scene))) for scene in sorted(SCENES.glob('*.jpg'))]
+    frames = [frame_from_bgr(cv2.imread(str(scene))) for scene in sorted(SCENES.glob('*.jpg'))]
     runs = []
     for path in paths:
         with opened(path) as pipeline:

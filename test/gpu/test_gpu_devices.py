@@ -24,9 +24,9 @@ from support.models.open_model import open_by_parameters
 from trt_perception import gpu
 from trt_perception.errors import CudaError
 from trt_perception.gpu import bindings, nvjpeg
-from trt_perception.images.compressed import check_picture
+from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import as_plain_jpeg
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.ready import copy_to_pipeline_memory
@@ -261,7 +261,9 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
     library = WatchedNvJpeg(gpus)
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
     _, content = cv2.imencode('.jpg', np.full((1800, 2000, 3), 114, np.uint8))
-    frame = plain_jpeg(check_picture(content.reshape(-1)))  # larger than what a slot begins with
+    frame = as_plain_jpeg(
+        check_image_file(content.reshape(-1))
+    )  # larger than what a slot begins with
     pipelines = [open_by_parameters(config(gpus, each, image_transport='auto')) for each in (0, 1)]
     for status in (SUCCESS, BAD_JPEG):
         library.status['nvjpegDecode'] = status

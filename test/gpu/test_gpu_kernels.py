@@ -21,7 +21,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
-from trt_perception.stages.frame_header import batch_content
+from trt_perception.stages.frame_header import batch_table
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -93,7 +93,7 @@ def run_letterbox(kernels, spec, frame, offset=0):
     with (
         to_device(np.concatenate([head, between, frame.data])) as source,
         to_device(poison) as tensor,
-        to_device(batch_content([source.pointer])) as batch,
+        to_device(batch_table([source.pointer])) as batch,
         gpu.Stream() as stream,
     ):
         kernels.letterbox(batch.pointer, tensor.pointer, 1, stream)
@@ -212,7 +212,7 @@ def run_decode(kernels, spec, output, geometry, thresholds, times=1):
         to_device(output.astype(dtype)) as tensor,
         to_device(np.zeros(kernels.scratch_bytes, np.uint8)) as scratch,
         to_device(np.full(kernels.result_bytes, 0xFF, np.uint8)) as result,
-        to_device(batch_content([header.pointer])) as batch,
+        to_device(batch_table([header.pointer])) as batch,
         gpu.Stream() as stream,
     ):
         for _ in range(times):

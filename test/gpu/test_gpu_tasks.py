@@ -17,7 +17,7 @@ from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoded
@@ -47,7 +47,7 @@ def front_of(told):
 def found_by(path, family):
     """Return what a pipeline finds in the recorded image."""
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
-    found = detect_one(pipeline, frame_of(recorded(family)['image']), LOW).detections
+    found = detect_one(pipeline, frame_from_bgr(recorded(family)['image']), LOW).detections
     pipeline.close()
     return found
 
@@ -102,7 +102,7 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
     path = tmp_path / 'made.engine'
     path.write_bytes(front_of(told) + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
-    pipeline.enqueue(0, [frame_of(told['image'])], [LOW])
+    pipeline.enqueue(0, [frame_from_bgr(told['image'])], [LOW])
     found = collected(pipeline, outputs)
     assert_same(found, expected, 0)
     pipeline.close()
@@ -123,7 +123,7 @@ def rfdetr_outputs():
 
 def rfdetr_found(path):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
-    found = detect_one(pipeline, frame_of(GREY), LOW).detections
+    found = detect_one(pipeline, frame_from_bgr(GREY), LOW).detections
     pipeline.close()
     return found
 
@@ -144,7 +144,7 @@ def test_masks_of_queries_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
-    pipeline.enqueue(0, [frame_of(GREY)], [LOW])
+    pipeline.enqueue(0, [frame_from_bgr(GREY)], [LOW])
     found = collected(pipeline, outputs)
     assert_same(found, expected, 0)
     pipeline.close()

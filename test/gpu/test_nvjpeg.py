@@ -11,8 +11,8 @@ from support.fuzz import jpeg_fuzz
 from support.gpu.gpu_support import from_device, needs_nvjpeg
 from trt_perception import gpu
 from trt_perception.gpu.nvjpeg import NvJpeg
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame, plain_jpeg
+from trt_perception.images.compressed import check_image_file
+from trt_perception.images.jpeg import as_plain_jpeg, decode_on_cpu, undecoded_frame
 
 GUARD = 4096
 
@@ -28,7 +28,7 @@ def nvjpeg():
 
 
 def frame_of(content):
-    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    frame = as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
     assert not isinstance(frame, str), frame
     return frame
 
@@ -118,7 +118,7 @@ def test_threads_share_the_library(nvjpeg):
 
 def test_another_size_than_was_checked_is_not_decoded(nvjpeg):
     frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
-    lying = jpeg_frame(frame.jpeg, 34, 23)
+    lying = undecoded_frame(frame.jpeg, 34, 23)
     with nvjpeg.decoder() as decoder:
         reason, found = decoded(decoder, lying)
         assert reason == 'another size than its header was found to say'
@@ -129,4 +129,6 @@ def test_another_size_than_was_checked_is_not_decoded(nvjpeg):
 def test_what_is_no_jpeg_is_told_by_its_status(nvjpeg):
     with nvjpeg.decoder() as decoder:
         for content in (b'', b'\xff\xd8', bytes(100), b'\xff\xd8\xff\xd9'):
-            assert decoded(decoder, jpeg_frame((content,), 8, 8))[0].startswith('NVJPEG_STATUS_')
+            assert decoded(decoder, undecoded_frame((content,), 8, 8))[0].startswith(
+                'NVJPEG_STATUS_'
+            )

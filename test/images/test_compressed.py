@@ -12,7 +12,7 @@ from PIL import Image
 
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
-from trt_perception.images.compressed import MAX_PIXELS, decode_picture
+from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
 
 
 def array(content):
@@ -21,7 +21,7 @@ def array(content):
 
 def refusal(content, reason):
     with pytest.raises(ImageError) as caught:
-        decode_picture(array(content))
+        decode_image_file(array(content))
     assert caught.value.reason == reason
     return str(caught.value)
 
@@ -79,7 +79,7 @@ WRITTEN = {
 def test_size_and_pixels_are_those_that_opencv_reads(content):
     expected = cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     assert expected.shape == (21, 37, 3)
-    assert (decode_picture(array(content)) == expected).all()
+    assert (decode_image_file(array(content)) == expected).all()
 
 
 @pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())

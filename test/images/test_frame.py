@@ -8,7 +8,7 @@ import pytest
 from support.oracles.reference_images import BYTES_PER_PIXEL, ENCODINGS, byte_rows, fits, row_bytes
 from support.properties import given, settings, st
 from trt_perception.errors import ImageError, TrtPerceptionError
-from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame, frame_of
+from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame, frame_from_bgr
 
 
 def view(data=bytes(12), width=2, height=2, step=6, encoding='bgr8', **more):
@@ -232,7 +232,7 @@ def test_bytes_per_pixel_of_the_table():
 def test_frame_of_bgr_views_the_pixels():
     bgr = np.random.default_rng(7).integers(0, 256, (6, 8, 3), np.uint8)
 
-    frame = frame_of(bgr[:, 1:6])
+    frame = frame_from_bgr(bgr[:, 1:6])
 
     assert (frame.width, frame.height, frame.step) == (5, 6, 15)
     assert frame.format is PIXEL_FORMATS['bgr8']

@@ -16,7 +16,7 @@ from PIL import Image, PngImagePlugin
 
 from trt_perception import commands
 from trt_perception.errors import ConfigError, ImageError
-from trt_perception.images.compressed import MAX_PIXELS, decode_picture
+from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
 from trt_perception.images.image_source import ImageSource
 
 SIDE = 65_500  # squared, 32 times what is allowed
@@ -37,7 +37,7 @@ def refused(monkeypatch):
 
     def check(content):
         with pytest.raises(ImageError) as caught:
-            decode_picture(np.frombuffer(content, np.uint8))
+            decode_image_file(np.frombuffer(content, np.uint8))
         return caught.value
 
     return check
@@ -166,7 +166,7 @@ def test_the_decoder_gets_what_pixels_need_and_no_more(monkeypatch):
     }.items():
         for content in (plain, *rich):
             monkeypatch.setattr(cv2, 'imdecode', decode)
-            found = decode_picture(np.frombuffer(content + b'secret\xff\xd9', np.uint8))
+            found = decode_image_file(np.frombuffer(content + b'secret\xff\xd9', np.uint8))
             monkeypatch.setattr(cv2, 'imdecode', real)
             expected = real(np.frombuffer(plain, np.uint8), cv2.IMREAD_COLOR)
             assert (found == expected).all()

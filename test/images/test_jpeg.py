@@ -13,8 +13,8 @@ from PIL import Image
 from support.fuzz import jpeg_fuzz
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu, plain_jpeg
+from trt_perception.images.compressed import check_image_file
+from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 
 PLAIN = jpeg_fuzz.plain_files()
 FILE = PLAIN['35x23 420 0']
@@ -35,7 +35,7 @@ def by_pillow(content):
 
 
 def read(content):
-    return plain_jpeg(check_picture(array(content)))
+    return as_plain_jpeg(check_image_file(array(content)))
 
 
 def written(mode='RGB', **options):
@@ -280,11 +280,11 @@ def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
     for _ in range(2400):
         content = jpeg_fuzz.changed(rng, PLAIN)
         try:
-            picture = check_picture(array(content))
+            picture = check_image_file(array(content))
         except ImageError:
             outcomes['refused'] += 1
             continue
-        frame = plain_jpeg(picture)
+        frame = as_plain_jpeg(picture)
         if isinstance(frame, str):
             outcomes[frame] += 1
             continue
@@ -333,9 +333,9 @@ def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, said):
         expected = simple_scan_end(content.tobytes(), at)
         if expected is None:
             with said.raises(ImageError):
-                compressed.scan_end(content, at)
+                compressed.find_scan_end(content, at)
         else:
-            assert compressed.scan_end(content, at) == expected, content.tobytes().hex()
+            assert compressed.find_scan_end(content, at) == expected, content.tobytes().hex()
         found[expected is None, bool(expected and expected[1])] += 1
     assert len(found) == 3
     assert min(found.values()) > 40

@@ -16,7 +16,7 @@ from support.gpu.late_gpu import run, tensor_of
 from support.gpu.late_nvjpeg import jpeg
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
-from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame
+from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot, jpeg_threads
 
@@ -85,7 +85,7 @@ def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, cap
 def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(depth=1)
     frame = jpeg(0)
-    lying = jpeg_frame(frame.jpeg, frame.width - 1, frame.height)
+    lying = undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
     pipeline.enqueue(0, [lying], [Thresholds()])
     wait_until(lambda: pipeline.is_done(0))
     (error,) = pipeline.collect(0)

@@ -12,7 +12,7 @@ from support.gpu.late_gpu import tensor_of
 from support.gpu.late_nvjpeg import jpeg
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
-from trt_perception.images.jpeg import decode_on_cpu, jpeg_frame
+from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import jpeg_threads
 
@@ -23,7 +23,7 @@ pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 def bad(seed):
     """Return a file that neither nvJPEG nor the CPU decodes: another size than is said of it."""
     frame = jpeg(seed)
-    return jpeg_frame(frame.jpeg, frame.width - 1, frame.height)
+    return undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
 
 
 def enqueue(pipeline, slot, frames):

@@ -24,10 +24,10 @@ from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import compare_runs
-from trt_perception.images.compressed import check_picture
+from trt_perception.images.compressed import check_image_file
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import DeferredFrame, frame_of
-from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu, plain_jpeg
+from trt_perception.images.frame import DeferredFrame, frame_from_bgr
+from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -41,7 +41,7 @@ WAYS = [(False, True), (False, False), (True, True)]
 
 
 def jpeg_of(content):
-    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    frame = as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
     assert not isinstance(frame, str), frame
     return frame
 
@@ -104,7 +104,7 @@ def test_messages_are_read_in_the_threads(opened, integrated, graph):
     files.append(cv2.imencode('.png', jpeg_fuzz.scene(300, 200))[1].tobytes())
     files.append(files[0][:-30])
     alone = [run(pipeline, jpeg_of(file)) for file in files[:10]]
-    alone.append(tensor_of(pipeline, frame_of(jpeg_fuzz.scene(300, 200))))
+    alone.append(tensor_of(pipeline, frame_from_bgr(jpeg_fuzz.scene(300, 200))))
     for turn in range(60):
         flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
         for slot, index in enumerate(flying):
@@ -130,7 +130,7 @@ def test_damaged_files_disturb_none(opened, caplog):
         caplog.clear()
         content = jpeg_fuzz.changed(rng, files)
         try:
-            frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+            frame = as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
         except ImageError:
             continue
         if isinstance(frame, str):

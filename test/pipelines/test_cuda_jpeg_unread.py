@@ -19,9 +19,9 @@ from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import ImageError
-from trt_perception.images.compressed import check_picture
+from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import DeferredFrame, Frame
-from trt_perception.images.jpeg import JpegFrameReader, decoded_frame
+from trt_perception.images.jpeg import JpegFrameReader, decode_to_frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
@@ -57,7 +57,7 @@ def content(seed, kind='420', size=(37, 23)):
 
 
 def expected_of(file):
-    return tensor_of(decoded_frame(check_picture(np.frombuffer(file, np.uint8))))
+    return tensor_of(decode_to_frame(check_image_file(np.frombuffer(file, np.uint8))))
 
 
 def unread(file, read, *, is_fast=False):

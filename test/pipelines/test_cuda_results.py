@@ -23,7 +23,7 @@ def collected(monkeypatch):
         scratch_bytes=64,
         result_bytes=RESULT_HEAD_BYTES + 8 * RESULT_ROW.itemsize,
         result_row=RESULT_ROW,
-        numbers_masks=False,
+        has_mask_kernel=False,
     )
     spec = spec_of(TASKS['detect'], (640, 640), 5, 8400)
     memory = np.zeros(kernels.result_bytes, np.uint8)

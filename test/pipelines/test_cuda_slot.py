@@ -12,7 +12,7 @@ import pytest
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import run, tensor_of
 from support.oracles.reference_images import ENCODINGS, random_frame
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.ready import copy_to_pipeline_memory
 
@@ -118,7 +118,7 @@ def test_few_bytes_are_sent_at_once(late_pipeline):
 def test_frames_from_elsewhere_are_copied(late_pipeline, integrated, graph):
     gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
     before = dict(gpu.host_bytes)
-    plain = PlainMemory(20_000)
+    plain = NumpyMemory(20_000)
     page_locked = pipeline.allocate(20_000)
     other = pipeline.allocate(20_000)
     shifted = replace(

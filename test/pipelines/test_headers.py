@@ -7,11 +7,11 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.headers import Headers
-from trt_perception.stages.frame_header import FrameHeader
+from trt_perception.stages.frame_header import FrameHeaderWriter
 
 
 def test_kept_headers_are_those_of_their_frames():
-    header, preprocessing = FrameHeader(40), Preprocessing((64, 48), resize='stretch')
+    header, preprocessing = FrameHeaderWriter(40), Preprocessing((64, 48), resize='stretch')
     headers = Headers(header, preprocessing)
     rng, seen = np.random.default_rng(8), set()
     kinds = [(encoding, width) for encoding in ('bgr8', 'mono16') for width in (8, 20)]

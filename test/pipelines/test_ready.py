@@ -9,7 +9,7 @@ import pytest
 from support.oracles.reference_images import random_frame
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
@@ -27,7 +27,7 @@ def test_warm_up_runs_every_slot_once(depth):
 
     class Warmed:
         front = 256
-        allocate = PlainMemory
+        allocate = NumpyMemory
 
         def __init__(self):
             self.depth = depth
@@ -46,7 +46,7 @@ def test_warm_up_runs_every_slot_once(depth):
     assert calls == [(call, slot) for slot in range(depth) for call in ('enqueue', 'collect')]
 
 
-class Counted(PlainMemory):
+class Counted(NumpyMemory):
     """There are ``left``; each is used once."""
 
     left = 2
@@ -84,7 +84,7 @@ class OnDevice:
     """A pipeline that runs nothing; remembers which are open."""
 
     open: list[int] = []  # noqa: RUF012
-    depth, allocate = 1, PlainMemory
+    depth, allocate = 1, NumpyMemory
     spec = SimpleNamespace(class_names=('thing',))
 
     def __init__(self, path, options):

@@ -21,7 +21,7 @@ from support.programs import DEADLINE_S, Program, executable, script
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.ros import replay_images
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
-from trt_perception.stages.host_preprocess import bgr_image
+from trt_perception.stages.host_preprocess import frame_to_bgr
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -332,7 +332,7 @@ def test_encoding_arrives_decodable(client, default_context, gradient, encoding)
     expected = bgr[:height, :width]
     if frame.format.name in ('mono8', 'mono16'):
         expected = cv2.cvtColor(cv2.cvtColor(expected, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
-    difference = np.abs(bgr_image(frame).astype(int) - expected)
+    difference = np.abs(frame_to_bgr(frame).astype(int) - expected)
     exact = encoding == 'png' or frame.format.name in ('bgr8', 'rgb8', 'bgra8', 'rgba8', 'mono8')
     # The border of a Bayer picture lacks neighbours.
     assert difference[1:-1, 1:-1].max() <= (0 if exact and not compressed else 6)

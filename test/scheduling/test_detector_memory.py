@@ -12,7 +12,7 @@ from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import FakePipeline, detections_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.intake.buffers import MessageBuffers
@@ -141,7 +141,7 @@ def test_whoever_keeps_a_fault_keeps_no_message(where):
 class Checked:
     """Looks at the pixels of each frame when it comes and when it goes; wrong: torn ones."""
 
-    spec, decodes_jpeg, allocate = None, False, PlainMemory
+    spec, decodes_jpeg, allocate = None, False, NumpyMemory
 
     def __init__(self, depth, batch):
         self.depth, self.batch = depth, batch
@@ -168,7 +168,7 @@ def values(frame):
 
 
 def test_no_image_is_torn_with_many_cameras_and_slow_readers():
-    buffers = MessageBuffers(PlainMemory)
+    buffers = MessageBuffers(NumpyMemory)
     pipelines = [Checked(3, 4), Checked(2, 8)]
     watched, wrong = {}, []
 

@@ -13,7 +13,7 @@ from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import detections_of, frame_of, number_of, wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import DeferredFrame
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
@@ -41,7 +41,7 @@ class Message:
 class Reading:
     """Reads each frame in one of four threads, whose work takes different times."""
 
-    spec, decodes_jpeg, allocate = None, True, PlainMemory
+    spec, decodes_jpeg, allocate = None, True, NumpyMemory
 
     def __init__(self, depth, batch):
         self.depth, self.batch = depth, batch

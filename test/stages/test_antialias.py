@@ -25,7 +25,7 @@ from support.oracles.reference_images import (
 )
 from trt_perception.errors import EngineError
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.host_preprocess import HostPreprocessor, bgr_image
+from trt_perception.stages.host_preprocess import HostPreprocessor, frame_to_bgr
 
 PILLOW = int(pillow_version.split('.')[0])
 NETWORK = (160, 128)
@@ -43,7 +43,7 @@ def pil_levels(frame, size_wh, mode, pad_value=114):
     if mode == 'letterbox_top_left':
         left = top = 0
     picture = Image.new('RGB', size_wh, (pad_value,) * 3)
-    source = Image.fromarray(np.ascontiguousarray(bgr_image(frame)[..., ::-1]))
+    source = Image.fromarray(np.ascontiguousarray(frame_to_bgr(frame)[..., ::-1]))
     resized = source.resize(size, Image.Resampling.BILINEAR)
     if PILLOW >= 13:  # which chooses the axis that goes first, and then rounds otherwise
         narrow = source.resize((size[0], frame.height), Image.Resampling.BILINEAR)

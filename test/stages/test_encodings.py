@@ -26,7 +26,7 @@ from support.oracles.reference_images import (
     noise_frame,
     rgb_levels,
 )
-from trt_perception.stages.host_preprocess import bgr_image
+from trt_perception.stages.host_preprocess import frame_to_bgr
 
 CONVERSION = 0.70  # levels; YUV only
 
@@ -44,7 +44,7 @@ def test_bytes_become_the_right_colours(encoding):
             if is_repeated or not fits(encoding, width, height):
                 continue
             frame, levels = noise_frame(rng, encoding, width, height, padding, big_endian)
-            image = bgr_image(frame)
+            image = frame_to_bgr(frame)
             assert image.shape == (height, width, 3)
             assert image.dtype == np.uint8
             assert image.flags.c_contiguous
@@ -73,7 +73,7 @@ def test_yuv_over_the_whole_cube(encoding):
         data[:, first::4], data[:, first + 2 :: 4] = u, v
         step = 2 * width
     description = encoding, width, height, step
-    image = bgr_image(frame_of(data.ravel(), *description))
+    image = frame_to_bgr(frame_of(data.ravel(), *description))
     assert np.abs(image[..., ::-1] - rgb_levels(data, *description)).max() <= CONVERSION
 
 
@@ -99,7 +99,7 @@ def test_yuv_of_the_corner_colours(yuv, rgb):
         'nv21': [y] * 4 + [v, u],
     }.items():
         step = 4 if encoding in ('uyvy', 'yuyv') else 2
-        image = bgr_image(frame_of(bytes(data), encoding, 2, 2, step))
+        image = frame_to_bgr(frame_of(bytes(data), encoding, 2, 2, step))
         # The 8-bit Y'CbCr themselves are rounded, which is worth up to a level or two.
         assert np.abs(image[..., ::-1].astype(int) - rgb).max() <= 2
 
@@ -108,7 +108,7 @@ def test_yuv_of_the_corner_colours(yuv, rgb):
 def test_every_value_of_mono16_is_divided_by_257(order):
     values = np.arange(65536)
     data = values.astype(order).tobytes()
-    image = bgr_image(frame_of(data, 'mono16', 256, 256, 512, order == '>u2'))
+    image = frame_to_bgr(frame_of(data, 'mono16', 256, 256, 512, order == '>u2'))
     # 257 is odd, so that there are no ties.
     assert np.array_equal(image.reshape(-1, 3), np.rint(values / 257)[:, None].repeat(3, axis=1))
 
@@ -118,7 +118,7 @@ def test_bayer_of_one_colour_lights_one_channel(pattern):
     for color in 'rgb':
         tile = [255 * (place == color) for place in pattern]
         mosaic = np.tile(np.array(tile, np.uint8).reshape(2, 2), (4, 5))
-        image = bgr_image(frame_of(mosaic.ravel(), f'bayer_{pattern}8', 10, 8, 10))
+        image = frame_to_bgr(frame_of(mosaic.ravel(), f'bayer_{pattern}8', 10, 8, 10))
         assert (image == [255 * (color == channel) for channel in 'bgr']).all()
 
 
@@ -129,17 +129,17 @@ def test_bayer_at_every_width_of_a_vector_register(pattern):
     for width in [*range(3, 70), 127, 128, 129, 641]:
         height = 3 + width % 4
         frame, levels = noise_frame(rng, encoding, width, height)
-        assert np.array_equal(bgr_image(frame)[..., ::-1], levels), width
+        assert np.array_equal(frame_to_bgr(frame)[..., ::-1], levels), width
 
 
 @pytest.mark.parametrize('encoding', ENCODINGS)
 def test_read_only_memory_is_read(encoding):
     data, step = noise(np.random.default_rng(10), encoding, 12, 10, 3)
     frozen, writable = (frame_of(raw, encoding, 12, 10, step) for raw in (data.tobytes(), data))
-    assert np.array_equal(bgr_image(frozen), bgr_image(writable))
+    assert np.array_equal(frame_to_bgr(frozen), frame_to_bgr(writable))
 
 
 def test_the_picture_is_a_copy():
     data = np.zeros(12, np.uint8)
-    bgr_image(frame_of(data, 'bgr8', 2, 2, 6))[...] = 9
+    frame_to_bgr(frame_of(data, 'bgr8', 2, 2, 6))[...] = 9
     assert not data.any()

@@ -8,14 +8,14 @@ import pytest
 from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.stages.frame_header import FrameHeader
+from trt_perception.stages.frame_header import FrameHeaderWriter
 
 CHANGED = {'confidence_threshold': 0.5, 'iou_threshold': 0.6, 'class_ids': (2, 33)}
 
 
 def written(thresholds, pixels=0):
     frame = random_frame(np.random.default_rng(1), 'bgr8', 8, 6)
-    header = FrameHeader(40)
+    header = FrameHeaderWriter(40)
     content = np.zeros(header.size, np.uint8)
     geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')
     header.write(content, header.content(frame, geometry, thresholds), pixels)
@@ -39,7 +39,7 @@ def test_where_the_pixels_are_is_written_and_nothing_else_changes(pixels):
 
 def test_a_header_that_was_written_over_another_leaves_nothing_of_it():
     frame = random_frame(np.random.default_rng(1), 'bgr8', 8, 6)
-    header = FrameHeader(70)
+    header = FrameHeaderWriter(70)
     geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')
     plain = header.content(frame, geometry, Thresholds())
     target = np.zeros(header.size, np.uint8)

@@ -180,7 +180,7 @@ IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 def test_numbers_of_masks_are_those_of_the_host():
     spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))
     kernels = emulated(spec, max_detections=300, class_agnostic=False)
-    assert kernels.numbers_masks
+    assert kernels.has_mask_kernel
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     for count in (300, 7, 0):
         outputs = random_outputs(np.random.default_rng(count), spec, count)

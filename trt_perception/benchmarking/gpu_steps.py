@@ -58,7 +58,7 @@ def measure_steps(
         if not (times and pace.stopped):
             times[name] = _replay(slot.stream, work, repeat, pace, name)
 
-    capturable = slot.context.capturable(slot.stream)
+    capturable = slot.context.is_capturable(slot.stream)
     if capturable:
         measure('engine_graph', slot.infer)
     if not (times and pace.stopped):

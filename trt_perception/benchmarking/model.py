@@ -31,7 +31,7 @@ from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.ready import copy_to_pipeline_memory
-from trt_perception.stages.onnx_runtime import CPU
+from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 
 __all__ = ['BenchmarkOptions', 'Best', 'ModelReport', 'Ratios', 'measure_model']
 
@@ -58,7 +58,7 @@ class BenchmarkOptions:
     count: int = 1000
     warmup: int = 100
     seconds: float | None = None
-    provider: str = CPU
+    provider: str = CPU_PROVIDER
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     thresholds: Thresholds = field(default_factory=Thresholds)
     batches: tuple[int, ...] = (1,)

@@ -55,7 +55,7 @@ def check_jpeg() -> str:
     """
     from trt_perception.errors import CudaError
     from trt_perception.gpu.nvjpeg import load_nvjpeg
-    from trt_perception.stages.jpeg import open_nvjpeg
+    from trt_perception.stages.open_nvjpeg import open_nvjpeg
 
     try:
         load_nvjpeg()

@@ -19,7 +19,7 @@ from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import Frame, frame_of
+from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
@@ -145,7 +145,7 @@ def detect_images(
     seconds: list[float] = []
     progress(0, len(images))
     for chunk in batches(read_ahead(images), pipeline.batch):
-        frames = [frame_of(bgr) for _, bgr in chunk]
+        frames = [frame_from_bgr(bgr) for _, bgr in chunk]
         if not detections:  # the first run of a model allocates: its time says nothing
             detect(pipeline, frames, thresholds)
         started = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trt_perception.errors import CudaError
 
 __all__ = [
-    'Owner',
+    'Resource',
     'call',
     'cuda_error',
     'driver',
@@ -181,7 +181,7 @@ def versions() -> dict[str, str]:
     return {name: _dotted(number) for name, number in numbers.items()}
 
 
-class Owner:
+class Resource:
     """Something that must be closed; usable as a context manager."""
 
     def close(self) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from trt_perception.errors import CudaError
 from trt_perception.files.cache import read_cached, write_cached
-from trt_perception.gpu.bindings import Owner, driver, driver_call, nvrtc, nvrtc_call
+from trt_perception.gpu.bindings import Resource, driver, driver_call, nvrtc, nvrtc_call
 from trt_perception.gpu.streams import Stream
 
 __all__ = ['Kernels', 'compile_kernels']
 
 
-class Kernels(Owner):
+class Kernels(Resource):
     """Compiled kernels, loaded into the current device.
 
     Args:

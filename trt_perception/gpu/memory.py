@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError, GpuMemoryError
-from trt_perception.gpu.bindings import Owner, call, runtime
+from trt_perception.gpu.bindings import Resource, call, runtime
 from trt_perception.gpu.device import Device
 from trt_perception.gpu.streams import Stream
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class DeviceBuffer(Owner):
+class DeviceBuffer(Resource):
     """Device memory; ``pointer`` is its address, ``size`` its bytes."""
 
     def __init__(self, size: int) -> None:
@@ -42,7 +42,7 @@ class DeviceBuffer(Owner):
             call('cudaFree', pointer)
 
 
-class PinnedBuffer(Owner):
+class PinnedBuffer(Resource):
     """Page-locked host memory that a GPU can copy from at full speed, or read where it lies.
 
     All GPUs can, whichever was the current one.

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError
-from trt_perception.gpu.bindings import Owner
+from trt_perception.gpu.bindings import Resource
 from trt_perception.gpu.streams import Stream
 
 __all__ = ['JpegDecoder', 'NvJpeg', 'load_nvjpeg']
@@ -88,7 +88,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-class NvJpeg(Owner):
+class NvJpeg(Resource):
     """The library with a handle; threads may share it.
 
     Needs a current device.
@@ -117,7 +117,7 @@ class NvJpeg(Owner):
                 status=_name(status),
             )
 
-    def size_of(self, pointer: int, size: int) -> tuple[int, int] | str:
+    def read_size(self, pointer: int, size: int) -> tuple[int, int] | str:
         """Return width and height that nvJPEG reads, or the name of the status that it gives.
 
         Args:
@@ -146,7 +146,7 @@ class NvJpeg(Owner):
             self.library.nvjpegDestroy(handle)
 
 
-class JpegDecoder(Owner):
+class JpegDecoder(Resource):
     """What one decoding needs: the file in one piece, and memory of nvJPEG's own.
 
     Both grow to the largest file so far.
@@ -190,7 +190,7 @@ class JpegDecoder(Owner):
         size = self._put_together(jpeg)
         headers = jpeg[0] if len(jpeg) > 1 else None
         if headers is None or self._known != (headers, size_wh):
-            found = self._nvjpeg.size_of(self._pointer, size)
+            found = self._nvjpeg.read_size(self._pointer, size)
             if isinstance(found, str):
                 return found
             if found != size_wh:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from trt_perception.errors import CudaError
-from trt_perception.gpu.bindings import Owner, call, cuda_error, runtime
+from trt_perception.gpu.bindings import Resource, call, cuda_error, runtime
 
 __all__ = ['Event', 'Graph', 'Stream']
 
 
-class Stream(Owner):
+class Stream(Resource):
     """A non-blocking stream; ``handle`` is its integer."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Stream(Owner):
             call('cudaStreamDestroy', self._stream)
 
 
-class Event(Owner):
+class Event(Resource):
     """A point in a stream's work that can be waited for and timed.
 
     Args:
@@ -58,7 +58,7 @@ class Event(Owner):
         """Record the event behind the work that the stream has."""
         call('cudaEventRecord', self.handle, stream.handle)
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Tell without waiting whether the work is done."""
         (status,) = runtime().cudaEventQuery(self.handle)
         if not status:
@@ -82,7 +82,7 @@ class Event(Owner):
             call('cudaEventDestroy', self._event)
 
 
-class Graph(Owner):
+class Graph(Resource):
     """Work captured once and launched many times with one call.
 
     Args:

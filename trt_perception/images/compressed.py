@@ -25,9 +25,16 @@ from trt_perception.errors import ImageError
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
-    *('JPEG_START', 'MAX_PIXELS', 'CheckedPicture', 'Scans', 'check_picture', 'check_size'),
-    *('damaged', 'decode_picture', 'scan_end', 'too_large', 'truncated'),
-    'unsupported',
+    *(
+        'JPEG_START',
+        'MAX_PIXELS',
+        'CheckedImageFile',
+        'ScanInfo',
+        'check_image_file',
+        'check_size',
+    ),
+    *('damaged_error', 'decode_image_file', 'find_scan_end', 'too_large_error', 'truncated_error'),
+    'unsupported_error',
 ]
 
 #: 134 megapixels, 403 MB once decoded: twice the largest camera that ROS knows.
@@ -62,7 +69,7 @@ _JPEG_LEFT_OUT: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}
 
 
 @dataclass
-class Scans:
+class ScanInfo:
     """The entropy-coded bits of a JPEG.
 
     Attributes:
@@ -75,7 +82,7 @@ class Scans:
 
 
 @dataclass(frozen=True)
-class CheckedPicture:
+class CheckedImageFile:
     """A JPEG or PNG in parts that were held against the file's bytes.
 
     Attributes:
@@ -87,10 +94,10 @@ class CheckedPicture:
 
     parts: tuple[bytes | memoryview, ...]
     size_wh: tuple[int, int]
-    scans: Scans = field(default_factory=Scans)
+    scans: ScanInfo = field(default_factory=ScanInfo)
 
     def decode(self) -> npt.NDArray[np.uint8]:
-        """Let OpenCV decode it, and hold the result to its header; as ``decode_picture``."""
+        """Let OpenCV decode it, and hold the result to its header; as ``decode_image_file``."""
         content = np.frombuffer(b''.join(self.parts), np.uint8)
         try:
             bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -100,11 +107,11 @@ class CheckedPicture:
         width, height = self.size_wh
         if bgr is None or bgr.shape[:2] != (height, width):
             found = 'nothing' if bgr is None else f'{bgr.shape[1]}x{bgr.shape[0]}'
-            raise damaged('image', f'the header says {width}x{height}, decoded is {found}')
+            raise damaged_error('image', f'the header says {width}x{height}, decoded is {found}')
         return bgr.astype(np.uint8, copy=False)
 
 
-def decode_picture(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def decode_image_file(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Decode a JPEG or PNG.
 
     Pixels are where the file stores them, whatever its EXIF data say: boxes belong to the stored
@@ -117,23 +124,23 @@ def decode_picture(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large``.
+        ImageError: with the reason ``not_decodable`` or ``too_large_error``.
     """
-    return check_picture(content).decode()
+    return check_image_file(content).decode()
 
 
-def check_picture(content: npt.NDArray[np.uint8]) -> CheckedPicture:
+def check_image_file(content: npt.NDArray[np.uint8]) -> CheckedImageFile:
     """Hold what a JPEG or PNG declares against its bytes, and its size against a camera's.
 
     Args:
         content: the file's bytes, uint8, one-dimensional.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large``.
+        ImageError: with the reason ``not_decodable`` or ``too_large_error``.
     """
     start = content[: len(_PNG_START)].tobytes()
     parts: tuple[bytes | memoryview, ...]
-    scans = Scans()
+    scans = ScanInfo()
     if start == _PNG_START:
         parts = tuple(_png_parts(content.data))
         width, height = struct.unpack_from('>II', parts[1], 8)
@@ -143,23 +150,23 @@ def check_picture(content: npt.NDArray[np.uint8]) -> CheckedPicture:
         height, width = struct.unpack_from('>HH', frame, 5)
     else:
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
-        raise unsupported('image', found, 'JPEG or PNG')
+        raise unsupported_error('image', found, 'JPEG or PNG')
     check_size(width, height)
     if start.startswith(JPEG_START):
         _check_coefficients(parts, frame)
-    return CheckedPicture(parts, (width, height), scans)
+    return CheckedImageFile(parts, (width, height), scans)
 
 
 def check_size(width: int, height: int) -> None:
     """Refuse a picture that has no pixels, or more of them or longer sides than a camera's.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large``.
+        ImageError: with the reason ``not_decodable`` or ``too_large_error``.
     """
     if width < 1 or height < 1:
-        raise damaged('image', f'no pixels ({width}x{height})')
+        raise damaged_error('image', f'no pixels ({width}x{height})')
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        raise too_large(
+        raise too_large_error(
             'image', f'{width}x{height}', f'{MAX_PIXELS} pixels, and {MAX_SIDE} a side'
         )
 
@@ -172,23 +179,23 @@ def _png_parts(content: memoryview) -> Iterator[bytes]:
         size = int.from_bytes(content[at : at + 4], 'big')
         kind, end = bytes(content[at + 4 : at + 8]), at + 12 + size
         if end > len(content):
-            raise truncated('PNG')
+            raise truncated_error('PNG')
         if (index == 0) != (kind == b'IHDR') or (index == 0 and size != 13):
-            raise damaged('PNG', 'no header in its place')
+            raise damaged_error('PNG', 'no header in its place')
         if index and not kind[0] & _PNG_ANCILLARY and kind not in _PNG_CRITICAL:
-            raise damaged('PNG', f'a part {kind!r}, which no PNG has')
+            raise damaged_error('PNG', f'a part {kind!r}, which no PNG has')
         if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL):
             yield bytes(content[at:end])
         pixels |= kind == b'IDAT'
         if kind == b'IEND':
             if not pixels:
-                raise damaged('PNG', 'no pixels')
+                raise damaged_error('PNG', 'no pixels')
             return
         at = end
-    raise too_large('PNG', 'more', f'{_MAX_PARTS} parts')
+    raise too_large_error('PNG', 'more', f'{_MAX_PARTS} parts')
 
 
-def _jpeg_parts(file: npt.NDArray[np.uint8], scans: Scans) -> Iterator[bytes | memoryview]:
+def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes | memoryview]:
     """Yield start, tables, frame, scans and end of a JPEG, one by one, with their markers.
 
     Notes in ``scans`` what is within them.
@@ -200,7 +207,7 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: Scans) -> Iterator[bytes | m
         marker, at = _jpeg_marker(content, at)
         if marker == _JPEG_END:
             if not count:
-                raise damaged('JPEG', 'no pixels')
+                raise damaged_error('JPEG', 'no pixels')
             yield b'\xff\xd9'
             return
         end = at + _segment_size(content, at)
@@ -210,18 +217,18 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: Scans) -> Iterator[bytes | m
         elif marker == _JPEG_SCAN:
             count += 1
             scans.begin = end
-            end, markers = scan_end(file, end)
+            end, markers = find_scan_end(file, end)
             scans.markers += markers
         elif marker not in _JPEG_TABLES | _JPEG_LEFT_OUT:
             found = f'marker {marker:#04x}, or a damaged file'
-            raise unsupported('JPEG', found, 'baseline or progressive with Huffman coding')
+            raise unsupported_error('JPEG', found, 'baseline or progressive with Huffman coding')
         _check_counts(frames, count)
         if marker == _JPEG_SCAN:
             yield content[at - 2 : end]
         elif marker not in _JPEG_LEFT_OUT or marker in _JPEG_COLORS:
             yield bytes((0xFF, marker)) + content[at:end]
         at = end
-    raise too_large('JPEG', 'more', f'{_MAX_PARTS} parts')
+    raise too_large_error('JPEG', 'more', f'{_MAX_PARTS} parts')
 
 
 def _jpeg_marker(content: memoryview, at: int) -> tuple[int, int]:
@@ -230,23 +237,23 @@ def _jpeg_marker(content: memoryview, at: int) -> tuple[int, int]:
     if match is not None:
         return match[1][0], match.end()
     if at < len(content) and content[at] != 0xFF:
-        raise damaged('JPEG', 'other bytes where one of its parts should begin')
-    raise truncated('JPEG')
+        raise damaged_error('JPEG', 'other bytes where one of its parts should begin')
+    raise truncated_error('JPEG')
 
 
 def _check_counts(frames: int, scans: int) -> None:
     """Refuse a JPEG with more frames than one, a scan before its frame, or too many scans."""
     if frames != 1 and (scans or frames):
-        raise damaged('JPEG', 'another number of frames than one')
+        raise damaged_error('JPEG', 'another number of frames than one')
     if scans > _MAX_SCANS:
-        raise too_large('JPEG', 'more', f'{_MAX_SCANS} scans')
+        raise too_large_error('JPEG', 'more', f'{_MAX_SCANS} scans')
 
 
 def _segment_size(content: memoryview, at: int) -> int:
     """Return the length that a segment declares; it counts its own two bytes."""
     size = int.from_bytes(content[at : at + 2], 'big')
     if size < 2 or at + size > len(content):
-        raise truncated('JPEG')
+        raise truncated_error('JPEG')
     return size
 
 
@@ -254,7 +261,7 @@ def _check_frame(segment: memoryview) -> None:
     """Look at a frame's header: length, bits, height, width, components, three bytes for each."""
     components = segment[7] if len(segment) > 7 else 0
     if components not in (1, 3, 4) or len(segment) != 8 + 3 * components or segment[2] != 8:
-        raise damaged('JPEG', 'a frame not of 8 bits and one, three or four components')
+        raise damaged_error('JPEG', 'a frame not of 8 bits and one, three or four components')
 
 
 def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memoryview) -> None:
@@ -269,10 +276,10 @@ def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memo
     samples = sum(x * y for x, y in zip(across, down, strict=True))
     if 2 * width * height * samples > 3 * MAX_PIXELS * max(across) * max(down):
         found = f'{width}x{height} in several scans'
-        raise too_large('JPEG', found, f'{3 * MAX_PIXELS // 2} coefficients')
+        raise too_large_error('JPEG', found, f'{3 * MAX_PIXELS // 2} coefficients')
 
 
-def scan_end(file: npt.NDArray[np.uint8], at: int) -> tuple[int, bytes]:
+def find_scan_end(file: npt.NDArray[np.uint8], at: int) -> tuple[int, bytes]:
     """Return where the bits of a scan end that begin ``at``, and the markers within them.
 
     By NumPy, which looks at many bytes at once, without the lock of the interpreter.
@@ -296,25 +303,25 @@ def scan_end(file: npt.NDArray[np.uint8], at: int) -> tuple[int, bytes]:
             markers.append(following[: ends[0]].tobytes())
             return begin + int(places[ends[0]]), b''.join(markers)
         markers.append(following.tobytes())
-    raise truncated('JPEG')
+    raise truncated_error('JPEG')
 
 
-def truncated(kind: str) -> ImageError:
+def truncated_error(kind: str) -> ImageError:
     """Return the error of a file that lacks its end."""
     return ImageError('not_decodable', kind, 'it ends before one of its parts: it is truncated')
 
 
-def unsupported(kind: str, found: str, expected: str, fix: str = '') -> ImageError:
+def unsupported_error(kind: str, found: str, expected: str, fix: str = '') -> ImageError:
     """Return the error of a file of a kind that is not read."""
     return ImageError('not_decodable', kind, found, expected=expected, fix=fix)
 
 
-def too_large(kind: str, found: str, most: str) -> ImageError:
+def too_large_error(kind: str, found: str, most: str) -> ImageError:
     """Return the error of a file that asks for more than is read."""
     fix = 'make it smaller, or let the camera send a smaller one'
     return ImageError('too_large', kind, found, expected=f'at most {most}', fix=fix)
 
 
-def damaged(kind: str, found: str) -> ImageError:
+def damaged_error(kind: str, found: str) -> ImageError:
     """Return the error of a file that contradicts itself or its format."""
     return ImageError('not_decodable', kind, f'{found}: it is damaged')

@@ -63,7 +63,7 @@ class Masks:
     coefficients: npt.NDArray[np.float32]
     prototypes: npt.NDArray[np.float32]
     geometry: MaskGeometry
-    is_own: bool = False
+    are_logits: bool = False
 
     def __len__(self) -> int:
         return len(self.coefficients)
@@ -88,7 +88,7 @@ class Masks:
         rows, down = self._taps(1, top, bottom)
         # Not by matrix products: threads of BLAS wait for each other where cores are busy.
         logits: Any
-        if self.is_own:
+        if self.are_logits:
             logits = self.prototypes[int(self.coefficients[index, 0]), rows, columns]
         else:
             logits = np.einsum(

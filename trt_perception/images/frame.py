@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import shown
-from trt_perception.images.memory import Memory
+from trt_perception.images.memory import HostMemory
 
 __all__ = [
     *('MAX_SIDE', 'PIXEL_FORMATS', 'DeferredFrame', 'Frame', 'PipelineInput', 'PixelFormat'),
-    'frame_of',
+    'frame_from_bgr',
 ]
 
 # No camera sends larger images. The limit bounds the memory that one message can request.
@@ -55,7 +55,7 @@ class PixelFormat:
     min_side: int = 1
 
     @property
-    def rows_alone(self) -> bool:
+    def rows_are_independent(self) -> bool:
         """Whether a row says the colours of its pixels without its neighbours."""
         return not self.chroma_rows and self.min_side == 1
 
@@ -121,7 +121,7 @@ class Frame:
     step: int
     format: PixelFormat
     big_endian: bool = False
-    memory: Memory | None = None
+    memory: HostMemory | None = None
     jpeg: tuple[bytes | memoryview, ...] = ()
 
     @property
@@ -242,7 +242,7 @@ def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
         raise ImageError('odd_size', subject, found, expected=expected)
 
 
-def frame_of(bgr: npt.NDArray[np.uint8]) -> Frame:
+def frame_from_bgr(bgr: npt.NDArray[np.uint8]) -> Frame:
     """Return an image, uint8 (height, width, 3), BGR, as a frame.
 
     Raises:

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from trt_perception.errors import ImageError
 from trt_perception.files.regular_files import read_regular
-from trt_perception.images.compressed import MAX_PIXELS, check_size, unsupported
+from trt_perception.images.compressed import MAX_PIXELS, check_size, unsupported_error
 
 __all__ = ['MAX_BYTES', 'read_image_file']
 
@@ -81,7 +81,7 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
     except UnidentifiedImageError as error:
         found = f'a file that begins with {content[:8].hex(" ") or "nothing"}'
         expected = 'a whole JPEG, PNG, BMP, TIFF, WebP, PPM or PGM'
-        raise unsupported('image', found, expected) from error
+        raise unsupported_error('image', found, expected) from error
     except Image.DecompressionBombError as error:
         raise ImageError('too_large', 'image', str(error)) from error
     # Pillow raises a dozen types for damaged files, OSError among them.
@@ -92,7 +92,9 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
 def _check_mode(image: Image.Image) -> None:
     if image.mode not in _MODES | _GREY_16_BITS:
         expected = '8 or 16 bits and one to four channels'
-        raise unsupported('image', f'pixels of the mode {image.mode}', expected, 'convert it')
+        raise unsupported_error(
+            'image', f'pixels of the mode {image.mode}', expected, 'convert it'
+        )
 
 
 def _bgr(image: Image.Image) -> npt.NDArray[np.uint8]:

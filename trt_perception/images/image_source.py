@@ -18,7 +18,13 @@ from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images.compressed import check_size
 from trt_perception.images.image_files import read_image_file
 
-__all__ = ['IMAGE_SUFFIXES', 'VIDEO_SUFFIXES', 'ImageSource', 'find_images', 'folders_left_out']
+__all__ = [
+    'IMAGE_SUFFIXES',
+    'VIDEO_SUFFIXES',
+    'ImageSource',
+    'find_images',
+    'skipped_image_folders',
+]
 
 IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
@@ -60,7 +66,7 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
     return images
 
 
-def folders_left_out(source: str) -> list[str]:
+def skipped_image_folders(source: str) -> list[str]:
     """Return the names of the folders with images in a folder that is read without these.
 
     Args:
@@ -108,7 +114,7 @@ class ImageSource:
     """
 
     source: str
-    unreadable: Callable[[str], None] | None = None
+    on_unreadable: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         if not self._is_video:
@@ -132,11 +138,11 @@ class ImageSource:
             try:
                 bgr = read_image_file(path)
             except ImageError as error:
-                if self.unreadable is None:
+                if self.on_unreadable is None:
                     raise ConfigError(
                         error.subject, error.found, expected=error.expected, fix=error.fix
                     ) from error
-                self.unreadable(str(error))
+                self.on_unreadable(str(error))
                 continue
             yield path.name, bgr
 

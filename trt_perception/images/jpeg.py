@@ -20,11 +20,22 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.compressed import JPEG_START, CheckedPicture, check_picture, scan_end
-from trt_perception.images.frame import PIXEL_FORMATS, Frame, frame_of
-from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN, huffman_tables
+from trt_perception.images.compressed import (
+    JPEG_START,
+    CheckedImageFile,
+    check_image_file,
+    find_scan_end,
+)
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, frame_from_bgr
+from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN, read_huffman_tables
 
-__all__ = ['JpegFrameReader', 'decode_on_cpu', 'decoded_frame', 'jpeg_frame', 'plain_jpeg']
+__all__ = [
+    'JpegFrameReader',
+    'as_plain_jpeg',
+    'decode_on_cpu',
+    'decode_to_frame',
+    'undecoded_frame',
+]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -49,7 +60,7 @@ _WHOLE_SCAN: Final = bytes((0, 63, 0))
 _BLOCK_BITS: Final = 2
 
 
-def jpeg_frame(parts: tuple[bytes | memoryview, ...], width: int, height: int) -> Frame:
+def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: int) -> Frame:
     """Return a frame whose pixels are not decoded yet.
 
     Args:
@@ -69,16 +80,16 @@ def decode_on_cpu(frame: Frame) -> Frame:
     """
     if frame.is_decoded:
         return frame
-    return decoded_frame(CheckedPicture(frame.jpeg, (frame.width, frame.height)))
+    return decode_to_frame(CheckedImageFile(frame.jpeg, (frame.width, frame.height)))
 
 
-def decoded_frame(picture: CheckedPicture) -> Frame:
+def decode_to_frame(picture: CheckedImageFile) -> Frame:
     """Return a picture as a bgr8 frame, decoded on the CPU.
 
     Raises:
         ImageError: with the reason ``not_decodable``.
     """
-    return frame_of(picture.decode())
+    return frame_from_bgr(picture.decode())
 
 
 class JpegFrameReader:
@@ -114,13 +125,13 @@ class JpegFrameReader:
         frame = self._frame_like_before(file)
         if frame is not None:
             return frame
-        picture = check_picture(file)
+        picture = check_image_file(file)
         try:
             kind = _kind_of(picture)
             frame = kind.frame(_bits_of(picture), picture.scans.markers)
         except _OtherKindError as error:
             self._log(error.kind)
-            return decoded_frame(picture)
+            return decode_to_frame(picture)
         self._like = file[: picture.scans.begin].tobytes(), kind
         return frame
 
@@ -140,7 +151,7 @@ class JpegFrameReader:
         begin = len(head)
         if file[:begin].tobytes() != head:
             return None
-        end, markers = scan_end(file, begin)
+        end, markers = find_scan_end(file, begin)
         if file[end : end + len(_END)].tobytes() != _END:
             return None
         try:
@@ -191,10 +202,10 @@ class _Kind:
             raise _OtherKindError('JPEG of too few bytes')
         if markers != self.restarts or bits[-1] == 0xFF:
             raise _OtherKindError('JPEG of unusual restart markers')
-        return jpeg_frame((self.head, bits, _END), *self.size_wh)
+        return undecoded_frame((self.head, bits, _END), *self.size_wh)
 
 
-def plain_jpeg(picture: CheckedPicture) -> Frame | str:
+def as_plain_jpeg(picture: CheckedImageFile) -> Frame | str:
     """Return the picture as a JPEG of the plain kind, or what it is instead, in a few words.
 
     Args:
@@ -206,7 +217,7 @@ def plain_jpeg(picture: CheckedPicture) -> Frame | str:
         return error.kind
 
 
-def _kind_of(picture: CheckedPicture) -> _Kind:
+def _kind_of(picture: CheckedImageFile) -> _Kind:
     if picture.parts[0] != JPEG_START:
         raise _OtherKindError('PNG')
     width, height = picture.size_wh
@@ -215,7 +226,7 @@ def _kind_of(picture: CheckedPicture) -> _Kind:
     return _Parts(picture.parts[1:]).kind(picture.size_wh)
 
 
-def _bits_of(picture: CheckedPicture) -> bytes | memoryview:
+def _bits_of(picture: CheckedImageFile) -> bytes | memoryview:
     """Return the bits of the only scan, which is the part before the last."""
     scan = picture.parts[-2]
     return scan[2 + int.from_bytes(scan[2:4], 'big') :]
@@ -280,7 +291,7 @@ class _Parts:
             self._quantisation[number] = values
 
     def _read_huffman(self, body: bytes) -> None:
-        tables = huffman_tables(body)
+        tables = read_huffman_tables(body)
         if tables is None:
             raise _OtherKindError('JPEG of unusual Huffman tables')
         self._huffman.update(tables)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ['STANDARD_HUFFMAN', 'huffman_tables']
+__all__ = ['STANDARD_HUFFMAN', 'read_huffman_tables']
 
 # ITU-T T.81, tables F.1 and F.2: the most bits that a difference or coefficient of 8-bit pixels
 # has; an AC symbol without bits ends a block or is a run of 16 zeros.
@@ -44,7 +44,7 @@ STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
 )
 
 
-def huffman_tables(body: bytes) -> dict[int, bytes] | None:
+def read_huffman_tables(body: bytes) -> dict[int, bytes] | None:
     """Return the tables of a segment by number, with 0x10 for AC; None: one is not valid."""
     tables, at = {}, 0
     while at < len(body):

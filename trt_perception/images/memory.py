@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['Memory', 'PlainMemory']
+__all__ = ['HostMemory', 'NumpyMemory']
 
 
-class Memory(Protocol):
+class HostMemory(Protocol):
     """Memory of the host with a fixed place. A pipeline may keep more of it to itself.
 
     Attributes:
@@ -27,7 +27,7 @@ class Memory(Protocol):
         """Free it; may be called again."""
 
 
-class PlainMemory:
+class NumpyMemory:
     """What NumPy allocates, as Memory."""
 
     def __init__(self, size: int) -> None:

@@ -46,7 +46,7 @@ import numpy.typing as npt
 from trt_perception.errors import CudaError, EngineError, ImageError
 from trt_perception.gpu import Device, Stream
 from trt_perception.images.frame import PipelineInput
-from trt_perception.images.memory import Memory
+from trt_perception.images.memory import HostMemory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import batch_size, split_inputs
 from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
@@ -156,7 +156,7 @@ class CudaPipeline:
     ) -> list[SizedContext]:
         """Return what a slot runs batches with, smallest first."""
         sizes: list[SizedContext] = []
-        for batch in engine.batches(spec.input, max_batch):
+        for batch in engine.batch_sizes_for(spec.input, max_batch):
             check_interruption()
             # A graph holds its context's shapes, so that each size has one of its own. They run
             # one at a time, and share the memory that they work in.
@@ -199,7 +199,7 @@ class CudaPipeline:
         self._closing.callback(jpeg.close)
         return jpeg
 
-    def allocate(self, size: int) -> Memory:
+    def allocate(self, size: int) -> HostMemory:
         """Return page-locked memory, which any thread may free, after ``close`` too."""
         return FrameMemory(size, self.header_bytes, self._device)
 
@@ -269,7 +269,7 @@ def _output_shapes(
     """
     closed = [replace(tensor, shape=tensors[tensor.name].shape) for tensor in engine.inputs]
     asked = batch_size(split_inputs(name, closed)[0])
-    batch = engine.batches(split_inputs(name, closed)[0], 1)[0]
+    batch = engine.batch_sizes_for(split_inputs(name, closed)[0], 1)[0]
 
     def sized(shape: tuple[int, ...], there: int, wanted: int) -> tuple[int, ...]:
         return (wanted, *shape[1:]) if there != wanted and shape[:1] == (there,) else shape

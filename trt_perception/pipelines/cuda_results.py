@@ -25,7 +25,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImages
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
-from trt_perception.stages.selection import check_scores, detections_of
+from trt_perception.stages.selection import build_detections, check_scores
 
 __all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
 
@@ -101,7 +101,7 @@ class KernelDecoded:
             # Written by the last kernel where it lies: 7 KB need no copy of their own.
             self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
             self._host_prototypes: PinnedBuffer | None = None
-            if kernels.numbers_masks and images is None:
+            if kernels.has_mask_kernel and images is None:
                 self._host_prototypes = own(PinnedBuffer(self._prototypes.size_bytes))
             clear_async(self._scratch.pointer, self._scratch.size, stream)
             undo.pop_all()
@@ -131,7 +131,7 @@ class KernelDecoded:
 
     def picture(self, letterbox: Letterbox) -> MaskImage | None:
         """Return memory for the picture of a frame's masks, None where there are no pictures."""
-        if self._images is None or not self._kernels.numbers_masks:
+        if self._images is None or not self._kernels.has_mask_kernel:
             return None
         return self._images.take(letterbox.source_wh)
 
@@ -175,7 +175,7 @@ class KernelDecoded:
         task_values = rows['task_values'] if task.task_value_count else None
         if task.is_oriented:  # in network pixels still
             boxes = task.nms_boxes(xyxy, task_values)
-            return detections_of(
+            return build_detections(
                 task, Candidates(boxes, scores, class_ids, task_values), letterbox
             )
         prototypes = None

@@ -30,7 +30,7 @@ from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.pipelines.headers import Headers
 from trt_perception.pipelines.mask_images import MaskImages
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_content
+from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 
@@ -156,7 +156,7 @@ class CudaSlot:
                 else HostDecoded(largest, kernels.limits)
             )
             self._closing.callback(self.result.close)
-            self._table: DeviceBuffer = own(DeviceBuffer(batch_content(self._addresses).size))
+            self._table: DeviceBuffer = own(DeviceBuffer(batch_table(self._addresses).size))
             self.places[0].reserve(_FIRST_FRAME_BYTES - headers.size)
             undo.pop_all()
 
@@ -220,7 +220,7 @@ class CudaSlot:
 
     def is_done(self) -> bool:
         """Tell without waiting whether ``collect`` has nothing left to wait for."""
-        return not self._launched or self.finished.done()
+        return not self._launched or self.finished.is_done()
 
     def collect(self) -> list[Result | ImageError]:
         """Wait for the GPU; return the boxes of each frame, or why it has none."""
@@ -283,7 +283,7 @@ class CudaSlot:
         """Tell the kernels where headers are, where that has changed; waits then."""
         addresses = [place.address for place in self.places]
         if addresses != self._addresses:
-            upload_once(batch_content(addresses), self._table.pointer, self.stream)
+            upload_once(batch_table(addresses), self._table.pointer, self.stream)
             self._addresses, self._count = addresses, len(addresses)
 
     def _write_count(self) -> None:
@@ -335,7 +335,7 @@ class CudaSlot:
     def _capture(self) -> bool:
         """Capture the graph of a size; where that fails the slot does without, and says so."""
         try:
-            if not self.context.capturable(self.stream):
+            if not self.context.is_capturable(self.stream):
                 raise CudaError('TensorRT', 'reports that this engine cannot be captured')
             self._size.graph = Graph(self.stream, self.run)
         except TrtPerceptionError as error:

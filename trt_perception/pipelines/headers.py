@@ -11,7 +11,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.stages.frame_header import FrameHeader
+from trt_perception.stages.frame_header import FrameHeaderWriter
 
 __all__ = ['Headers', 'Kind']
 
@@ -45,7 +45,7 @@ class Headers:
         preprocessing: the model's.
     """
 
-    def __init__(self, header: FrameHeader, preprocessing: Preprocessing) -> None:
+    def __init__(self, header: FrameHeaderWriter, preprocessing: Preprocessing) -> None:
         self._header = header
         self._preprocessing = preprocessing
         self._known: dict[tuple[object, ...], Kind] = {}
@@ -72,7 +72,7 @@ class Headers:
 
     def _rows(self, frame: Frame, letterbox: Letterbox) -> RowGroups | None:
         rows = letterbox.sampled_rows
-        if rows is None or self._preprocessing.antialias or not frame.format.rows_alone:
+        if rows is None or self._preprocessing.antialias or not frame.format.rows_are_independent:
             return None
         left_out = frame.height - rows.rows * rows.count
         return rows if left_out * frame.step >= _LEAST_LEFT_OUT else None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError, ImageError
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.memory import Memory, PlainMemory
+from trt_perception.images.memory import HostMemory, NumpyMemory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
@@ -24,7 +24,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.stages.onnx_runtime import CPU, OnnxModel
+from trt_perception.stages.onnx_runtime import CPU_PROVIDER, OnnxModel
 
 __all__ = ['HostPipeline']
 
@@ -54,7 +54,7 @@ class HostPipeline:
         model: ModelFile,
         options: PipelineOptions,
         *,
-        provider: str = CPU,
+        provider: str = CPU_PROVIDER,
         open_batch: int | None = None,
     ) -> None:
         """Load the model.
@@ -82,7 +82,7 @@ class HostPipeline:
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0
-        usual = _OPEN_BATCH_ON_CPU if provider == CPU else _OPEN_BATCH
+        usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
         size = self.spec.preprocessing.input_size
         self._constants = constant_inputs(auxiliary, size, self.batch)
@@ -105,9 +105,9 @@ class HostPipeline:
                 fix='correct model.input_size, or export it again',
             ) from error
 
-    def allocate(self, size: int) -> Memory:
+    def allocate(self, size: int) -> HostMemory:
         """Return ordinary memory: pixels are read where they lie."""
-        return PlainMemory(size)
+        return NumpyMemory(size)
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]

@@ -22,13 +22,13 @@ from typing import Final
 
 from trt_perception.errors import ImageError
 from trt_perception.gpu import Device, Event, Stream
-from trt_perception.gpu.bindings import Owner
+from trt_perception.gpu.bindings import Resource
 from trt_perception.gpu.nvjpeg import JpegDecoder, NvJpeg
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.pipelines.cuda_slot import CudaSlot, UndecodedPlace
 from trt_perception.pipelines.frame_place import FramePlace
-from trt_perception.stages.jpeg import open_nvjpeg
+from trt_perception.stages.open_nvjpeg import open_nvjpeg
 
 __all__ = ['JpegThreads']
 
@@ -37,7 +37,7 @@ _LOG: Final = logging.getLogger(__name__)
 _MOST_THREADS: Final = 4
 
 
-class _StreamDecoder(Owner):
+class _StreamDecoder(Resource):
     """What a thread decodes with: nvJPEG's memory, and a stream that is idle before each file."""
 
     def __init__(self, nvjpeg: NvJpeg) -> None:

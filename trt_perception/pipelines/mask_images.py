@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.gpu import Device, Event, PinnedBuffer, Stream
-from trt_perception.gpu.bindings import Owner
+from trt_perception.gpu.bindings import Resource
 
 __all__ = ['MaskImage', 'MaskImages']
 
 
-class _Place(Owner):
+class _Place(Resource):
     """Memory for one picture, and the event behind what was last written there."""
 
     def __init__(self, device: Device, size: int) -> None:
@@ -73,7 +73,7 @@ class MaskImage:
         self._images.give_back(self._place)
 
 
-class MaskImages(Owner):
+class MaskImages(Resource):
     """Memory for pictures, as many as are in use at once.
 
     Args:
@@ -106,7 +106,7 @@ class MaskImages(Owner):
         """Return a free place that no work writes any more: nobody may have waited for it."""
         with self._lock:
             for index, place in enumerate(self._free):
-                if place.written.done():
+                if place.written.is_done():
                     return self._free.pop(index)
         return None
 

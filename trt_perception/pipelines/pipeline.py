@@ -9,7 +9,7 @@ from typing import Protocol
 from trt_perception.errors import EngineError, ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, PipelineInput
-from trt_perception.images.memory import Memory
+from trt_perception.images.memory import HostMemory
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
@@ -66,7 +66,7 @@ class Pipeline(Protocol):
     spec: ModelSpec
     decodes_jpeg: bool
 
-    def allocate(self, size: int) -> Memory:
+    def allocate(self, size: int) -> HostMemory:
         """Return memory from which frames are taken without copying them; from any thread.
 
         Whoever asked for it frees it, when no frame in it is in a slot any more.

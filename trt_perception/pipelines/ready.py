@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from trt_perception.images.frame import Frame, frame_of
+from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import is_onnx
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
@@ -37,7 +37,7 @@ OpenPipeline: TypeAlias = Callable[[str, PipelineOptions], Pipeline]
 
 def grey_frame() -> Frame:
     """Return a small grey image, for a run whose result does not matter."""
-    return frame_of(np.full((48, 64, 3), 114, np.uint8))
+    return frame_from_bgr(np.full((48, 64, 3), 114, np.uint8))
 
 
 @contextmanager

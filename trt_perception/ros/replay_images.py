@@ -74,7 +74,7 @@ class ReplayImages(Node):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__('replay_images')
         self._options = options
-        self._source = ImageSource(options.source, unreadable=self._on_unreadable)
+        self._source = ImageSource(options.source, on_unreadable=self._on_unreadable)
         self._images = self._all_images()
         self._memory: npt.NDArray[np.uint8] | None = None
         self._log: TextIO | None = None

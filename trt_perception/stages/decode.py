@@ -14,7 +14,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.stages.selection import passing, select
+from trt_perception.stages.selection import passing_indices, select_detections
 
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 
@@ -49,7 +49,7 @@ def decode(
             arrays,
             image,
             functools.partial(
-                select, spec=spec, letterbox=letterbox, thresholds=own, limits=limits
+                select_detections, spec=spec, letterbox=letterbox, thresholds=own, limits=limits
             ),
         )
         for (arrays, image), letterbox, own in zip(images, letterboxes, thresholds, strict=True)
@@ -65,7 +65,7 @@ def count_candidates(
         return 0
     ((arrays, image),) = _images(outputs, spec, [thresholds])
     found = spec.decoder.candidates(arrays, image)
-    return len(passing(found.scores, found.class_ids, thresholds))
+    return len(passing_indices(found.scores, found.class_ids, thresholds))
 
 
 def _images(
@@ -88,7 +88,7 @@ def _images(
                 index,
                 spec.preprocessing.input_size,
                 spec.task,
-                functools.partial(passing, thresholds=own),
+                functools.partial(passing_indices, thresholds=own),
             ),
         )
 

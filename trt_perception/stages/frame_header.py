@@ -21,7 +21,13 @@ from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [
-    *('BATCH_COUNT_BYTES', 'FORMAT_NUMBERS', 'FRAME_PARAMETERS', 'FrameHeader', 'batch_content'),
+    *(
+        'BATCH_COUNT_BYTES',
+        'FORMAT_NUMBERS',
+        'FRAME_PARAMETERS',
+        'FrameHeaderWriter',
+        'batch_table',
+    ),
 ]
 
 #: So many bytes, each of which is the number of frames, stand in front of their addresses.
@@ -43,7 +49,7 @@ _PIXELS: Final = struct.Struct('<q')
 _PIXELS_OFFSET: Final = 40
 
 
-def batch_content(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
+def batch_table(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
     """Return what tells the kernels of a batch.
 
     Args:
@@ -57,7 +63,7 @@ def batch_content(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
     return np.concatenate([count, np.array(headers, '<u8').view(np.uint8)])
 
 
-class FrameHeader:
+class FrameHeaderWriter:
     """Makes headers for one model.
 
     Args:

@@ -16,7 +16,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import Task
 from trt_perception.stages.batch_sizes import MAX_BATCH
-from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeader
+from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
 
@@ -67,9 +67,9 @@ class FrameKernels:
         )
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         output, prototypes = read[0], read[-1]
-        self.header = FrameHeader(len(spec.class_names))
+        self.header = FrameHeaderWriter(len(spec.class_names))
         self.has_decode_kernels = rows is not None
-        self.numbers_masks = self.has_decode_kernels and task.prototype_count > 0
+        self.has_mask_kernel = self.has_decode_kernels and task.prototype_count > 0
         task_values = ('task_values', '<f4', (task.task_value_count,))
         self.result_row = (
             np.dtype([*RESULT_ROW.descr, task_values]) if task.task_value_count else RESULT_ROW
@@ -102,11 +102,11 @@ class FrameKernels:
                 'MAX_DETECTIONS': limits.max_detections,
                 'TASK_VALUE_COUNT': task.task_value_count,
                 'ORIENTED': int(task.is_oriented),
-                'PROTOTYPES': int(self.numbers_masks),
+                'PROTOTYPES': int(self.has_mask_kernel),
             }
             if rows.strides:
                 constants['GRID_STRIDES'] = f'{{{", ".join(map(str, rows.strides))}}}'
-        if self.numbers_masks:
+        if self.has_mask_kernel:
             sources.append('masks.cu')
             constants |= {
                 'PROTOTYPE_T': _C_TYPES[prototypes.dtype],
@@ -130,7 +130,7 @@ class FrameKernels:
             + 16 * max_candidates
             + max_candidates * max_candidates // 8
             + 20 * max_candidates * task.is_oriented
-            + self.result_row.itemsize * self.limits.max_detections * self.numbers_masks
+            + self.result_row.itemsize * self.limits.max_detections * self.has_mask_kernel
             + 64
         )
 
@@ -138,7 +138,7 @@ class FrameKernels:
         """Queue: fill the input tensor from the frames.
 
         Args:
-            batch: device address of what ``batch_content`` makes.
+            batch: device address of what ``batch_table`` makes.
             tensor: device address of the input.
             most: frames that the engine takes; where there are fewer the rest stays as it is.
             stream: queued on it.

@@ -16,7 +16,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 
-__all__ = ['HostPreprocessor', 'bgr_image', 'channel_image', 'resize']
+__all__ = ['HostPreprocessor', 'channel_image', 'frame_to_bgr', 'resize']
 
 _BGR: Final = (0, 1, 2)
 _RGB: Final = (2, 1, 0)
@@ -60,7 +60,7 @@ def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, 
     return bgr, _BGR
 
 
-def bgr_image(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
     """Return the frame as OpenCV's usual image: uint8 (height, width, 3), BGR, a copy.
 
     Args:

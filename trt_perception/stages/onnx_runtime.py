@@ -12,10 +12,10 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
 
-__all__ = ['CPU', 'OnnxModel']
+__all__ = ['CPU_PROVIDER', 'OnnxModel']
 
 #: The provider that is everywhere.
-CPU: Final = 'CPUExecutionProvider'
+CPU_PROVIDER: Final = 'CPUExecutionProvider'
 
 # NumPy, which carries them here, has no bfloat16.
 _DTYPES: Final = {f'tensor({name})': name for name in TENSOR_DTYPES if name != 'bfloat16'}
@@ -30,7 +30,7 @@ class OnnxModel:
         metadata: what the file says of itself, texts by key.
     """
 
-    def __init__(self, model: ModelFile, threads: int, provider: str = CPU) -> None:
+    def __init__(self, model: ModelFile, threads: int, provider: str = CPU_PROVIDER) -> None:
         """Load the model.
 
         Args:
@@ -72,7 +72,7 @@ class OnnxModel:
         options.add_session_config_entry('session.load_model_format', 'ONNX')
         try:
             self._session = onnxruntime.InferenceSession(
-                model.content, options, providers=list(dict.fromkeys((provider, CPU)))
+                model.content, options, providers=list(dict.fromkeys((provider, CPU_PROVIDER)))
             )
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             raise EngineError(

@@ -22,7 +22,7 @@ from trt_perception.stages.nms import (
     oriented_non_maximum_suppression,
 )
 
-__all__ = ['check_scores', 'detections_of', 'passing', 'select']
+__all__ = ['build_detections', 'check_scores', 'passing_indices', 'select_detections']
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
@@ -34,7 +34,7 @@ _FAR_BEYOND: Final = 4
 _ORIENTED: Final = 5
 
 
-def passing(
+def passing_indices(
     scores: Floats, class_ids: npt.NDArray[np.integer], thresholds: Thresholds
 ) -> npt.NDArray[np.int64]:
     """Return the indices of what is above the threshold and of a class that is asked for."""
@@ -46,7 +46,7 @@ def passing(
     return indices
 
 
-def select(
+def select_detections(
     decoder: ObjectDecoder,
     candidates: Candidates,
     *,
@@ -77,7 +77,9 @@ def select(
     task = spec.task
     if not decoder.needs_nms:
         _check_unit(candidates, spec.preprocessing.input_size, decoder)
-    chosen = _whole(candidates, passing(candidates.scores, candidates.class_ids, thresholds))
+    chosen = _whole(
+        candidates, passing_indices(candidates.scores, candidates.class_ids, thresholds)
+    )
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
     ids = candidates.class_ids[chosen].astype(np.int32)
     _check_classes(ids, len(spec.class_names), decoder)
@@ -86,7 +88,7 @@ def select(
     boxes = task.nms_boxes(xyxy, task_values)
     iou = thresholds.iou_threshold if decoder.needs_nms else None
     kept = _best(boxes, scores, ids, limits, iou)
-    return detections_of(
+    return build_detections(
         task,
         Candidates(
             boxes[kept],
@@ -99,7 +101,7 @@ def select(
     )
 
 
-def detections_of(task: Task, found: Candidates, letterbox: Letterbox) -> Detections:
+def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Detections:
     """Return detections in source pixels. Boxes of which nothing is in the image are left out.
 
     Args:

@@ -81,7 +81,7 @@ class TensorRtEngine:
             self.close()
             raise
 
-    def batches(self, image: TensorSpec, most: int) -> tuple[int, ...]:
+    def batch_sizes_for(self, image: TensorSpec, most: int) -> tuple[int, ...]:
         """Return the sizes of batches to make contexts for, as ``batch_sizes`` has them.
 
         Args:
@@ -329,7 +329,7 @@ class TensorRtContext:
             stream.raise_if_lost()
             raise EngineError('execute_async_v3 failed', self._owner.errors(), fix=self._fix)
 
-    def capturable(self, stream: Stream) -> bool:
+    def is_capturable(self, stream: Stream) -> bool:
         """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""
         asked = getattr(self._context, 'is_stream_capturable', None)
         return True if asked is None else bool(asked(stream.handle))

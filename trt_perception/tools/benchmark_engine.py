@@ -23,14 +23,14 @@ from trt_perception.files.plain_text import plain
 from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.stages.onnx_runtime import CPU
+from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 from trt_perception.tools.arguments import add_file, at_least, check_output_file
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config
 from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['BenchmarkReport', 'main']
 
-_PROVIDERS: Final = {'cpu': CPU, 'cuda': 'CUDAExecutionProvider'}
+_PROVIDERS: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
 # More bytes than caches hold, as a rule, and an image in flight is not the next one.
 _IMAGES: Final = 8
 # Of all these frames, page-locked copies lie in memory, too.

@@ -18,8 +18,8 @@ from trt_perception.evaluation.run import Latency, batches, detect, read_ahead
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import listed, plain
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import frame_of
-from trt_perception.images.image_source import ImageSource, folders_left_out
+from trt_perception.images.frame import frame_from_bgr
+from trt_perception.images.image_source import ImageSource, skipped_image_folders
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -110,7 +110,7 @@ class _DetectionRun:
     ) -> Iterator[tuple[str, _Image, Detections]]:
         """Run the model over named images, as many at once as it takes."""
         for chunk in batches(images, self.pipeline.batch):
-            frames = [frame_of(bgr) for _, bgr in chunk]
+            frames = [frame_from_bgr(bgr) for _, bgr in chunk]
             started = time.perf_counter()
             run = detect(self.pipeline, frames, self.thresholds)
             self.seconds.append((time.perf_counter() - started) / len(chunk))
@@ -146,7 +146,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Pl
     )
     for source in options.source:
         with contextlib.suppress(OSError):
-            if left_out := folders_left_out(source):
+            if left_out := skipped_image_folders(source):
                 found = f'{source}: read without the folders in it: {listed(left_out)}'
                 say('detect_images', f"{found}; '{source.rstrip('/')}/**' is all of them")
     return model, config, plan

@@ -9,7 +9,7 @@ import pytest
 from support.building.messages import worded
 from trt_perception.building.calibration.images import CheckedImages, read_image, select_images
 from trt_perception.errors import ConfigError
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.preprocessing import Preprocessing
 
 NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']
@@ -146,7 +146,7 @@ def test_grey_images_become_bgr_and_frames_keep_pixels(tmp_path):
     write(tmp_path / 'grey.png', picture(0)[..., 0])
     bgr = read_image(tmp_path / 'grey.png')
     assert bgr.shape == (48, 64, 3)
-    frame = frame_of(bgr[:, ::2])
+    frame = frame_from_bgr(bgr[:, ::2])
     assert (frame.width, frame.height, frame.format.name) == (32, 48, 'bgr8')
     assert np.array_equal(frame.plane().reshape(48, 32, 3), bgr[:, ::2])
 

@@ -14,7 +14,7 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.prepare_precision import make_precise
 from trt_perception.errors import ConfigError
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_files import read_image_file
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -38,7 +38,9 @@ def test_each_image_comes_once_as_at_run_time(batch):
     made = precise(images, batch)
     assert not any('Quantize' in node.op_type for node in made.model.graph.node)
     preprocess = HostPreprocessor(SMALL)
-    expected = [preprocess(frame_of(read_image_file(path)))[0].copy() for path in images.paths]
+    expected = [
+        preprocess(frame_from_bgr(read_image_file(path)))[0].copy() for path in images.paths
+    ]
     for _ in range(2):  # TensorRT may ask for them again
         batches = list(made.calibration_data.batches())
         assert (

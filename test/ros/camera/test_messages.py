@@ -25,7 +25,7 @@ from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.ros.camera import messages
 from trt_perception.ros.camera.task_topics import keypoints_message
 from trt_perception.ros.wire.serialize import DetectionsSerializer
-from trt_perception.stages.host_preprocess import bgr_image
+from trt_perception.stages.host_preprocess import frame_to_bgr
 
 pytestmark = pytest.mark.each_distro
 
@@ -179,13 +179,13 @@ def test_image_is_viewed_not_copied():
     assert (frame.width, frame.height, frame.step, frame.format.name) == (4, 2, 14, 'bgr8')
     message.data[0] = 99
     assert frame.data[0] == 99
-    assert (bgr_image(frame)[1, 0] == (14, 15, 16)).all()
+    assert (frame_to_bgr(frame)[1, 0] == (14, 15, 16)).all()
 
 
 def test_byte_order():
     for big_endian, value in ((0, 2), (1, 1)):
         message = image_of('mono16', [1, 2], 1, 1, 2, is_bigendian=big_endian)
-        assert (bgr_image(messages.frame_from_image(message)) == value).all()
+        assert (frame_to_bgr(messages.frame_from_image(message)) == value).all()
 
 
 def assert_refused(read, message, reason, *words):
@@ -218,7 +218,7 @@ class TestWithCvBridge:
         message = image_of('bgra16', values.tobytes(), 2, 1, 16)
         frame = messages.frame_from_image(message)
         assert frame.format.name == 'bgr8'
-        difference = bgr_image(frame).astype(int) - [[[1, 2, 3], [100, 150, 200]]]
+        difference = frame_to_bgr(frame).astype(int) - [[[1, 2, 3], [100, 150, 200]]]
         assert np.abs(difference).max() <= 1
 
     def test_what_it_cannot_read_is_refused(self):
@@ -249,7 +249,7 @@ def test_compressed(picture, name, tolerance):
     content = cv2.imencode(suffix, picture)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, name))
     assert (frame.width, frame.height, frame.format.name) == (16, 12, 'bgr8')
-    assert np.abs(bgr_image(frame).astype(int) - picture).max() <= tolerance
+    assert np.abs(frame_to_bgr(frame).astype(int) - picture).max() <= tolerance
 
 
 @pytest.mark.parametrize('depth', [np.uint8, np.uint16])
@@ -257,7 +257,7 @@ def test_compressed_grey(depth):
     grey = np.full((4, 6), 128 if depth == np.uint8 else 128 * 257, depth)
     content = cv2.imencode('.png', grey)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, 'png'))
-    assert (bgr_image(frame) == 128).all()
+    assert (frame_to_bgr(frame) == 128).all()
 
 
 BAYER = ['bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8']
@@ -276,7 +276,7 @@ def test_a_compressed_mosaic_is_one(picture, encoding, kind):
     for read in (messages.frame_from_compressed, messages.CompressedReader(JpegFrameReader())):
         frame = read(message)
         assert frame.format == raw.format
-        np.testing.assert_array_equal(bgr_image(frame), bgr_image(raw))
+        np.testing.assert_array_equal(frame_to_bgr(frame), frame_to_bgr(raw))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_is_no_mosaic_any_more_is_taken_as_it_is(picture, name, grey):
     pixels = picture[..., :1].repeat(3, axis=2) if grey else picture
     content = cv2.imencode('.png', pixels)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, name))
-    np.testing.assert_array_equal(bgr_image(frame), pixels)
+    np.testing.assert_array_equal(frame_to_bgr(frame), pixels)
 
 
 def test_a_mosaic_of_another_kind_is_refused():

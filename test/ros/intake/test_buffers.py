@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from trt_perception.errors import CudaError
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.ros.intake.buffers import MessageBuffers
 
 pytestmark = pytest.mark.each_distro
 
 
-class Counted(PlainMemory):
+class Counted(NumpyMemory):
     open = 0
 
     def __init__(self, size):
@@ -106,7 +106,7 @@ def test_a_little_larger_message_makes_room_for_more():
     buffers.close()
 
 
-class PageLocked(PlainMemory):
+class PageLocked(NumpyMemory):
     """There is as much as the test says."""
 
     left = 0

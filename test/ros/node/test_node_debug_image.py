@@ -120,7 +120,7 @@ def test_subscriber_before_the_node_and_across_transitions(start_detector, model
 def drawings(monkeypatch):
     """Count the pictures that are converted for drawing."""
     made = []
-    convert = debug_image.bgr_image
+    convert = debug_image.frame_to_bgr
 
     def count(*arguments, **options):
         made.append(1)

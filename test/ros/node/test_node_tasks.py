@@ -9,7 +9,7 @@ from sensor_msgs.msg import Image, PointCloud2
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from support.nodes.graph import Detector, image_message
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -82,7 +82,7 @@ def found_by_the_core(parameters, image):
     config = DetectorConfig.from_values(parameters)
     pipeline = open_by_parameters(config)
     thresholds = config.thresholds(pipeline.spec.class_names)
-    return detect_one(pipeline, frame_of(image), thresholds).detections
+    return detect_one(pipeline, frame_from_bgr(image), thresholds).detections
 
 
 def test_keypoints_are_those_of_the_core(detector, listener, parameters):

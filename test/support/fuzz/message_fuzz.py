@@ -21,7 +21,7 @@ from support.camera_callbacks import FaultCallback, camera_of
 from support.fuzz.raw_messages import written
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
@@ -225,4 +225,4 @@ def _array(case):
 
 def _arrived(case):
     data = _array(case)
-    return SerializedMessage(data, data.size, SimpleNamespace(memory=PlainMemory(1)))
+    return SerializedMessage(data, data.size, SimpleNamespace(memory=NumpyMemory(1)))

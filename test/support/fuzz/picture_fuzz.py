@@ -167,7 +167,7 @@ class Reader:
         Path('/proc/self/clear_refs').write_text('5')  # forgets the most memory so far
         before, start = _memory('VmRSS'), time.perf_counter()
         try:
-            picture = compressed.check_picture(np.frombuffer(content, np.uint8))
+            picture = compressed.check_image_file(np.frombuffer(content, np.uint8))
             pixels = picture.size_wh[0] * picture.size_wh[1]
             bgr = picture.decode()
             outcome = 'decoded'

@@ -23,7 +23,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages import gpu_kernels
-from trt_perception.stages.frame_header import batch_content
+from trt_perception.stages.frame_header import batch_table
 
 COMPILER = shutil.which('c++')
 _KEPT = Path(__file__).resolve().parents[3] / '.env' / 'kernels'
@@ -116,7 +116,7 @@ class HostLetterbox:
         content = self._header.content(frame, geometry, Thresholds())
         self._header.write(header, content, pixels.ctypes.data - header.ctypes.data)
         tensor = np.full(self._shape, np.nan, np.float32)
-        batch = batch_content([header.ctypes.data])
+        batch = batch_table([header.ctypes.data])
         self.launch(batch.ctypes.data, tensor.ctypes.data, 1)
         return tensor
 

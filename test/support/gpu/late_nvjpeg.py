@@ -10,8 +10,8 @@ import numpy as np
 
 from support.fuzz import jpeg_fuzz
 from support.gpu.fake_nvjpeg import FakeNvJpeg
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.compressed import check_image_file
+from trt_perception.images.jpeg import as_plain_jpeg
 
 
 class DecodingNvJpeg(FakeNvJpeg):
@@ -44,6 +44,6 @@ class DecodingNvJpeg(FakeNvJpeg):
 
 def jpeg(seed, width=37, height=23, sampling='420'):
     content = jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling)
-    frame = plain_jpeg(check_picture(np.frombuffer(content, np.uint8)))
+    frame = as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
     assert not isinstance(frame, str)
     return frame

@@ -12,7 +12,7 @@ import time
 from trt_perception import gpu
 from trt_perception.errors import CudaError
 from trt_perception.images.detections import Detections
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
@@ -31,7 +31,7 @@ class Pretended:
     depth = 1
     batch = 1
     decodes_jpeg = False
-    allocate = PlainMemory
+    allocate = NumpyMemory
     spec = ModelSpec(
         TensorSpec('images', (1, 3, 64, 64), 'float32'),
         (TensorSpec('output0', (1, 5, 9), 'float32'),),

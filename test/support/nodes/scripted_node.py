@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
@@ -50,7 +50,7 @@ class ScriptedPipeline:
     batch = 1
     spec = SPEC
     decodes_jpeg = False
-    allocate = PlainMemory
+    allocate = NumpyMemory
 
     def __init__(self, path, options):
         if path == 'raise while loading':

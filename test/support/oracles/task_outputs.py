@@ -16,7 +16,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda_results import KernelDecoded
 from trt_perception.stages.decode import decode
-from trt_perception.stages.frame_header import batch_content
+from trt_perception.stages.frame_header import batch_table
 
 #: Of masks.
 COEFFICIENTS, STRIDE = 32, 4
@@ -107,8 +107,8 @@ def headers_of(kernels, spec, sizes, thresholds):
 
 def batch_of(addresses, most):
     """Return what the kernels are told of a batch with room for more frames."""
-    content = batch_content([*addresses, *[0] * (most - len(addresses))])
-    content[:8] = batch_content(addresses)[:8]
+    content = batch_table([*addresses, *[0] * (most - len(addresses))])
+    content[:8] = batch_table(addresses)[:8]
     return content
 
 

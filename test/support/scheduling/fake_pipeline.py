@@ -14,7 +14,7 @@ from support.camera_callbacks import FaultCallback, camera_of
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
-from trt_perception.images.memory import PlainMemory
+from trt_perception.images.memory import NumpyMemory
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
@@ -61,7 +61,7 @@ class FakePipeline:
 
     spec = None
     decodes_jpeg = False
-    allocate = PlainMemory
+    allocate = NumpyMemory
 
     def __init__(self, depth=1, *, batch=1, automatic=True):
         self.depth = depth

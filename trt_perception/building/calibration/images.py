@@ -23,7 +23,7 @@ import numpy.typing as npt
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.regular_files import read_given
-from trt_perception.images.frame import frame_of
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_files import MAX_BYTES, read_image_file
 from trt_perception.images.image_source import find_images
 from trt_perception.model.preprocessing import Preprocessing
@@ -195,7 +195,7 @@ class CheckedImages:
             small += width < input_width / 2 and height < input_height / 2
             digests.add(hashlib.sha256(bgr.tobytes()).digest())
             thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
-            yield path, preprocess(frame_of(bgr))[0]
+            yield path, preprocess(frame_from_bgr(bgr))[0]
         self.progress('calibrating', count, count)
         self._check_variety(np.stack(thumbnails).astype(np.float32), len(digests), small)
 

@@ -155,7 +155,7 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
         launch = functools.partial(context.enqueue, stream)
         launch()  # what is done in the first run only cannot be captured
         stream.synchronize()
-        if context.capturable(stream):
+        if context.is_capturable(stream):
             with contextlib.suppress(TrtPerceptionError):
                 graph = stack.enter_context(Graph(stream, launch))
                 launch = functools.partial(graph.launch, stream)

@@ -24,7 +24,7 @@ from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import DEBUG_IMAGE, topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderView
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
-from trt_perception.stages.host_preprocess import bgr_image
+from trt_perception.stages.host_preprocess import frame_to_bgr
 
 __all__ = ['NO_EVENTS', 'DebugImage']
 
@@ -149,7 +149,7 @@ class DebugImage:
             empty, empty.step * frame.height, self._message
         )
         bgr = pixels.reshape(frame.height, frame.width, 3)
-        image = bgr_image(decode_on_cpu(frame), out=bgr)
+        image = frame_to_bgr(decode_on_cpu(frame), out=bgr)
         self._task.draw(image, found, self._class_names)
 
     def _report(self, error: Exception) -> None:

@@ -15,9 +15,9 @@ from std_msgs.msg import Header
 
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import Fault, name_fault, shown
-from trt_perception.images.compressed import check_picture
-from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_of
-from trt_perception.images.jpeg import decoded_frame
+from trt_perception.images.compressed import check_image_file
+from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_from_bgr
+from trt_perception.images.jpeg import decode_to_frame
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (
@@ -173,11 +173,11 @@ def _frame_by_cv_bridge(message: Any) -> Frame:
             f'image encoding {message.encoding!r}',
             f'cv_bridge cannot convert it to bgr8: {error}',
         ) from error
-    return frame_of(bgr)
+    return frame_from_bgr(bgr)
 
 
 def _decoded(file: npt.NDArray[np.uint8]) -> Frame:
-    return decoded_frame(check_picture(file))
+    return decode_to_frame(check_image_file(file))
 
 
 def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) -> Frame:
@@ -231,9 +231,9 @@ def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
             expected='8 bits',
             fix='let the camera send raw images, or image_proc make colours of them',
         )
-    bgr = check_picture(file).decode()
+    bgr = check_image_file(file).decode()
     if (bgr != bgr[..., :1]).any():
-        return frame_of(bgr)  # it has colours, so it is none
+        return frame_from_bgr(bgr)  # it has colours, so it is none
     height, width = bgr.shape[:2]
     pixels = np.ascontiguousarray(bgr[..., 0]).reshape(-1)
     return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)

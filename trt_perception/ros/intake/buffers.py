@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError
-from trt_perception.images.memory import Memory, PlainMemory
+from trt_perception.images.memory import HostMemory, NumpyMemory
 
 __all__ = ['MAX_MESSAGE_BYTES', 'Lease', 'MessageBuffers']
 
@@ -35,7 +35,7 @@ class Lease:
         memory: what is lent.
     """
 
-    def __init__(self, memory: Memory, give_back: Callable[[Memory], None]) -> None:
+    def __init__(self, memory: HostMemory, give_back: Callable[[HostMemory], None]) -> None:
         self.memory = memory
         self._return_to_ring = give_back
         self.__array_interface__ = {
@@ -68,13 +68,13 @@ class MessageBuffers:
 
     def __init__(
         self,
-        allocate: Callable[[int], Memory] = PlainMemory,
+        allocate: Callable[[int], HostMemory] = NumpyMemory,
         limit: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._allocate = allocate
         self._limit = limit
         self._size = _FIRST_BYTES
-        self._free: deque[Memory] = deque()
+        self._free: deque[HostMemory] = deque()
         self._closed = False
         self.count = 0
         self._lending = threading.Lock()
@@ -116,7 +116,7 @@ class MessageBuffers:
             self.count += 1
         return Lease(memory, self._return_to_ring)
 
-    def _allocated(self, size: int) -> Memory:
+    def _allocated(self, size: int) -> HostMemory:
         try:
             return self._allocate(size)
         except CudaError as error:  # page-locked memory
@@ -133,7 +133,7 @@ class MessageBuffers:
         self._closed = True
         self._free_all()
 
-    def _return_to_ring(self, memory: Memory) -> None:
+    def _return_to_ring(self, memory: HostMemory) -> None:
         # From wherever the last reader ended, maybe within the garbage collection: no lock here.
         self._free.append(memory)
         if self._closed:
@@ -151,7 +151,7 @@ class MessageBuffers:
                     return
                 freeing.callback(self._free_memory, memory)
 
-    def _free_memory(self, memory: Memory) -> None:
+    def _free_memory(self, memory: HostMemory) -> None:
         with self._counting:
             self.count -= 1
         memory.close()

@@ -10,9 +10,9 @@ import numpy as np
 from trt_perception.errors import CudaError
 from trt_perception.gpu import DeviceBuffer, Stream
 from trt_perception.gpu.nvjpeg import NvJpeg
-from trt_perception.images.compressed import check_picture
+from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame
-from trt_perception.images.jpeg import plain_jpeg
+from trt_perception.images.jpeg import as_plain_jpeg
 
 __all__ = ['open_nvjpeg']
 
@@ -44,6 +44,6 @@ def open_nvjpeg() -> NvJpeg:
 @functools.cache
 def _small_jpeg() -> Frame:
     _, content = cv2.imencode('.jpg', np.full((48, 64, 3), 114, np.uint8))
-    frame = plain_jpeg(check_picture(content.reshape(-1)))
+    frame = as_plain_jpeg(check_image_file(content.reshape(-1)))
     assert not isinstance(frame, str), frame
     return frame
