@@ -23,7 +23,7 @@ from support.gpu.patch_pipeline import noise
 from support.models.batch_models import with_batch, with_open_batch
 from support.models.digits import DIGITS, SCENES
 from support.models.patch_model import patch_onnx, write_engine
-from trt_perception.building.graph.half_precision import narrowed
+from trt_perception.building.graph.half_precision import convert_to_half
 from trt_perception.errors import ImageError
 from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.shapes import box_iou
@@ -247,7 +247,7 @@ def half_digits(folder, batch, profiles=()):
         model = with_open_batch(model) if batch < 0 else with_batch(model, batch)
     for index, node in enumerate(model.graph.node):
         node.name = node.name or f'node {index}'
-    plan = build_plan(narrowed(model, 'fp16', {}).model.SerializeToString(), profiles)
+    plan = build_plan(convert_to_half(model, 'fp16', {}).model.SerializeToString(), profiles)
     path = folder / f'digits{batch}.engine'
     path.write_bytes(plan)
     manifest = json.loads(DIGITS.with_name('digits.onnx.json').read_text())

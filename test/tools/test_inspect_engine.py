@@ -15,12 +15,12 @@ from support.gpu.gpu_support import needs_tensorrt, why_no_gpu
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.inspection_report import (
     EngineReport,
-    plan_targets,
-    read_report,
-    report_text,
+    format_engine_report,
+    plan_compute_capabilities,
+    read_engine_report,
 )
 from trt_perception.building.engine.inspector import (
-    EngineFacts,
+    EngineInfo,
     LayerTime,
     inspect_engine,
     time_layers,
@@ -68,10 +68,10 @@ def engine(tmp_path):
     return write_engine(tmp_path / 'digits.engine', plan(targets=12))
 
 
-def facts(kind='fp16', verbosity='detailed'):
+def engine_info(kind='fp16', verbosity='detailed'):
     layers = tuple(LayerInfo(f'conv{i}', 'correlation', (kind,), (kind,)) for i in range(3))
     manifest = parse_manifest(DIGITS.with_name('digits.onnx.json').read_bytes(), 'digits')
-    return EngineFacts(
+    return EngineInfo(
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         profiles=({'images': ((1, 3, 8, 8), (1, 3, 16, 16), (2, 3, 32, 32))},),
@@ -86,7 +86,7 @@ def facts(kind='fp16', verbosity='detailed'):
 
 
 def report(path, **given):
-    return dataclasses.replace(read_report(read_model_file(path)), **given)
+    return dataclasses.replace(read_engine_report(read_model_file(path)), **given)
 
 
 def test_file_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
@@ -165,13 +165,13 @@ def test_it_runs_without_the_extra_build():
 
 
 def test_the_table_of_layers_has_the_slowest_first(engine, said):
-    found = facts()
+    found = engine_info()
     times = (LayerTime(found.layers[2], 0.3, 0.75), LayerTime(found.layers[0], 0.1, 0.25))
-    said(report_text(report(engine, facts=found, times=times), layers=1))
+    said(format_engine_report(report(engine, engine_info=found, times=times), layers=1))
 
 
 def test_the_manifest_gets_the_precision_as_built(engine):
-    assert update_manifest(report(engine, facts=facts())) == {'fp16': 3}
+    assert update_manifest(report(engine, engine_info=engine_info())) == {'fp16': 3}
     again = read_model_file(engine).manifest
     assert again.build.precision == dataclasses.replace(PRECISION, as_built={'fp16': 3})
     before = report(engine).model.manifest
@@ -182,36 +182,36 @@ def test_the_manifest_beside_what_a_link_points_to(engine, tmp_path):
     link = tmp_path / 'links' / 'current.engine'
     link.parent.mkdir()
     link.symlink_to(engine)
-    update_manifest(report(link, facts=facts()))
+    update_manifest(report(link, engine_info=engine_info()))
     assert read_model_file(engine).manifest.build.precision.as_built == {'fp16': 3}
     assert list(link.parent.iterdir()) == [link]
 
 
 def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine, said):
     with said.raises(EngineError):
-        update_manifest(report(engine, facts=facts('fp32')))
+        update_manifest(report(engine, engine_info=engine_info('fp32')))
     assert read_model_file(engine).manifest.build.precision.as_built == {'fp32': 3}
 
 
 def test_an_engine_that_tells_no_types_changes_nothing(engine, said):
     with said.raises(EngineError):
-        update_manifest(report(engine, facts=facts(verbosity='none')))
+        update_manifest(report(engine, engine_info=engine_info(verbosity='none')))
     assert read_model_file(engine).manifest.build.precision.as_built is None
 
 
 def test_only_manifests_of_build_engine_are_completed(tmp_path, said):
     path = write_engine(tmp_path / 'a.engine', plan(), build=None)
     with said.raises(EngineError):
-        update_manifest(report(path, facts=facts()))
+        update_manifest(report(path, engine_info=engine_info()))
 
 
 def test_targets_are_read_from_plans_of_tensorrt_rtx():
     for targets in (['7.5'], ['8.0', '8.9'], ['12.0']):
         bits = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
         content = plan(targets=sum(bits[target] for target in targets))
-        assert plan_targets(content, read_plan_header(content, 'a')) == tuple(targets)
+        assert plan_compute_capabilities(content, read_plan_header(content, 'a')) == tuple(targets)
     content = plan(targets=255, magic=b'ftrt')
-    assert plan_targets(content, read_plan_header(content, 'a')) == ()
+    assert plan_compute_capabilities(content, read_plan_header(content, 'a')) == ()
 
 
 # --- on a GPU ------------------------------------------------------------------------------------

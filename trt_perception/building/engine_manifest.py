@@ -9,7 +9,7 @@ from typing import Any
 
 from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.build import BuiltPlan
-from trt_perception.building.engine.verify import Verified
+from trt_perception.building.engine.verify import EngineCheck
 from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.model.build_record import (
     AccuracyRecord,
@@ -122,7 +122,7 @@ def describe_engine(
 
 def with_results(
     engine: ModelFile,
-    verified: Verified | None,
+    verified: EngineCheck | None,
     accuracy: AccuracyRecord | None,
     agreement: AgreementRecord,
 ) -> ModelFile:

@@ -12,9 +12,17 @@ from typing import Final
 
 from tqdm import tqdm
 
-from trt_perception.building.engine.inspection_report import EngineReport, read_report, report_text
+from trt_perception.building.engine.inspection_report import (
+    EngineReport,
+    format_engine_report,
+    read_engine_report,
+)
 from trt_perception.building.engine.inspector import inspect_engine, time_layers
-from trt_perception.building.engine.layers import check_precision, layer_precisions, raise_if_lost
+from trt_perception.building.engine.layers import (
+    check_precision,
+    layer_precisions,
+    require_precision,
+)
 from trt_perception.errors import ConfigError, CudaError, EngineError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_json, write_together
 from trt_perception.files.plain_text import plain
@@ -55,7 +63,7 @@ def _prepare(options: argparse.Namespace) -> EngineReport:
             raise ConfigError(name, 'must load the engine', fix='leave out --no-gpu')
     if str(options.json) != '-':
         check_output_file(options.json)
-    return read_report(read_model_file(options.engine))
+    return read_engine_report(read_model_file(options.engine))
 
 
 def _run(report: EngineReport, options: argparse.Namespace) -> int:
@@ -64,7 +72,7 @@ def _run(report: EngineReport, options: argparse.Namespace) -> int:
     if str(options.json) == '-':
         print(json.dumps(report.as_dict(), indent=2))
         return int(failed)
-    print(plain(report_text(report, layers=options.layers), None), flush=True)
+    print(plain(format_engine_report(report, layers=options.layers), None), flush=True)
     saver = Saver('inspect_engine')
     if options.json is not None:
         saver.save(options.json, write_json, report.as_dict(), 2)
@@ -99,16 +107,16 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
             'that '
             'build_engine wrote',
         )
-    if report.facts is None:
+    if report.engine_info is None:
         raise EngineError(
             str(path),
-            f'--update-manifest must load the engine, which failed: {report.why_no_facts}',
+            f'--update-manifest must load the engine, which failed: {report.why_not_loaded}',
         )
-    counts = layer_precisions(report.facts.layers)
+    counts = layer_precisions(report.engine_info.layers)
     if not counts:
         raise EngineError(
             str(path),
-            f'shows no types of its layers (verbosity {report.facts.verbosity})',
+            f'shows no types of its layers (verbosity {report.engine_info.verbosity})',
             fix='build it with --profiling-verbosity detailed',
         )
     precision = dataclasses.replace(manifest.build.precision, as_built=counts)
@@ -116,7 +124,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     # First written, then checked: the manifest is true of a bad engine too.
     updated = dataclasses.replace(manifest, build=build)
     write_together({_manifest_file(path): serialise_manifest(updated)})
-    raise_if_lost(check_precision(report.facts.layers, precision.asked), str(path))
+    require_precision(check_precision(report.engine_info.layers, precision.asked), str(path))
     return counts
 
 
@@ -129,17 +137,17 @@ def _manifest_file(engine: Path) -> Path:
 def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
     """Add what is known of the loaded engine, where there is a GPU and it is wanted."""
     if options.no_gpu:
-        return dataclasses.replace(report, why_no_facts='--no-gpu')
+        return dataclasses.replace(report, why_not_loaded='--no-gpu')
     try:
         device = Device(0)
     except CudaError as error:
         if options.times:
             raise
-        return dataclasses.replace(report, why_no_facts=str(error))
+        return dataclasses.replace(report, why_not_loaded=str(error))
     device.use()
-    facts = inspect_engine(report.model, device)
+    engine_info = inspect_engine(report.model, device)
     if not options.times:
-        return dataclasses.replace(report, facts=facts)
+        return dataclasses.replace(report, engine_info=engine_info)
     with tqdm(total=options.times, desc='runs', disable=None, leave=False) as bar:
 
         def progress(done: int, total: int) -> None:
@@ -147,7 +155,7 @@ def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
             bar.update(done - bar.n)
 
         times = time_layers(report.model, device, runs=options.times, progress=progress)
-    return dataclasses.replace(report, facts=facts, times=times)
+    return dataclasses.replace(report, engine_info=engine_info, times=times)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -97,9 +97,9 @@ def engine(monkeypatch, tmp_path):
     assert [list(module.living) for module in modules] == [[]] * len(modules)
 
 
-def verified(model, precision, shape=SHAPE, leave_out=(), nodes=NODES):
+def verified(model, precision, shape=SHAPE, excluded_nodes=(), nodes=NODES):
     options = load_options(None, {'onnx': 'model.onnx', 'precision': precision})
-    return verify_engine(model, options, shape, nodes, leave_out)
+    return verify_engine(model, options, shape, nodes, excluded_nodes)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_what_was_not_built_as_asked_is_named(engine, monkeypatch):
         tensor['Format/Datatype'] = 'Float'
     monkeypatch.setitem(RECORDED, 'partly', entry)
     model = engine('partly')
-    assert dict(verified(model, 'fp16').others) == {'wide': 'fp32'}
-    assert dict(verified(model, 'fp16', leave_out={'wide'}).others) == {}
+    assert dict(verified(model, 'fp16').deviations) == {'wide': 'fp32'}
+    assert dict(verified(model, 'fp16', excluded_nodes={'wide'}).deviations) == {}
 
 
 @pytest.mark.parametrize('fails', ['', 'cudaStreamEndCapture', 'cudaGraphInstantiate'])

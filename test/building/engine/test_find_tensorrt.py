@@ -42,10 +42,10 @@ def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_p
     for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
         monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
     # TensorRT is installed where a GPU is; TensorRT-RTX builds anywhere.
-    assert find_tensorrt('tensorrt').unseen_gpu == 'cuda-python: is missing'
-    assert find_tensorrt('tensorrt_rtx').unseen_gpu == ''
+    assert find_tensorrt('tensorrt').unusable_gpu_reason == 'cuda-python: is missing'
+    assert find_tensorrt('tensorrt_rtx').unusable_gpu_reason == ''
     (tmp_path / 'nvidiactl').touch()
-    assert find_tensorrt('tensorrt_rtx').unseen_gpu == 'cuda-python: is missing'
+    assert find_tensorrt('tensorrt_rtx').unusable_gpu_reason == 'cuda-python: is missing'
 
 
 def test_releases_that_are_too_old_are_refused(monkeypatch, said):

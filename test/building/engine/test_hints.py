@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from trt_perception.building.engine.hints import HINTS, refusal
+from trt_perception.building.engine.hints import HINTS, tensorrt_error
 
 #: What TensorRT reports, and what the error must recommend.
 TEXTS = (
@@ -33,13 +33,13 @@ TEXTS = (
 
 @pytest.mark.parametrize(('text', 'advice'), TEXTS)
 def test_known_text_leads_to_advice(text, advice):
-    error = refusal('model.onnx', 'TensorRT does not build it', (), [text])
+    error = tensorrt_error('model.onnx', 'TensorRT does not build it', (), [text])
 
     assert advice in error.fix
 
 
 def test_unknown_text_leads_to_no_advice():
-    assert not refusal('model.onnx', 'TensorRT does not build it', (), ['a new text']).fix
+    assert not tensorrt_error('model.onnx', 'TensorRT does not build it', (), ['a new text']).fix
 
 
 @pytest.mark.parametrize('hint', HINTS, ids=lambda hint: hint.pattern)

@@ -12,7 +12,7 @@ from trt_perception.building.engine.layers import (
     check_precision,
     layer_precisions,
     parse_layers,
-    raise_if_lost,
+    require_precision,
 )
 from trt_perception.errors import EngineError
 
@@ -105,18 +105,18 @@ def test_control_characters_within_text_are_fine():
 @pytest.mark.parametrize('nodes', [COMPUTE, None])
 def test_an_engine_as_asked_has_all_of_it(name, nodes):
     check = check_precision(rtx(name), name, nodes)
-    assert (check.share, check.others) == (1.0, {})
+    assert (check.share, check.deviations) == (1.0, {})
     # Without the model, a matrix product within a fusion is not seen.
-    assert check.counted == (4 if nodes else 3)
-    raise_if_lost(check, 'a.engine')
+    assert check.node_count == (4 if nodes else 3)
+    require_precision(check, 'a.engine')
 
 
 def test_fp16_asked_and_fp32_got_is_an_error(said):
     check = check_precision(rtx('fp32'), 'fp16', COMPUTE)
     assert check.share == 0
-    assert check.others == dict.fromkeys(COMPUTE, 'fp32')
+    assert check.deviations == dict.fromkeys(COMPUTE, 'fp32')
     with said.raises(EngineError):
-        raise_if_lost(check, 'a.engine')
+        require_precision(check, 'a.engine')
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_half_is_enough_and_less_is_not(said):
         kinds = ['fp16'] * half + ['fp32'] * single
         return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
 
-    raise_if_lost(check_precision(layers(5, 5), 'fp16'), 'x')
+    require_precision(check_precision(layers(5, 5), 'fp16'), 'x')
     with said.raises(EngineError):
-        raise_if_lost(check_precision(layers(4, 5), 'fp16'), 'x')
+        require_precision(check_precision(layers(4, 5), 'fp16'), 'x')
 
 
 def test_what_was_to_stay_does_not_count():
@@ -154,7 +154,7 @@ def test_what_was_to_stay_does_not_count():
     ]
     for nodes in ({'a', 'b'}, None):
         assert check_precision(layers, 'fp16', nodes).share == 0.5
-        assert check_precision(layers, 'fp16', nodes, leave_out={'a'}).share == 1
+        assert check_precision(layers, 'fp16', nodes, excluded_nodes={'a'}).share == 1
 
 
 def test_a_conversion_before_a_convolution_does_not_hide_its_type():

@@ -73,11 +73,11 @@ def test_a_plan_says_what_built_it(version):
     built = build(tensorrt)
     assert (built.flavour, built.version, built.gpu) == (module.flavour, version, ORIN)
     assert built.content == module.plan()
-    assert built.layers == 3
+    assert built.layer_count == 3
     assert [(t.name, t.shape, t.dtype) for t in built.inputs] == [
         ('images', (1, 3, 8, 8), 'float32')
     ]
-    assert built.seconds >= 0
+    assert built.build_s >= 0
 
 
 @pytest.mark.parametrize('version', WEAK)

@@ -78,7 +78,7 @@ def test_the_digits_build(tensorrt):
         ('images', (1, 3, 480, 640), 'float32'),
         ('output0', (1, 14, 6000), 'float32'),
     ]
-    assert built.layers > 150
+    assert built.layer_count > 150
     assert built.profiles == ()
     assert built.strongly_typed
 
@@ -276,11 +276,11 @@ from trt_perception.building.engine.release import find_tensorrt
 options = load_options(None, {'onnx': sys.argv[1], 'precision': 'fp32'})
 tensorrt = find_tensorrt('tensorrt_rtx')
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-make_monitor, told = build.make_monitor, threading.Event()
+make_progress_monitor, told = build.make_progress_monitor, threading.Event()
 
 
 def make_waiting_monitor(trt, stop):
-    monitor = make_monitor(trt, stop)
+    monitor = make_progress_monitor(trt, stop)
 
     class Waiting(type(monitor)):
         def step_complete(self, phase_name, step):
@@ -293,7 +293,7 @@ def make_waiting_monitor(trt, stop):
     return Waiting()
 
 
-build.make_monitor = make_waiting_monitor
+build.make_progress_monitor = make_waiting_monitor
 try:
     build.build_plan(Path(sys.argv[1]).read_bytes(), options, tensorrt)
 except KeyboardInterrupt:

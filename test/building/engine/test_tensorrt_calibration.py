@@ -112,7 +112,7 @@ def test_tensorrt_calibrates_by_itself_up_to_10(version, method, no_gpu_memory):
     assert module.flags() == {'BuilderFlag.INT8', 'BuilderFlag.FP16'}
     assert [values[0] for values in no_gpu_memory] == [1, 2, 3]
     assert all(values.size == 3 * 8 * 8 for values in no_gpu_memory)
-    assert built.calibration_cache == 'off'
+    assert built.calibration_cache_status == 'off'
     assert Memory.live == 0
     assert module.called('IOptimizationProfile.set_shape') == [
         ('images', (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 8, 8))
@@ -127,7 +127,7 @@ def test_ranges_are_kept_and_reused_only_for_the_same(no_gpu_memory, tmp_path):
     def cache(method='entropy', tensorrt=tensorrt, **given):
         calibration = data(cache_dir=tmp_path / 'ranges', **given)
         built = build(tensorrt, calibration=calibration, calibration_method=method, **IMPLICIT)
-        return built.calibration_cache.split(':')[0]
+        return built.calibration_cache_status.split(':')[0]
 
     assert cache() == 'computed'
     assert cache() == 'reused'
@@ -146,7 +146,9 @@ def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path)
     module.build = calibrating(module)
     (tmp_path / 'file').write_text('')
     calibration = data(cache_dir=tmp_path / 'file' / 'ranges')
-    assert 'not kept' in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache
+    assert (
+        'not kept' in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache_status
+    )
 
 
 def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_path, said):
@@ -203,7 +205,7 @@ def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, r
 
     module.build = build_with
     names = {'get_batch': 'PinnedBuffer', 'read_calibration_cache': '_read'}
-    name = names.get(callback, 'tensors_without_range')
+    name = names.get(callback, 'tensors_without_scale')
     monkeypatch.setattr(calibrator, name, fail)
     with pytest.raises(type(raised)) as caught:
         build(tensorrt, calibration=data(cache_dir=tmp_path / 'ranges'), **IMPLICIT)
@@ -222,7 +224,7 @@ def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_pat
     kept.unlink()
     kept.mkdir()
     built = build(tensorrt, calibration=calibration, **IMPLICIT)
-    assert 'not kept' in built.calibration_cache
+    assert 'not kept' in built.calibration_cache_status
 
 
 def test_batches_of_another_shape_are_refused(no_gpu_memory, said):
@@ -277,17 +279,17 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
     first = built(poor)
     (told,) = [text for text in first.remarks if '/body/Conv' in text]
     said(told)
-    assert 'not kept' in first.calibration_cache
+    assert 'not kept' in first.calibration_cache_status
     assert not (tmp_path / 'ranges').exists()
     with said.raises(EngineError):
         built(poor, plan=False)
     second = built(good)
     assert '/body/Conv' not in ''.join(second.remarks)
-    assert built(good).calibration_cache.startswith('reused')
+    assert built(good).calibration_cache_status.startswith('reused')
     # One that an older release of this package has kept is not used either.
     (kept,) = (tmp_path / 'ranges').iterdir()
     kept.write_bytes(poor)
-    assert built(good).calibration_cache.startswith('computed')
+    assert built(good).calibration_cache_status.startswith('computed')
     assert len(no_gpu_memory) == 3
     assert kept.read_bytes() == good
 

@@ -161,16 +161,16 @@ def with_float64(model):
 
 
 def test_float64_within_a_model_becomes_float32():
-    from trt_perception.building.graph.graph_repair import in_float32
+    from trt_perception.building.graph.graph_repair import convert_float64
 
     model = with_float64(detector_model())
-    assert in_float32(model)
+    assert convert_float64(model)
     onnx.checker.check_model(model, full_check=True)
     image = np.random.default_rng(4).random((1, 3, 64, 64), np.float32)
     (found,) = answers(model, images=image)
     (plain,) = answers(detector_model(), images=image)
     assert found.tolist() == plain.tolist()
-    assert not in_float32(model)
+    assert not convert_float64(model)
     assert all(tensor.data_type != TensorProto.DOUBLE for tensor in model.graph.initializer)
 
 

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support.models import small_detectors
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import layer_work
+from trt_perception.building.graph.mac_count import count_layer_macs
 from trt_perception.errors import ConfigError
 
 FAMILIES = {
@@ -20,7 +20,7 @@ FAMILIES = {
 
 
 def macs(model):
-    return {layer.node: layer.macs for layer in layer_work(model)}
+    return {layer.node: layer.macs for layer in count_layer_macs(model)}
 
 
 @pytest.mark.parametrize('family', FAMILIES)
@@ -113,7 +113,7 @@ def test_multiply_accumulates_are_counted_by_hand():
     x = net.reshape(x, 4, 64 * 64)
     x = net.node('MatMul', [x, net.constant(np.ones((64 * 64, 7)))])
     x = net.node('Gemm', [x, net.constant(np.ones((5, 7)))], transB=1)
-    work = [layer.macs for layer in layer_work(net.model([x]))]
+    work = [layer.macs for layer in count_layer_macs(net.model([x]))]
     assert work == [
         32 * 32 * 8 * 3 * 9,
         32 * 32 * 8 * 4 * 4,
@@ -126,8 +126,8 @@ def test_multiply_accumulates_are_counted_by_hand():
 def test_open_dimensions_count_as_given():
     model, *_ = small_detectors.raw_maps()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'batch'
-    once = sum(layer.macs for layer in layer_work(model))
-    four = sum(layer.macs for layer in layer_work(model, {'images': (4, 3, 64, 64)}))
+    once = sum(layer.macs for layer in count_layer_macs(model))
+    four = sum(layer.macs for layer in count_layer_macs(model, {'images': (4, 3, 64, 64)}))
     assert once > 0
     assert four == 4 * once
 

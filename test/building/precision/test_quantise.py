@@ -14,7 +14,7 @@ from support.models import small_detectors
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL
 from trt_perception.building.calibration.images import CheckedImages, select_images
-from trt_perception.building.graph.dequantise import dequantised
+from trt_perception.building.graph.dequantise import dequantise
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_check import check_quantised
@@ -167,7 +167,7 @@ def test_weights_have_a_scale_for_each_output_channel(quantised_digits, digits):
 
 def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised_digits, digits):
     int8 = quantised_digits['int8'].model
-    plain = dequantised(int8)
+    plain = dequantise(int8)
     onnx.checker.check_model(plain, full_check=True)
     assert [node.name for node in plain.graph.node] == [
         node.name

@@ -26,7 +26,7 @@ from support.models.detector_models import (
 from support.programs import UNMEASURED, Program, executable
 from trt_perception.building import engine_store
 from trt_perception.building.options.sources import load_options
-from trt_perception.building.precision.calibrate import unused_options
+from trt_perception.building.precision.calibrate import unused_calibration_options
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 
@@ -134,8 +134,8 @@ def test_options_that_mean_nothing_are_told(tmp_path, said):
 def test_calibration_of_what_is_quantised_already_is_told(said):
     given = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
     options = load_options(None, given)
-    said(unused_options(options, quantised=True))
-    assert unused_options(options, quantised=False) == ''
+    said(unused_calibration_options(options, quantised=True))
+    assert unused_calibration_options(options, quantised=False) == ''
 
 
 def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, monkeypatch, said):
@@ -256,13 +256,13 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
 def verified(monkeypatch, int8_ms, fp16_ms):
     """Stand in for a GPU that loads and times engines."""
     from trt_perception.building.engine.layers import LayerInfo
-    from trt_perception.building.engine.verify import EngineLatency, Verified
+    from trt_perception.building.engine.verify import EngineCheck, EngineLatency
     from trt_perception.building.steps import engine_steps, validation
 
     kinds = ['int8'] * 5 + ['fp16'] * 2
     layers = tuple(LayerInfo(f'l{i}', inputs=(kind,)) for i, kind in enumerate(kinds))
-    seen = Verified(layers, {'head': 'fp16'}, 1024, EngineLatency(int8_ms, int8_ms))
-    monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
+    seen = EngineCheck(layers, {'head': 'fp16'}, 1024, EngineLatency(int8_ms, int8_ms))
+    monkeypatch.setattr(engine_steps, 'why_not_loadable', lambda *_: '')
     monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
     monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
     monkeypatch.setattr(

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from support.models.detector_models import listing, report_of, run
 from support.models.digits import DIGITS
 from trt_perception.building.engine import capabilities
-from trt_perception.building.engine.verify import EngineLatency, Verified
+from trt_perception.building.engine.verify import EngineCheck, EngineLatency
 from trt_perception.building.precision import calibrate
 from trt_perception.building.steps import engine_steps, validation
 from trt_perception.building.steps.validation import opened
@@ -160,12 +160,12 @@ def gpu_that_runs(monkeypatch):
     """Return a function that has engines run as on a GPU, and find what an ONNX file finds."""
 
     def stand_in_for(model):
-        seen = Verified((), {}, 1024, EngineLatency(1.0, 1.0))
-        monkeypatch.setattr(engine_steps, 'runs_here', lambda *_: '')
+        seen = EngineCheck((), {}, 1024, EngineLatency(1.0, 1.0))
+        monkeypatch.setattr(engine_steps, 'why_not_loadable', lambda *_: '')
         monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
         monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
         monkeypatch.setattr(engine_steps, 'measure_latency', lambda *_: EngineLatency(2.0, 2.0))
-        monkeypatch.setattr(capabilities, '_NOT_BY_ONNX_RUNTIME', {})
+        monkeypatch.setattr(capabilities, '_ONNX_RUNTIME_PROBLEMS', {})
         engines = []
 
         def stand_in(file):

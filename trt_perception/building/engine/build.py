@@ -17,16 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.building.engine.calibrator import CalibrationData, attach_calibrator
-from trt_perception.building.engine.capabilities import check_release, remarks
-from trt_perception.building.engine.config import TimingCache, configure, load_plugins
-from trt_perception.building.engine.hints import refusal
+from trt_perception.building.engine.capabilities import build_remarks, check_release
+from trt_perception.building.engine.config import TimingCache, configure_builder, load_plugins
+from trt_perception.building.engine.hints import tensorrt_error
 from trt_perception.building.engine.network import (
     add_profiles,
     keep_in_fp32,
     parse_onnx,
     tensor_specs,
 )
-from trt_perception.building.engine.progress import EngineProgress, make_monitor, run_watched
+from trt_perception.building.engine.progress import (
+    EngineProgress,
+    make_progress_monitor,
+    run_in_build_thread,
+)
 from trt_perception.building.engine.release import BuildGpu, TensorRt, uses_strong_typing
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
@@ -53,10 +57,10 @@ class BuiltPlan:
         profiles: shapes of the image input, none where its sides are fixed.
         strongly_typed: the model's types decided each layer's precision.
         flags: names of TensorRT's builder flags that were set.
-        layers: in TensorRT's network before it was optimised.
-        seconds: the build took, parsing included.
+        layer_count: in TensorRT's network before it was optimised.
+        build_s: the build took, parsing included.
         timing_cache: where it was kept, empty where nowhere.
-        calibration_cache: whether TensorRT's own calibration was reused, empty without one.
+        calibration_cache_status: whether TensorRT's own calibration was reused, empty without one.
         warnings: TensorRT's, each once.
         remarks: sentences for the user.
     """
@@ -70,10 +74,10 @@ class BuiltPlan:
     profiles: tuple[ShapeProfile, ...]
     strongly_typed: bool
     flags: tuple[str, ...]
-    layers: int
-    seconds: float
+    layer_count: int
+    build_s: float
     timing_cache: str
-    calibration_cache: str
+    calibration_cache_status: str
     warnings: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -112,7 +116,7 @@ def build_plan(
             'belong to --precision int8 with --calibration-tool tensorrt, and to nothing else',
         )
     stop = threading.Event()
-    monitor = make_monitor(tensorrt.module, stop)
+    monitor = make_progress_monitor(tensorrt.module, stop)
 
     def work() -> BuiltPlan:
         data = None if calibration is None else _stoppable(calibration, stop)
@@ -123,7 +127,7 @@ def build_plan(
         if phase:
             progress(phase, done, total)
 
-    return run_watched(work, stop, watch=watch)
+    return run_in_build_thread(work, stop, watch=watch)
 
 
 class _PlanBuild:
@@ -160,7 +164,9 @@ class _PlanBuild:
         parse_onnx(tensorrt, network, said, onnx_bytes, options.onnx.name)
         inputs, outputs = tensor_specs(network)
         config = builder.create_builder_config()
-        flags = configure(tensorrt, builder, config, options, strongly_typed=self.strongly_typed)
+        flags = configure_builder(
+            tensorrt, builder, config, options, strongly_typed=self.strongly_typed
+        )
         if not self.strongly_typed and fp32_nodes:
             keep_in_fp32(tensorrt, network, fp32_nodes)
             config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
@@ -187,14 +193,14 @@ class _PlanBuild:
             profiles=profiles,
             strongly_typed=self.strongly_typed,
             flags=flags,
-            layers=network.num_layers,
-            seconds=time.perf_counter() - start,
-            timing_cache=times.used,
-            calibration_cache='' if calibrator is None else calibrator.cache,
+            layer_count=network.num_layers,
+            build_s=time.perf_counter() - start,
+            timing_cache=times.storage,
+            calibration_cache_status='' if calibrator is None else calibrator.cache_status,
             warnings=(*said.warnings, *filter(None, notes)),
             remarks=(
-                *remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
-                *filter(None, [_without_range(calibrator)]),
+                *build_remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
+                *filter(None, [_missing_range_remark(calibrator)]),
                 *(calibration.warnings if calibration is not None else ()),
             ),
         )
@@ -212,8 +218,8 @@ class _PlanBuild:
         if plan is None:
             found = f'{tensorrt.label} built no engine'
             heard = f'TensorRT reported: {" ".join(said.last_errors().split())}'
-            details = [heard, _without_range(calibrator)]
-            raise refusal(options.onnx.name, found, details, said.errors)
+            details = [heard, _missing_range_remark(calibrator)]
+            raise tensorrt_error(options.onnx.name, found, details, said.errors)
         content = bytes(plan)
         header = read_plan_header(content, options.engine_path().name)
         if header.module != tensorrt.flavour:
@@ -221,15 +227,15 @@ class _PlanBuild:
         return content
 
 
-def _without_range(calibrator: Any) -> str:
+def _missing_range_remark(calibrator: Any) -> str:
     """Return a sentence on tensors that TensorRT's own calibration has no range for."""
-    if calibrator is None or not calibrator.without_range:
+    if calibrator is None or not calibrator.tensors_without_scale:
         return ''
     return (
-        f"TensorRT's calibration found no range for {listed(calibrator.without_range)}: they are "
-        'always 0 on these images, and TensorRT may build no engine or a poor one. Calibrate with '
-        'images in which they are not, or use --calibration-tool onnxruntime, which leaves the '
-        'layers that read them in float'
+        f"TensorRT's calibration found no range for {listed(calibrator.tensors_without_scale)}: "
+        'they are always 0 on these images, and TensorRT may build no engine or a poor one. '
+        'Calibrate with images in which they are not, or use --calibration-tool onnxruntime, '
+        'which leaves the layers that read them in float'
     )
 
 
@@ -237,12 +243,12 @@ def _stoppable(data: CalibrationData, stop: threading.Event) -> CalibrationData:
     """Return the data, ending with an error once ``stop`` is set: half the ranges are none."""
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
-        for batch in data.batches():
+        for batch in data.open_batches():
             if stop.is_set():
                 raise EngineError('the calibration', 'was stopped')
             yield batch
 
-    return dataclasses.replace(data, batches=batches)
+    return dataclasses.replace(data, open_batches=batches)
 
 
 def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> tuple[Any, Any]:

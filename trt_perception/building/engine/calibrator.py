@@ -24,10 +24,13 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.regular_files import read_regular
 from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async
 
-__all__ = ['CLASSES', 'CalibrationData', 'attach_calibrator', 'tensors_without_range']
+__all__ = ['CALIBRATOR_CLASSES', 'CalibrationData', 'attach_calibrator', 'tensors_without_scale']
 
 #: TensorRT's class by method.
-CLASSES: Final = {'entropy': 'IInt8EntropyCalibrator2', 'minmax': 'IInt8MinMaxCalibrator'}
+CALIBRATOR_CLASSES: Final = {
+    'entropy': 'IInt8EntropyCalibrator2',
+    'minmax': 'IInt8MinMaxCalibrator',
+}
 _LEAST_SCALE: Final = 2.0**-126  # the reciprocal of a smaller one is infinite
 _CACHE_LIMIT: Final = 64 * 1024 * 1024
 
@@ -37,18 +40,18 @@ class CalibrationData:
     """What TensorRT calibrates with.
 
     Attributes:
-        name: of the image input.
-        shape: of each batch, (N, 3, H, W).
-        batches: makes the batches anew: float32, preprocessed as at run time.
+        input_name: of the image input.
+        batch_shape: of each batch, (N, 3, H, W).
+        open_batches: makes the batches anew: float32, preprocessed as at run time.
         identity: text that changes with model, images and preprocessing.
         cache_dir: where TensorRT's ranges are kept, None for nowhere.
         constants: values of the auxiliary inputs for each batch, by name.
         warnings: about the images, complete after the last batch.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    batches: Callable[[], Iterator[npt.NDArray[np.float32]]]
+    input_name: str
+    batch_shape: tuple[int, ...]
+    open_batches: Callable[[], Iterator[npt.NDArray[np.float32]]]
     identity: str
     cache_dir: Path | None = None
     constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -76,12 +79,13 @@ def attach_calibrator(
 
     Returns:
         the calibrator: ``error`` is what went wrong within it or None, and whoever builds must
-        raise it; ``cache`` says in a sentence whether ranges were reused, ``without_range`` names
-        tensors for which TensorRT found none, ``close`` frees its memory.
+        raise it; ``cache_status`` says in a sentence whether ranges were reused,
+        ``tensors_without_scale`` names tensors for which TensorRT found none, ``close`` frees its
+        memory.
     """
-    parts = data.identity, data.shape, method, tensorrt.version
+    parts = data.identity, data.batch_shape, method, tensorrt.version
     path = cache_file(data.cache_dir, 'tensorrt', *parts)
-    base: Any = tensorrt.find(CLASSES[method])
+    base: Any = tensorrt.find(CALIBRATOR_CLASSES[method])
 
     class Calibrator(_Callbacks, base):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -91,7 +95,10 @@ def attach_calibrator(
     calibrator = Calibrator()
     config.int8_calibrator = calibrator
     profile = builder.create_optimization_profile()
-    shapes = {data.name: data.shape, **{key: v.shape for key, v in data.constants.items()}}
+    shapes = {
+        data.input_name: data.batch_shape,
+        **{key: v.shape for key, v in data.constants.items()},
+    }
     for name, shape in shapes.items():
         profile.set_shape(name, shape, shape, shape)
     config.set_calibration_profile(profile)
@@ -121,16 +128,16 @@ class _Callbacks:
         self, data: CalibrationData, path: Path | None, failed: Callable[[], object]
     ) -> None:
         self.error: BaseException | None = None
-        self.cache = 'off' if path is None else f'computed: no cache {path}'
-        self.without_range: tuple[str, ...] = ()
+        self.cache_status = 'off' if path is None else f'computed: no cache {path}'
+        self.tensors_without_scale: tuple[str, ...] = ()
         self._data = data
         self._path = path
         self._failed = failed
-        self._batches = data.batches()
+        self._batches = data.open_batches()
         self._device: dict[str, DeviceBuffer] = {}
 
     def get_batch_size(self) -> int:
-        return self._data.shape[0]
+        return self._data.batch_shape[0]
 
     def fail(self, error: BaseException) -> None:
         self.error = error
@@ -142,30 +149,30 @@ class _Callbacks:
         batch = next(self._batches, None)
         if batch is None:
             return None
-        if batch.shape != data.shape:
+        if batch.shape != data.batch_shape:
             raise ConfigError(
-                'the calibration', str(batch.shape), expected=f'batches of {data.shape}'
+                'the calibration', str(batch.shape), expected=f'batches of {data.batch_shape}'
             )
-        given = {**data.constants, data.name: batch}
+        given = {**data.constants, data.input_name: batch}
         return [self._upload(name, given[name]) for name in names]
 
     @_kept
     def read_calibration_cache(self) -> bytes | None:
         content = _read(self._path)
-        if not content or tensors_without_range(content):
+        if not content or tensors_without_scale(content):
             return None
-        self.cache = f'reused: {self._path}'
+        self.cache_status = f'reused: {self._path}'
         return content
 
     @_kept
     def write_calibration_cache(self, cache: Any) -> None:
-        self.without_range = tensors_without_range(bytes(cache))
+        self.tensors_without_scale = tensors_without_scale(bytes(cache))
         if self._path is None:
             return
-        if self.without_range:
-            self.cache += '; not kept: tensors without a range'
+        if self.tensors_without_scale:
+            self.cache_status += '; not kept: tensors without a range'
         else:
-            self.cache += keep(self._path, bytes(cache))
+            self.cache_status += keep(self._path, bytes(cache))
 
     def close(self) -> None:
         for buffer in self._device.values():
@@ -183,7 +190,7 @@ class _Callbacks:
         return pointer
 
 
-def tensors_without_range(table: bytes) -> tuple[str, ...]:
+def tensors_without_scale(table: bytes) -> tuple[str, ...]:
     """Return the tensors of TensorRT's calibration cache whose scale is none it can use.
 
     Args:

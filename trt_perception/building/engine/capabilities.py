@@ -9,7 +9,13 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import EngineError, UnavailableError
 
-__all__ = ['check_operators', 'check_release', 'not_by_onnx_runtime', 'remarks', 'target_names']
+__all__ = [
+    'build_remarks',
+    'check_operators',
+    'check_release',
+    'compute_capability_names',
+    'onnx_runtime_problem',
+]
 
 # The first TensorRT-RTX that builds convolutions with Q/DQ nodes; measured.
 _RTX_INT8: Final = (1, 7)
@@ -19,7 +25,7 @@ _LACKED_UP_TO: Final = (1, 7)
 # Compute capabilities from which on GPUs have the arithmetic.
 _NEEDS: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
 # Why ONNX Runtime on a CPU says nothing of an engine's accuracy.
-_NOT_BY_ONNX_RUNTIME: Final = {
+_ONNX_RUNTIME_PROBLEMS: Final = {
     'fp32': 'would compare FP32 with itself',
     'tf32': 'would compare FP32 with itself',
     'bf16': 'has no bf16 on CPUs',
@@ -143,7 +149,7 @@ def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
     unknown = [
         capability
         for capability, name in zip(
-            options.compute_capabilities, target_names(options), strict=True
+            options.compute_capabilities, compute_capability_names(options), strict=True
         )
         if tensorrt.find(f'ComputeCapability.{name}') is None
     ]
@@ -169,7 +175,7 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
             f'(got {", ".join(lacking)})',
             fix='use fp16',
         )
-    unlike = not_by_onnx_runtime(options.precision)
+    unlike = onnx_runtime_problem(options.precision)
     if unlike and options.validate and tensorrt.gpu is None:
         yield EngineError(
             '--validate',
@@ -178,9 +184,9 @@ def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
         )
 
 
-def not_by_onnx_runtime(precision: str) -> str:
+def onnx_runtime_problem(precision: str) -> str:
     """Return why ONNX Runtime says nothing about an engine of this precision, empty if it does."""
-    return _NOT_BY_ONNX_RUNTIME.get(precision, '')
+    return _ONNX_RUNTIME_PROBLEMS.get(precision, '')
 
 
 def _targets(tensorrt: TensorRt) -> list[str]:
@@ -189,12 +195,14 @@ def _targets(tensorrt: TensorRt) -> list[str]:
     return [f'{number // 10}.{number % 10}' for number in numbers]
 
 
-def target_names(options: BuildOptions) -> list[str]:
+def compute_capability_names(options: BuildOptions) -> list[str]:
     """Return the names in TensorRT-RTX of the GPUs to build for, as in ``SM86``."""
     return ['SM' + capability.replace('.', '') for capability in options.compute_capabilities]
 
 
-def remarks(tensorrt: TensorRt, options: BuildOptions, tf32_override: str | None) -> list[str]:
+def build_remarks(
+    tensorrt: TensorRt, options: BuildOptions, tf32_override: str | None
+) -> list[str]:
     """Return what the user should know of an engine built so; sentences for the report.
 
     Args:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, Final
 
-from trt_perception.building.engine.capabilities import target_names
+from trt_perception.building.engine.capabilities import compute_capability_names
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import ConfigError, EngineError, WriteError
@@ -16,7 +16,7 @@ from trt_perception.files.checked_files import read_checked
 from trt_perception.files.regular_files import read_regular
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
-__all__ = ['TimingCache', 'configure', 'load_plugins', 'plugin_files']
+__all__ = ['TimingCache', 'configure_builder', 'load_plugins', 'resolve_plugin_paths']
 
 _MIB: Final = 1024 * 1024
 _TIMING_LIMIT: Final = 1024 * _MIB
@@ -28,7 +28,7 @@ _WEAK_FLAGS: Final = {
 }
 
 
-def configure(
+def configure_builder(
     tensorrt: TensorRt, builder: Any, config: Any, options: BuildOptions, *, strongly_typed: bool
 ) -> tuple[str, ...]:
     """Set all that the options ask for, but profiles and timing cache; return the flags' names.
@@ -71,7 +71,7 @@ def configure(
     if options.dla_core is not None:
         _use_dla(tensorrt, builder, config, options.dla_core)
     if options.compute_capabilities:
-        _set_targets(tensorrt, config, target_names(options))
+        _set_targets(tensorrt, config, compute_capability_names(options))
     return tuple(flags)
 
 
@@ -98,7 +98,7 @@ def _set_targets(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
             )
 
 
-def plugin_files(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
+def resolve_plugin_paths(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
     """Return where libraries of plugins are, after links.
 
     Raises:
@@ -122,7 +122,7 @@ def load_plugins(
     """
     tensorrt.module.init_libnvinfer_plugins(said.logger, '')
     registry = builder.get_plugin_registry()
-    for library, resolved in zip(libraries, plugin_files(libraries), strict=True):
+    for library, resolved in zip(libraries, resolve_plugin_paths(libraries), strict=True):
         if registry.load_library(str(resolved)) is None:
             raise EngineError(
                 f'--plugins {library}',
@@ -150,7 +150,7 @@ class TimingCache:
             self._key = hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @property
-    def used(self) -> str:
+    def storage(self) -> str:
         """Where it is kept, empty where nowhere."""
         return str(self._path) if self._path else ('auto' if self._key else '')
 
@@ -160,7 +160,7 @@ class TimingCache:
         Raises:
             ConfigError: the file cannot be read.
         """
-        if not self.used:
+        if not self.storage:
             return ''
         content = self._read()
         cache = config.create_timing_cache(content)
@@ -168,13 +168,13 @@ class TimingCache:
             return ''
         config.set_timing_cache(config.create_timing_cache(b''), False)
         return (
-            f'the timing cache ({self.used}) is damaged or was made for another GPU or release, '
-            'and is made again'
+            f'the timing cache ({self.storage}) is damaged or was made for another GPU or '
+            'release, and is made again'
         )
 
     def save(self, config: Any) -> str:
         """Keep what TensorRT measured; return a warning, empty where all is well."""
-        cache = config.get_timing_cache() if self.used else None
+        cache = config.get_timing_cache() if self.storage else None
         if cache is None:
             return ''
         content = bytes(cache.serialize())

@@ -9,7 +9,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 
-__all__ = ['HINTS', 'Hint', 'refusal']
+__all__ = ['HINTS', 'Hint', 'tensorrt_error']
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ HINTS: Final = (
 )
 
 
-def refusal(name: str, found: str, details: Iterable[str], heard: Iterable[str]) -> EngineError:
+def tensorrt_error(
+    name: str, found: str, details: Iterable[str], heard: Iterable[str]
+) -> EngineError:
     """Return the error for a model that TensorRT does not take or build.
 
     Args:

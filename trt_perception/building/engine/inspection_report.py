@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from trt_perception.building.engine.inspector import EngineFacts, LayerTime
+from trt_perception.building.engine.inspector import EngineInfo, LayerTime
 from trt_perception.building.engine.layers import layer_precisions
 from trt_perception.errors import EngineError
 from trt_perception.model.build_record import BuildRecord
@@ -18,7 +18,12 @@ from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['EngineReport', 'plan_targets', 'read_report', 'report_text']
+__all__ = [
+    'EngineReport',
+    'format_engine_report',
+    'plan_compute_capabilities',
+    'read_engine_report',
+]
 
 _MIB: Final = 1024 * 1024
 # A bit for each compute capability in byte 32 of a TensorRT-RTX plan. Not documented; seen in
@@ -35,25 +40,25 @@ class EngineReport:
         model: the file, read and checked.
         header: which TensorRT built it.
         targets: GPUs it was built for, empty where the plan does not say.
-        facts: what it reports once loaded; None without a GPU.
-        why_no_facts: why there are none, empty where there are.
+        engine_info: what it reports once loaded; None without a GPU.
+        why_not_loaded: why there are none, empty where there are.
         times: of its layers, slowest first; empty where they were not measured.
     """
 
     model: ModelFile
     header: PlanHeader
     targets: tuple[str, ...]
-    facts: EngineFacts | None = None
-    why_no_facts: str = ''
+    engine_info: EngineInfo | None = None
+    why_not_loaded: str = ''
     times: tuple[LayerTime, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in values that JSON has."""
-        facts = None
-        if self.facts is not None:
-            facts = asdict(self.facts)
-            facts['precision'] = layer_precisions(self.facts.layers)
-            for entry, layer in zip(facts['layers'], self.facts.layers, strict=True):
+        engine_info = None
+        if self.engine_info is not None:
+            engine_info = asdict(self.engine_info)
+            engine_info['precision'] = layer_precisions(self.engine_info.layers)
+            for entry, layer in zip(engine_info['layers'], self.engine_info.layers, strict=True):
                 entry['precision'] = layer.precision
         manifest = self.model.manifest
         return {
@@ -66,15 +71,15 @@ class EngineReport:
             },
             'targets': list(self.targets),
             'manifest': None if manifest is None else _manifest_dict(manifest),
-            'engine': facts,
-            'why_no_engine': self.why_no_facts or None,
+            'engine': engine_info,
+            'why_no_engine': self.why_not_loaded or None,
             'layer_times': [
                 {'name': row.layer.name, 'ms': row.ms, 'share': row.share} for row in self.times
             ],
         }
 
 
-def read_report(model: ModelFile) -> EngineReport:
+def read_engine_report(model: ModelFile) -> EngineReport:
     """Return what file and manifest say.
 
     Raises:
@@ -89,10 +94,10 @@ def read_report(model: ModelFile) -> EngineReport:
             f'model doctor says task and decoder: ros2 run trt_perception doctor {model.path}',
         )
     header = read_plan_header(model.content, model.path.name)
-    return EngineReport(model, header, plan_targets(model.content, header))
+    return EngineReport(model, header, plan_compute_capabilities(model.content, header))
 
 
-def plan_targets(content: bytes, header: PlanHeader) -> tuple[str, ...]:
+def plan_compute_capabilities(content: bytes, header: PlanHeader) -> tuple[str, ...]:
     """Return the compute capabilities that a plan of TensorRT-RTX names, () for another's."""
     if header.module != 'tensorrt_rtx':
         return ()
@@ -105,7 +110,7 @@ def _manifest_dict(manifest: Manifest) -> dict[str, Any]:
     return {key: content[key] for key in content if key not in ('engine', 'inputs', 'outputs')}
 
 
-def report_text(report: EngineReport, *, layers: int) -> str:
+def format_engine_report(report: EngineReport, *, layers: int) -> str:
     """Return the report for people.
 
     Args:
@@ -123,10 +128,10 @@ def report_text(report: EngineReport, *, layers: int) -> str:
     if report.targets:
         rows.append(('built for', f'compute capability {", ".join(report.targets)}'))
     parts = [_rows(rows), _manifest_text(model.manifest)]
-    if report.facts is None:
-        parts.append(f'not loaded: {report.why_no_facts}')
+    if report.engine_info is None:
+        parts.append(f'not loaded: {report.why_not_loaded}')
     else:
-        parts += [_facts_text(report.facts), _layers_text(report, layers)]
+        parts += [_facts_text(report.engine_info), _layers_text(report, layers)]
     return '\n\n'.join(parts)
 
 
@@ -205,35 +210,35 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not reported'
 
 
-def _facts_text(facts: EngineFacts) -> str:
+def _facts_text(engine_info: EngineInfo) -> str:
     rows = [
-        *((f'input {tensor.name}', _tensor_text(tensor)) for tensor in facts.inputs),
-        *((f'output {tensor.name}', _tensor_text(tensor)) for tensor in facts.outputs),
+        *((f'input {tensor.name}', _tensor_text(tensor)) for tensor in engine_info.inputs),
+        *((f'output {tensor.name}', _tensor_text(tensor)) for tensor in engine_info.outputs),
     ]
-    for index, profile in enumerate(facts.profiles):
+    for index, profile in enumerate(engine_info.profiles):
         for name, shapes in profile.items():
             text = ' : '.join('x'.join(map(str, shape)) for shape in shapes)
             rows.append((f'profile {index}', f'{name} {text}'))
-    memory = ', '.join(f'{size / _MIB:.1f} MiB' for size in facts.context_bytes)
+    memory = ', '.join(f'{size / _MIB:.1f} MiB' for size in engine_info.context_bytes)
     rows.append(('memory', f'{memory} for a context, by profile'))
-    if facts.weight_bytes is not None:
-        rows.append(('weights', f'{facts.weight_bytes / _MIB:.1f} MiB'))
+    if engine_info.weight_bytes is not None:
+        rows.append(('weights', f'{engine_info.weight_bytes / _MIB:.1f} MiB'))
     rows += [
-        ('verbosity', facts.verbosity),
-        ('refittable', 'yes' if facts.refittable else 'no'),
-        ('extra streams', str(facts.extra_streams)),
-        ('load', f'{facts.load_s * 1000:.0f} ms'),
-        ('layers', f'{len(facts.layers)}; {_counts(layer_precisions(facts.layers))}'),
+        ('verbosity', engine_info.verbosity),
+        ('refittable', 'yes' if engine_info.refittable else 'no'),
+        ('extra streams', str(engine_info.extra_streams)),
+        ('load', f'{engine_info.load_s * 1000:.0f} ms'),
+        ('layers', f'{len(engine_info.layers)}; {_counts(layer_precisions(engine_info.layers))}'),
     ]
     return 'engine\n' + _rows(rows)
 
 
 def _layers_text(report: EngineReport, most: int) -> str:
-    assert report.facts is not None
-    if not report.facts.layers and not report.times:
+    assert report.engine_info is not None
+    if not report.engine_info.layers and not report.times:
         return 'layers: the engine was built with --profiling-verbosity none and reports nothing'
     timed = {row.layer.name: row for row in report.times}
-    order = [row.layer for row in report.times] or list(report.facts.layers)
+    order = [row.layer for row in report.times] or list(report.engine_info.layers)
     lines = [f'{"ms":>8} {"share":>6}  {"type":<5} {"kind":<16} layer (tactic) <- ONNX nodes']
     for layer in order[:most]:
         row = timed.get(layer.name)

@@ -19,11 +19,11 @@ from trt_perception.model.input_layout import split_inputs
 from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
 from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
 
-__all__ = ['EngineFacts', 'LayerTime', 'inspect_engine', 'on_zeros', 'time_layers']
+__all__ = ['EngineInfo', 'LayerTime', 'inspect_engine', 'load_with_zero_inputs', 'time_layers']
 
 
 @dataclass(frozen=True)
-class EngineFacts:
+class EngineInfo:
     """What a loaded engine reports of itself.
 
     Attributes:
@@ -66,7 +66,7 @@ class LayerTime:
     share: float
 
 
-def inspect_engine(model: ModelFile, device: Device) -> EngineFacts:
+def inspect_engine(model: ModelFile, device: Device) -> EngineInfo:
     """Load an engine and read all it reports.
 
     Raises:
@@ -80,12 +80,12 @@ def inspect_engine(model: ModelFile, device: Device) -> EngineFacts:
         engine.close()
 
 
-def _facts(engine: TensorRtEngine, load_s: float) -> EngineFacts:
+def _facts(engine: TensorRtEngine, load_s: float) -> EngineInfo:
     trt = importlib.import_module(engine.header.module)
     native = engine.native
     verbosity = native.profiling_verbosity
     profiles = range(native.num_optimization_profiles)
-    return EngineFacts(
+    return EngineInfo(
         inputs=engine.inputs,
         outputs=engine.outputs,
         profiles=tuple(
@@ -143,7 +143,7 @@ def time_layers(
         EngineError: the engine cannot be run here, or reports no times.
         CudaError: there is not enough memory.
     """
-    with on_zeros(model, device) as (engine, context, stream):
+    with load_with_zero_inputs(model, device) as (engine, context, stream):
         trt = importlib.import_module(engine.header.module)
         layers = {layer.name: layer for layer in _layers(trt, engine.native)}
         for _ in range(min(runs, 10)):
@@ -161,7 +161,7 @@ def time_layers(
 
 
 @contextlib.contextmanager
-def on_zeros(
+def load_with_zero_inputs(
     model: ModelFile, device: Device, shape: tuple[int, ...] | None = None
 ) -> Iterator[tuple[TensorRtEngine, TensorRtContext, Stream]]:
     """Load an engine, and give it a context whose tensors are all zeros.

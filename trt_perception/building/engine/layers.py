@@ -24,7 +24,7 @@ __all__ = [
     'check_precision',
     'layer_precisions',
     'parse_layers',
-    'raise_if_lost',
+    'require_precision',
 ]
 
 #: Less than this share of the convolutions and matrix products in the precision asked for is an
@@ -80,7 +80,7 @@ class LayerInfo:
         return known[0] if known else ''
 
     @property
-    def looks_computing(self) -> bool:
+    def is_compute_layer(self) -> bool:
         """Whether kind or name speak of a convolution or a matrix product."""
         return bool(_COMPUTE.search(f'{self.kind} {self.name}'))
 
@@ -90,17 +90,17 @@ class PrecisionCheck:
     """How far an engine has the precision asked for.
 
     Attributes:
-        asked: the precision.
+        requested: the precision.
         share: of the convolutions and matrix products, those that compute in it or in a narrower
             type; by number, 0…1. 1 where there are none.
-        others: type of each of the others, by ONNX node or by layer.
-        counted: how many there are.
+        deviations: type of each of the others, by ONNX node or by layer.
+        node_count: how many there are.
     """
 
-    asked: str
+    requested: str
     share: float
-    others: Mapping[str, str]
-    counted: int
+    deviations: Mapping[str, str]
+    node_count: int
 
 
 def parse_layers(text: str) -> tuple[LayerInfo, ...]:
@@ -151,40 +151,40 @@ def layer_precisions(layers: Sequence[LayerInfo]) -> dict[str, int]:
 
 def check_precision(
     layers: Sequence[LayerInfo],
-    asked: str,
+    requested: str,
     nodes: Collection[str] | None = None,
-    leave_out: Collection[str] = (),
+    excluded_nodes: Collection[str] = (),
 ) -> PrecisionCheck:
     """Compare an engine's layers with the precision asked for.
 
     Args:
         layers: from parse_layers, with types.
-        asked: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
+        requested: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
         nodes: the ONNX model's convolutions and matrix products that were to have it; None
             where the model is not there: then layers whose name or kind speaks of one.
-        leave_out: ONNX nodes that were to stay in another precision.
+        excluded_nodes: ONNX nodes that were to stay in another precision.
     """
     found: dict[str, str] = {}
     for layer in layers:
         if nodes is None:
-            names = [layer.name] if layer.looks_computing else []
-            names = [] if set(layer.nodes) & set(leave_out) else names
+            names = [layer.name] if layer.is_compute_layer else []
+            names = [] if set(layer.nodes) & set(excluded_nodes) else names
         else:
-            names = [name for name in layer.nodes if name in nodes and name not in leave_out]
+            names = [name for name in layer.nodes if name in nodes and name not in excluded_nodes]
         for name in names:
             # A node's layers may include a conversion that reads the wider type.
             found[name] = _narrower(found.get(name, ''), layer.precision)
     known = {name: kind for name, kind in found.items() if kind}
-    others = {name: kind for name, kind in known.items() if kind not in _FULFILS[asked]}
-    share = 1 - len(others) / len(known) if known else 1.0
-    return PrecisionCheck(asked, share, others, len(known))
+    deviations = {name: kind for name, kind in known.items() if kind not in _FULFILS[requested]}
+    share = 1 - len(deviations) / len(known) if known else 1.0
+    return PrecisionCheck(requested, share, deviations, len(known))
 
 
 def _narrower(one: str, other: str) -> str:
     return min((one, other), key=lambda kind: _WIDTH.index(kind) if kind in _WIDTH else 99)
 
 
-def raise_if_lost(check: PrecisionCheck, name: str) -> None:
+def require_precision(check: PrecisionCheck, name: str) -> None:
     """Refuse an engine that mostly lacks the precision asked for.
 
     Raises:
@@ -192,12 +192,12 @@ def raise_if_lost(check: PrecisionCheck, name: str) -> None:
     """
     if check.share >= MIN_SHARE:
         return
-    counts = Counter(check.others.values())
+    counts = Counter(check.deviations.values())
     built = ', '.join(f'{count} in {kind}' for kind, count in counts.most_common())
     raise EngineError(
         name,
-        f'only {check.share:.0%} of {check.counted} convolutions and matrix '
+        f'only {check.share:.0%} of {check.node_count} convolutions and matrix '
         f'products in it or narrower; {built}',
-        expected=check.asked,
+        expected=check.requested,
         fix='use another --precision: the GPU or the release may lack fast kernels for it',
     )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from trt_perception.building.engine.hints import refusal
+from trt_perception.building.engine.hints import tensorrt_error
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
@@ -79,7 +79,7 @@ def _parse_error(
         fix = 'export the model without them, or load their plugin library with --plugins'
         return EngineError(name, '\n'.join(lines), fix=fix)
     details = others[:_SHOWN] or list(said.errors)[-3:]
-    return refusal(name, untaken, details, [*others, *said.errors])
+    return tensorrt_error(name, untaken, details, [*others, *said.errors])
 
 
 def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

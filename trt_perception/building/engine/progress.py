@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-__all__ = ['EngineProgress', 'make_monitor', 'run_watched']
+__all__ = ['EngineProgress', 'make_progress_monitor', 'run_in_build_thread']
 
 #: Called with what is done now, how many steps of it are done, and of how many.
 EngineProgress = Callable[[str, int, int], None]
@@ -20,7 +20,7 @@ _FINE: Final = 1000
 _Result = TypeVar('_Result')
 
 
-def make_monitor(trt: Any, stop: threading.Event) -> Any:
+def make_progress_monitor(trt: Any, stop: threading.Event) -> Any:
     """Return a TensorRT progress monitor that ends the build once ``stop`` is set.
 
     Its method ``position`` returns (phase, done, total), nested phases in one scale.
@@ -58,7 +58,7 @@ def make_monitor(trt: Any, stop: threading.Event) -> Any:
     return Monitor()
 
 
-def run_watched(
+def run_in_build_thread(
     work: Callable[[], _Result],
     stop: threading.Event,
     *,

@@ -75,7 +75,7 @@ class TensorRt:
         return self.flavour == 'tensorrt_rtx'
 
     @property
-    def unseen_gpu(self) -> str:
+    def unusable_gpu_reason(self) -> str:
         """Why a GPU that must be there cannot be used; empty where there need be none."""
         return '' if self.is_rtx and not _DRIVER.exists() else self.why_no_gpu
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from trt_perception.building.engine.inspector import inspect_engine, on_zeros
+from trt_perception.building.engine.inspector import inspect_engine, load_with_zero_inputs
 from trt_perception.building.engine.layers import (
     LayerInfo,
     check_precision,
     layer_precisions,
-    raise_if_lost,
+    require_precision,
 )
 from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.options.build_options import BuildOptions
@@ -24,7 +24,7 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.gpu import Device, Event, Graph
 from trt_perception.model.files.model_file import ModelFile
 
-__all__ = ['EngineLatency', 'Verified', 'measure_latency', 'runs_here', 'verify_engine']
+__all__ = ['EngineCheck', 'EngineLatency', 'measure_latency', 'verify_engine', 'why_not_loadable']
 
 _RUNS: Final = 200
 # The GPU raises its clocks only after some work.
@@ -44,19 +44,19 @@ class EngineLatency:
 
 
 @dataclass(frozen=True)
-class Verified:
+class EngineCheck:
     """What a loaded engine showed.
 
     Attributes:
         layers: in the order they run; empty where the engine reports none.
-        others: type of each convolution and matrix product that has not the precision asked for,
-            by ONNX node or by layer.
+        deviations: type of each convolution and matrix product that has not the precision
+            asked for, by ONNX node or by layer.
         context_bytes: memory of one context.
         latency: of the network alone.
     """
 
     layers: tuple[LayerInfo, ...]
-    others: Mapping[str, str]
+    deviations: Mapping[str, str]
     context_bytes: int
     latency: EngineLatency
 
@@ -69,7 +69,7 @@ class Verified:
         """Return what the report's section on optimisation says."""
         return {
             'precision_as_built': self.precisions or None,
-            'not_as_asked': dict(self.others),
+            'not_as_asked': dict(self.deviations),
             'layers': [
                 {
                     'name': one.name,
@@ -84,7 +84,7 @@ class Verified:
         }
 
 
-def runs_here(gpu: BuildGpu | None, options: BuildOptions) -> str:
+def why_not_loadable(gpu: BuildGpu | None, options: BuildOptions) -> str:
     """Return why an engine cannot be loaded on this machine, empty where it can."""
     if gpu is None:
         return 'no GPU here to load it on'
@@ -102,8 +102,8 @@ def verify_engine(
     options: BuildOptions,
     shape: tuple[int, ...],
     nodes: Collection[str],
-    leave_out: Collection[str],
-) -> Verified:
+    excluded_nodes: Collection[str],
+) -> EngineCheck:
     """Load an engine, hold its layers to the precision that was asked, and time it.
 
     Args:
@@ -111,25 +111,25 @@ def verify_engine(
         options: what was asked.
         shape: of the image input, to time it at.
         nodes: the model's convolutions and matrix products that shall have that precision.
-        leave_out: those that were to stay in another.
+        excluded_nodes: those that were to stay in another.
 
     Raises:
         EngineError: it cannot be loaded, or mostly computes in a wider type than asked.
         CudaError: a CUDA call failed.
     """
     device = Device(0)
-    facts = inspect_engine(model, device)
-    others: Mapping[str, str] = {}
-    if any(layer.precision for layer in facts.layers):
-        found = check_precision(facts.layers, options.precision, nodes, leave_out)
-        if not found.counted:  # the release does not report which nodes a layer came from
-            found = check_precision(facts.layers, options.precision)
-        raise_if_lost(found, model.path.name)
-        others = found.others
-    return Verified(
-        layers=facts.layers,
-        others=others,
-        context_bytes=max(facts.context_bytes, default=0),
+    engine_info = inspect_engine(model, device)
+    deviations: Mapping[str, str] = {}
+    if any(layer.precision for layer in engine_info.layers):
+        found = check_precision(engine_info.layers, options.precision, nodes, excluded_nodes)
+        if not found.node_count:  # the release does not report which nodes a layer came from
+            found = check_precision(engine_info.layers, options.precision)
+        require_precision(found, model.path.name)
+        deviations = found.deviations
+    return EngineCheck(
+        layers=engine_info.layers,
+        deviations=deviations,
+        context_bytes=max(engine_info.context_bytes, default=0),
         latency=measure_latency(model, device, shape),
     )
 
@@ -147,7 +147,7 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
         CudaError: a CUDA call failed.
     """
     with (
-        on_zeros(model, device, shape) as (engine, context, stream),
+        load_with_zero_inputs(model, device, shape) as (engine, context, stream),
         contextlib.ExitStack() as stack,
         Event() as start,
         Event() as end,

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, per_channel
+from trt_perception.building.graph.graph_index import GraphIndex, broadcast_scale, channel_axis
 
-__all__ = ['dequantised']
+__all__ = ['dequantise']
 
 
-def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
+def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy without Q/DQ nodes.
 
     Args:
@@ -61,6 +61,6 @@ def _weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]
     numbers, scale = index.constant(node.input[0]), index.constant(node.input[1])
     assert numbers is not None
     assert scale is not None
-    shaped = per_channel(scale, channel_axis(node, numbers.ndim), numbers.ndim)
+    shaped = broadcast_scale(scale, channel_axis(node, numbers.ndim), numbers.ndim)
     wide: npt.NDArray[np.generic] = numbers.astype(np.float32) * shaped.astype(np.float32)
     return wide.astype(scale.dtype)

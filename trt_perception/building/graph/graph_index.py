@@ -19,8 +19,8 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import nearest
 
 __all__ = [
-    *('LAYER_TYPES', 'GraphIndex', 'channel_axis', 'every', 'match_nodes', 'name_nodes', 'opset'),
-    *('outer_tensors', 'per_channel', 'tensor_types'),
+    *('LAYER_TYPES', 'GraphIndex', 'broadcast_scale', 'channel_axis', 'iterate_messages'),
+    *('match_nodes', 'name_nodes', 'opset_version', 'outer_tensors', 'tensor_types'),
 ]
 
 _Message = TypeVar('_Message')
@@ -87,7 +87,9 @@ def channel_axis(node: onnx.NodeProto, dimensions: int) -> int:
     return int(axis) % max(dimensions, 1)
 
 
-def per_channel(scale: npt.NDArray[_Number], axis: int, dimensions: int) -> npt.NDArray[_Number]:
+def broadcast_scale(
+    scale: npt.NDArray[_Number], axis: int, dimensions: int
+) -> npt.NDArray[_Number]:
     """Return scales in the shape in which they multiply data; one for all stays as it is."""
     if not scale.ndim:
         return scale
@@ -111,17 +113,17 @@ def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
                 yield from outer_tensors(inner)
 
 
-def every(message: Any, *kinds: type[_Message]) -> Iterator[_Message]:
+def iterate_messages(message: Any, *kinds: type[_Message]) -> Iterator[_Message]:
     """Yield every message of some kinds within another: in subgraphs, functions, attributes."""
     if isinstance(message, kinds):
         yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in [value] if hasattr(value, 'ListFields') else value:
-                yield from every(inner, *kinds)
+                yield from iterate_messages(inner, *kinds)
 
 
-def opset(model: onnx.ModelProto, unset: int = 1) -> int:
+def opset_version(model: onnx.ModelProto, unset: int = 1) -> int:
     """Return the version of ONNX's own operators that a model uses."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ('', 'ai.onnx')]
     return max(versions, default=unset)

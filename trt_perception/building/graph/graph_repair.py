@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from trt_perception.building.graph.graph_index import every, outer_tensors
+from trt_perception.building.graph.graph_index import iterate_messages, outer_tensors
 
-__all__ = ['in_float32', 'sort_nodes']
+__all__ = ['convert_float64', 'sort_nodes']
 
 # Attributes that name a type of numbers.
 _TYPE_ATTRIBUTES: Final = ('to', 'dtype', 'output_datatype', 'stash_type')
@@ -31,7 +31,7 @@ def sort_nodes(model: onnx.ModelProto) -> bool:
     Returns:
         whether any node was moved.
     """
-    owners: list[Any] = list(every(model, onnx.GraphProto, onnx.FunctionProto))
+    owners: list[Any] = list(iterate_messages(model, onnx.GraphProto, onnx.FunctionProto))
     # The inner ones first: sorting copies nodes with all that is in them.
     moved = [_sort(owner.node) for owner in reversed(owners)]
     return any(moved)
@@ -65,24 +65,24 @@ def _sort(nodes: Any) -> bool:
     return order != sorted(order)
 
 
-def in_float32(model: onnx.ModelProto) -> bool:
+def convert_float64(model: onnx.ModelProto) -> bool:
     """Let a model compute in float32 where it asks for float64; finite numbers stay finite.
 
     Returns:
         whether anything was changed.
     """
     changed = False
-    for tensor in every(model, TensorProto):
+    for tensor in iterate_messages(model, TensorProto):
         if tensor.data_type == TensorProto.DOUBLE:
             wide = numpy_helper.to_array(tensor)
             held = np.where(np.isfinite(wide), np.clip(wide, -_LARGEST, _LARGEST), wide)
             tensor.CopyFrom(numpy_helper.from_array(held.astype(np.float32), tensor.name))
             changed = True
-    for kind in every(model, onnx.TypeProto.Tensor):
+    for kind in iterate_messages(model, onnx.TypeProto.Tensor):
         if kind.elem_type == TensorProto.DOUBLE:
             kind.elem_type = TensorProto.FLOAT
             changed = True
-    for node in every(model, onnx.NodeProto):
+    for node in iterate_messages(model, onnx.NodeProto):
         for attribute in node.attribute if node.domain in ('', 'ai.onnx') else ():
             asks = attribute.name in _TYPE_ATTRIBUTES and attribute.type == attribute.INT
             if asks and attribute.i == TensorProto.DOUBLE:

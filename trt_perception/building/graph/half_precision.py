@@ -21,13 +21,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trt_perception.building.graph.graph_index import (
     GraphIndex,
-    opset,
+    opset_version,
     outer_tensors,
     tensor_types,
 )
 from trt_perception.building.graph.mac_count import infer_shapes
 
-__all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'narrowed']
+__all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'convert_to_half']
 
 #: By the name of a precision: ONNX's type, NumPy's type, and what its tensors' names end with.
 HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
@@ -60,7 +60,7 @@ class HalfPrecisionModel:
     casts: int = 0
 
 
-def narrowed(
+def convert_to_half(
     model: onnx.ModelProto, precision: str, keep: Mapping[str, str]
 ) -> HalfPrecisionModel:
     """Return a model whose nodes compute in FP16 or BF16.
@@ -107,7 +107,7 @@ class _Rewriting:
         self.keep = keep
         self.graph = model.graph
         self.index = GraphIndex(model.graph)
-        self.opset = opset(model)
+        self.opset = opset_version(model)
         self.result = HalfPrecisionModel(model)
         inferred = tensor_types(infer_shapes(model).graph)
         self.types = {name: kind.elem_type for name, kind in inferred.items()}

@@ -18,7 +18,7 @@ from onnx import TensorProto
 from trt_perception.building.graph.graph_index import LAYER_TYPES, GraphIndex, tensor_types
 from trt_perception.errors import EngineError
 
-__all__ = ['LayerWork', 'infer_shapes', 'layer_work', 'shares']
+__all__ = ['LayerWork', 'count_layer_macs', 'infer_shapes', 'mac_shares']
 
 _NAMES: Final[dict[int, str]] = {
     TensorProto.FLOAT: 'fp32',
@@ -71,7 +71,7 @@ def infer_shapes(
         ) from error
 
 
-def layer_work(
+def count_layer_macs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[LayerWork, ...]:
     """Return the work of each layer, in graph order; 0 where ONNX cannot infer the shapes.
@@ -93,7 +93,7 @@ def layer_work(
     )
 
 
-def shares(work: Sequence[LayerWork]) -> dict[str, float]:
+def mac_shares(work: Sequence[LayerWork]) -> dict[str, float]:
     """Return the share of all multiply-accumulates that each precision has, 0…1."""
     total = sum(layer.macs for layer in work)
     found: dict[str, float] = {}

@@ -17,8 +17,8 @@ from typing import Any, Final
 import onnx
 from onnx import TensorProto
 
-from trt_perception.building.graph.graph_index import every, name_nodes, opset
-from trt_perception.building.graph.graph_repair import in_float32, sort_nodes
+from trt_perception.building.graph.graph_index import iterate_messages, name_nodes, opset_version
+from trt_perception.building.graph.graph_repair import convert_float64, sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.plain_text import listed, one_line
@@ -87,7 +87,7 @@ def load_onnx(file: ModelFile) -> OnnxSource:
     name_nodes(model)
     repairs = (
         'nodes put in topological order' if sort_nodes(model) else '',
-        'float64 becomes float32, in which TensorRT computes' if in_float32(model) else '',
+        'float64 becomes float32, in which TensorRT computes' if convert_float64(model) else '',
     )
     return OnnxSource(
         file,
@@ -131,7 +131,7 @@ def _parse(file: ModelFile) -> onnx.ModelProto:
 
 
 def _check_versions(name: Path, model: onnx.ModelProto) -> None:
-    version, known = opset(model, unset=0), onnx.defs.onnx_opset_version()
+    version, known = opset_version(model, unset=0), onnx.defs.onnx_opset_version()
     if model.ir_version > onnx.IR_VERSION or version > known:
         raise EngineError(
             str(name),
@@ -151,7 +151,9 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
     # Refuses what this reader of protocol buffers and the next may understand differently.
     if not find_external_weights(file.content, str(name)):
         return ()
-    tensors = [t for t in every(model, TensorProto) if t.data_location == TensorProto.EXTERNAL]
+    tensors = [
+        t for t in iterate_messages(model, TensorProto) if t.data_location == TensorProto.EXTERNAL
+    ]
     files: dict[str, bytes] = {}
     total, held = model.ByteSize(), 0
     for tensor in tensors:
@@ -231,11 +233,11 @@ def unknown_operators(model: onnx.ModelProto) -> dict[str, list[str]]:
 
 
 def _unknown_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    version = opset(model)
+    version = opset_version(model)
     functions = {(function.domain, function.name) for function in model.functions}
     return [
         node
-        for graph in every(model.graph, onnx.GraphProto)
+        for graph in iterate_messages(model.graph, onnx.GraphProto)
         for node in graph.node
         if (node.domain, node.op_type) not in functions
         and (node.domain not in _OWN or not onnx.defs.has(node.op_type, version, ''))

@@ -7,19 +7,19 @@ import copy
 import onnx
 from onnx import version_converter
 
-from trt_perception.building.graph.graph_index import opset
+from trt_perception.building.graph.graph_index import opset_version
 from trt_perception.errors import EngineError
 
-__all__ = ['upgraded']
+__all__ = ['upgrade_opset']
 
 
-def upgraded(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+def upgrade_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     """Return a copy at this opset or, where it is newer already, at its own.
 
     Raises:
         EngineError: ONNX's converter cannot do it.
     """
-    have = opset(model)
+    have = opset_version(model)
     if have >= version:
         return copy.deepcopy(model)
     try:

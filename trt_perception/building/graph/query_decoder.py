@@ -17,7 +17,7 @@ from typing import Any, Final
 import onnx
 
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, tensor_types
-from trt_perception.building.graph.mac_count import infer_shapes, layer_work
+from trt_perception.building.graph.mac_count import count_layer_macs, infer_shapes
 
 __all__ = ['QueryDecoder', 'find_query_decoder']
 
@@ -61,7 +61,7 @@ class QueryDecoder:
             f'{self.share:.1%} of the multiplications, in FP32: {options} {named}'
         )
 
-    def is_kept(self, kept: Collection[str]) -> bool:
+    def is_kept_in_fp32(self, kept: Collection[str]) -> bool:
         """Return whether so many of its nodes stay in FP32 that nothing need be said."""
         return len(set(self.nodes) & set(kept)) >= _MOST_OF * len(self.nodes)
 
@@ -86,7 +86,7 @@ def find_query_decoder(
         return None
     patterns = _patterns(nodes, [node.name for node in graph.node if node.op_type != 'Constant'])
     kept = set(match_nodes(model, patterns))
-    work = layer_work(model, shapes)
+    work = count_layer_macs(model, shapes)
     share = sum(one.macs for one in work if one.node in kept) / max(1, sum(o.macs for o in work))
     return QueryDecoder(nodes, patterns, share)
 

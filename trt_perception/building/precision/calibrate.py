@@ -21,7 +21,12 @@ from trt_perception.files.cache import cache_folder
 from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 
-__all__ = ['Calibrated', 'calibrate', 'choose_images', 'unused_options']
+__all__ = [
+    'CalibratedModel',
+    'calibrate',
+    'choose_calibration_images',
+    'unused_calibration_options',
+]
 
 #: Options that only count where this package calibrates.
 _CALIBRATION = (
@@ -31,7 +36,7 @@ _CALIBRATION = (
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibratedModel:
     """A model after the calibration.
 
     Attributes:
@@ -47,7 +52,7 @@ class Calibrated:
     warnings: tuple[str, ...] = ()
 
 
-def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
+def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
     """Return the images to calibrate with, None where none are needed.
 
     Raises:
@@ -81,7 +86,7 @@ def choose_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
     )
 
 
-def unused_options(options: BuildOptions, *, quantised: bool) -> str:
+def unused_calibration_options(options: BuildOptions, *, quantised: bool) -> str:
     """Return a sentence on options of the calibration that were given for nothing, else empty."""
     given = ['--' + name.replace('_', '-') for name in _CALIBRATION if name in options.given]
     if not given or (options.precision in QUANTISED and not quantised):
@@ -99,8 +104,8 @@ def calibrate(
     options: BuildOptions,
     images: CheckedImages,
     shapes: Mapping[str, tuple[int, ...]],
-) -> Calibrated:
-    """Calibrate with the tool that was asked for; the arguments are those of make_precise.
+) -> CalibratedModel:
+    """Calibrate with the tool that was asked for; the arguments are those of prepare_precision.
 
     Raises:
         ConfigError: the images or patterns cannot be used.
@@ -108,7 +113,7 @@ def calibrate(
     """
     if options.calibration_tool == 'tensorrt' and options.precision == 'int8':
         data = _calibration_data(model, options, images, shapes)
-        return Calibrated(model, calibration_data=data, warnings=tuple(images.warnings))
+        return CalibratedModel(model, calibration_data=data, warnings=tuple(images.warnings))
     result = quantise(
         model,
         images,
@@ -117,7 +122,7 @@ def calibrate(
         keep_float=options.keep_float,
         cache_dir=_cache(options.calibration_cache),
     )
-    return Calibrated(result.model, result.report, warnings=result.report.warnings)
+    return CalibratedModel(result.model, result.report, warnings=result.report.warnings)
 
 
 def _calibration_data(

@@ -23,16 +23,21 @@ from trt_perception.building.graph.graph_index import (
     name_nodes,
     tensor_types,
 )
-from trt_perception.building.graph.half_precision import HalfPrecisionModel, narrowed
+from trt_perception.building.graph.half_precision import HalfPrecisionModel, convert_to_half
 from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import LayerWork, infer_shapes, layer_work, shares
-from trt_perception.building.graph.opsets import upgraded
+from trt_perception.building.graph.mac_count import (
+    LayerWork,
+    count_layer_macs,
+    infer_shapes,
+    mac_shares,
+)
+from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised, is_quantised
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.model.build_record import QUANTISED, Precision
 
-__all__ = ['Converted', 'PrecisionReport', 'convert_precision']
+__all__ = ['Conversion', 'PrecisionReport', 'convert_precision']
 
 # FP16 scales exist from opset 19 on, convolutions in BF16 from 22 on.
 _OPSET: Final[Mapping[str, int]] = {'int8': 19, 'fp8': 19, 'bf16': 22}
@@ -69,7 +74,7 @@ class PrecisionReport:
 
 
 @dataclass(frozen=True)
-class Converted:
+class Conversion:
     """A model in the precision that was asked for, what became of it, and its layers' names."""
 
     model: onnx.ModelProto
@@ -84,7 +89,7 @@ def convert_precision(
     keep_fp32: Sequence[str] = (),
     strongly_typed: bool,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Converted:
+) -> Conversion:
     """Rewrite a model for an engine of some precision.
 
     In FP16 and BF16 the decoding stays in FP32 (float16 has steps of half a pixel at 640), in BF16
@@ -106,7 +111,7 @@ def convert_precision(
     if precision in QUANTISED:
         fit_scales(source)
     asked = match_nodes(source, keep_fp32)
-    work = layer_work(source, input_shapes)
+    work = count_layer_macs(source, input_shapes)
     found = {layer.precision for layer in work} - {'unknown'}
     _check_start(source, precision, found)
     convert = partial(_converted, precision, strongly_typed, input_shapes)
@@ -121,9 +126,9 @@ def convert_precision(
     if not strongly_typed:
         return convert(HalfPrecisionModel(source, kept))
     if precision in _OPSET:
-        source = upgraded(source, _OPSET[precision])
+        source = upgrade_opset(source, _OPSET[precision])
         name_nodes(source)
-    narrow = narrowed(source, half, kept)
+    narrow = convert_to_half(source, half, kept)
     _check_result(narrow.model, precision)
     done = convert(narrow)
     if done.report.macs and not done.report.macs.get(precision):
@@ -207,20 +212,20 @@ def _converted(
     strongly_typed: bool,
     input_shapes: Mapping[str, Sequence[int]] | None,
     narrow: HalfPrecisionModel,
-) -> Converted:
+) -> Conversion:
     """Return a converted model with the report on it."""
-    work = layer_work(narrow.model, input_shapes)
+    work = count_layer_macs(narrow.model, input_shapes)
     layers = {layer.node: layer.precision for layer in work}
     report = PrecisionReport(
         asked=precision,
         strongly_typed=strongly_typed,
         nodes=_node_types(narrow.model, layers),
-        macs=shares(work),
+        macs=mac_shares(work),
         kept=narrow.kept,
         casts=narrow.casts,
         notes=tuple(narrow.notes),
     )
-    return Converted(narrow.model, report, tuple(layers))
+    return Conversion(narrow.model, report, tuple(layers))
 
 
 def _node_types(model: onnx.ModelProto, layers: Mapping[str, str]) -> dict[str, int]:

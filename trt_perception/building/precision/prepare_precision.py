@@ -14,14 +14,14 @@ from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt, uses_strong_typing
 from trt_perception.building.graph.query_decoder import QueryDecoder
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibrate import Calibrated, calibrate
+from trt_perception.building.precision.calibrate import CalibratedModel, calibrate
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import QuantisationReport
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import StepProgress
 from trt_perception.model.build_record import CalibrationRecord
 
-__all__ = ['ConvertedModel', 'make_precise']
+__all__ = ['ConvertedModel', 'prepare_precision']
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ConvertedModel:
     queries: QueryDecoder | None = None
 
 
-def make_precise(
+def prepare_precision(
     model: onnx.ModelProto,
     options: BuildOptions,
     images: CheckedImages | None,
@@ -81,7 +81,7 @@ def make_precise(
     """
     strongly_typed = uses_strong_typing(tensorrt, options)
     implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
-    calibrated, record = Calibrated(model), None
+    calibrated, record = CalibratedModel(model), None
     if images is not None:
         calibrated = calibrate(model, options, images, shapes)
         tool, method = options.calibration_tool, options.calibration_method

@@ -29,19 +29,19 @@ from trt_perception.building.calibration.images import CheckedImages
 from trt_perception.building.calibration.ranges import PERCENTILE, VERSION, Method
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import infer_shapes, layer_work, shares
-from trt_perception.building.graph.opsets import upgraded
+from trt_perception.building.graph.mac_count import count_layer_macs, infer_shapes, mac_shares
+from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised
-from trt_perception.building.precision.quantise_fp8 import to_fp8
+from trt_perception.building.precision.quantise_fp8 import convert_to_fp8
 from trt_perception.building.precision.quantise_scales import (
     check_weights,
     fit_scales,
-    float_layers,
+    unquantisable_layers,
 )
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.plain_text import listed
 
-__all__ = ['QuantisationReport', 'Quantised', 'quantise']
+__all__ = ['QuantisationReport', 'QuantisedModel', 'quantise']
 
 # From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
 _OPSET = 19
@@ -85,7 +85,7 @@ class QuantisationReport:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantisedModel:
     """A model with Q/DQ nodes, the rest in float32, and how it was made."""
 
     model: onnx.ModelProto
@@ -100,7 +100,7 @@ def quantise(
     target: str = 'int8',
     keep_float: Sequence[str] = (),
     cache_dir: Path | None = None,
-) -> Quantised:
+) -> QuantisedModel:
     """Quantise the layers of a float32 model, but for the bare output layers of its head.
 
     Args:
@@ -119,7 +119,7 @@ def quantise(
         EngineError: the model cannot be quantised: not float32, quantised already, does not run.
     """
     start = time.perf_counter()
-    source = upgraded(model, _OPSET)
+    source = upgrade_opset(model, _OPSET)
     name_nodes(source)
     shape = input_shapes(source, images.preprocessing)
     kept = _kept_layers(source, keep_float, shape)
@@ -130,7 +130,7 @@ def quantise(
     images.progress('quantising', 0, 1)
     result = _with_nodes(source, [n.name for n in chosen if n.name not in idle], ranges, target)
     images.progress('quantising', 1, 1)
-    work = layer_work(result, shape)
+    work = count_layer_macs(result, shape)
     report = QuantisationReport(
         tool=_tool(),
         target=target,
@@ -139,12 +139,12 @@ def quantise(
         cache=cache,
         layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
-        macs=shares(work),
+        macs=mac_shares(work),
         kept={**kept, **idle},
         warnings=(*images.warnings, *_about_ranges(ranges, idle)),
         seconds=time.perf_counter() - start,
     )
-    return Quantised(result, report)
+    return QuantisedModel(result, report)
 
 
 def _ranges(
@@ -183,7 +183,7 @@ def _idle(
     layers: Sequence[onnx.NodeProto], ranges: Mapping[str, float], index: GraphIndex
 ) -> dict[str, str]:
     """Return the layers whose ranges cannot be used, and why; never all of them."""
-    idle = float_layers(layers, ranges, index)
+    idle = unquantisable_layers(layers, ranges, index)
     if len(idle) == len(layers):
         raise EngineError(
             'the model',
@@ -208,7 +208,7 @@ def _kept_layers(
         ConfigError: a pattern matches no node, or all of them none that could be quantised.
         EngineError: layers have another type.
     """
-    work = layer_work(model, shapes)
+    work = count_layer_macs(model, shapes)
     if any(layer.precision != 'fp32' for layer in work):
         kinds = ', '.join(sorted({layer.precision for layer in work}))
         raise EngineError(
@@ -253,7 +253,7 @@ def _with_nodes(
     """Return the model with Q/DQ nodes of the target's type at these layers, checked."""
     result = _insert(source, nodes, ranges)
     if target == 'fp8':
-        result = to_fp8(result, source)
+        result = convert_to_fp8(result, source)
     fit_scales(result)
     check_quantised(result)
     onnx.checker.check_model(result)

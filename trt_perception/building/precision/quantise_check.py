@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from trt_perception.building.graph.graph_index import GraphIndex, opset
+from trt_perception.building.graph.graph_index import GraphIndex, opset_version
 from trt_perception.building.precision.quantise_scales import is_usable
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import listed
@@ -49,7 +49,7 @@ def check_quantised(model: onnx.ModelProto) -> None:
     others = [
         f'{node.op_type} {node.name!r}: {fault}'
         for node in nodes
-        for fault in _faults(node, index, opset(model))
+        for fault in _faults(node, index, opset_version(model))
     ]
     if found := [*scales.values(), *others]:
         raise EngineError(

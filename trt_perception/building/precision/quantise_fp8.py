@@ -15,17 +15,17 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, per_channel
+from trt_perception.building.graph.graph_index import GraphIndex, broadcast_scale, channel_axis
 from trt_perception.errors import EngineError
 
-__all__ = ['to_fp8']
+__all__ = ['convert_to_fp8']
 
 _LARGEST: Final = 448.0  # of E4M3
 _INT8: Final = 127.0
 _SUFFIX: Final = '_quantized'  # that ONNX Runtime's quantiser gives to stored weights
 
 
-def to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
+def convert_to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
     """Return the FP8 model.
 
     Args:
@@ -72,7 +72,7 @@ def _round_weights(
         if exact is None:
             raise EngineError(f'the weights {tensor.name!r}', 'have no original to be FP8 from')
         assert scale is not None
-        shaped = per_channel(scale, channel_axis(node, exact.ndim), exact.ndim)
+        shaped = broadcast_scale(scale, channel_axis(node, exact.ndim), exact.ndim)
         narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(-_LARGEST, _LARGEST)
         stored = narrow.astype(ml_dtypes.float8_e4m3fn)
         tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))

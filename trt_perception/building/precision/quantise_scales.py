@@ -16,10 +16,10 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from trt_perception.building.graph.graph_index import GraphIndex, channel_axis, per_channel
+from trt_perception.building.graph.graph_index import GraphIndex, broadcast_scale, channel_axis
 from trt_perception.errors import EngineError
 
-__all__ = ['check_weights', 'fit_scales', 'float_layers', 'is_usable']
+__all__ = ['check_weights', 'fit_scales', 'is_usable', 'unquantisable_layers']
 
 #: FP16's numbers near 0 are multiples of this.
 _STEP: Final = 2.0**-24
@@ -57,7 +57,7 @@ def check_weights(layers: Iterable[onnx.NodeProto], index: GraphIndex) -> None:
             )
 
 
-def float_layers(
+def unquantisable_layers(
     layers: Iterable[onnx.NodeProto], ranges: Mapping[str, float], index: GraphIndex
 ) -> dict[str, str]:
     """Return by node why a layer cannot be quantised, none of those that can.
@@ -198,7 +198,7 @@ def _rounded(stored: _Array, old: _Array, new: _Array, axis: int) -> _Array:
         old.astype(np.float64), new.astype(np.float64), out=np.ones(old.shape), where=usable
     )
     # Only ever smaller, so the type holds them.
-    numbers = stored.astype(np.float64) * per_channel(ratio, axis, stored.ndim)
+    numbers = stored.astype(np.float64) * broadcast_scale(ratio, axis, stored.ndim)
     if np.issubdtype(stored.dtype, np.integer):
         numbers = np.rint(numbers)
     rounded: _Array = numbers.astype(stored.dtype)

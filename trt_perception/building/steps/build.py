@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trt_perception.building.build_inputs import BuildInputs
-from trt_perception.building.engine.config import plugin_files
+from trt_perception.building.engine.config import resolve_plugin_paths
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_outputs, write
 from trt_perception.building.report import BuildLog, BuildReport, Step, StepProgress
@@ -53,7 +53,7 @@ def build(
 def _build(options: BuildOptions, log: BuildLog) -> None:
     log.report.configuration['options'] = options.as_dict()
     replaces = check_outputs(options)
-    plugin_files(options.plugins)
+    resolve_plugin_paths(options.plugins)
     source = model_steps.read(options, log)
     tensorrt = model_steps.release(options, log)
     calibration, validation = model_steps.find_images(options, source, log.report)

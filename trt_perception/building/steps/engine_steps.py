@@ -10,13 +10,13 @@ from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import uses_strong_typing
 from trt_perception.building.engine.verify import (
-    Verified,
+    EngineCheck,
     measure_latency,
-    runs_here,
     verify_engine,
+    why_not_loadable,
 )
 from trt_perception.building.engine_manifest import describe_engine, described, in_memory
-from trt_perception.building.graph.dequantise import dequantised
+from trt_perception.building.graph.dequantise import dequantise
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
@@ -51,10 +51,10 @@ def build(
             'timing_cache': plan.timing_cache or None,
         }
         report.optimization |= {
-            'network_layers': plan.layers,
+            'network_layers': plan.layer_count,
             'tensorrt_warnings': list(plan.warnings),
         }
-        report.performance |= {'build_seconds': plan.seconds, 'size_bytes': len(plan.content)}
+        report.performance |= {'build_seconds': plan.build_s, 'size_bytes': len(plan.content)}
         engine = describe_engine(
             inputs, model.recognised, model.image_name, converted.calibration, plan
         )
@@ -80,11 +80,11 @@ def verify(
     converted: ConvertedModel,
     engine: ModelFile,
     log: BuildLog,
-) -> Verified | None:
+) -> EngineCheck | None:
     """Load the engine, and hold it to the precision that was asked; None where no GPU runs it."""
     options, report = inputs.options, log.report
     with log.step('verify') as step:
-        if reason := runs_here(inputs.tensorrt.gpu, options):
+        if reason := why_not_loadable(inputs.tensorrt.gpu, options):
             name = engine.path.name
             step.skip(f'{reason}; on the target: inspect_engine --update-manifest {name}')
             return None
@@ -93,8 +93,8 @@ def verify(
         )
         report.optimization |= verified.as_dict()
         report.performance['latency_ms'] = verified.latency.as_dict()
-        if verified.others:
-            others = [f'{name} ({kind})' for name, kind in verified.others.items()]
+        if verified.deviations:
+            others = [f'{name} ({kind})' for name, kind in verified.deviations.items()]
             report.warn(
                 'convolutions and matrix products that were not built in '
                 f'{options.precision}: {listed(others)}'
@@ -108,7 +108,7 @@ def compare(
     model: RecognisedModel,
     slimmed: onnx.ModelProto,
     engine: ModelFile,
-    verified: Verified | None,
+    verified: EngineCheck | None,
     log: BuildLog,
 ) -> None:
     """Build FP16 too and say whether INT8 or FP8 is worth it: its size, on a GPU its time."""
@@ -143,7 +143,7 @@ def _fp16_engine(
         inputs.options, precision='fp16', calibration_tool='onnxruntime', qdq_onnx=None
     )
     converted = convert_precision(
-        dequantised(slimmed) if is_quantised(slimmed) else slimmed,
+        dequantise(slimmed) if is_quantised(slimmed) else slimmed,
         'fp16',
         keep_fp32=options.keep_fp32,
         strongly_typed=uses_strong_typing(inputs.tensorrt, options),

@@ -25,8 +25,11 @@ from trt_perception.building.graph.onnx_model import (
 from trt_perception.building.graph.onnx_slim import random_inputs
 from trt_perception.building.graph.query_decoder import find_query_decoder
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.precision.calibrate import choose_images, unused_options
-from trt_perception.building.precision.prepare_precision import ConvertedModel, make_precise
+from trt_perception.building.precision.calibrate import (
+    choose_calibration_images,
+    unused_calibration_options,
+)
+from trt_perception.building.precision.prepare_precision import ConvertedModel, prepare_precision
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog, BuildReport
 from trt_perception.building.steps.accuracy_gate import check_labels
@@ -72,8 +75,10 @@ def release(options: BuildOptions, log: BuildLog) -> TensorRt:
             'gpu': gpu
             and {'name': gpu.name, 'compute_capability': gpu.compute_capability, **gpu.cuda},
         }
-        if tensorrt.unseen_gpu:
-            log.report.warn(f'the GPU of this machine cannot be used: {tensorrt.unseen_gpu}')
+        if tensorrt.unusable_gpu_reason:
+            log.report.warn(
+                f'the GPU of this machine cannot be used: {tensorrt.unusable_gpu_reason}'
+            )
         check_release(tensorrt, options)
         place = f'{gpu.name} ({gpu.compute_capability})' if gpu else 'no GPU here'
         step.outcome = f'{tensorrt.label}, {place}'
@@ -85,8 +90,8 @@ def find_images(
 ) -> tuple[ImageSet | None, tuple[Path, ...]]:
     """Find the images for calibration and validation, because a wrong name must cost no build."""
     quantised = is_quantised(source.model)
-    calibration = choose_images(options, quantised=quantised)
-    report.warn(unused_options(options, quantised=quantised))
+    calibration = choose_calibration_images(options, quantised=quantised)
+    report.warn(unused_calibration_options(options, quantised=quantised))
     validation = tuple(find_files(options.validate)) if options.validate else ()
     if calibration is not None:
         calibrated = {path.resolve() for path in calibration.paths}
@@ -179,7 +184,7 @@ def precision(
     with log.step('precision') as step:
         if inputs.calibration is not None:
             images = CheckedImages(inputs.calibration, recognised.preprocessing, log.progress)
-        converted = make_precise(
+        converted = prepare_precision(
             slimmed, options, images, inputs.tensorrt, model.shapes, log.progress
         )
         log.report.warn(*converted.warnings)

@@ -10,10 +10,10 @@ from pathlib import Path
 import onnx
 
 from trt_perception.building.build_inputs import BuildInputs
-from trt_perception.building.engine.capabilities import not_by_onnx_runtime
-from trt_perception.building.engine.verify import Verified
+from trt_perception.building.engine.capabilities import onnx_runtime_problem
+from trt_perception.building.engine.verify import EngineCheck
 from trt_perception.building.engine_manifest import described, in_memory, with_results
-from trt_perception.building.graph.rounded import rounded
+from trt_perception.building.graph.emulate_rounding import emulate_rounding
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog
@@ -97,7 +97,7 @@ class _Comparison:
         if self.stand_in is None:
             return opened(self.engine)
         path = self.inputs.source.file.path
-        return opened(onnx_file(path, rounded(self.stand_in), self.recognised))
+        return opened(onnx_file(path, emulate_rounding(self.stand_in), self.recognised))
 
 
 def validate(
@@ -105,7 +105,7 @@ def validate(
     model: RecognisedModel,
     converted: ConvertedModel,
     engine: ModelFile,
-    verified: Verified | None,
+    verified: EngineCheck | None,
     log: BuildLog,
 ) -> ModelFile:
     """Compare what was built with the original, and hold it to the gates.
@@ -150,7 +150,7 @@ def validate(
 def _about_queries(converted: ConvertedModel, precision: str) -> str:
     """Return what is known of decoders of queries, empty where the model has none or keeps it."""
     queries = converted.queries
-    if queries is None or queries.is_kept(converted.kept_nodes):
+    if queries is None or queries.is_kept_in_fp32(converted.kept_nodes):
         return ''
     return queries.advice(precision)
 
@@ -183,7 +183,7 @@ def _on_calibration_images(both: _Comparison, log: BuildLog) -> Compared | str:
     """Return what some images of the calibration show, or why nothing can be measured."""
     calibration, original = both.inputs.calibration, both.original
     is_engine = both.stand_in is None
-    unlike = not_by_onnx_runtime(both.inputs.options.precision)
+    unlike = onnx_runtime_problem(both.inputs.options.precision)
     if not is_engine and unlike:
         return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {both.on_the_target}'
     if both.is_itself:

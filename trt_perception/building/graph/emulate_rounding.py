@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ['rounded']
+__all__ = ['emulate_rounding']
 
 _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
+def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the same graph in float32, in which each result is rounded to its own type.
 
     Args:

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.building import tensorrt_rtx_build
 from support.models import small_detectors
-from trt_perception.building.graph.graph_index import opset
-from trt_perception.building.graph.rounded import rounded
+from trt_perception.building.graph.emulate_rounding import emulate_rounding
+from trt_perception.building.graph.graph_index import opset_version
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.errors import ConfigError, EngineError
 
@@ -66,7 +66,7 @@ def test_bf16_computes_the_same_within_its_rounding(family):
     model, layers, _ = FAMILIES[family]()
     done = convert_precision(model, 'bf16', strongly_typed=True)
     onnx.checker.check_model(done.model)
-    for exact, half in zip(run(model), run(rounded(done.model)), strict=True):
+    for exact, half in zip(run(model), run(emulate_rounding(done.model)), strict=True):
         assert np.abs(half - exact).max() < 5e-2 * np.abs(exact).max()
         assert np.abs(half - exact).max() > 0
     made = result_types(done.model)
@@ -231,6 +231,6 @@ def test_int8_needs_a_quantised_model(said):
 
 def test_bf16_uses_an_opset_that_has_it():
     model, *_ = small_detectors.anchor_free(opset=17)
-    assert opset(convert_precision(model, 'bf16', strongly_typed=True).model) == 22
-    assert opset(convert_precision(model, 'fp16', strongly_typed=True).model) == 17
-    assert opset(model) == 17
+    assert opset_version(convert_precision(model, 'bf16', strongly_typed=True).model) == 22
+    assert opset_version(convert_precision(model, 'fp16', strongly_typed=True).model) == 17
+    assert opset_version(model) == 17

@@ -12,7 +12,7 @@ from support.models.scaled_models import SMALL
 from trt_perception.building.calibration.images import CheckedImages, select_images
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
-from trt_perception.building.precision.prepare_precision import make_precise
+from trt_perception.building.precision.prepare_precision import prepare_precision
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_files import read_image_file
@@ -29,7 +29,7 @@ def precise(images, batch=1):
     tensorrt = TensorRt(module, module.flavour, '10.3.0.26', None)
     shapes = {'images': (batch, 3, 64, 64)}
     checked = CheckedImages(images, SMALL)
-    return make_precise(model, options, checked, tensorrt, shapes, lambda *_: None)
+    return prepare_precision(model, options, checked, tensorrt, shapes, lambda *_: None)
 
 
 @pytest.mark.parametrize('batch', [1, 3])
@@ -42,10 +42,10 @@ def test_each_image_comes_once_as_at_run_time(batch):
         preprocess(frame_from_bgr(read_image_file(path)))[0].copy() for path in images.paths
     ]
     for _ in range(2):  # TensorRT may ask for them again
-        batches = list(made.calibration_data.batches())
+        batches = list(made.calibration_data.open_batches())
         assert (
             {each.shape for each in batches}
-            == {made.calibration_data.shape}
+            == {made.calibration_data.batch_shape}
             == {(batch, 3, 64, 64)}
         )
         # An odd rest fills no batch.
