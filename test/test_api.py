@@ -42,7 +42,7 @@ def same(found, expected):
     )
 
 
-def test_the_public_names(said):
+def test_the_public_names(golden_messages):
     assert sorted(tp.__all__) == [
         'Detections',
         'Model',
@@ -52,7 +52,7 @@ def test_the_public_names(said):
     ]
     assert set(tp.__all__) <= set(dir(tp))
     assert [name for name in tp.__all__ if not hasattr(tp, name)] == []
-    with said.raises(AttributeError):
+    with golden_messages.raises(AttributeError):
         getattr(tp, 'nothing')  # noqa: B009
 
 
@@ -105,10 +105,10 @@ def test_an_image_that_is_not_contiguous(model, images):
     ],
     ids=['grey', 'four channels', 'float', 'a path', 'nothing', 'JPEG', 'empty', 'a view'],
 )
-def test_what_is_no_bgr_image_is_refused(model, image, said):
-    with said.raises(ValueError):
+def test_what_is_no_bgr_image_is_refused(model, image, golden_messages):
+    with golden_messages.raises(ValueError):
         model([image])
-    with said.raises(ValueError):
+    with golden_messages.raises(ValueError):
         model(image)
 
 
@@ -121,35 +121,35 @@ def test_what_is_no_bgr_image_is_refused(model, image, said):
         {'class_filter': '7'},
     ],
 )
-def test_thresholds_that_cannot_be(model, images, arguments, said):
-    with said.raises(tp.TrtPerceptionError):
+def test_thresholds_that_cannot_be(model, images, arguments, golden_messages):
+    with golden_messages.raises(tp.TrtPerceptionError):
         model(images[0], **arguments)
 
 
 @pytest.mark.parametrize('name', ['enabled', 'image_qos_depth', 'cameras'])
-def test_parameters_that_mean_something_to_a_node_only(name, said):
-    with said.raises(tp.TrtPerceptionError):
+def test_parameters_that_mean_something_to_a_node_only(name, golden_messages):
+    with golden_messages.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, **{name: 1})
 
 
-def test_parameters_when_it_is_loaded(images, said):
+def test_parameters_when_it_is_loaded(images, golden_messages):
     names = [f'digit {index}' for index in range(10)]
     with tp.load(str(DIGITS), max_detections=2, model_class_names=names) as strict:
         assert strict.class_names == tuple(names)
         assert len(strict(images[0])) == 2
-    with said.raises(tp.TrtPerceptionError):
+    with golden_messages.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, class_filter=['zebra'])
-    with said.raises(tp.TrtPerceptionError):
+    with golden_messages.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, confidence_treshold=0.5)
-    with said.raises(tp.TrtPerceptionError):
+    with golden_messages.raises(tp.TrtPerceptionError):
         tp.load('nowhere.onnx')
 
 
-def test_closed_is_closed(images, said):
+def test_closed_is_closed(images, golden_messages):
     model = tp.load(DIGITS)
     model.close()
     model.close()
-    with said.raises(ValueError):
+    with golden_messages.raises(ValueError):
         model(images[0])
 
 

@@ -86,14 +86,14 @@ def test_runs_of_a_known_time(clock):
     assert Pace(1000).fitting(60, 1000) == 1000
 
 
-def test_lines_say_how_far_it_has_come(clock, capsys, said):
+def test_lines_say_how_far_it_has_come(clock, capsys, golden_messages):
     with BenchmarkProgress(2) as progress:
         pace = Pace(100, progress=progress)
         pace.step('model: steps')
         pace.begin('one at a time')
         runs(pace, clock, 1)
         pace.step('model: depth 1')
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize('depth', [1, 3])
@@ -134,7 +134,9 @@ def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
     assert detect_all(pipeline, frames, Thresholds(), pace) == []
 
 
-def test_nothing_is_measured_that_was_stopped_before(tmp_path, monkeypatch, capsys, said):
+def test_nothing_is_measured_that_was_stopped_before(
+    tmp_path, monkeypatch, capsys, golden_messages
+):
     @contextlib.contextmanager
     def stopped(pace):
         pace.stopped = True
@@ -145,7 +147,7 @@ def test_nothing_is_measured_that_was_stopped_before(tmp_path, monkeypatch, caps
     assert benchmark_engine.main([str(path), '--size', '64x48', '--json', str(saved)]) == 130
     printed = capsys.readouterr()
     assert printed.out == ''
-    said(printed.err)
+    golden_messages.add(printed.err)
     assert not saved.exists()
 
 

@@ -167,38 +167,38 @@ def test_what_was_long_not_used_is_removed(store, tmp_path):
     assert left == ['b' * 64, 'notes.txt']
 
 
-def test_a_store_that_others_may_write_into_is_refused(tmp_path, said):
+def test_a_store_that_others_may_write_into_is_refused(tmp_path, golden_messages):
     folder = tmp_path / 'open'
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(ConfigError) as caught:
         EngineStore(folder)
-    said(str(caught.value).replace(f'owner {os.geteuid()}', 'owner OURS'))
+    golden_messages.add(str(caught.value).replace(f'owner {os.geteuid()}', 'owner OURS'))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a folder away')
-def test_a_store_of_somebody_else_is_refused(tmp_path, said):
+def test_a_store_of_somebody_else_is_refused(tmp_path, golden_messages):
     folder = tmp_path / 'theirs'
     folder.mkdir()
     os.chown(folder, 12345, -1)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         EngineStore(folder)
 
 
-def test_a_store_that_cannot_be_made(tmp_path, said):
+def test_a_store_that_cannot_be_made(tmp_path, golden_messages):
     (tmp_path / 'file').write_text('')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         EngineStore(tmp_path / 'file' / 'store')
 
 
-def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch, said):
+def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch, golden_messages):
     def full(files):
         path, content = next(iter(files.items()))
         path.write_bytes(content[:1])
         raise WriteError(str(path), 'cannot be written: No space left on device')
 
     monkeypatch.setattr(store_module, 'write_together', full)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         store.put(KEY, STORED)
     assert list((tmp_path / 'store').iterdir()) == []
 

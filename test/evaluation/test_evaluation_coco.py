@@ -89,25 +89,25 @@ def test_some_boxes_reach_beyond_their_image(tmp_path):
     assert len(read_annotations(written(tmp_path, truth(boxes))).boxes[100]) == 3
 
 
-def test_ids_that_stand_twice(tmp_path, said):
+def test_ids_that_stand_twice(tmp_path, golden_messages):
     content = truth([(1, 'cat', BOX)])
     content['images'][1]['id'] = 100
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         read_annotations(written(tmp_path, content))
 
 
-def test_files_that_are_none(tmp_path, said):
+def test_files_that_are_none(tmp_path, golden_messages):
     os.mkfifo(tmp_path / 'pipe', 0o600)
     with (tmp_path / 'large').open('wb') as file:
         file.truncate(MAX_BYTES + 1)
     for name in ('gone', 'pipe', 'large'):
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             read_annotations(tmp_path / name)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         read_annotations(tmp_path)
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path, said):
+def test_json_is_written_whole_or_not_at_all(tmp_path, golden_messages):
     path = tmp_path / 'file.json'
     write_json(path, {'a': 1})
     assert json.loads(path.read_text()) == {'a': 1}
@@ -116,7 +116,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path, said):
             write_json(path, wrong)
     assert [entry.name for entry in tmp_path.iterdir()] == ['file.json']
     assert json.loads(path.read_text()) == {'a': 1}
-    with said.raises(WriteError):
+    with golden_messages.raises(WriteError):
         write_json(tmp_path / 'missing' / 'file.json', {})
 
 
@@ -155,50 +155,50 @@ def test_a_category_that_nothing_is_annotated_with_needs_no_class(tmp_path):
         ('0', '1'),
     ],
 )
-def test_names_that_do_not_match(tmp_path, class_names, said):
-    with said.raises(ConfigError):
+def test_names_that_do_not_match(tmp_path, class_names, golden_messages):
+    with golden_messages.raises(ConfigError):
         matched(tmp_path, class_names, BOTH)
 
 
-def test_long_lists_are_cut(tmp_path, said):
+def test_long_lists_are_cut(tmp_path, golden_messages):
     names = [f'{number:02d}' for number in range(30)]
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         matched(tmp_path, names, BOTH)
 
 
-def test_a_subset_when_it_is_allowed(tmp_path, said):
+def test_a_subset_when_it_is_allowed(tmp_path, golden_messages):
     classes = matched(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
     assert classes.category_ids == (None, 17)
     assert classes.categories == {17: 'dog'}
     assert classes.ignored_classes == ('cow',)
     assert classes.ignored_categories == ('cat',)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         matched(tmp_path, ('cow',), BOTH, allow_subset=True)
 
 
-def test_a_class_map(tmp_path, said):
+def test_a_class_map(tmp_path, golden_messages):
     given = {'kitten': 'cat', 'tiger': 'cat', 'tree': None}
     classes = matched(tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given)
     assert classes.category_ids == (7, None, 17, 7)
     assert classes.ignored_classes == ('tree',)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kitten': 'cats'})
 
 
-def test_reading_a_class_map(tmp_path, said):
+def test_reading_a_class_map(tmp_path, golden_messages):
     assert read_class_map(written(tmp_path, '{"a": "b", "c": null}')) == {'a': 'b', 'c': None}
     for wrong in ('[]', '{"a": 3}', '{"a": ["b"]}'):
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             read_class_map(written(tmp_path, wrong))
 
 
-def test_a_category_name_that_stands_twice(tmp_path, said):
+def test_a_category_name_that_stands_twice(tmp_path, golden_messages):
     content = truth(BOTH)
     content['categories'][1]['name'] = 'cat'
     annotations = read_annotations(written(tmp_path, content))
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         match_classes(CLASSES, annotations)
 
 
@@ -230,39 +230,39 @@ def test_files_by_name(tmp_path, name, files, expected):
     assert path == tmp_path / expected
 
 
-def test_a_name_that_two_files_have(tmp_path, said):
+def test_a_name_that_two_files_have(tmp_path, golden_messages):
     paths = [tmp_path / 'x' / 'a.png', tmp_path / 'y' / 'a.png']
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         match_images(annotated(tmp_path, 'a.png'), paths)
 
 
-def test_images_without_a_file(tmp_path, said):
+def test_images_without_a_file(tmp_path, golden_messages):
     annotations = annotated(tmp_path, *(f'{letter}.png' for letter in 'abcdefg'))
     paths = [tmp_path / 'a.png', tmp_path / 'b.png', tmp_path / 'z.png']
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         match_images(annotations, paths)
     pairs = match_images(annotations, paths, allow_missing=True)
     assert [path.name for _, path in pairs] == ['a.png', 'b.png']
     for allow in (False, True):
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             match_images(annotations, paths[2:], allow_missing=allow)
 
 
-def test_reading_a_picture(tmp_path, said):
+def test_reading_a_picture(tmp_path, golden_messages):
     path = tmp_path / 'a.png'
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     cv2.imwrite(str(path), pixels)
     assert np.array_equal(read_image(path), pixels)
     assert np.array_equal(read_image(path, (3, 2)), pixels)
-    with said.raises(ImageError):
+    with golden_messages.raises(ImageError):
         read_image(path, (2, 3))
     path.write_bytes(b'no picture')
-    with said.raises(ImageError):
+    with golden_messages.raises(ImageError):
         read_image(path)
     path.write_bytes(b'')
-    with said.raises(ImageError):
+    with golden_messages.raises(ImageError):
         read_image(path)
-    with said.raises(ImageError):
+    with golden_messages.raises(ImageError):
         read_image(tmp_path / 'gone.png')
 
 

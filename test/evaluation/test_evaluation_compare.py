@@ -182,20 +182,20 @@ def test_pictures_that_nobody_annotated_are_left_out(tmp_path):
 
 
 @needs('pycocotools')
-def test_what_does_not_belong_together(tmp_path, said):
+def test_what_does_not_belong_together(tmp_path, golden_messages):
     paths = pictures(tmp_path, 1)
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     cats = WrittenModel({})
     models = {'reference': cats, 'other': WrittenModel({}, ('cow',))}
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         compare_models(models, paths, progress=quiet)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         compare_models({'cats': cats}, [], progress=quiet)
     wrong = {'wrong': WrittenModel({}, ('Cat', 'dog'))}
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         compare_models(wrong, paths, annotations, progress=quiet)
     paths[0].write_bytes(b'no picture')
-    with said.raises(ImageError):
+    with golden_messages.raises(ImageError):
         compare_models({'cats': cats}, paths, progress=quiet)
 
 
@@ -210,13 +210,13 @@ def test_progress_can_end_it(tmp_path):
     assert {number for number, _ in model.asked} == {0, 1}
 
 
-def test_without_pycocotools(tmp_path, monkeypatch, said):
+def test_without_pycocotools(tmp_path, monkeypatch, golden_messages):
     import sys
 
     monkeypatch.setitem(sys.modules, 'pycocotools.cocoeval', None)
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     paths = pictures(tmp_path, 1)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         compare_models({'any': WrittenModel({})}, paths, annotations, progress=quiet)
     compare_models({'any': WrittenModel({})}, paths, progress=quiet)
 

@@ -236,8 +236,8 @@ def test_what_is_measured_follows_the_task():
         ([Obb(), DETECT], []),
     ],
 )
-def test_what_cannot_be_measured(tasks, sigmas, said):
-    with said.raises(ConfigError):
+def test_what_cannot_be_measured(tasks, sigmas, golden_messages):
+    with golden_messages.raises(ConfigError):
         common_measure({f'm{number}': task for number, task in enumerate(tasks)}, sigmas)
 
 

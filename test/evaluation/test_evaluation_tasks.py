@@ -117,10 +117,10 @@ def test_wrong_shapes_are_refused(tmp_path):
     golden.check('evaluation/shapes.txt', '\n'.join(said))
 
 
-def test_masks_need_the_size_of_their_image(tmp_path, said):
+def test_masks_need_the_size_of_their_image(tmp_path, golden_messages):
     content = truth([(0, 'cat', BOX, {'segmentation': SQUARE})])
     del content['images'][0]['width'], content['images'][0]['height']
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         read(tmp_path, content, SEGMENT)
 
 
@@ -145,27 +145,27 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
 
 
 @pytest.mark.parametrize('size', [(2**31, 1), (1, 32768), (20000, 20000)])
-def test_masks_of_images_that_nobody_reads_are_refused(tmp_path, size, said):
+def test_masks_of_images_that_nobody_reads_are_refused(tmp_path, size, golden_messages):
     content = truth([(0, 'cat', BOX, {'segmentation': [SQUARE[0], SQUARE[0]]})])
     content['images'][0]['width'], content['images'][0]['height'] = size
     content['annotations'][0]['bbox'] = [0, 0, 2, 2]
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         read(tmp_path, content, SEGMENT)
 
 
-def test_keypoints_in_another_order_are_refused(tmp_path, said):
+def test_keypoints_in_another_order_are_refused(tmp_path, golden_messages):
     content = truth([(0, 'cat', BOX, {'keypoints': [1, 2, 2] * 4})])
     content['categories'][0]['keypoints'] = ['b', 'a', 'c', 'd']
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         read(tmp_path, content, FOUR)
     content['categories'][0]['keypoints'] = ['w', 'x', 'y', 'z']  # other words for the same
     assert only(read(tmp_path, content, FOUR)).keypoints
 
 
-def test_a_file_that_changes_meanwhile(tmp_path, said):
+def test_a_file_that_changes_meanwhile(tmp_path, golden_messages):
     annotations = read_annotations(written(tmp_path, truth([(0, 'cat', BOX)])))
     written(tmp_path, truth([(0, 'cat', BOX, {'segmentation': SQUARE})] * 2))
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         read_shapes(annotations, measure_of(SEGMENT), (7,))
 
 

@@ -235,18 +235,18 @@ def test_a_model_that_lost_its_masks_is_worse(tmp_path):
     assert (same.overall.f1, same.overall.mean_iou) == (1, 1)
 
 
-def test_models_of_two_tasks_are_not_compared(tmp_path, said):
+def test_models_of_two_tasks_are_not_compared(tmp_path, golden_messages):
     _, right, _ = models(tmp_path)
     both = {'masks': right, 'boxes': WrittenModel({})}
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         compare_models(both, pictures(tmp_path, 1), progress=lambda *_: None)
 
 
-def test_the_gate_refuses_labels_without_masks_before_it_builds(tmp_path, said):
+def test_the_gate_refuses_labels_without_masks_before_it_builds(tmp_path, golden_messages):
     images = pictures(tmp_path, 1)
     path = written(tmp_path, truth([(0, 'cat', BOX)]))
     check_labels(images, path, CLASSES)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         check_labels(images, path, CLASSES, SEGMENT)
     check_labels(images, None, CLASSES, SEGMENT)
 

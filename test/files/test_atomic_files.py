@@ -51,17 +51,17 @@ def test_never_writable_for_everybody(tmp_path):
 
 
 @pytest.mark.parametrize('existing', [True, False])
-def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing, said):
+def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing, golden_messages):
     if existing:
         (tmp_path / 'a').write_bytes(b'old')
     before = listing(tmp_path)
-    with said.raises(WriteError):
+    with golden_messages.raises(WriteError):
         write_together({tmp_path / 'a': b'new', tmp_path / 'missing' / 'b': b'new'})
     (tmp_path / 'folder').mkdir()
     with pytest.raises(WriteError) as caught:
         write_together({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
-    said(str(caught.value).partition(' (')[0])  # without the free space
-    with said.raises(WriteError):
+    golden_messages.add(str(caught.value).partition(' (')[0])  # without the free space
+    with golden_messages.raises(WriteError):
         write_together({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
     assert listing(tmp_path) == before
 

@@ -90,14 +90,14 @@ def test_a_class_filter_of_thousands_of_names():
         assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
 
-def test_names_that_stand_twice_are_found_at_once(said):
-    with at_most(2000), said.raises(ConfigError):
+def test_names_that_stand_twice_are_found_at_once(golden_messages):
+    with at_most(2000), golden_messages.raises(ConfigError):
         load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
-    with at_most(2000), said.raises(ConfigError):
+    with at_most(2000), golden_messages.raises(ConfigError):
         DetectorConfig.from_values({'model.class_names': TWICE})
 
 
-def test_a_class_map_of_all_names(tmp_path, said):
+def test_a_class_map_of_all_names(tmp_path, golden_messages):
     path = tmp_path / 'truth.json'
     content = {
         'images': [{'id': 1, 'file_name': 'a.png', 'width': 9, 'height': 9}],
@@ -110,7 +110,7 @@ def test_a_class_map_of_all_names(tmp_path, said):
         matched = match_classes(NAMES, truth, class_map={name: f'its {name}' for name in NAMES})
     assert matched.category_ids == tuple(range(MOST))
     # Nothing fits, and what is similar is looked for among a few.
-    with at_most(4000), said.raises(ConfigError):
+    with at_most(4000), golden_messages.raises(ConfigError):
         match_classes(NAMES, truth)
 
 
@@ -125,10 +125,10 @@ def test_pictures_of_one_name_in_thousands_of_folders():
     )
 
 
-def test_wrong_names_are_compared_with_a_few(tmp_path, said):
+def test_wrong_names_are_compared_with_a_few(tmp_path, golden_messages):
     path = tmp_path / 'build.yaml'
     path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
-    with at_most(4000), said.raises(ConfigError):
+    with at_most(4000), golden_messages.raises(ConfigError):
         load_options(path, {'onnx': 'm.onnx'})
 
 
@@ -186,7 +186,7 @@ def node(tmp_path):
     rclpy.shutdown(context=context)
 
 
-def test_a_node_of_65536_classes_answers_changes_of_parameters(node, said):
+def test_a_node_of_65536_classes_answers_changes_of_parameters(node, golden_messages):
     def change(name, value):
         with at_most(400):
             return node.set_parameters_atomically([Parameter(name, value=value)])
@@ -196,14 +196,14 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node, said):
     for number in range(10):
         assert change('confidence_threshold', 0.1 + number / 20).successful
     refused = change('class_filter', [f'{name} {"x" * 200}' for name in NAMES])
-    said(refused.reason)
+    golden_messages.add(refused.reason)
     assert len(refused.reason) < 10_000
-    said(change('x' * 4_000_000, 1).reason)
-    said(change('engine_path', 'x' * 4_000_000).reason)
-    said(change('model.std', [1.0] * 500_000).reason)
+    golden_messages.add(change('x' * 4_000_000, 1).reason)
+    golden_messages.add(change('engine_path', 'x' * 4_000_000).reason)
+    golden_messages.add(change('model.std', [1.0] * 500_000).reason)
 
 
-def test_a_request_that_names_one_parameter_a_thousand_times(node, said):
+def test_a_request_that_names_one_parameter_a_thousand_times(node, golden_messages):
     from trt_perception.ros.runtime.services import answer_always
 
     answer_always(node, lambda service, error: None)
@@ -221,7 +221,7 @@ def test_a_request_that_names_one_parameter_a_thousand_times(node, said):
             answer = services[kind](kind.Request(**fields), kind.Response())
         if kind is SetParameters:
             assert [result.successful for result in answer.results] == [False] * 1000
-            said(answer.results[0].reason)
+            golden_messages.add(answer.results[0].reason)
         elif kind is SetParametersAtomically:
             assert not answer.result.successful
         else:

@@ -45,12 +45,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize('damage', DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_entry_counts_as_none_until_it_is_written_again(entry, damage, caplog, said):
+def test_a_damaged_entry_counts_as_none_until_it_is_written_again(
+    entry, damage, caplog, golden_messages
+):
     entry.write_bytes(damage(entry.read_bytes()))
     assert read_cached('kernels', 'key') is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    said(record.message)
+    golden_messages.add(record.message)
     write_cached('kernels', 'key', CONTENT)
     assert read_cached('kernels', 'key') == CONTENT
 

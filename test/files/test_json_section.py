@@ -36,13 +36,13 @@ def one(value):
     ],
     ids=map(str, itertools.count(1)),
 )
-def test_what_is_told(ask, value, said):
-    with said.raises(ManifestError):
+def test_what_is_told(ask, value, golden_messages):
+    with golden_messages.raises(ManifestError):
         ask(one(value))
 
 
-def test_five_unknown_keys_are_named(said):
-    with said.raises(ManifestError):
+def test_five_unknown_keys_are_named(golden_messages):
+    with golden_messages.raises(ManifestError):
         JsonSection(dict.fromkeys('0123456'), 'x.json').finish()
 
 
@@ -54,8 +54,8 @@ def test_five_unknown_keys_are_named(said):
         b'{',
     ],
 )
-def test_what_is_no_object(text, said):
-    with said.raises(ManifestError):
+def test_what_is_no_object(text, golden_messages):
+    with golden_messages.raises(ManifestError):
         read_json(text, 'x.json')
 
 
@@ -77,7 +77,7 @@ def test_what_is_there_is_returned():
     section.finish()
 
 
-def test_another_kind_of_file_has_its_own_error_everywhere_in_it(said):
+def test_another_kind_of_file_has_its_own_error_everywhere_in_it(golden_messages):
     class Section(JsonSection):
         error = ConfigError
 
@@ -85,7 +85,7 @@ def test_another_kind_of_file_has_its_own_error_everywhere_in_it(said):
         Section({'key': {'inner': 'x'}}, 'x.json').section('key'),
         Section({'key': [{'inner': 'x'}]}, 'x.json').sections('key')[0],
     ):
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             section.integer('inner')
 
 

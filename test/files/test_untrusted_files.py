@@ -242,7 +242,7 @@ def as_nobody():
     ],
 )
 @pytest.mark.parametrize('which', ['tiny.engine', 'tiny.engine.json'])
-def test_as_somebody_who_is_not_root(owner, mode, word, which, given, said):
+def test_as_somebody_who_is_not_root(owner, mode, word, which, given, golden_messages):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         place = Place(Path(folder) / 'models')
@@ -253,4 +253,4 @@ def test_as_somebody_who_is_not_root(owner, mode, word, which, given, said):
         with as_nobody():
             message = str(attempt(place.engine))
     assert (given == [PLAN]) == (not word), message
-    said(message)
+    golden_messages.add(message)

@@ -113,7 +113,7 @@ def test_a_file_that_is_written_while_it_is_read(place):
     assert outcomes.total() == 60
 
 
-def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, said):
+def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, golden_messages):
     real = os.fstat
 
     def lying(size):
@@ -128,16 +128,16 @@ def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, said)
     place.manifest.unlink()
     for size in (len(PLAN) - 1, len(PLAN) + 1):
         monkeypatch.setattr('trt_perception.model.files.model_file.os.fstat', lying(size))
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             read_model_file(place.engine)
 
 
-def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch, said):
+def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch, golden_messages):
     os.truncate(place.engine, 2**33)
     monkeypatch.setattr('trt_perception.model.files.model_file.read_opened', None)
     read = json.dumps(described(PLAN)).encode()
     monkeypatch.setattr(
         'trt_perception.model.files.model_file.read_checked', lambda *_: (read, None)
     )
-    with said.raises(ManifestError):
+    with golden_messages.raises(ManifestError):
         read_model_file(place.engine)

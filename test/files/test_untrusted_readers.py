@@ -227,10 +227,10 @@ def test_is_read_or_refused_in_words(reader, tmp_path):
     ],
     ids=range(14),
 )
-def test_words_of_a_refused_yaml(tmp_path, text, said):
+def test_words_of_a_refused_yaml(tmp_path, text, golden_messages):
     path = tmp_path / 'build.yaml'
     path.write_text(text if text.startswith('onnx') else f'{text}\nonnx: a.onnx\n')
-    with said.raises(ConfigError) as caught:
+    with golden_messages.raises(ConfigError) as caught:
         load_options(path, {})
     assert len(str(caught.value)) < 1000
 
@@ -250,10 +250,10 @@ def test_words_of_a_refused_yaml(tmp_path, text, said):
     ],
     ids=range(9),
 )
-def test_words_of_a_refused_json(text, said):
+def test_words_of_a_refused_json(text, golden_messages):
     from trt_perception.files.json_section import parse_json
 
-    with said.raises(ValueError):
+    with golden_messages.raises(ValueError):
         parse_json(text)
 
 

@@ -145,8 +145,8 @@ def test_the_current_device_is_the_one_that_is_used(gpus):
     assert gpus.current == 0
 
 
-def test_a_device_that_is_not_there_is_refused(gpus, said):
-    with said.raises(CudaError):
+def test_a_device_that_is_not_there_is_refused(gpus, golden_messages):
+    with golden_messages.raises(CudaError):
         gpu.Device(2)
 
 

@@ -20,9 +20,11 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
     ],
     ids=['mistake', 'unknown GPU'],
 )
-def test_a_kernel_that_does_not_compile_shows_the_compilers_log(machine, config, log, said):
+def test_a_kernel_that_does_not_compile_shows_the_compilers_log(
+    machine, config, log, golden_messages
+):
     recorder, tensorrt = machine(log=log)
-    with said.raises(CudaError):
+    with golden_messages.raises(CudaError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
@@ -34,11 +36,11 @@ def raising(error):
     return function
 
 
-def test_a_missing_compiler_says_what_to_install(machine, config, said):
+def test_a_missing_compiler_says_what_to_install(machine, config, golden_messages):
     recorder, tensorrt = machine()
     library = recorder.modules[1]
     library.nvrtcVersion = raising(RuntimeError('Failure finding "libnvrtc.so"'))
-    with said.raises(CudaError):
+    with golden_messages.raises(CudaError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
@@ -51,23 +53,25 @@ def test_a_missing_compiler_says_what_to_install(machine, config, said):
         ('cudaErrorNoDevice', 13000),
     ],
 )
-def test_a_missing_or_old_driver_says_what_to_install(machine, config, status, driver, said):
+def test_a_missing_or_old_driver_says_what_to_install(
+    machine, config, status, driver, golden_messages
+):
     recorder, tensorrt = machine()
     runtime = recorder.modules[2]
     runtime.cudaDriverGetVersion = lambda: (fake_cuda.cudaError_t.cudaSuccess, driver)
     recorder.fails = lambda index, name: status if name == 'cudaGetDeviceCount' else None
-    with said.raises(CudaError):
+    with golden_messages.raises(CudaError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize(('module', 'call'), [(2, 'cudaGetDeviceCount'), (0, 'cuLibraryLoadData')])
 def test_a_driver_library_that_cannot_be_loaded_says_what_to_install(
-    machine, config, module, call, said
+    machine, config, module, call, golden_messages
 ):
     recorder, tensorrt = machine()
     error = RuntimeError('Failed to dlopen libcuda.so.1')
     setattr(recorder.modules[module], call, raising(error))
-    with said.raises(CudaError):
+    with golden_messages.raises(CudaError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)

@@ -208,33 +208,37 @@ def test_a_lost_context_behind_tensorrts_refusal_is_recognised(machine, config):
 
 
 def test_an_output_that_depends_on_the_data_is_refused_before_anything_is_allocated(
-    machine, config, said
+    machine, config, golden_messages
 ):
     name, _, kind = OUTPUT
     recorder, tensorrt = machine(tensors={'outputs': ((name, (-1, 3), kind),)})
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(config)
     assert 'cudaMalloc' not in recorder.calls
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_a_second_input_is_refused(machine, config, said):
+def test_a_second_input_is_refused(machine, config, golden_messages):
     other = ('scale', (1, 2), 'FLOAT')
     recorder, tensorrt = machine(tensors={'inputs': (INPUT, other)})
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
-def test_out_of_memory_says_how_much_of_what_and_what_to_do(machine, config, call, said):
+def test_out_of_memory_says_how_much_of_what_and_what_to_do(
+    machine, config, call, golden_messages
+):
     recorder, _ = machine()
     recorder.fails = lambda index, name: 'cudaErrorMemoryAllocation' if name == call else None
-    with said.raises(CudaError):
+    with golden_messages.raises(CudaError):
         open_by_parameters(config)
 
 
-def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine, config, said):
+def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(
+    machine, config, golden_messages
+):
     large = grey(4096, 4096)
     recorder, _ = machine()
     pipeline = open_by_parameters(config)
@@ -257,7 +261,7 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(machine
             pipeline.enqueue(0, [large], [Thresholds()])
             (refused,) = pipeline.collect(0)
             assert refused.reason == 'too_large'
-            said(refused)
+            golden_messages.add(refused)
         else:
             with pytest.raises(CudaError, match=name):
                 pipeline.enqueue(0, [large], [Thresholds()])

@@ -54,12 +54,12 @@ def test_chroma_is_interpolated_where_the_release_can(library, monkeypatch, vers
     assert library.flags == flags
 
 
-def test_what_it_says_against_a_file_is_an_answer(library, said):
+def test_what_it_says_against_a_file_is_an_answer(library, golden_messages):
     parts = FILE[:100], memoryview(FILE)[100:]
     with NvJpeg() as opened, opened.decoder() as decoder:
         reason = decoder.decode(parts, (34, 23), 0x7000, 128, STREAM)
         assert reason
-        said(reason)
+        golden_messages.add(reason)
         library.status['nvjpegDecode'] = BAD_JPEG
         reason = decoder.decode(parts, (35, 23), 0x7000, 128, STREAM)
         assert reason == 'NVJPEG_STATUS_BAD_JPEG'
@@ -98,14 +98,14 @@ def test_files_of_any_size_are_put_together(library, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate'])
-def test_what_cannot_be_made_is_an_error(library, name, said):
+def test_what_cannot_be_made_is_an_error(library, name, golden_messages):
     library.status[name] = EXECUTION_FAILED
 
     def make():
         with NvJpeg() as opened, opened.decoder():
             pass
 
-    with said.raises(CudaError) as error:
+    with golden_messages.raises(CudaError) as error:
         make()
     assert error.value.status == 'NVJPEG_STATUS_EXECUTION_FAILED'
     assert not error.value.sticky
@@ -145,9 +145,9 @@ def test_the_wheel_comes_first_then_the_system(search_path):
     assert list(nvjpeg._candidates()) == [str(path), *names, str(own)]
 
 
-def test_no_library_is_told_with_what_to_do(search_path, monkeypatch, said):
+def test_no_library_is_told_with_what_to_do(search_path, monkeypatch, golden_messages):
     monkeypatch.setattr(nvjpeg, '_NAMES', ('libnvjpeg-of-nobody.so',))
-    with said.raises(CudaError):
+    with golden_messages.raises(CudaError):
         load_nvjpeg()
 
 
@@ -168,7 +168,9 @@ def test_another_library_of_that_name_is_passed_over(search_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('numbers', 'taken'), [((13, 3, 2), True), ((11, 9, 0), False)])
-def test_too_old_a_library_is_passed_over(search_path, monkeypatch, numbers, taken, said):
+def test_too_old_a_library_is_passed_over(
+    search_path, monkeypatch, numbers, taken, golden_messages
+):
     def get_property(kind, out):
         out._obj.value = numbers[kind]
         return 0
@@ -180,5 +182,5 @@ def test_too_old_a_library_is_passed_over(search_path, monkeypatch, numbers, tak
     if taken:
         assert load_nvjpeg() == (fake, numbers)
     else:
-        with said.raises(CudaError):
+        with golden_messages.raises(CudaError):
             load_nvjpeg()

@@ -58,11 +58,11 @@ def test_smallest_image_of_every_encoding(encoding):
             view(bytes(64), side - 1, side - 1, row_bytes(encoding, side - 1), encoding)
 
 
-def test_largest_image(said):
+def test_largest_image(golden_messages):
     assert view(bytes(32767), 32767, 1, 32767, 'mono8').width == 32767
     assert view(bytes(32767), 1, 32767, 1, 'mono8').height == 32767
     for width, height in ((32768, 1), (1, 32768)):
-        with said.raises(ImageError):
+        with golden_messages.raises(ImageError):
             view(bytes(32768), width, height, width, 'mono8')
 
 
@@ -137,17 +137,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(('change', 'reason', 'words'), REFUSED.values(), ids=REFUSED.keys())
-def test_refusals_name_reason_expected_and_found(change, reason, words, said):
-    with said.raises(ImageError) as caught:
+def test_refusals_name_reason_expected_and_found(change, reason, words, golden_messages):
+    with golden_messages.raises(ImageError) as caught:
         view(**change)
     assert caught.value.reason == reason
     assert isinstance(caught.value, TrtPerceptionError)
 
 
-def test_more_bytes_than_any_camera_sends(said):
+def test_more_bytes_than_any_camera_sends(golden_messages):
     data = np.zeros(MAX_BYTES + 1, np.uint8)  # nobody touches them, so they take no memory
     assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
-    with said.raises(ImageError) as caught:
+    with golden_messages.raises(ImageError) as caught:
         view(data, 2, 1, MAX_BYTES + 1)
     assert caught.value.reason == 'too_large'
 
@@ -162,12 +162,12 @@ def test_more_bytes_than_any_camera_sends(said):
         (['nv12', 'nv21'], (1, 1)),
     ],
 )
-def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, said):
+def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, golden_messages):
     width, height = size_wh
     for encoding in encodings:
         step = row_bytes(encoding, width)
         data = bytes(step * byte_rows(encoding, height))
-        with said.raises(ImageError) as caught:
+        with golden_messages.raises(ImageError) as caught:
             view(data, width, height, step, encoding)
         assert caught.value.reason == 'odd_size'
 

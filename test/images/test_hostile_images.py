@@ -240,7 +240,7 @@ class Video:
     ],
 )
 def test_frames_of_a_video_are_of_the_size_that_it_declares(
-    declared, sizes, says, tmp_path, monkeypatch, said
+    declared, sizes, says, tmp_path, monkeypatch, golden_messages
 ):
     path = tmp_path / 'drive.mp4'
     path.touch()
@@ -248,5 +248,5 @@ def test_frames_of_a_video_are_of_the_size_that_it_declares(
     if says is None:
         assert [frame.shape[1::-1] for _, frame in ImageSource(str(path))] == sizes
     else:
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             list(ImageSource(str(path)))

@@ -191,40 +191,40 @@ def undecoded(monkeypatch):
 
 @pytest.mark.parametrize('name', bombs())
 @pytest.mark.usefixtures('undecoded')
-def test_bomb_is_refused_before_it_is_decoded(name, tmp_path, said):
+def test_bomb_is_refused_before_it_is_decoded(name, tmp_path, golden_messages):
     reason, message = refusal(tmp_path / 'bomb.jpg', bombs()[name])
 
     assert reason == 'too_large', message
-    said(message)
+    golden_messages.add(message)
 
 
 @pytest.mark.parametrize(
     'size_wh', [(16384, MAX_PIXELS // 16384 + 1), (MAX_SIDE + 1, 1), (1, MAX_SIDE + 1)]
 )
 @pytest.mark.usefixtures('undecoded')
-def test_image_just_above_the_limit_is_refused(size_wh, tmp_path, said):
+def test_image_just_above_the_limit_is_refused(size_wh, tmp_path, golden_messages):
     content = f'P5 {size_wh[0]} {size_wh[1]} 255\n'.encode()
 
-    said(refusal(tmp_path / 'image', content)[0])
+    golden_messages.add(refusal(tmp_path / 'image', content)[0])
 
 
-def test_image_of_the_largest_size_is_decoded(tmp_path, monkeypatch, said):
+def test_image_of_the_largest_size_is_decoded(tmp_path, monkeypatch, golden_messages):
     monkeypatch.setattr(ImageFile.ImageFile, 'load', lambda _: 1 / 0)
     content = f'P5 16384 {MAX_PIXELS // 16384} 255\n'.encode()
 
-    said(refusal(tmp_path / 'image', content)[1])
+    golden_messages.add(refusal(tmp_path / 'image', content)[1])
 
 
 WHOLE = [suffix for suffix in FORMATS if suffix.startswith('.')]
 
 
 @pytest.mark.parametrize('name', WHOLE)
-def test_truncated_file_is_refused(name, tmp_path, said):
+def test_truncated_file_is_refused(name, tmp_path, golden_messages):
     content = FORMATS[name](67, 50)
     for share in (0.3, 0.7, 0.95):
         cut = content[: int(len(content) * share)]
 
-        said(refusal(tmp_path / 'image', cut)[0])
+        golden_messages.add(refusal(tmp_path / 'image', cut)[0])
 
 
 @pytest.mark.parametrize('name', WHOLE)
@@ -258,25 +258,25 @@ def test_damaged_file_is_refused_or_decoded(name, tmp_path):
     ],
 )
 @pytest.mark.usefixtures('undecoded')
-def test_other_formats_do_not_reach_a_decoder(content, tmp_path, said):
+def test_other_formats_do_not_reach_a_decoder(content, tmp_path, golden_messages):
     reason, message = refusal(tmp_path / 'image.png', content)
 
     assert reason == 'not_decodable'
-    said(message)
+    golden_messages.add(message)
 
 
-def test_empty_file_is_called_empty(tmp_path, said):
-    said(refusal(tmp_path / 'image.png', b'')[1])
+def test_empty_file_is_called_empty(tmp_path, golden_messages):
+    golden_messages.add(refusal(tmp_path / 'image.png', b'')[1])
 
 
-def test_floating_point_is_refused(tmp_path, said):
+def test_floating_point_is_refused(tmp_path, golden_messages):
     path = tmp_path / 'image.tif'
     Image.fromarray(np.zeros((4, 6), np.float32)).save(path)
 
     reason, message = refusal(path)
 
     assert reason == 'not_decodable'
-    said(message)
+    golden_messages.add(message)
 
 
 def test_damaged_tiff_prints_nothing(tmp_path, capfd):

@@ -41,11 +41,11 @@ def test_links_that_lead_round_are_not_followed(folder):
 
 @pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])
 @pytest.mark.parametrize('find', [find_images, find_files])
-def test_paths_that_cannot_be(source, find, tmp_path, said):
-    with said.raises(ConfigError):
+def test_paths_that_cannot_be(source, find, tmp_path, golden_messages):
+    with golden_messages.raises(ConfigError):
         find(source)
     (tmp_path / 'list.txt').write_text(source)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         find_files(tmp_path / 'list.txt')
 
 
@@ -54,8 +54,8 @@ def test_paths_that_cannot_be(source, find, tmp_path, said):
     'source',
     ['empty', 'gone', '*.gif', '*.txt', 'notes.txt'],
 )
-def test_no_images(folder, source, subfolders, said):
+def test_no_images(folder, source, subfolders, golden_messages):
     (folder / 'empty').mkdir()
-    with said.raises(ConfigError) as caught:
+    with golden_messages.raises(ConfigError) as caught:
         find_images(folder / source, subfolders=subfolders)
     assert caught.value.subject == str(folder / source)

@@ -203,10 +203,10 @@ OTHERS = {
     [(kind, content) for kind, contents in OTHERS.items() for content in contents],
     ids=[f'{kind} {i}' for kind, contents in OTHERS.items() for i, _ in enumerate(contents)],
 )
-def test_what_is_unusual_is_not_written(kind, content, said):
+def test_what_is_unusual_is_not_written(kind, content, golden_messages):
     found = read(content)
     assert isinstance(found, str), kind
-    said(found)
+    golden_messages.add(found)
 
 
 def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
@@ -318,7 +318,7 @@ def simple_scan_end(content, at):
 
 
 @pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
-def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, said):
+def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, golden_messages):
     """Markers, fill bytes and ends at any place of the pieces that are looked through."""
     monkeypatch.setattr(compressed, '_LOOK', look)
     rng = np.random.default_rng(look)
@@ -332,7 +332,7 @@ def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, said):
         at = int(rng.integers(0, content.size + 1))
         expected = simple_scan_end(content.tobytes(), at)
         if expected is None:
-            with said.raises(ImageError):
+            with golden_messages.raises(ImageError):
                 compressed.find_scan_end(content, at)
         else:
             assert compressed.find_scan_end(content, at) == expected, content.tobytes().hex()

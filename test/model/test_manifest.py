@@ -101,12 +101,12 @@ EVERY_FAMILY = [
 
 
 @pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
-def test_a_family_has_its_own_constants_and_no_others(decoder, said):
+def test_a_family_has_its_own_constants_and_no_others(decoder, golden_messages):
     content = decoder.as_dict()
     assert parse(manifest(decoder=content)).decoder == decoder
     for key in content:
         left = {name: value for name, value in content.items() if name != key}
-        said(refusal(manifest(decoder=left)))
+        golden_messages.add(refusal(manifest(decoder=left)))
     foreign = {
         'objectness': False,
         'strides': [8],
@@ -115,7 +115,7 @@ def test_a_family_has_its_own_constants_and_no_others(decoder, said):
         'box_format': 'xyxy',
     }
     for key in sorted(foreign.keys() - content.keys()):
-        said(refusal(manifest(decoder={**content, key: foreign[key]})))
+        golden_messages.add(refusal(manifest(decoder={**content, key: foreign[key]})))
 
 
 def test_the_families_above_are_all():
@@ -137,9 +137,9 @@ def test_the_families_above_are_all():
     ],
     ids=str,
 )
-def test_constants_are_in_range(decoder, said):
+def test_constants_are_in_range(decoder, golden_messages):
     message = refusal(manifest(decoder=decoder))
-    said(message)
+    golden_messages.add(message)
     assert place_in(message, ('decoder',))
 
 
@@ -162,16 +162,16 @@ def place_in(message, section):
 
 
 @pytest.mark.parametrize('path', NEEDED, ids=str)
-def test_every_other_key_is_needed(path, said):
+def test_every_other_key_is_needed(path, golden_messages):
     message = refusal(without(path))
-    said(message)
+    golden_messages.add(message)
     assert place_in(message, path[:-1])
 
 
 @pytest.mark.parametrize('section', SECTIONS, ids=str)
-def test_an_unknown_key_is_refused_everywhere(section, said):
+def test_an_unknown_key_is_refused_everywhere(section, golden_messages):
     message = refusal(changed((*section, 'extra'), 1))
-    said(message)
+    golden_messages.add(message)
     assert place_in(message, section)
 
 
@@ -283,9 +283,9 @@ OUT_OF_RANGE = {
 
 
 @pytest.mark.parametrize('path', OUT_OF_RANGE, ids=str)
-def test_every_value_is_in_range(path, said):
+def test_every_value_is_in_range(path, golden_messages):
     for value in OUT_OF_RANGE[path]:
-        said(refusal(changed(path, value)))
+        golden_messages.add(refusal(changed(path, value)))
 
 
 @pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
@@ -314,7 +314,7 @@ def preprocessing(**values):
     return manifest(preprocessing={**MANIFEST['preprocessing'], **values})
 
 
-def test_pixels_as_they_are(said):
+def test_pixels_as_they_are(golden_messages):
     read = parse(preprocessing(**PLAIN)).preprocessing
     assert (read.dtype, read.scale) == ('uint8', 1.0)
     for key, value in [
@@ -322,7 +322,7 @@ def test_pixels_as_they_are(said):
         *(('mean', mean) for mean in ([1, 0, 0], [0, 1, 0], [0, 0, 1])),
         *(('std', std) for std in ([2, 1, 1], [1, 2, 1], [1, 1, 2])),
     ]:
-        said(refusal(preprocessing(**{**PLAIN, key: value})))
+        golden_messages.add(refusal(preprocessing(**{**PLAIN, key: value})))
 
 
 def test_channels_keep_their_order():
@@ -330,8 +330,8 @@ def test_channels_keep_their_order():
     assert (read.mean, read.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
-def test_a_file_must_be_identified(said):
-    said(refusal(manifest(onnx=None, engine=None)))
+def test_a_file_must_be_identified(golden_messages):
+    golden_messages.add(refusal(manifest(onnx=None, engine=None)))
 
 
 def test_the_refusal_is_an_engine_error_with_its_cause():

@@ -35,8 +35,8 @@ def test_what_is_no_json(text):
 
 
 @pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true'])
-def test_json_that_is_no_object(text, said):
-    said(refusal(text))
+def test_json_that_is_no_object(text, golden_messages):
+    golden_messages.add(refusal(text))
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_json_that_is_no_object(text, said):
         (b'"trained_on": "nothing"', b'"trained_on": "a", "trained_on": "b"'),
     ],
 )
-def test_a_key_that_stands_twice_is_refused(old, new, said):
+def test_a_key_that_stands_twice_is_refused(old, new, golden_messages):
     text = manifest_bytes()
     assert old in text
-    said(refusal(text.replace(old, new)))
+    golden_messages.add(refusal(text.replace(old, new)))
 
 
 @pytest.mark.parametrize('key', ['file', 'sha256'])
@@ -70,11 +70,11 @@ def test_json_of_any_depth_is_read_or_refused():
         refusal(b'{"schema": ' + nested + b'}')
 
 
-def test_a_huge_manifest_is_refused_unread(said):
+def test_a_huge_manifest_is_refused_unread(golden_messages):
     text = manifest_bytes()
     padding = MANIFEST_MAX_BYTES - len(text)
     assert parse(text + b' ' * padding)
-    said(refusal(b'[' * (MANIFEST_MAX_BYTES + 1)))
+    golden_messages.add(refusal(b'[' * (MANIFEST_MAX_BYTES + 1)))
 
 
 PLACES = [

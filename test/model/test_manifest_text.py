@@ -158,16 +158,16 @@ def test_nobody_has_looked_at_the_layers_yet():
         (['more'], 1),
     ],
 )
-def test_what_is_wrong_in_the_build_section_is_named(path, value, said):
+def test_what_is_wrong_in_the_build_section_is_named(path, value, golden_messages):
     content = manifest(build=BUILD)
-    with said.raises(ManifestError):
+    with golden_messages.raises(ManifestError):
         parse(changed(content, ['build', *path], value))
 
 
 @pytest.mark.parametrize('key', ['tensorrt', 'options', 'profiles', 'precision'])
-def test_each_part_is_needed(key, said):
+def test_each_part_is_needed(key, golden_messages):
     build = {name: value for name, value in BUILD.items() if name != key}
-    with said.raises(ManifestError):
+    with golden_messages.raises(ManifestError):
         parse(manifest(build=build))
 
 
@@ -263,14 +263,14 @@ def test_without_a_build_section_the_command_says_what_is_known(tmp_path, read):
     assert given['precision'] is None
 
 
-def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path, said):
+def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path, golden_messages):
     engine = write_model(tmp_path, 'tiny.engine', build=BUILD)
     command = rebuild_command(read_model_file(engine).manifest, engine)
     assert '--precision int8' in command
     engine.write_bytes(b'another')
-    with said.raises(ManifestError):
+    with golden_messages.raises(ManifestError):
         read_model_file(engine)
     onnx = write_model(tmp_path, 'tiny.onnx')
     onnx.write_bytes(b'another')
-    with said.raises(ManifestError):
+    with golden_messages.raises(ManifestError):
         read_model_file(onnx)

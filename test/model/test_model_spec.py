@@ -127,16 +127,18 @@ def test_each_unknown_is_named(missing):
     assert [f'model.{name}' for name in caught.value.missing] == [missing]
 
 
-def test_all_unknowns_are_listed_at_once_with_what_is_known(said):
-    said(refusal(MissingModelInfoError, outputs=NOBODYS))  # the tensor says the size
-    said(refusal(MissingModelInfoError, inputs=[OPEN]))
-    said(refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN]))
+def test_all_unknowns_are_listed_at_once_with_what_is_known(golden_messages):
+    golden_messages.add(
+        refusal(MissingModelInfoError, outputs=NOBODYS)
+    )  # the tensor says the size
+    golden_messages.add(refusal(MissingModelInfoError, inputs=[OPEN]))
+    golden_messages.add(refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN]))
 
 
 @pytest.mark.parametrize('shape', [(-1, 3, -1, 64), (1, 3, 48, -1), (-1, -1, -1, -1)])
-def test_input_size_as_a_parameter_closes_open_dimensions(shape, said):
+def test_input_size_as_a_parameter_closes_open_dimensions(shape, golden_messages):
     tensor = TensorSpec('images', shape, 'float32')
-    said(refusal(MissingModelInfoError, values=ENOUGH, inputs=[tensor]))
+    golden_messages.add(refusal(MissingModelInfoError, values=ENOUGH, inputs=[tensor]))
     spec = resolve({**ENOUGH, 'model.input_size': [64, 48]}, inputs=[tensor])
     assert spec.input.shape == (1, 3, 48, 64)
 
@@ -189,9 +191,9 @@ def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first
         assert told.tolist() == [[64, 48]]
 
 
-def test_an_unknown_second_input_is_refused(said):
+def test_an_unknown_second_input_is_refused(golden_messages):
     other = TensorSpec('im_shape', (1, 2), 'float32')
-    said(refusal(values=ENOUGH, inputs=[IMAGES, other]))
+    golden_messages.add(refusal(values=ENOUGH, inputs=[IMAGES, other]))
 
 
 WRONG_INPUTS = {
@@ -210,8 +212,8 @@ WRONG_INPUTS = {
 
 
 @pytest.mark.parametrize('inputs', WRONG_INPUTS.values(), ids=WRONG_INPUTS.keys())
-def test_wrong_inputs(inputs, said):
-    said(refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs))
+def test_wrong_inputs(inputs, golden_messages):
+    golden_messages.add(refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs))
     # With a manifest that describes them faithfully as well, where a manifest can.
     if inputs and not inputs[0].dtype.startswith('tensor'):
         described = [
@@ -221,7 +223,7 @@ def test_wrong_inputs(inputs, said):
         refusal(described=manifest(inputs=described), inputs=inputs)
 
 
-def test_a_batch_is_what_the_input_says(said):
+def test_a_batch_is_what_the_input_says(golden_messages):
     batch = [TensorSpec('images', (8, 3, 48, 64), 'float32')]
     outputs = [replace(OUTPUT, shape=(8, *OUTPUT.shape[1:]))]
     described = manifest(
@@ -232,8 +234,8 @@ def test_a_batch_is_what_the_input_says(said):
         spec = resolve(inputs=batch, outputs=outputs, **known)
         assert (spec.batch, spec.input) == (8, batch[0])
     # An output of one image is none of eight.
-    said(refusal(values=ENOUGH, inputs=batch))
-    said(refusal(values={**ENOUGH, 'model.input_size': [65, 48]}))
+    golden_messages.add(refusal(values=ENOUGH, inputs=batch))
+    golden_messages.add(refusal(values={**ENOUGH, 'model.input_size': [65, 48]}))
     # An open one is one image, until somebody asks for more.
     spec = resolve(ENOUGH, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
     assert spec.batch == 1
@@ -279,12 +281,16 @@ def test_the_smallest_input():
     assert resolve(ENOUGH, inputs=[tensor]).preprocessing.input_size == (1, 1)
 
 
-def test_the_precision_asked_and_found_are_named(said):
-    said(refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')]))
-    said(refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')]))
+def test_the_precision_asked_and_found_are_named(golden_messages):
+    golden_messages.add(
+        refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
+    )
+    golden_messages.add(
+        refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
+    )
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
     described = manifest(inputs=[{**vars(half), 'shape': list(half.shape)}])
-    said(refusal(described=described, inputs=[half]))
+    golden_messages.add(refusal(described=described, inputs=[half]))
 
 
 WRONG_OUTPUTS = {
@@ -303,8 +309,8 @@ WRONG_OUTPUTS = {
 
 
 @pytest.mark.parametrize('outputs', WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS.keys())
-def test_wrong_outputs(outputs, said):
-    said(refusal(values=ENOUGH, outputs=outputs))
+def test_wrong_outputs(outputs, golden_messages):
+    golden_messages.add(refusal(values=ENOUGH, outputs=outputs))
 
 
 @pytest.mark.parametrize(
@@ -319,12 +325,12 @@ def test_wrong_outputs(outputs, said):
         ('dense_objectness_transposed', (1, 100, 7)),
     ],
 )
-def test_outputs_of_every_decoder(decoder, shape, said):
+def test_outputs_of_every_decoder(decoder, shape, golden_messages):
     outputs = [TensorSpec('output0', shape, 'float32')]
     assert resolve({**ENOUGH, 'model.decoder': decoder}, outputs=outputs).outputs[0].shape == shape
     if -1 not in shape:
         wrong = [TensorSpec('output0', shape[::-1], 'float32')]
-        said(refusal(values={**ENOUGH, 'model.decoder': decoder}, outputs=wrong))
+        golden_messages.add(refusal(values={**ENOUGH, 'model.decoder': decoder}, outputs=wrong))
 
 
 @pytest.mark.parametrize(
@@ -336,9 +342,9 @@ def test_outputs_of_every_decoder(decoder, shape, said):
         {'dtype': 'float16'},
     ],
 )
-def test_a_manifest_of_other_tensors(change, said):
+def test_a_manifest_of_other_tensors(change, golden_messages):
     described = {'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32', **change}
-    said(refusal(ManifestError, described=manifest(inputs=[described])))
+    golden_messages.add(refusal(ManifestError, described=manifest(inputs=[described])))
     refusal(ManifestError, described=manifest(inputs=[*manifest()['inputs'], described]))
 
 
@@ -351,6 +357,6 @@ def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
     refusal(ManifestError, described=manifest(), outputs=[known, known])
 
 
-def test_a_manifest_of_other_outputs(said):
+def test_a_manifest_of_other_outputs(golden_messages):
     described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
-    said(refusal(ManifestError, described=described))
+    golden_messages.add(refusal(ManifestError, described=described))

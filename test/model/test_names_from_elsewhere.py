@@ -126,7 +126,7 @@ def test_a_good_name_passes(door, tmp_path):
     door('größer als 自転車', tmp_path)
 
 
-def test_the_number_of_names_is_limited(said):
+def test_the_number_of_names_is_limited(golden_messages):
     names = [f'n{number}' for number in range(65537)]
     for give in (
         lambda: DetectorConfig.from_values({'model.class_names': names}),
@@ -134,7 +134,7 @@ def test_the_number_of_names_is_limited(said):
         lambda: load_options(None, {'onnx': 'm.onnx', 'class_names': names}),
         lambda: parse_manifest(manifest_bytes(changed(['class_names'], names)), 'x.json'),
     ):
-        with said.raises(TrtPerceptionError) as caught:
+        with golden_messages.raises(TrtPerceptionError) as caught:
             give()
         assert len(str(caught.value)) < 300
 

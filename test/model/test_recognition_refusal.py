@@ -92,8 +92,8 @@ def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, ant
     ],
     ids=str,
 )
-def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, said):
-    with said.raises(MissingModelInfoError) as caught:
+def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, golden_messages):
+    with golden_messages.raises(MissingModelInfoError) as caught:
         ask(SOFTMAX, config=processor(**values))
     assert list(caught.value.missing) == ['antialias']
     assert len(str(caught.value)) < 1200
@@ -151,21 +151,21 @@ def test_the_smallest_set_is_asked_for(shapes, more, expected):
     assert list(caught.value.missing) == (expected or ['class_names'])
 
 
-def test_the_class_names_of_a_file_beside_it_are_what_is_wrong(said):
-    with said.raises(MissingModelInfoError):
+def test_the_class_names_of_a_file_beside_it_are_what_is_wrong(golden_messages):
+    with golden_messages.raises(MissingModelInfoError):
         ask({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, config=DETR)
 
 
-def test_each_choice_is_told(said):
+def test_each_choice_is_told(golden_messages):
     for arguments in ((DENSE,), (FINAL,), (NMS, COCO)):
-        with said.raises(MissingModelInfoError):
+        with golden_messages.raises(MissingModelInfoError):
             ask(*arguments)
 
 
 # As the node writes names, and as build_engine does; a file's name is never taken for one.
 @pytest.mark.parametrize('name', ['model.onnx', 'model.decoder.onnx'])
 @pytest.mark.parametrize('written', ['model.{}'.format, '--{}'.format])
-def test_each_shell_writes_names_its_way(name, written, said):
+def test_each_shell_writes_names_its_way(name, written, golden_messages):
     def message(shapes, **more):
         outputs = tuple(TensorSpec(key, shape, 'float32') for key, shape in shapes.items())
         given = ModelOverrides(parameter_name=written, **more)
@@ -175,17 +175,19 @@ def test_each_shell_writes_names_its_way(name, written, said):
 
     error = message(DENSE)
     assert list(error.missing) == ['class_names']
-    said(error)
-    said(message({'boxes': (1, 8400, 4), 'scores': (1, 8400, 80)}, class_names=COCO))
-    said(message({'output0': (1, 85, 8400)}, class_names=COCO))
+    golden_messages.add(error)
+    golden_messages.add(
+        message({'boxes': (1, 8400, 4), 'scores': (1, 8400, 80)}, class_names=COCO)
+    )
+    golden_messages.add(message({'output0': (1, 85, 8400)}, class_names=COCO))
 
 
 @pytest.mark.parametrize('written', ['model.{}'.format, '--{}'.format])
-def test_evidence_names_what_the_user_wrote(written, said):
+def test_evidence_names_what_the_user_wrote(written, golden_messages):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
     given = ModelOverrides({}, 'dense', COCO, written)
     found = recognise(ModelInfo('model.onnx', IMAGE, outputs), given)
-    said('\n'.join(found.evidence))
+    golden_messages.add('\n'.join(found.evidence))
 
 
 def test_what_is_asked_for_suffices():
@@ -195,13 +197,13 @@ def test_what_is_asked_for_suffices():
 
 
 @pytest.mark.parametrize('names', [(), COCO])
-def test_what_no_parameter_can_say_is_not_asked_for(names, said):
-    with said.raises(EngineError) as caught:
+def test_what_no_parameter_can_say_is_not_asked_for(names, golden_messages):
+    with golden_messages.raises(EngineError) as caught:
         ask({'prob': (1, 1000)}, names)
     assert type(caught.value) is EngineError
 
 
 @pytest.mark.parametrize('shape', [(1, 1, 480, 640), (1, 480, 640, 4), (1, 480, 640)])
-def test_images_without_three_channels_are_refused(shape, said):
-    with said.raises(EngineError):
+def test_images_without_three_channels_are_refused(shape, golden_messages):
+    with golden_messages.raises(EngineError):
         ask(DENSE, COCO, inputs=(TensorSpec('images', shape, 'float32'),))

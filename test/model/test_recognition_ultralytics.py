@@ -91,25 +91,25 @@ def test_a_name_decides_nothing_that_shapes_or_metadata_contradict(
         ('Detect', (1, 8400, 84)),
     ],
 )
-def test_what_the_shape_contradicts_is_not_guessed(head, shape, said):
+def test_what_the_shape_contradicts_is_not_guessed(head, shape, golden_messages):
     for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
         metadata = written(name, head=head, version='8.4.190')
-        said(refusal(tensors(output0=shape), metadata))
+        golden_messages.add(refusal(tensors(output0=shape), metadata))
 
 
-def test_as_many_rows_as_anchors_are_no_queries(said):
+def test_as_many_rows_as_anchors_are_no_queries(golden_messages):
     """A YOLO whose output somebody transposed, beside metadata that stayed."""
     for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
-        said(refusal(tensors(output0=(1, 8400, 84)), written(name)))
+        golden_messages.add(refusal(tensors(output0=(1, 8400, 84)), written(name)))
 
 
 @pytest.mark.parametrize('version', ['', 'main', '8.4', '8.x.1', '9' * 5000])
-def test_six_columns_of_a_release_that_is_not_said_are_not_guessed(version, said):
-    said(refusal(tensors(**SIX), {**written(RTDETR_NAME, version=version), **PAIR}))
+def test_six_columns_of_a_release_that_is_not_said_are_not_guessed(version, golden_messages):
+    golden_messages.add(refusal(tensors(**SIX), {**written(RTDETR_NAME, version=version), **PAIR}))
 
 
-def test_six_columns_of_a_model_without_a_name_are_not_guessed(said):
-    said(refusal(tensors(**SIX), {**written(), **PAIR}))
+def test_six_columns_of_a_model_without_a_name_are_not_guessed(golden_messages):
+    golden_messages.add(refusal(tensors(**SIX), {**written(), **PAIR}))
     found = recognised(tensors(output0=(1, 300, 84)), written())
     assert found.decoder == PRESETS['rtdetr_ultralytics'].decoder
 
@@ -136,12 +136,12 @@ def run_once(outputs, metadata, shapes, inputs=(OPEN_IMAGE,), **given):
     ('shape', 'decoder'),
     [((1, 84, 8400), 'dense'), ((1, 300, 6), 'end_to_end')],
 )
-def test_open_shapes_are_run_once_before_they_decide(shape, decoder, said):
+def test_open_shapes_are_run_once_before_they_decide(shape, decoder, golden_messages):
     metadata = written(YOLO_NAME)
     found, fed = run_once(tensors(**OPEN), metadata, [shape])
     assert found.decoder == PRESETS[decoder].decoder
     assert fed == [{'images': ((1, 3, 640, 640), 'float32')}]
-    said(refusal(tensors(**OPEN), metadata, inputs=(OPEN_IMAGE,)))
+    golden_messages.add(refusal(tensors(**OPEN), metadata, inputs=(OPEN_IMAGE,)))
 
 
 def test_inputs_beside_the_image_are_filled_for_that_run():

@@ -68,8 +68,8 @@ def test_schema_1_is_of_boxes():
 
 
 @pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
-def test_schema_1_knows_no_task(key, value, said):
-    said(refused(manifest(**{key: value})))
+def test_schema_1_knows_no_task(key, value, golden_messages):
+    golden_messages.add(refused(manifest(**{key: value})))
 
 
 def test_poses_are_read_and_written():
@@ -96,8 +96,8 @@ def test_poses_are_read_and_written():
     ],
     ids=str,
 )
-def test_a_task_has_what_it_needs_and_no_more(changes, said):
-    said(refused(manifest(**changes)))
+def test_a_task_has_what_it_needs_and_no_more(changes, golden_messages):
+    golden_messages.add(refused(manifest(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_a_task_has_what_it_needs_and_no_more(changes, said):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_keypoints_are_in_range(key, value, said):
+def test_keypoints_are_in_range(key, value, golden_messages):
     changed = {**copy.deepcopy(KEYPOINTS), key: value}
-    said(refused(manifest(**{**POSE, 'keypoints': changed})))
+    golden_messages.add(refused(manifest(**{**POSE, 'keypoints': changed})))
 
 
 def output(*shape):
@@ -148,17 +148,17 @@ def test_rows_hold_the_keypoints_too(decoder, shape, fits):
     assert assigned == ((0,) if fits else None)
 
 
-def test_outputs_of_another_number_of_keypoints_are_refused(said):
+def test_outputs_of_another_number_of_keypoints_are_refused(golden_messages):
     read = parse(manifest(**POSE))
     model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides())
 
 
-def test_a_decoder_without_room_for_keypoints_is_refused(said):
+def test_a_decoder_without_room_for_keypoints_is_refused(golden_messages):
     read = parse(manifest(**POSE))
     model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
 
 
@@ -190,22 +190,22 @@ def test_prototypes_say_how_many_coefficients_there_are():
 
 
 @pytest.mark.parametrize(('prototypes', 'rows'), [((1, 32, 160, 160), 37), ((1, 31, 9, 9), 38)])
-def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows, said):
-    said(refusal(*masked(prototypes, rows)))
+def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows, golden_messages):
+    golden_messages.add(refusal(*masked(prototypes, rows)))
 
 
 @pytest.mark.parametrize('prototypes', [(1, -1, 160, 160), (1, 32, 160)])
-def test_prototypes_that_nothing_counts_are_refused(prototypes, said):
-    said(refusal(*masked(prototypes)))
+def test_prototypes_that_nothing_counts_are_refused(prototypes, golden_messages):
+    golden_messages.add(refusal(*masked(prototypes)))
 
 
-def test_oriented_boxes_are_not_stretched(said):
+def test_oriented_boxes_are_not_stretched(golden_messages):
     content = manifest(schema=2, task='obb')
     content['outputs'][0]['shape'] = [1, 7, -1]
     read = parse(content)
     model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
     assert resolve_model_spec(model, read, ModelOverrides()).task.is_oriented
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(preprocessing={'resize': 'stretch'}))
 
 
@@ -253,13 +253,13 @@ def test_keypoints_of_two_values():
 @pytest.mark.parametrize(
     'shape', ['', '[]', '[3]', '[3, 4]', '[3, 1]', '[0, 3]', '[1001, 3]', '[3.0, 3]', '9' * 9]
 )
-def test_a_number_of_keypoints_that_is_not_said_is_refused(shape, said):
-    said(refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape}))
+def test_a_number_of_keypoints_that_is_not_said_is_refused(shape, golden_messages):
+    golden_messages.add(refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape}))
 
 
 @pytest.mark.parametrize('rows', [6, 14, 16])
-def test_other_outputs_than_keypoints_make_are_refused(rows, said):
-    said(refusal(tensors(output0=(1, rows, 8400)), OF_POSE))
+def test_other_outputs_than_keypoints_make_are_refused(rows, golden_messages):
+    golden_messages.add(refusal(tensors(output0=(1, rows, 8400)), OF_POSE))
 
 
 def test_a_decoder_that_the_user_names_reads_keypoints():

@@ -8,7 +8,7 @@ STALLED = Problem(Level.ERROR, 'stalled', 'no image')
 SLOW = Problem(Level.WARN, 'engine_slower', 'slow')
 
 
-def test_the_log_says_what_is_new_what_lasts_and_what_is_over(said):
+def test_the_log_says_what_is_new_what_lasts_and_what_is_over(golden_messages):
     announcer = Announcer()
     assert announcer.line(OK, 0.0) is None
     assert announcer.line(STALLED, 1.0) == (Level.ERROR, 'no image')
@@ -16,7 +16,7 @@ def test_the_log_says_what_is_new_what_lasts_and_what_is_over(said):
     assert announcer.line(STALLED, 31.0) == (Level.ERROR, 'no image')
     level, line = announcer.line(OK, 33.0)
     assert level == Level.OK
-    said(line)
+    golden_messages.add(line)
     assert announcer.line(OK, 33.5) is None
 
 

@@ -32,13 +32,13 @@ def replace(path):
     ],
     ids=['removed', 'written', 'touched', 'replaced'],
 )
-def test_a_file_that_changes(tmp_path, change, said):
+def test_a_file_that_changes(tmp_path, change, golden_messages):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
     file_watch = FileWatch(str(path))
     change(path)
     assert str(path) in file_watch.change()
-    said(file_watch.change())
+    golden_messages.add(file_watch.change())
 
 
 def test_home_is_written_out(monkeypatch, tmp_path):

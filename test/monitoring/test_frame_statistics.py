@@ -39,9 +39,9 @@ def test_every_frame_ends_in_one_way():
     assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
 
 
-def test_the_counts_in_words(said):
-    said(FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2))
-    said(FrameStatistics(1, 1))
+def test_the_counts_in_words(golden_messages):
+    golden_messages.add(FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2))
+    golden_messages.add(FrameStatistics(1, 1))
 
 
 def test_a_snapshot_stays_as_it_was():
@@ -109,9 +109,9 @@ def test_no_detections():
         ((4, 2), (2,), (2,)),
     ],
 )
-def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids, said):
+def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids, golden_messages):
     scores_and_ids = np.zeros(scores, np.float32), np.zeros(ids, np.int32)
-    with said.raises(ValueError):
+    with golden_messages.raises(ValueError):
         Detections(np.zeros(boxes, np.float32), *scores_and_ids)
 
 

@@ -164,9 +164,9 @@ def play(life, steps):
 
 
 @pytest.mark.parametrize('scene', SCENES)
-def test_problems_over_time(scene, said):
+def test_problems_over_time(scene, golden_messages):
     life, steps = SCENES[scene]
-    said('\n'.join(play(life(), steps)))
+    golden_messages.add('\n'.join(play(life(), steps)))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_camera_is_left_the_time_that_the_others_take(known_by):
 @pytest.mark.parametrize('waited_s', [0.5, 3, 60])
 @pytest.mark.parametrize('share', [0.1, 0.5, 1.0])
 def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(
-    rate_hz, waited_s, share, said
+    rate_hz, waited_s, share, golden_messages
 ):
     life = Life(topic_state=TopicState(0))
     life.run(waited_s)
@@ -219,12 +219,12 @@ def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(
     told = [finding for finding in findings if finding.kind == 'engine_slower']
     assert len(told) >= 17
     for finding in told:
-        said(finding.message)
+        golden_messages.add(finding.message)
     rated = [finding.message for finding in findings if ' Hz' in finding.message]
     assert len(rated) == len(told), 'no other rate is said'
 
 
-def test_no_rate_is_said_of_what_comes_unevenly(said):
+def test_no_rate_is_said_of_what_comes_unevenly(golden_messages):
     life = healthy()
     findings = []
     for seconds in (0.5, 1.0, 2.0, 0.5, 1.5, 3.0, 0.5, 2.0) * 2:
@@ -234,7 +234,7 @@ def test_no_rate_is_said_of_what_comes_unevenly(said):
     assert told
     assert not any(' Hz' in message for message in told)
     for message in told:
-        said(message)
+        golden_messages.add(message)
 
 
 def test_the_page_has_every_kind():

@@ -58,14 +58,14 @@ def test_a_camera_has_the_values_of_the_node_but_for_its_own():
     assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
 
 
-def test_rows_say_whose_they_are(said):
+def test_rows_say_whose_they_are(golden_messages):
     rows = camera_rows(['front', 'rear'])
     assert [name for name in rows if name.startswith('camera.front.')] == [
         f'camera.front.{row.name}' for row in CAMERA_PARAMETERS
     ]
     row = rows['camera.rear.max_rate_hz']
     assert (row.name, row.unit, row.live) == ('camera.rear.max_rate_hz', 'Hz', True)
-    said(row.description)
+    golden_messages.add(row.description)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_rows_say_whose_they_are(said):
         ('camera.rear.x', 1),
     ],
 )
-def test_refused(name, value, said):
-    said(refusal({**TWO, name: value}))
+def test_refused(name, value, golden_messages):
+    golden_messages.add(refusal({**TWO, name: value}))
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_refused(name, value, said):
         'model.keypoints',
     ],
 )
-def test_what_is_meant_where_the_word_camera_is_missing(name, said):
-    said(unknown_parameter(name, ['front', 'rear']).fix)
+def test_what_is_meant_where_the_word_camera_is_missing(name, golden_messages):
+    golden_messages.add(unknown_parameter(name, ['front', 'rear']).fix)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
     assert configs.pipeline_options() == configs.node.pipeline_options()
 
 
-def test_a_camera_where_none_is_named(said):
-    said(refusal({'camera.front.enabled': True}))
-    said(unknown_parameter('camera', ['front']).fix)
+def test_a_camera_where_none_is_named(golden_messages):
+    golden_messages.add(refusal({'camera.front.enabled': True}))
+    golden_messages.add(unknown_parameter('camera', ['front']).fix)
 
 
-def test_changes_of_the_node_and_of_cameras(said):
+def test_changes_of_the_node_and_of_cameras(golden_messages):
     configs = NodeConfig.from_values({**TWO, 'camera.rear.enabled': False})
     configs = configs.changed({'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {})
     assert configs.camera('front').confidence_threshold == 0.5
@@ -146,11 +146,11 @@ def test_changes_of_the_node_and_of_cameras(said):
     configs = configs.changed({'confidence_threshold': 0.6}, {})
     assert configs.camera('front').confidence_threshold == 0.6
     assert configs.camera('rear').confidence_threshold == 0.5
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         configs.changed({'camera.rear.max_rate_hz': 1e9}, {})
 
 
-def test_cameras_that_come_and_go(said):
+def test_cameras_that_come_and_go(golden_messages):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
     configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
     configs = configs.changed({'camera.front.max_rate_hz': 9.0}, given)
@@ -159,21 +159,21 @@ def test_cameras_that_come_and_go(said):
     # What was given at the start holds again; what was set since is forgotten.
     configs = configs.changed({'cameras': ('front',)}, given)
     assert configs.own == {'camera.front.enabled': False}
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         configs.changed({'camera.rear.enabled': True}, given)
 
 
-def test_a_rule_for_each_that_differs(said):
+def test_a_rule_for_each_that_differs(golden_messages):
     configs = NodeConfig.from_values(
         {'cameras': ['a', 'b', 'c'], 'camera.b.class_filter': ['dog', 'pig']}
     )
     held = []
     configs.check(held.append)
     assert held == [configs.node, configs.camera('b')]
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         configs.check(lambda config: config.thresholds(('cat', 'dog')))
     wrong = configs.changed({'class_filter': ('fox',)}, {})
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         wrong.check(lambda config: config.thresholds(('cat', 'dog')))
 
 

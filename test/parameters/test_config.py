@@ -99,9 +99,9 @@ def test_every_live_parameter_reaches_the_frame():
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
-def test_every_parameter_is_described(row, said):
+def test_every_parameter_is_described(row, golden_messages):
     assert row.description
-    said(row.description)
+    golden_messages.add(row.description)
     assert row.description == row.description.strip()
     assert row.field == row.name.replace('.', '_')
     assert row.kind.removesuffix('[]') in ('bool', 'integer', 'double', 'string')
@@ -146,10 +146,10 @@ MISTYPED = {
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
-def test_values_of_another_type_are_refused(row, said):
+def test_values_of_another_type_are_refused(row, golden_messages):
     for value in MISTYPED[row.kind]:
         message = refusal({row.name: value})
-        said(message)
+        golden_messages.add(message)
         assert row.kind.removesuffix('[]') in message
 
 
@@ -163,10 +163,10 @@ def test_values_of_its_type_are_accepted(row):
             assert [type(item) for item in taken] == [type(item) for item in expected]
 
 
-def test_a_mistyped_name(said):
-    said(refusal({'confidence_treshold': 0.5}))
+def test_a_mistyped_name(golden_messages):
+    golden_messages.add(refusal({'confidence_treshold': 0.5}))
     assert 'did you mean' not in refusal({'quux': 0.5})
-    said(refusal({'model.task': 'pose'}))
+    golden_messages.add(refusal({'model.task': 'pose'}))
 
 
 def test_whole_numbers_are_fine_for_doubles():
@@ -181,7 +181,7 @@ RANGED = [row for row in PARAMETERS if row.minimum is not None]
 
 
 @pytest.mark.parametrize('row', RANGED, ids=lambda row: row.name)
-def test_ranges(row, said):
+def test_ranges(row, golden_messages):
     whole = row.kind == 'integer'
     below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
     above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
@@ -191,18 +191,18 @@ def test_ranges(row, said):
     outside = [below, above]
     outside += [-(2**62), 2**62] if whole else [math.nan, math.inf, -math.inf, 10**400]
     for value in outside:
-        said(refusal({row.name: value}))
+        golden_messages.add(refusal({row.name: value}))
 
 
 CHOSEN = [row for row in PARAMETERS if row.choices]
 
 
 @pytest.mark.parametrize('row', CHOSEN, ids=lambda row: row.name)
-def test_choices(row, said):
+def test_choices(row, golden_messages):
     for value in row.choices:
         assert getattr(DetectorConfig.from_values({row.name: value}), row.field) == value
     for value in ('other', row.choices[-1].upper(), row.choices[-1] + ' '):
-        said(refusal({row.name: value}))
+        golden_messages.add(refusal({row.name: value}))
 
 
 def test_the_decoders_on_offer_are_those_there_are():
@@ -254,8 +254,8 @@ def test_the_decoders_on_offer_are_those_there_are():
         {'': 1},
     ],
 )
-def test_other_rules(values, said):
-    said(refusal(values))
+def test_other_rules(values, golden_messages):
+    golden_messages.add(refusal(values))
 
 
 def test_arrays_of_the_right_length_are_accepted():
@@ -327,16 +327,16 @@ def test_thresholds_turn_the_class_filter_into_indices(wanted, ids):
     assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
 
 
-def test_a_class_filter_that_the_model_does_not_have(said):
+def test_a_class_filter_that_the_model_does_not_have(golden_messages):
     config = DetectorConfig.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
-    with said.raises(ConfigError) as caught:
+    with golden_messages.raises(ConfigError) as caught:
         config.thresholds(('cat', 'dog'))
     for count, end in (
         (20, 'c18, c19'),
         (21, 'c18, c19 and 1 more'),
         (1000, 'c18, c19 and 980 more'),
     ):
-        with said.raises(ConfigError) as caught:
+        with golden_messages.raises(ConfigError) as caught:
             config.thresholds(tuple(f'c{number}' for number in range(count)))
         assert caught.value.expected.endswith(end)
 

@@ -59,14 +59,14 @@ def test_only_autostart_is_passed_by_itself():
 
 
 @pytest.mark.parametrize('name', sorted(set(DEFAULTS) - LISTS - {'autostart'}))
-def test_descriptions_say_the_default(name, said):
+def test_descriptions_say_the_default(name, golden_messages):
     default, description = ARGUMENTS[name]
     assert default == ''
     value = json.dumps(DEFAULTS[name]).replace('""', 'empty').strip('"')
     if name in SHORT_LISTS:
         value = value.strip('[]') or 'empty'
     assert description.endswith(f' {value}.')
-    said(description)
+    golden_messages.add(description)
 
 
 # Values.
@@ -116,8 +116,8 @@ def test_values(name, text, value):
         ('log_level', 'verbose'),
     ],
 )
-def test_wrong_values(name, text, said):
-    with said.raises(ConfigError) as caught:
+def test_wrong_values(name, text, golden_messages):
+    with golden_messages.raises(ConfigError) as caught:
         parameter_values({'engine_path': 'a.onnx', 'log_level': 'INFO', name: text})
     assert name in str(caught.value)
 
@@ -163,8 +163,8 @@ def test_remappings(topic, cameras, expected):
         ('/}{', []),
     ],
 )
-def test_topics_that_do_not_fit_the_cameras(topic, cameras, said):
-    with said.raises(ConfigError):
+def test_topics_that_do_not_fit_the_cameras(topic, cameras, golden_messages):
+    with golden_messages.raises(ConfigError):
         image_remappings(topic, cameras)
 
 
@@ -179,31 +179,31 @@ def test_topics_that_do_not_fit_the_cameras(topic, cameras, said):
         *('device', 'param_file', 'name_space', 'sim_time', 'camera', 'devices'),
     ],
 )
-def test_a_near_name_is_a_mistake(name, said):
+def test_a_near_name_is_a_mistake(name, golden_messages):
     [sentence], far = unknown_arguments([f'{name}:=x'], ARGUMENTS)
-    said(sentence)
+    golden_messages.add(sentence)
     assert not far
 
 
 @pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])
-def test_a_far_name_may_be_somebody_elses(name, said):
+def test_a_far_name_may_be_somebody_elses(name, golden_messages):
     near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert not near
-    said(sentence)
+    golden_messages.add(sentence)
 
 
 @pytest.mark.parametrize('name', sorted(LISTS))
-def test_a_list_is_refused_with_a_line_for_the_file(name, said):
+def test_a_list_is_refused_with_a_line_for_the_file(name, golden_messages):
     [sentence], _ = unknown_arguments([f'{name}:=[1]'], ARGUMENTS)
     leaf = name.rpartition('.')[2]
     line = f'{leaf}: {sentence.partition(f"as {leaf}: ")[2].partition("]")[0]}]'
     assert isinstance(yaml.safe_load(line)[leaf], list)
-    said(sentence)
+    golden_messages.add(sentence)
 
 
-def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy(said):
+def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy(golden_messages):
     [sentence], far = unknown_arguments(['camera.front.enabled:=false'], ARGUMENTS)
-    said(sentence)
+    golden_messages.add(sentence)
     assert not far
 
 
@@ -302,7 +302,7 @@ def test_cameras_of_the_demo(text, names):
 
 
 @pytest.mark.parametrize('text', ['0', '65', '9' * 5000, 'front,front', '2nd', 'a b'])
-def test_cameras_that_the_demo_cannot_have(text, said):
-    with said.raises(ConfigError) as caught:
+def test_cameras_that_the_demo_cannot_have(text, golden_messages):
+    with golden_messages.raises(ConfigError) as caught:
         demo_cameras(text)
     assert len(str(caught.value)) < 300

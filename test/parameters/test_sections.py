@@ -111,21 +111,21 @@ def test_nothing_is_read_from_a_pipe(tmp_path):
     assert foreign_sections(tmp_path / 'missing', '/detector') == []
 
 
-def test_the_sentence_names_the_file_its_nodes_and_what_to_write(tmp_path, said):
+def test_the_sentence_names_the_file_its_nodes_and_what_to_write(tmp_path, golden_messages):
     mine = write(tmp_path / 'mine.yaml', '/**')
     other = write(tmp_path / 'other.yaml', 'camera', '/robot/detector')
     arguments = ['node', '--ros-args', '--params-file', str(other), '--params-file', str(mine)]
     [sentence] = unused_parameters(arguments, '/detector')
-    said(sentence)
+    golden_messages.add(sentence)
     assert unused_parameters(arguments, '/robot/detector') == []
     assert unused_parameters(['node', '--params-file'], '/detector') == []
 
 
 @pytest.mark.parametrize('option', ['-p', '--param'])
-def test_a_parameter_of_another_node_on_the_command_line(option, said):
+def test_a_parameter_of_another_node_on_the_command_line(option, golden_messages):
     assert unused_parameters([option, 'detector:x:=1', option, 'x:=a:b'], '/detector') == []
     [sentence] = unused_parameters([option, 'detector:x:=1'], '/front/detector')
-    said(sentence)
+    golden_messages.add(sentence)
 
 
 def test_a_name_that_would_forge_a_line_of_the_log_is_escaped(file):

@@ -213,7 +213,7 @@ def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
 def test_a_frame_without_memory_for_it_costs_its_place_only(
-    late_pipeline, integrated, graph, said
+    late_pipeline, integrated, graph, golden_messages
 ):
     gpu, pipeline = late_pipeline(tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1)
     runtime = gpu.modules[2]
@@ -240,7 +240,7 @@ def test_a_frame_without_memory_for_it_costs_its_place_only(
     frames = [noise(0), large, noise(2)]
     reasons, results = collected(frames, 2**20)
     assert reasons == ['', 'too_large', '']
-    said(results[1])
+    golden_messages.add(results[1])
     assert results[1].__traceback__ is None
     assert collected(frames, 2**30)[0] == ['', '', '']
     # Others keep what they have, and one that comes alone runs nothing.

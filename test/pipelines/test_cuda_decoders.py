@@ -118,26 +118,26 @@ def known_boxes():
     return known(np.random.default_rng(32))
 
 
-def test_an_image_that_the_kernel_does_not_write_is_refused(machine, said):
+def test_an_image_that_the_kernel_does_not_write_is_refused(machine, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
     by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
     path, recorder = machine((by_row,), tensors_of(outputs))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'detr'))
     assert recorder.kinds() == []
 
 
-def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine, said):
+def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
     path, _ = machine((IMAGE,), tensors_of(outputs))
     # Five names make six logits with softmax, five with sigmoid.
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'rtdetr'))
 
 
-def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine, said):
+def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine, golden_messages):
     path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
@@ -208,11 +208,11 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
     assert recorder.mistakes == []
 
 
-def test_more_images_at_once_than_are_counted_are_refused(machine, said):
+def test_more_images_at_once_than_are_counted_are_refused(machine, golden_messages):
     image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
     outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
     path, recorder = machine((image,), tensors_of(outputs))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'dense'))
     assert recorder.kinds() == []
 

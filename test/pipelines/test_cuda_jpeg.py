@@ -69,14 +69,16 @@ def test_a_larger_jpeg_makes_room(jpeg_pipeline, integrated):
 
 
 @pytest.mark.parametrize('status', [BAD_JPEG, ALLOCATOR_FAILURE, EXECUTION_FAILED])
-def test_what_nvjpeg_refuses_the_cpu_decodes(jpeg_pipeline, library, status, caplog, said):
+def test_what_nvjpeg_refuses_the_cpu_decodes(
+    jpeg_pipeline, library, status, caplog, golden_messages
+):
     gpu, pipeline = jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = status
     for seed in range(3):
         frame = jpeg(seed)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
     (record,) = caplog.records
-    said(record.message)
+    golden_messages.add(record.message)
     library.status.clear()
     frame = jpeg(9)
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
@@ -240,14 +242,14 @@ def test_closing_waits_for_the_threads(jpeg_pipeline, library):
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate', 'nvjpegDecode'])
 def test_a_machine_whose_nvjpeg_does_not_work_does_without(
-    late_pipeline, library, name, caplog, said
+    late_pipeline, library, name, caplog, golden_messages
 ):
     caplog.set_level('INFO', 'trt_perception')
     library.status[name] = EXECUTION_FAILED
     _, pipeline = late_pipeline(image_transport='auto')
     assert not pipeline.decodes_jpeg
     assert not library.live
-    said('\n'.join(r.message for r in caplog.records if 'JPEG' in r.message))
+    golden_messages.add('\n'.join(r.message for r in caplog.records if 'JPEG' in r.message))
 
 
 def test_raw_images_need_no_nvjpeg(late_pipeline, library):

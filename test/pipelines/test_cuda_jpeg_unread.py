@@ -136,7 +136,7 @@ def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipel
     assert (Message.threads[1:] == [here] * 2) == (kind == '420')
 
 
-def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, said):
+def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, golden_messages):
     gpu, pipeline = jpeg_pipeline(depth=1)
 
     def broken(_):
@@ -151,7 +151,7 @@ def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, said):
     np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected_of(good))
     pipeline.enqueue(0, [unread(good, broken, is_fast=True)], [Thresholds()])
     assert pipeline.is_done(0)
-    with said.raises(RuntimeError):
+    with golden_messages.raises(RuntimeError):
         pipeline.collect(0)
     assert Message.threads == [threading.current_thread().name] * 3
 
@@ -243,7 +243,7 @@ def test_an_idle_thread_keeps_no_message(jpeg_pipeline):
         gc.enable()
 
 
-def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline, said):
+def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline, golden_messages):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
@@ -256,7 +256,7 @@ def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline
     ]
     pipeline.enqueue(0, frames, [Thresholds()] * 3)
     wait_until(lambda: pipeline.is_done(0))
-    with said.raises(RuntimeError):
+    with golden_messages.raises(RuntimeError):
         pipeline.collect(0)
     assert not launched
 

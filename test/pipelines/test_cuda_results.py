@@ -53,6 +53,6 @@ def test_rows_are_copied_out(collected):
     assert len(collected()) == 0
 
 
-def test_scores_that_are_no_probabilities_are_refused(collected, said):
-    with said.raises(EngineError):
+def test_scores_that_are_no_probabilities_are_refused(collected, golden_messages):
+    with golden_messages.raises(EngineError):
         collected(6.5, 0.9)

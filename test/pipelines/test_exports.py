@@ -253,36 +253,38 @@ def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
 
 @pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])
 def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_short(
-    family, tmp_path, said
+    family, tmp_path, golden_messages
 ):
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         opened(family, tmp_path / 'a')
     # The background forgotten: the last class has no name.
     pipeline = opened(family, tmp_path / 'b', model_class_names=NAMES[1:])
-    said('\n'.join(pipeline.spec.evidence))
+    golden_messages.add('\n'.join(pipeline.spec.evidence))
     image = expected(family)['image']
     height, width = image.shape[:2]
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
     pipeline.enqueue(0, [frame], [Thresholds(confidence_threshold=0.0)])
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         pipeline.collect(0)
 
 
-def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(tmp_path, said):
+def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(
+    tmp_path, golden_messages
+):
     folder = tmp_path / 'lonely'
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
 
 
-def test_a_config_of_another_program_is_left_alone(tmp_path, said):
+def test_a_config_of_another_program_is_left_alone(tmp_path, golden_messages):
     folder = tmp_path / 'other'
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
     for text in ('{"port": 80}', '[1, 2]', 'port = 80', '{"a": ' * 100_000):
         (folder / 'config.json').write_text(text)
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
 
 

@@ -149,7 +149,7 @@ def test_keypoints_are_named_as_the_exporter_does(tmp_path):
 
 
 @pytest.mark.parametrize('family', RTDETR)
-def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path, said):
+def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path, golden_messages):
     told = recorded(family)
     config = DetectorConfig(
         **written(told, tmp_path / 'best.onnx'),
@@ -161,22 +161,22 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
     )
     pipeline = open_by_parameters(config)
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         pipeline.collect(0)
 
 
-def test_class_numbers_are_no_probabilities(tmp_path, said):
+def test_class_numbers_are_no_probabilities(tmp_path, golden_messages):
     """As a manifest of before says, in which two classes were taken for the older layout."""
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         pipeline.collect(0)
 
 
-def test_without_metadata_two_classes_are_not_guessed(tmp_path, said):
+def test_without_metadata_two_classes_are_not_guessed(tmp_path, golden_messages):
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx', metadata={})
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(DetectorConfig(**values, model_class_names=('cat', 'dog')))

@@ -100,8 +100,8 @@ def test_parameters_alone_give_the_same(tmp_path):
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]
 
 
-def test_without_manifest_and_parameters_it_says_which(tmp_path, said):
-    with said.raises(EngineError):
+def test_without_manifest_and_parameters_it_says_which(tmp_path, golden_messages):
+    with golden_messages.raises(EngineError):
         opened(write_onnx(tmp_path, described=False))
 
 
@@ -175,17 +175,17 @@ def test_half_precision_model(tmp_path):
     assert class_id == 0
 
 
-def test_open_dimensions_are_closed_by_the_input_size(tmp_path, said):
+def test_open_dimensions_are_closed_by_the_input_size(tmp_path, golden_messages):
     content = tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 'rows', 'n'))
     path = write_onnx(tmp_path, content, described=False)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         opened(path, **ENOUGH)
     pipeline = opened(path, model__input_size=[WIDTH, HEIGHT], **ENOUGH)
     assert pipeline.spec.input.shape == (1, 3, HEIGHT, WIDTH)
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
 
 
-def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, said):
+def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, golden_messages):
     content = tiny_onnx(output_shape=(1, 'rows', 'n'), hidden_rows=True)
     path = write_onnx(tmp_path, content, described=False)
     pipeline = opened(path, **ENOUGH)
@@ -194,45 +194,47 @@ def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, sa
     # Six rows come; one class would make five, three seven.
     for names in (['cat'], ['cat', 'dog', 'fox']):
         pipeline = opened(path, **{**ENOUGH, 'model__class_names': names})
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             warm_up(pipeline)
 
 
 @pytest.mark.parametrize('content', [b'x', b'\0' * 1000, tiny_onnx()[:-50], b'<html></html>'])
 @pytest.mark.parametrize('described', [False, True])
-def test_a_file_that_is_no_model(tmp_path, content, described, said):
+def test_a_file_that_is_no_model(tmp_path, content, described, golden_messages):
     path = write_onnx(tmp_path, content, described=described)
-    with said.raises(EngineError) as caught:
+    with golden_messages.raises(EngineError) as caught:
         opened(path)
     assert caught.value.__cause__ is not None
 
 
-def test_a_manifest_of_another_model(tmp_path, said):
+def test_a_manifest_of_another_model(tmp_path, golden_messages):
     described = [{'name': 'images', 'shape': [1, 3, 99, 64], 'dtype': 'float32'}]
-    with said.raises(ManifestError):
+    with golden_messages.raises(ManifestError):
         opened(write_onnx(tmp_path, inputs=described))
 
 
-def test_a_model_with_another_input(tmp_path, said):
+def test_a_model_with_another_input(tmp_path, golden_messages):
     # Never run, so the nodes behind the input do not matter.
     content = tiny_onnx(shape=(1, 1, 48, 64), output_shape=('b', 6, 'n'))
     path = write_onnx(tmp_path, content, described=False)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         opened(path, **ENOUGH)
 
 
-def test_no_path_says_how_to_give_one(said):
-    with said.raises(ConfigError):
+def test_no_path_says_how_to_give_one(golden_messages):
+    with golden_messages.raises(ConfigError):
         open_by_parameters(DetectorConfig())
 
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])
-def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(tmp_path, suffix, monkeypatch, said):
+def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(
+    tmp_path, suffix, monkeypatch, golden_messages
+):
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(b'ptrt')
     monkeypatch.setitem(sys.modules, 'cuda', None)  # as where it is not installed
     bindings.load_bindings.cache_clear()
-    with said.raises(TrtPerceptionError):
+    with golden_messages.raises(TrtPerceptionError):
         opened(path)
 
 
@@ -243,9 +245,9 @@ def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
     assert options.get_session_config_entry('session.intra_op.allow_spinning') == '0'
 
 
-def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch, said):
+def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         opened(write_onnx(tmp_path))
 
 

@@ -144,7 +144,7 @@ def test_an_open_batch_runs_as_many_as_there_are_and_a_fixed_one_is_filled(
     assert ran == ([1, 2, 4] if batch == OPEN else [4, 4, 4])
 
 
-def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog, said):
+def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog, golden_messages):
     """Its input says that the batch is open; behind it a reshape says 1."""
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(
@@ -165,7 +165,7 @@ def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog, sai
     assert sum(map(len, singles)) > 3
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    said(record.message)
+    golden_messages.add(record.message)
 
 
 @pytest.mark.parametrize('batch', BATCH)
@@ -187,7 +187,7 @@ def test_each_camera_gets_its_own_boxes(opened, batch):
     assert statistics.frames > statistics.batches
 
 
-def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch, said):
+def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch, golden_messages):
     """What goes wrong later is no reason to try the frames one by one."""
     pipeline = opened(OPEN)
     frames = [colours(seed) for seed in range(3)]
@@ -199,7 +199,7 @@ def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch, said):
         raise RuntimeError('broke')
 
     monkeypatch.setattr(pipeline._model, 'run', broken)
-    with said.raises(RuntimeError):
+    with golden_messages.raises(RuntimeError):
         detect(pipeline, frames, Thresholds())
     assert ran == [3]
 

@@ -128,13 +128,13 @@ def test_each_pipeline_is_made_for_the_cameras_that_it_serves(monkeypatch):
     assert only.most == 1
 
 
-def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog, said):
+def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog, golden_messages):
     caplog.set_level('INFO')
     monkeypatch.setattr(OnDevice, 'open', [])
     [only], _ = ready((3, 1), cameras=2, path='~/m.onnx')
     assert only.most == 2
     assert OnDevice.open == [3]
-    said('\n'.join(record.message for record in caplog.records))
+    golden_messages.add('\n'.join(record.message for record in caplog.records))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,10 @@ def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog, s
         ((3, 7, 9), RuntimeError),
     ],
 )
-def test_all_are_closed_where_one_cannot_be_made_ready(monkeypatch, devices, error, said):
+def test_all_are_closed_where_one_cannot_be_made_ready(
+    monkeypatch, devices, error, golden_messages
+):
     monkeypatch.setattr(OnDevice, 'open', [])
-    with said.raises(error):
+    with golden_messages.raises(error):
         ready(devices, cameras=4)
     assert OnDevice.open == []

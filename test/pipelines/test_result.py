@@ -11,6 +11,6 @@ def test_detections_are_what_a_task_of_objects_found():
     assert Result(found, 0.0, grey_frame()).detections is found
 
 
-def test_other_results_are_not_taken_for_detections(said):
-    with said.raises(EngineError):
+def test_other_results_are_not_taken_for_detections(golden_messages):
+    with golden_messages.raises(EngineError):
         _ = Result('cat', 0.0, grey_frame()).detections

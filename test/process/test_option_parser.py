@@ -37,18 +37,18 @@ def refused(capsys):
         '--imag a --size large',
     ],
 )
-def test_wrong_command_lines(refused, words, said):
-    said(refused(*words.split()))
+def test_wrong_command_lines(refused, words, golden_messages):
+    golden_messages.add(refused(*words.split()))
 
 
 def test_nothing_that_was_typed_acts_on_the_terminal(refused):
     assert '\x1b' not in refused('--images', 'a', '--\x1b[31msize')
 
 
-def test_a_usage_of_its_own(capsys, said):
+def test_a_usage_of_its_own(capsys, golden_messages):
     with pytest.raises(SystemExit):
         OptionParser('tool', None, '', 'tool --ros-args [-p NAME:=VALUE]').parse_args(['x:=1'])
-    said(capsys.readouterr().err.splitlines()[-1])
+    golden_messages.add(capsys.readouterr().err.splitlines()[-1])
 
 
 def test_help_ends_with_the_examples(capsys):

@@ -59,7 +59,7 @@ def messages(tmp_path):
         items = [SimpleNamespace(name=name, path=path) for name in names]
         session = SimpleNamespace(items=items)
         item = SimpleNamespace(name=name, path=path, session=session)
-        return golden.Messages(item, tmp_path)
+        return golden.GoldenMessages(item, tmp_path)
 
     return make
 
@@ -70,11 +70,11 @@ def test_messages_are_parts_of_the_file_of_their_test_file(tmp_path, monkeypatch
     path.parent.mkdir()
     path.write_text('== test_gone\nold\n\n')
     for name in ('test_one', 'test_two[a]'):
-        said = messages(name)
-        with said.raises(ValueError):
+        golden_messages = messages(name)
+        with golden_messages.raises(ValueError):
             raise ValueError(f'{tmp_path}/folder-1/a.onnx: bad\nof {name}')
-        said('more')
-        said.check()
+        golden_messages.add('more')
+        golden_messages.check()
 
     parts = (f'== {n}\nFOLDER/a.onnx: bad\nof {n}\nmore\n\n' for n in ('test_one', 'test_two[a]'))
     assert path.read_text() == ''.join(parts)
@@ -84,10 +84,10 @@ def test_messages_are_parts_of_the_file_of_their_test_file(tmp_path, monkeypatch
 def test_messages_are_compared_with_their_part(tmp_path, messages, text, passes):
     (tmp_path / 'model').mkdir()
     (tmp_path / 'model/task.txt').write_text('== test_other\ntwo\n\n== test_one\none\n\n')
-    said = messages()
-    said(text)
+    golden_messages = messages()
+    golden_messages.add(text)
     with contextlib.nullcontext() if passes else pytest.raises(pytest.fail.Exception):
-        said.check()
+        golden_messages.check()
 
 
 def test_a_missing_part_fails(messages):

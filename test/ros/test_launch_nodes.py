@@ -202,11 +202,11 @@ def described(node):
 
 @needs_launch
 @pytest.mark.parametrize('scene', SCENES)
-def test_nodes_of_launch_files(scene, launched, said):
+def test_nodes_of_launch_files(scene, launched, golden_messages):
     code, logged, nodes = launched(*SCENES[scene])
     assert (code != 0) == (not nodes)
     for text in (f'exit code {code}', *logged, *map(described, nodes)):
-        said(text.replace(str(SHARE), 'SHARE'))
+        golden_messages.add(text.replace(str(SHARE), 'SHARE'))
 
 
 @needs_launch

@@ -86,12 +86,12 @@ def stamp_ns(message):
     return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
 
 
-def test_folder(client, replay, folder, tmp_path, said):
+def test_folder(client, replay, folder, tmp_path, golden_messages):
     log = tmp_path / 'sent.jsonl'
     program, heard = replay(folder, '--log', log)
     client.spin_until(lambda: len(heard) == 3, 'three images')
     assert program.wait() == 0
-    said(program.wait_for_line(SENT)[1])
+    golden_messages.add(program.wait_for_line(SENT)[1])
     for message, bgr in zip(heard, COLORS.values(), strict=True):
         assert (message.encoding, message.width, message.height) == ('bgr8', 64, 48)
         assert message.step == 3 * 64
@@ -181,7 +181,9 @@ def test_reliability(client, replay, folder):
         assert info.qos_profile.durability == DurabilityPolicy.VOLATILE
 
 
-def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, folder, said):
+def test_undecodable_pictures_are_named_counted_and_left_out(
+    client, replay, folder, golden_messages
+):
     for name in ('b.png', 'a0.jpg'):
         (folder / name).write_bytes(b'no picture')
     program, heard = replay(folder)
@@ -189,8 +191,8 @@ def test_undecodable_pictures_are_named_counted_and_left_out(client, replay, fol
     assert program.wait() == 1
     for severity in ('WARN', 'ERROR'):
         for line in re.findall(rf'^\[{severity}\] .*]: (.*)', program.output, re.MULTILINE):
-            said(line)
-    said(program.wait_for_line(SENT)[1])
+            golden_messages.add(line)
+    golden_messages.add(program.wait_for_line(SENT)[1])
     assert 'Traceback' not in program.output
     assert [pixels(message)[0, 0].tolist() for message in heard] == [
         list(COLORS['a.png']),
@@ -214,12 +216,12 @@ def test_a_loop_over_broken_pictures_ends(tmp_path):
     assert ' 0 ' in re.search(SENT, output)[1]
 
 
-def test_undecodable_video(tmp_path, said):
+def test_undecodable_video(tmp_path, golden_messages):
     path = tmp_path / 'broken.avi'
     path.write_bytes(b'no video')
     code, output = run(path)
     assert code == 1
-    said(re.search(r'^\[ERROR\] .*]: (.*)', output, re.MULTILINE)[1])
+    golden_messages.add(re.search(r'^\[ERROR\] .*]: (.*)', output, re.MULTILINE)[1])
     assert 'Traceback' not in output
 
 
@@ -233,13 +235,13 @@ WRONG_OPTIONS = [
 ]
 
 
-def test_wrong_options(said, capsys):
+def test_wrong_options(golden_messages, capsys):
     for arguments in WRONG_OPTIONS:
         with pytest.raises(SystemExit) as ended:
             replay_images._parser().parse_args(arguments)
         assert ended.value.code == 2, arguments
         # Python's releases show choices in two ways.
-        said(re.sub(r'(?<=\(choose from ).*?(?=\))', '…', capsys.readouterr().err))
+        golden_messages.add(re.sub(r'(?<=\(choose from ).*?(?=\))', '…', capsys.readouterr().err))
 
 
 @pytest.mark.parametrize(
@@ -255,10 +257,10 @@ def test_wrong_options(said, capsys):
     ],
     ids=' '.join,
 )
-def test_wrong_usage(folder, arguments, said):
+def test_wrong_usage(folder, arguments, golden_messages):
     code, output = run(*[part.replace('FOLDER', str(folder)) for part in arguments])
     assert code == 2, output
-    said('\n'.join(line for line in output.splitlines() if 'error: ' in line))
+    golden_messages.add('\n'.join(line for line in output.splitlines() if 'error: ' in line))
     assert 'Traceback' not in output
 
 

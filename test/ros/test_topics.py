@@ -60,9 +60,9 @@ def test_each_camera_is_remapped_by_itself(make_node):
         ['front/image/compressed:=/x', 'rear/image/compressed:=/x'],
     ],
 )
-def test_two_topics_of_one_name_are_refused(make_node, remaps, said):
+def test_two_topics_of_one_name_are_refused(make_node, remaps, golden_messages):
     node = make_node(*remaps)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         check_topics(node, ('front', 'rear'))
     check_topics(node, ('left',))  # which no remapping concerns
 
@@ -90,29 +90,29 @@ def test_two_topics_of_one_name_are_refused(make_node, remaps, said):
         *((name, ('front',), '') for name in ('__ns:=/image', '__node:=image', 'image_info:=/x')),
     ],
 )
-def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there, said):
+def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there, golden_messages):
     node = make_node(remap)
     for option in ('-r', '--remap'):
         printed = unused_remappings(['node', '--ros-args', option, remap], node, cameras)
         assert len(printed) == bool(there)
         for sentence in printed:
-            said(sentence)
+            golden_messages.add(sentence)
             assert there in sentence
 
 
-def test_what_is_remapped_already_has_no_other_name(make_node, said):
+def test_what_is_remapped_already_has_no_other_name(make_node, golden_messages):
     rules = 'image:=/aa', 'image/compressed:=/bb'
     node = make_node(*rules)
     words = [word for rule in rules for word in ('-r', rule)]
     [printed] = unused_remappings(['node', '--ros-args', *words], node)
-    said(printed)
+    golden_messages.add(printed)
     assert compressed_topic(node) == '/aa/compressed'
 
 
-def test_remappings_as_ros_1_had_them(make_node, said):
+def test_remappings_as_ros_1_had_them(make_node, golden_messages):
     node = make_node('image_raw:=/x')
     [printed] = unused_remappings(['node', 'image_raw:=/x', '--ros-args', '-p', 'a:=image'], node)
-    said(printed)
+    golden_messages.add(printed)
     assert (
         unused_remappings(['node', '--ros-args', '-p', 'masks:=x', '--', 'image:=/x'], node) == []
     )

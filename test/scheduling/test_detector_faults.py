@@ -170,14 +170,14 @@ def test_fault_fails_all_frames_in_flight_and_drops_waiting_messages():
     assert_counts(recorder, received=4, dropped={'inactive': 1}, failed=3)
 
 
-def test_detector_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(said):
+def test_detector_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(golden_messages):
     pipeline = FakePipeline()
     pipeline.errors['collect', 0] = BoomError()
     with Recorder(pipeline) as recorder:
         recorder.submit(0)
         wait_until(lambda: recorder.faults)
 
-    with said.raises(AssertionError):
+    with golden_messages.raises(AssertionError):
         recorder.detector.start()
 
 

@@ -119,7 +119,7 @@ def test_faults_of_all_pipelines_are_reported_once():
     assert run.counts() == (2, 0, {}, 2, 0)
 
 
-def test_no_worker_runs_where_one_cannot_be_started(monkeypatch, said):
+def test_no_worker_runs_where_one_cannot_be_started(monkeypatch, golden_messages):
     run = Recorder(*two(), cameras=2)
     start = threading.Thread.start
     started = []
@@ -131,7 +131,7 @@ def test_no_worker_runs_where_one_cannot_be_started(monkeypatch, said):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, 'start', refuse)
-    with said.raises(RuntimeError):
+    with golden_messages.raises(RuntimeError):
         run.detector.start()
     assert len(started) == 1
     assert not detector_threads()

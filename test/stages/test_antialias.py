@@ -116,10 +116,10 @@ def test_the_fourth_channel_weighs_nothing():
     np.testing.assert_array_equal(*tensors)
 
 
-def test_pillow_is_missed_when_the_model_is_opened(monkeypatch, said):
+def test_pillow_is_missed_when_the_model_is_opened(monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'PIL', None)
     HostPreprocessor(Preprocessing(NETWORK))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         HostPreprocessor(Preprocessing(NETWORK, antialias=True))
 
 

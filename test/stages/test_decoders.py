@@ -178,12 +178,12 @@ def test_values_that_are_no_boxes_leave(name):
     'name',
     ['dense', 'end_to_end', 'rtdetr_end_to_end', 'efficient_nms', 'torchvision', 'tensorflow'],
 )
-def test_scores_that_are_no_probabilities_are_refused(name, said):
+def test_scores_that_are_no_probabilities_are_refused(name, golden_messages):
     rng = np.random.default_rng(18)
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run(name, outputs, same)
     # What rounding and quantisation do is none of that.
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
@@ -201,13 +201,13 @@ OF_LABELS = [
 
 
 @pytest.mark.parametrize('name', OF_LABELS)
-def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name, said):
+def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name, golden_messages):
     rng = np.random.default_rng(17)
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     labels[3] = 7
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run(name, outputs, same)
     # Below the threshold nobody asks.
     assert (
@@ -216,7 +216,7 @@ def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name, said):
     )
     labels[3] = -1
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run(name, outputs, same)
 
 
@@ -240,9 +240,9 @@ def scaled(name, factor):
 
 
 @pytest.mark.parametrize('name', PIXELS)
-def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name, said):
+def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
     # One box of pixels is enough: boxes may be as small as they like.
     outputs = scaled(name, (1 / NETWORK[0], 1 / NETWORK[1]))
@@ -257,9 +257,9 @@ def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name,
 
 
 @pytest.mark.parametrize('name', NORMALISED)
-def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name, said):
+def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run(name, scaled(name, NETWORK), same)
     # A box may reach beyond the input.
     assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
@@ -306,9 +306,9 @@ def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigm
     assert found.class_ids.tolist() == [1, 3]
 
 
-def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have(said):
+def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have(golden_messages):
     output = {'output': np.zeros((1, 100, 10), np.float32)}
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
 
 

@@ -123,7 +123,7 @@ def test_taking_some_takes_their_keypoints():
 
 
 @pytest.mark.parametrize('shape', [(2, 2, 3), (1, 2, 2), (1, 6)])
-def test_keypoints_of_another_shape_are_refused(shape, said):
+def test_keypoints_of_another_shape_are_refused(shape, golden_messages):
     one = run('end_to_end', 3).take(np.array([0]))
-    with said.raises(ValueError):
+    with golden_messages.raises(ValueError):
         Detections(one.xyxy, one.scores, one.class_ids, np.zeros(shape, np.float32))

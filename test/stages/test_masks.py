@@ -107,9 +107,9 @@ def test_prototypes_finer_than_the_input(source):
     assert (mask != expected).mean() < 1e-3
 
 
-def test_prototypes_without_a_pixel_are_refused(said):
+def test_prototypes_without_a_pixel_are_refused(golden_messages):
     nothing = np.zeros((1, 0, 16), np.float32)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         run((64, 48), [[0, 0, 64, 48]], [[1]], nothing)
     assert len(run((64, 48), [[0, 0, 64, 48]], [[1]], np.zeros((1, 0, 0)), confidence=0.95)) == 0
 

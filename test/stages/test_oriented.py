@@ -201,7 +201,7 @@ def test_nothing_found():
     assert found.oriented.shape == (0, 5)
 
 
-def test_oriented_boxes_of_another_shape_are_refused(said):
+def test_oriented_boxes_of_another_shape_are_refused(golden_messages):
     one = run('dense', [[30, 24, 20, 10]], [0.1], [0.9])
-    with said.raises(ValueError):
+    with golden_messages.raises(ValueError):
         Detections(one.xyxy, one.scores, one.class_ids, oriented=np.zeros((1, 4), np.float32))

@@ -94,8 +94,8 @@ def test_the_first_profile_that_holds_the_size_is_set_with_the_shape(
     assert module.calls.count('set_input_shape') == DEPTH
 
 
-def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine, said):
-    with said.raises(EngineError):
+def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine, golden_messages):
+    with golden_messages.raises(EngineError):
         machine(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
 
 
@@ -138,7 +138,7 @@ def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(machine, si
     assert [shape[0] for _, shape, _ in module.contexts][-len(sizes) :] == sorted(sizes)
 
 
-def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog, said):
+def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog, golden_messages):
     module = FakeTensorRt(
         profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
@@ -147,24 +147,26 @@ def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog, said):
     machine(module, cameras=4)
     assert [shape[0] for _, shape, _ in module.contexts] == [1, 2] + [1] * (DEPTH - 1)
     (message,) = warnings_of(caplog)
-    said(message)
+    golden_messages.add(message)
 
 
-def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(machine, caplog, said):
+def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(
+    machine, caplog, golden_messages
+):
     machine(FakeTensorRt(profiles=FIXED, **OPEN))
     assert not warnings_of(caplog)
     for profile in (0, 1):
         module = FakeTensorRt(profiles=FIXED, **OPEN)
         module.formats = {profile: TensorFormat.CHW32}
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             machine(module)
 
 
-def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(machine, said):
+def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(machine, golden_messages):
     module = FakeTensorRt('execute_async_v3', profiles=RANGES, **OPEN)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         machine(module, (136, 96))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         machine(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
 
 
@@ -186,13 +188,13 @@ def test_the_second_start_compiles_nothing(machine, caplog):
     assert not warnings_of(caplog)
 
 
-def test_a_runtime_cache_that_does_not_fit_is_made_again(machine, caplog, said):
+def test_a_runtime_cache_that_does_not_fit_is_made_again(machine, caplog, golden_messages):
     machine(FakeTensorRtRtx())
     module = FakeTensorRtRtx(accepts=False)  # a new driver, say
     machine(module)
     assert module.compiled == 1
     (message,) = warnings_of(caplog)
-    said(message)
+    golden_messages.add(message)
 
 
 def test_another_release_has_a_runtime_cache_of_its_own(machine):
@@ -205,7 +207,7 @@ def test_another_release_has_a_runtime_cache_of_its_own(machine):
 
 
 @pytest.mark.parametrize('kind', ['kernels', 'runtime'])
-def test_a_damaged_cache_is_made_again_once(machine, caplog, kind, said):
+def test_a_damaged_cache_is_made_again_once(machine, caplog, kind, golden_messages):
     def compilations():
         module = FakeTensorRtRtx()
         return machine(module).calls.count('nvrtcCompileProgram'), module.compiled
@@ -216,5 +218,5 @@ def test_a_damaged_cache_is_made_again_once(machine, caplog, kind, said):
     path.write_bytes(path.read_bytes()[:-1])
     assert compilations() == ((1, 0) if kind == 'kernels' else (0, 1))
     (message,) = warnings_of(caplog)
-    said(message.replace(path.name, 'CACHE'))
+    golden_messages.add(message.replace(path.name, 'CACHE'))
     assert compilations() == (0, 0)

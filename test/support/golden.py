@@ -1,8 +1,8 @@
 """Compare texts of the package with files of test/golden.
 
 A test joins the messages, reports or logs that it caused to one text and calls `check`, or takes
-the fixture `said` and hands over one message after the other. Classes, fields and exit codes stay
-assertions in Python. After an intended change of the wording,
+the fixture `golden_messages` and adds one message after the other. Classes, fields and exit codes
+stay assertions in Python. After an intended change of the wording,
 
     scripts/test --rewrite-golden test/model/test_recognition_refusal.py
 
@@ -54,7 +54,7 @@ def _compare(name, expected, text):
         pytest.fail('\n'.join([*lines, advice]), pytrace=False)
 
 
-class Messages:
+class GoldenMessages:
     """The messages of one test, which are a part of the golden file of its test file.
 
     test/model/test_task.py has golden/model/task.txt, with a part below '== NAME' for each test.
@@ -71,19 +71,19 @@ class Messages:
         self._temporary = re.compile(rf'({own}/[^/\s\'",:;)]+|{others}/tmp\w+)')
         self._texts = []
 
-    def __call__(self, text):
+    def add(self, text):
         """Add an error or a text, unless it repeats the one before."""
-        said = self._temporary.sub('FOLDER', str(text)).strip('\n')
-        said = re.sub(r'/(test|intake)_\d+(_\d+)?', '/NAMESPACE', said)
-        if self._texts[-1:] != [said]:
-            self._texts.append(said)
+        message = self._temporary.sub('FOLDER', str(text)).strip('\n')
+        message = re.sub(r'/(test|intake)_\d+(_\d+)?', '/NAMESPACE', message)
+        if self._texts[-1:] != [message]:
+            self._texts.append(message)
 
     @contextlib.contextmanager
     def raises(self, kind):
         """Like pytest.raises, and add the error."""
         with pytest.raises(kind) as caught:
             yield caught
-        self(caught.value)
+        self.add(caught.value)
 
     def check(self):
         """Fail unless the messages equal the test's part of the golden file."""
@@ -106,16 +106,16 @@ class Messages:
 
 
 @pytest.fixture
-def said(request, tmp_path_factory):
+def golden_messages(request, tmp_path_factory):
     """Take messages, which are compared with a golden file after the test has passed."""
-    return Messages(request.node, tmp_path_factory.getbasetemp())
+    return GoldenMessages(request.node, tmp_path_factory.getbasetemp())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Compare the messages of a test that has passed."""
     result = yield
-    if isinstance(messages := pyfuncitem.funcargs.get('said'), Messages):
+    if isinstance(messages := pyfuncitem.funcargs.get('golden_messages'), GoldenMessages):
         messages.check()
     return result
 
@@ -132,7 +132,7 @@ def part_of(item):
 
 
 def file_of(test):
-    """Return the name of the golden file of a test file that uses `said`."""
+    """Return the name of the golden file of a test file that uses `golden_messages`."""
     folders = test.parts[:-1]
     below_test = folders[len(folders) - folders[::-1].index('test') :]
     return '/'.join([*below_test, f'{test.stem.removeprefix("test_")}.txt'])
@@ -156,7 +156,9 @@ def unused(folder, tests):
         tests: paths of the test files.
     """
     tests = list(tests)
-    used = {file_of(path) for path in tests if 'said' in path.read_text(encoding='utf-8')}
+    used = {
+        file_of(path) for path in tests if 'golden_messages' in path.read_text(encoding='utf-8')
+    }
     used |= {
         node.value
         for path in tests

@@ -14,10 +14,10 @@ from trt_perception.tools import detect_images
 pytest_plugins = ['support.detect_fixtures']
 
 
-def test_an_unknown_class(tiny, pictures, tmp_path, capsys, said):
+def test_an_unknown_class(tiny, pictures, tmp_path, capsys, golden_messages):
     arguments = ['--engine', tiny, '--source', pictures, '--output', tmp_path / 'out']
     assert run(*arguments, '--classes', 'purple') == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert not (tmp_path / 'out').exists()
 
 
@@ -38,12 +38,12 @@ def test_a_video_that_is_cut_off(tiny, clip, tmp_path, capsys):
     ids=['no picture', 'too long'],
 )
 def test_a_picture_that_cannot_be_read_is_left_out(
-    tiny, pictures, tmp_path, capsys, content, said
+    tiny, pictures, tmp_path, capsys, content, golden_messages
 ):
     (pictures / 'a.png').write_bytes(content)
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert set(detections(out)) == {'b.jpg', 'black.bmp'}
     as_expected(detections(out)['b.jpg'], COLORS['b.jpg'])
     (problem,) = json.loads((out / 'summary.json').read_text())['problems']
@@ -51,14 +51,14 @@ def test_a_picture_that_cannot_be_read_is_left_out(
     assert not (out / 'a.png').exists()
 
 
-def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys, said):
+def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys, golden_messages):
     out = tmp_path / 'out'
     arguments = ['--engine', tiny, '--source', pictures, '--output', out]
     assert run(*arguments) == 0
     before = {path: path.read_bytes() for path in out.iterdir()}
     (out / 'mine.txt').write_text('kept')
     assert run(*arguments, '--confidence', '0.95') == 2
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert run(*arguments, '--confidence', '0.95', '--overwrite') == 0
     assert (out / 'detections.json').read_bytes() != before[out / 'detections.json']
@@ -66,14 +66,14 @@ def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys, 
 
 
 @pytest.mark.parametrize('more', [(), ('--overwrite',)])
-def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys, said):
+def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys, golden_messages):
     before = {path: path.read_bytes() for path in pictures.iterdir()}
     link = tmp_path / 'link'
     link.symlink_to(pictures)
     for folder in (pictures, link):
         arguments = ['--engine', tiny, '--source', pictures, '--output', folder]
         assert run(*arguments, *more) == 2
-        said(capsys.readouterr().err)
+        golden_messages.add(capsys.readouterr().err)
     assert {path: path.read_bytes() for path in pictures.iterdir()} == before
 
 
@@ -126,12 +126,12 @@ def test_a_video_that_does_not_fit_on_the_disk(tmp_path, limit, whole):
         assert ' MB are ' in done.stderr
 
 
-def test_a_folder_that_cannot_be_written(tiny, pictures, tmp_path, capsys, said):
+def test_a_folder_that_cannot_be_written(tiny, pictures, tmp_path, capsys, golden_messages):
     blocked = tmp_path / 'file'
     blocked.touch()
     out = blocked / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output', '/proc']
     assert run(*arguments) == 1
     assert 'detect_images: /proc: ' in capsys.readouterr().err

@@ -61,13 +61,13 @@ def usual(place, *more):
 
 
 @needs('pycocotools')
-def test_a_model_that_finds_everything(place, capsys, said):
+def test_a_model_that_finds_everything(place, capsys, golden_messages):
     folder = place['folder']
     more = ['--json', folder / 'r.json', '--results', folder / 'results']
     assert usual(place, *more, '--worst', folder / 'worst') == 0
     output, error = capsys.readouterr()
     assert error == ''  # no progress bar without a terminal
-    said('\n'.join(line for line in output.splitlines() if 'image' in line))
+    golden_messages.add('\n'.join(line for line in output.splitlines() if 'image' in line))
     report = json.loads((folder / 'r.json').read_text())
     assert report['command'].startswith('evaluate_engine --engine')
     (model,) = report['models'].values()
@@ -126,13 +126,15 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
 
 
 @needs('pycocotools')
-def test_models_that_call_their_classes_differently_share_a_class_map(place, capsys, said):
+def test_models_that_call_their_classes_differently_share_a_class_map(
+    place, capsys, golden_messages
+):
     other = write_tiny_model(place['folder'] / 'other.onnx')
     path = other.with_name('other.onnx.json')
     described = json.loads(path.read_text())
     path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
     assert usual(place, '--engine', other) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     class_map, report = place['folder'] / 'map.json', place['folder'] / 'r.json'
     class_map.write_text('{"Rot": "red"}')
     more = ['--engine', other, '--class-map', class_map, '--json', report]
@@ -141,7 +143,7 @@ def test_models_that_call_their_classes_differently_share_a_class_map(place, cap
     assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
     class_map.write_text('{"Rot": "red", "rouge": "red"}')
     assert usual(place, *more) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
 
 
 def test_two_models_without_annotations(place, capsys):
@@ -155,7 +157,7 @@ def test_two_models_without_annotations(place, capsys):
 
 
 @needs('matplotlib', 'pycocotools')
-def test_the_digits_in_words_and_pictures(tmp_path, capsys, said):
+def test_the_digits_in_words_and_pictures(tmp_path, capsys, golden_messages):
     images = tmp_path / 'images'
     images.mkdir()
     for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[30:40]:
@@ -163,13 +165,13 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys, said):
     arguments = ['--engine', ROOT / 'models' / 'digits.onnx', '--images', images]
     arguments += ['--annotations', ROOT / 'demo' / 'truth.json']
     assert run(*arguments) == 2
-    said(capsys.readouterr().err.replace(str(ROOT), 'ROOT'))
+    golden_messages.add(capsys.readouterr().err.replace(str(ROOT), 'ROOT'))
     arguments += ['--allow-missing', '--plot', tmp_path / 'plot.png']
     arguments += ['--worst', tmp_path / 'worst', '--json', tmp_path / 'report.json']
     assert run(*arguments, '--worst-count', '2') == 0
     output, error = capsys.readouterr()
     assert 'saved 2 images' in output
-    said(error.replace(str(ROOT), 'ROOT'))
+    golden_messages.add(error.replace(str(ROOT), 'ROOT'))
     assert len(json.loads((tmp_path / 'report.json').read_text())['missing_images']) == 50
     assert (tmp_path / 'plot.png').read_bytes().startswith(b'\x89PNG')
     names = {path.name[:2] for path in (tmp_path / 'worst' / 'digits.onnx').iterdir()}
@@ -177,23 +179,23 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys, said):
 
 
 @needs('pycocotools')
-def test_classes_that_do_not_match(place, capsys, said):
+def test_classes_that_do_not_match(place, capsys, golden_messages):
     for category in place['content']['categories']:
         category['name'] = category['name'].upper()
     written(place['folder'], place['content'])
     assert usual(place) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     pairs = {name: name.upper() for name in CLASS_NAMES}
     given = written(place['folder'], pairs, 'map.json')
     assert usual(place, '--class-map', given) == 0
     assert 'mAP' in capsys.readouterr().out
     written(place['folder'], {**pairs, 'blue': None}, 'map.json')
     assert usual(place, '--class-map', given) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert usual(place, '--class-map', given, '--allow-subset') == 0
     output, error = capsys.readouterr()
     assert '3 images, 3 objects' in output
-    said(error)
+    golden_messages.add(error)
 
 
 def test_numbers_as_python_writes_them():
@@ -206,19 +208,19 @@ def test_numbers_as_python_writes_them():
 
 
 @needs('pycocotools')
-def test_a_picture_that_cannot_be_read(place, capsys, said):
+def test_a_picture_that_cannot_be_read(place, capsys, golden_messages):
     (place['images'] / '001.png').write_bytes(b'no picture')
     assert usual(place) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
 
 
 @needs('pycocotools')
-def test_a_picture_of_another_size(place, capsys, said):
+def test_a_picture_of_another_size(place, capsys, golden_messages):
     for image in place['content']['images']:
         image['width'] += 1
     written(place['folder'], place['content'])
     assert usual(place) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
 
 
 def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(

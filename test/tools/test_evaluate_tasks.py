@@ -141,14 +141,14 @@ def test_what_is_wrong_only_beside_its_box_is_a_mistake(place, capsys):
     assert entry['at_threshold']['missed'] == 0
 
 
-def test_annotations_of_boxes_are_not_enough(place, capsys, said):
+def test_annotations_of_boxes_are_not_enough(place, capsys, golden_messages):
     def strip(entry):
         for key in ('segmentation', 'keypoints', 'oriented_bbox'):
             entry.pop(key, None)
 
     truth = changed(place, strip)
     assert evaluate(place, truth=truth) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert evaluate(place, '--boxes-only', truth=truth) == 0
 
 
@@ -165,13 +165,13 @@ def test_two_models_of_one_task_side_by_side(place, capsys):
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
 
 
-def test_sigmas(place, capsys, said):
+def test_sigmas(place, capsys, golden_messages):
     saved = place['folder'] / 'r.json'
     code = evaluate(place, '--json', saved, '--oks-sigma', '0.1')
     output, error = capsys.readouterr()
     if place['kind'] != 'keypoints':
         assert code == 1
-        said(error)
+        golden_messages.add(error)
         return
     assert code == 0
     assert 'keypoints (OKS sigma 0.1)' in output
@@ -180,4 +180,4 @@ def test_sigmas(place, capsys, said):
     assert evaluate(place) == 0
     assert 'keypoints (OKS sigma 0.025 to 0.107)' in capsys.readouterr().out
     assert evaluate(place, '--oks-sigma', '0.1', '0.2') == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)

@@ -121,11 +121,11 @@ def test_files_that_cannot_be_written(tool, place, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_standard_output_that_cannot_be_written(tool, place, said):
+def test_standard_output_that_cannot_be_written(tool, place, golden_messages):
     arguments, files = place[tool]
     ended = run(tool, *arguments)
     assert ended.returncode == 1
-    said(ended.stderr.splitlines()[-1])
+    golden_messages.add(ended.stderr.splitlines()[-1])
     for path in files:
         json.loads(path.read_text())
 
@@ -143,14 +143,16 @@ def test_what_fits_is_written(place, monkeypatch, capsys):
     assert len(json.loads(results.read_text())) > 0
 
 
-def test_doctor_on_a_full_disk(tmp_path, said):
+def test_doctor_on_a_full_disk(tmp_path, golden_messages):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     ended = run('doctor', model, '--seconds', '0', '--json')
     assert ended.returncode == 1
-    said(ended.stderr.splitlines()[-1])
+    golden_messages.add(ended.stderr.splitlines()[-1])
 
 
-def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch, capsys, said):
+def test_a_report_beside_an_engine_that_cannot_be_written(
+    tmp_path, monkeypatch, capsys, golden_messages
+):
     from trt_perception.tools import build_engine
 
     def full(files):
@@ -161,7 +163,7 @@ def test_a_report_beside_an_engine_that_cannot_be_written(tmp_path, monkeypatch,
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     given = ['--onnx', str(model), '--json', str(tmp_path / 'r.json')]
     assert build_engine.main(given) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
 
 
 def test_a_reader_that_has_enough_is_no_fault(place):
@@ -203,14 +205,14 @@ def test_a_pipe_is_not_replaced(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ['file', 'pipe']
 
 
-def test_a_device_that_is_full_is_said_and_everything_else_taken_back(tmp_path, said):
+def test_a_device_that_is_full_is_said_and_everything_else_taken_back(tmp_path, golden_messages):
     full = tmp_path / 'full'
     try:
         os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
         full.open('wb').close()
     except OSError as error:
         pytest.skip(f'needs the right to make devices: {error}')
-    with said.raises(WriteError):
+    with golden_messages.raises(WriteError):
         write_together({tmp_path / 'file': b'y', full: b'x'})
     assert list(tmp_path.iterdir()) == [full]
     assert full.is_char_device()

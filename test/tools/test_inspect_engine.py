@@ -104,7 +104,7 @@ def test_file_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
         assert part in text
 
 
-def test_calibration_and_accuracy_are_shown(tmp_path, capsys, said):
+def test_calibration_and_accuracy_are_shown(tmp_path, capsys, golden_messages):
     build = dataclasses.replace(
         BUILD,
         calibration=CalibrationRecord('onnxruntime', 'minmax', 300, 'c' * 64),
@@ -112,7 +112,7 @@ def test_calibration_and_accuracy_are_shown(tmp_path, capsys, said):
     )
     path = write_engine(tmp_path / 'digits.engine', plan(), build)
     assert main([str(path), '--no-gpu']) == 0
-    said(capsys.readouterr().out)
+    golden_messages.add(capsys.readouterr().out)
 
 
 def test_json_holds_the_same(engine, capsys):
@@ -144,12 +144,12 @@ def test_an_engine_without_manifest(tmp_path, capsys):
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-def test_without_a_gpu_what_needs_one_says_so(engine, capsys, said):
+def test_without_a_gpu_what_needs_one_says_so(engine, capsys, golden_messages):
     assert main([str(engine)]) == 0
     assert 'not loaded: ' in capsys.readouterr().out
     before = engine.with_name('digits.engine.json').read_bytes()
     assert main([str(engine), '--update-manifest']) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert engine.with_name('digits.engine.json').read_bytes() == before
     assert main([str(engine), '--times', '3']) == 1
 
@@ -164,10 +164,12 @@ def test_it_runs_without_the_extra_build():
     assert 'examples:' in done.stdout
 
 
-def test_the_table_of_layers_has_the_slowest_first(engine, said):
+def test_the_table_of_layers_has_the_slowest_first(engine, golden_messages):
     found = engine_info()
     times = (LayerTime(found.layers[2], 0.3, 0.75), LayerTime(found.layers[0], 0.1, 0.25))
-    said(format_engine_report(report(engine, engine_info=found, times=times), layers=1))
+    golden_messages.add(
+        format_engine_report(report(engine, engine_info=found, times=times), layers=1)
+    )
 
 
 def test_the_manifest_gets_the_precision_as_built(engine):
@@ -187,21 +189,21 @@ def test_the_manifest_beside_what_a_link_points_to(engine, tmp_path):
     assert list(link.parent.iterdir()) == [link]
 
 
-def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine, said):
-    with said.raises(EngineError):
+def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine, golden_messages):
+    with golden_messages.raises(EngineError):
         update_manifest(report(engine, engine_info=engine_info('fp32')))
     assert read_model_file(engine).manifest.build.precision.as_built == {'fp32': 3}
 
 
-def test_an_engine_that_tells_no_types_changes_nothing(engine, said):
-    with said.raises(EngineError):
+def test_an_engine_that_tells_no_types_changes_nothing(engine, golden_messages):
+    with golden_messages.raises(EngineError):
         update_manifest(report(engine, engine_info=engine_info(verbosity='none')))
     assert read_model_file(engine).manifest.build.precision.as_built is None
 
 
-def test_only_manifests_of_build_engine_are_completed(tmp_path, said):
+def test_only_manifests_of_build_engine_are_completed(tmp_path, golden_messages):
     path = write_engine(tmp_path / 'a.engine', plan(), build=None)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         update_manifest(report(path, engine_info=engine_info()))
 
 

@@ -20,9 +20,9 @@ ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD
     ],
     ids=str,
 )
-def test_the_cure_follows_the_environment(environment, said):
+def test_the_cure_follows_the_environment(environment, golden_messages):
     for reliability in ('reliable', 'best_effort'):
-        said(loss_cure('/p.xml', reliability, environment))
+        golden_messages.add(loss_cure('/p.xml', reliability, environment))
 
 
 RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
@@ -64,27 +64,27 @@ RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
         ),
     ],
 )
-def test_what_to_type_for_images_elsewhere(topics, image, transport, expected, said):
+def test_what_to_type_for_images_elsewhere(topics, image, transport, expected, golden_messages):
     sentence = images_elsewhere(topics, image, transport)
     assert bool(sentence) == bool(expected)
     assert ' '.join(re.findall(r'image_\w+:=\S+', sentence.partition(' (')[0])) == expected
     if 'image_topic:=' in expected:
-        said(sentence)
+        golden_messages.add(sentence)
 
 
-def test_images_that_are_called_like_the_camera_come_first(said):
+def test_images_that_are_called_like_the_camera_come_first(golden_messages):
     kind = 'sensor_msgs/msg/Image'
     topics = dict.fromkeys(('/a/image', '/cam_rear/raw', '/front/raw'), kind)
     for camera in ('rear', 'front', 'up'):
         printed = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
-        said(printed)
+        golden_messages.add(printed)
     topics = dict.fromkeys(('/front_rear/raw', '/rear/raw'), kind)
     for camera in ('rear', 'front_rear'):
         printed = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
-        said(printed)
+        golden_messages.add(printed)
     topics = dict.fromkeys(('/a/rear/image', '/b/rear_camera/image', '/c/rear/image'), kind)
     printed = images_elsewhere(topics, '/b/rear/image', 'raw', 'rear')
-    said(printed)
+    golden_messages.add(printed)
 
 
 def test_everything_is_set_in_an_empty_environment():

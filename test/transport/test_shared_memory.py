@@ -62,11 +62,11 @@ def test_a_folder_that_is_not_there_has_none(tmp_path):
     assert unfinished_ports(tmp_path / 'nothing') == []
 
 
-def test_what_is_mended_is_found_no_more(tmp_path, write, said):
+def test_what_is_mended_is_found_no_more(tmp_path, write, golden_messages):
     ports = [write('fastrtps_port1', b''), write('fastrtps_port2', word(1))]
     command = how_to_mend(unfinished_ports(tmp_path))
     assert all(str(port) in command for port in ports)
-    said(command)
+    golden_messages.add(command)
 
 
 def test_a_pipe_of_that_name_is_not_waited_for(tmp_path):

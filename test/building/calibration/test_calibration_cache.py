@@ -72,7 +72,7 @@ def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monke
     assert read == list(images.paths)
 
 
-def test_what_is_written_is_read(tmp_path, said):
+def test_what_is_written_is_read(tmp_path, golden_messages):
     path = tmp_path / 'ranges.json'
     assert write_ranges(path, RANGES) == ''
     found, sentence = read_ranges(path, ['y', 'x'])
@@ -82,7 +82,7 @@ def test_what_is_written_is_read(tmp_path, said):
     assert read_ranges(path, ['x'])[0] == {'x': 1.5}
     found, sentence = read_ranges(path, ['x', 'z'])
     assert found is None
-    said(sentence)
+    golden_messages.add(sentence)
 
 
 def test_each_part_names_another_file(tmp_path):
@@ -121,18 +121,18 @@ def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
     assert str(path) in sentence
 
 
-def test_a_huge_cache_is_not_read(tmp_path, monkeypatch, said):
+def test_a_huge_cache_is_not_read(tmp_path, monkeypatch, golden_messages):
     path = tmp_path / 'ranges.json'
     write_ranges(path, RANGES)
     monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 9)
-    said(read_ranges(path, ['x'])[1])
+    golden_messages.add(read_ranges(path, ['x'])[1])
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, said):
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, golden_messages):
     folder = tmp_path / 'file'
     folder.write_text('')
-    said(write_ranges(folder / 'ranges.json', RANGES))
-    said(read_ranges(folder / 'ranges.json', ['x'])[1])
+    golden_messages.add(write_ranges(folder / 'ranges.json', RANGES))
+    golden_messages.add(read_ranges(folder / 'ranges.json', ['x'])[1])
 
 
 def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):

@@ -64,20 +64,20 @@ def test_a_pattern_and_one_file(folder):
     assert names(select_images(folder / 'img2.png'), folder) == ['img2.png']
 
 
-def test_a_list_names_files_relative_to_itself(folder, said):
+def test_a_list_names_files_relative_to_itself(folder, golden_messages):
     listed = folder / 'sub' / 'list.txt'
     listed.write_text(f'# chosen\n\n  ../img10.png\nimg3.png\n{folder}/img2.png\nimg3.png\n')
     found = [path.resolve() for path in select_images(listed).paths]
     assert set(found) == {folder / 'img10.png', folder / 'img2.png', folder / 'sub/img3.png'}
     assert len(found) == 3
     listed.write_text('img3.png\ngone.png\n')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         select_images(listed)
     listed.write_text('# nothing\n')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         select_images(listed)
     listed.write_bytes(b'\xff\xfe\xfa')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         select_images(listed)
 
 
@@ -112,10 +112,10 @@ def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory
 
 
 @pytest.mark.parametrize('source', ['nowhere', '*.gif', 'empty'])
-def test_no_images(tmp_path, source, said):
+def test_no_images(tmp_path, source, golden_messages):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'empty' / 'readme.md').write_text('')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         select_images(tmp_path / source)
 
 
@@ -123,11 +123,11 @@ def test_no_images(tmp_path, source, said):
     ('name', 'content'),
     [('a.png', b''), ('a.png', b'no picture'), ('a.jpg', b'\xff\xd8\xff\xe0 more \xff\xd9')],
 )
-def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, said):
+def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, golden_messages):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         read_image(tmp_path / name)
-    said(worded(caught.value))
+    golden_messages.add(worded(caught.value))
 
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png'])
@@ -157,15 +157,15 @@ def fill(folder, count, make):
     return select_images(folder)
 
 
-def test_too_few_images(tmp_path, said):
-    with said.raises(ConfigError):
+def test_too_few_images(tmp_path, golden_messages):
+    with golden_messages.raises(ConfigError):
         check(fill(tmp_path, 7, picture))
     (few,) = check(fill(tmp_path, 8, picture))
-    said(few)
+    golden_messages.add(few)
     assert check(fill(tmp_path, 100, picture)) == ()
 
 
-def test_images_that_are_all_alike(tmp_path, said):
+def test_images_that_are_all_alike(tmp_path, golden_messages):
     rng = np.random.default_rng(0)
     for name, make in {
         'same': lambda _: picture(0),
@@ -173,24 +173,24 @@ def test_images_that_are_all_alike(tmp_path, said):
         'noise': lambda _: picture(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
         'flat': lambda number: np.full((48, 64, 3), 20 * number, np.uint8),
     }.items():
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             check(fill(tmp_path / name, 9, make))
 
 
-def test_doubtful_images_are_counted(tmp_path, said):
+def test_doubtful_images_are_counted(tmp_path, golden_messages):
     def make(index):
         if index < 3:
             return picture(0)
         return np.full((48, 64, 3), 128, np.uint8) if index == 3 else picture(index)
 
     warnings = check(fill(tmp_path, 100, make), input_size=(130, 100))
-    said('\n'.join(warnings))
+    golden_messages.add('\n'.join(warnings))
     assert len(warnings) == 3
     assert check(select_images(tmp_path), input_size=(128, 200))[2:] == ()
 
 
-def test_one_image_that_cannot_be_read_stops_all(tmp_path, said):
+def test_one_image_that_cannot_be_read_stops_all(tmp_path, golden_messages):
     images = fill(tmp_path, 8, picture)
     images.paths[5].write_bytes(b'gone bad')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         check(images)

@@ -129,8 +129,8 @@ def test_what_was_compiled_is_there_for_the_nodes_first_start(engine, tmp_path):
     assert b'compiled' in cached.read_bytes()
 
 
-def test_fp16_asked_and_fp32_built_is_an_error(engine, said):
-    with said.raises(EngineError):
+def test_fp16_asked_and_fp32_built_is_an_error(engine, golden_messages):
+    with golden_messages.raises(EngineError):
         verified(engine('fp32'), 'fp16')
 
 
@@ -172,16 +172,16 @@ def test_other_inputs_are_zeros_too(engine):
         assert module.calls.count('set_tensor_address') == 3
 
 
-def test_an_open_engine_is_timed_at_the_shape_it_is_made_for(engine, said):
+def test_an_open_engine_is_timed_at_the_shape_it_is_made_for(engine, golden_messages):
     ranges = tuple((batch, 3, 48, 64) for batch in (1, 2, 4))
     model = engine(
         'fp16', inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),), profiles=(ranges,), outputs=()
     )
     assert verified(model, 'fp16', (2, 3, 48, 64)).latency.p50 == 1.5
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         verified(model, 'fp16', (8, 3, 48, 64))
 
 
-def test_layers_without_times_are_an_error(engine, said):
-    with said.raises(EngineError):
+def test_layers_without_times_are_an_error(engine, golden_messages):
+    with golden_messages.raises(EngineError):
         time_layers(engine('fp16'), gpu.Device(0), runs=3)

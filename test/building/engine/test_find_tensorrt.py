@@ -25,9 +25,9 @@ def test_auto_takes_tensorrt_before_tensorrt_rtx(monkeypatch):
     assert find_tensorrt('auto').flavour == 'tensorrt_rtx'
 
 
-def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch, said):
+def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch, golden_messages):
     without(monkeypatch, 'tensorrt', 'tensorrt_rtx')
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         find_tensorrt('auto')
     with contextlib.suppress(EngineError):
         find_tensorrt('tensorrt')
@@ -48,7 +48,7 @@ def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_p
     assert find_tensorrt('tensorrt_rtx').unusable_gpu_reason == 'cuda-python: is missing'
 
 
-def test_releases_that_are_too_old_are_refused(monkeypatch, said):
+def test_releases_that_are_too_old_are_refused(monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'tensorrt', StandIn('8.6', '8.6.1'))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         find_tensorrt('tensorrt')

@@ -91,8 +91,8 @@ def test_a_layer_computes_in_the_narrowest_type_it_reads():
 
 
 @pytest.mark.parametrize('text', ['{', '[]', '{"Layers": [{}]}', '{"Layers": [3]}', '{"x": 1}'])
-def test_another_text_is_refused(text, said):
-    with said.raises(EngineError):
+def test_another_text_is_refused(text, golden_messages):
+    with golden_messages.raises(EngineError):
         parse_layers(text)
 
 
@@ -111,11 +111,11 @@ def test_an_engine_as_asked_has_all_of_it(name, nodes):
     require_precision(check, 'a.engine')
 
 
-def test_fp16_asked_and_fp32_got_is_an_error(said):
+def test_fp16_asked_and_fp32_got_is_an_error(golden_messages):
     check = check_precision(rtx('fp32'), 'fp16', COMPUTE)
     assert check.share == 0
     assert check.deviations == dict.fromkeys(COMPUTE, 'fp32')
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         require_precision(check, 'a.engine')
 
 
@@ -137,13 +137,13 @@ def test_a_narrower_type_may_stand_in(asked, built, fits):
     assert check.share == fits
 
 
-def test_half_is_enough_and_less_is_not(said):
+def test_half_is_enough_and_less_is_not(golden_messages):
     def layers(half, single):
         kinds = ['fp16'] * half + ['fp32'] * single
         return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
 
     require_precision(check_precision(layers(5, 5), 'fp16'), 'x')
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         require_precision(check_precision(layers(4, 5), 'fp16'), 'x')
 
 

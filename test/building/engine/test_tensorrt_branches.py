@@ -57,12 +57,12 @@ def test_enumerations_have_other_numbers_in_other_releases():
     assert len(numbers) > 1
 
 
-def test_the_stand_in_refuses_what_a_release_lacks(said):
-    with said.raises(AttributeError):
+def test_the_stand_in_refuses_what_a_release_lacks(golden_messages):
+    with golden_messages.raises(AttributeError):
         _ = StandIn('11.0', '11.0').IInt8EntropyCalibrator2
     assert not hasattr(StandIn('11.0', '11.0').BuilderFlag, 'FP16')
     config = StandIn('10.13', '10.13').make_Builder(None).create_builder_config()
-    with said.raises(AttributeError):
+    with golden_messages.raises(AttributeError):
         config.num_compute_capabilities = 1
 
 
@@ -170,11 +170,11 @@ def test_profiles(version):
     assert len(module.called('IBuilderConfig.add_optimization_profile')) == 2
 
 
-def test_shapes_that_tensorrt_itself_refuses(said):
+def test_shapes_that_tensorrt_itself_refuses(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.shape = (-1, 3, 8, 8)
     module.refuse_profiles = True
-    said(refusal(tensorrt, batch=2))
+    golden_messages.add(refusal(tensorrt, batch=2))
 
 
 def test_open_sides_beside_the_image_follow_it():
@@ -197,10 +197,10 @@ def test_open_sides_beside_the_image_follow_it():
     ]
 
 
-def test_inputs_of_which_nothing_is_known_are_refused(said):
+def test_inputs_of_which_nothing_is_known_are_refused(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'sizes': (1, 2)}
-    said(refusal(tensorrt))
+    golden_messages.add(refusal(tensorrt))
 
 
 @pytest.mark.parametrize('version', RTX)
@@ -244,13 +244,13 @@ def test_targets_of_tensorrt_rtx(version):
         ('1.7.1.116', {'precision': 'fp8', 'compute_capabilities': ['8.6', '8.9']}),
     ],
 )
-def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, said):
+def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, golden_messages):
     module, tensorrt = stand_in(version)
-    said(refusal(tensorrt, **given))
+    golden_messages.add(refusal(tensorrt, **given))
     assert not module.called('Builder.build_serialized_network')
 
 
-def test_every_refusal_is_told_at_once(said):
+def test_every_refusal_is_told_at_once(golden_messages):
     with pytest.raises(UnavailableError) as caught:
         build(stand_in('1.4.0.76')[1], version_compatible=True, precision='int8')
     int8 = caught.value.refused[1]
@@ -258,13 +258,13 @@ def test_every_refusal_is_told_at_once(said):
         '--version-compatible',
         '--precision int8',
     ]
-    said(caught.value)
+    golden_messages.add(caught.value)
     assert 'fp16' not in int8.found
     assert str(caught.value).splitlines()[1] == f'{int8.statement}; {int8.fix}'
 
 
-def test_refit_needs_a_gpu_with_tensorrt_rtx(said):
-    said(refusal(stand_in('1.7.1.116', gpu=None)[1], refit=True))
+def test_refit_needs_a_gpu_with_tensorrt_rtx(golden_messages):
+    golden_messages.add(refusal(stand_in('1.7.1.116', gpu=None)[1], refit=True))
     assert build(stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
 
 
@@ -298,21 +298,21 @@ def test_a_timing_cache_in_a_file(tmp_path):
     assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'times of 10.3',)
 
 
-def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path, said):
+def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     path = tmp_path / 'times'
     path.write_bytes(b'damaged')
     module.cache_accepted = False
     built = build(tensorrt, timing_cache=str(path))
-    said('\n'.join(built.warnings))
+    golden_messages.add('\n'.join(built.warnings))
     assert module.called('IBuilderConfig.create_timing_cache') == [(b'damaged',), (b'',)]
 
 
-def test_a_timing_cache_that_cannot_be_written_costs_no_engine(tmp_path, said):
+def test_a_timing_cache_that_cannot_be_written_costs_no_engine(tmp_path, golden_messages):
     _, tensorrt = stand_in('10.3.0.26')
     built = build(tensorrt, timing_cache=str(tmp_path / 'none' / 'times'))
     assert built.content
-    said('\n'.join(built.warnings))
+    golden_messages.add('\n'.join(built.warnings))
 
 
 @pytest.mark.parametrize('version', RTX)
@@ -322,11 +322,13 @@ def test_tensorrt_rtx_has_no_timing_cache(version):
     assert not [name for name, _ in module.calls if 'timing_cache' in name]
 
 
-def test_remarks_tell_what_a_user_should_know(monkeypatch, said):
+def test_remarks_tell_what_a_user_should_know(monkeypatch, golden_messages):
     def told(version, **given):
         module, tensorrt = stand_in(version)
         module.dla_cores = 1
-        said('\n'.join((f'TensorRT {version}, {given}:', *build(tensorrt, **given).remarks, '')))
+        golden_messages.add(
+            '\n'.join((f'TensorRT {version}, {given}:', *build(tensorrt, **given).remarks, ''))
+        )
 
     monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
     for version, precision in (

@@ -90,16 +90,16 @@ def test_inner_types_change_the_engine_and_not_its_tensors(tensorrt):
     assert double.content != single.content
 
 
-def test_a_failed_build_does_not_silence_the_next(tensorrt, said):
+def test_a_failed_build_does_not_silence_the_next(tensorrt, golden_messages):
     """TensorRT keeps the first logger of a process as long as any builder lives."""
     import tensorrt_rtx
 
     other = tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR)
     for _ in range(2):
-        said(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
+        golden_messages.add(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
     keeps = tensorrt_rtx.Builder(TensorRtLog(tensorrt_rtx).logger)
     assert tensorrt_rtx.Builder(other)  # ignored, with a warning
-    said(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
+    golden_messages.add(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
     del keeps
 
 
@@ -201,8 +201,10 @@ def test_a_batch_and_a_size_make_a_shape(tensorrt):
         ((1, 3, 16, 16), {'input_size': '32x16'}),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_with_those_that_do(tensorrt, sides, given, said):
-    said(refusal(small(sides), tensorrt, **given))
+def test_shapes_that_do_not_fit_are_refused_with_those_that_do(
+    tensorrt, sides, given, golden_messages
+):
+    golden_messages.add(refusal(small(sides), tensorrt, **given))
 
 
 def test_the_shape_that_the_model_has_may_be_said_again(tensorrt):
@@ -230,17 +232,17 @@ def test_a_node_that_contradicts_itself_is_named(tensorrt):
     assert 'unsupported operators' not in found
 
 
-def test_what_is_no_model_is_refused(tensorrt, said):
+def test_what_is_no_model_is_refused(tensorrt, golden_messages):
     for content in (b'', b'hello world, this is no onnx', DIGITS.read_bytes()[:100_000]):
-        said(refusal(content, tensorrt))
+        golden_messages.add(refusal(content, tensorrt))
 
 
-def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path, said):
+def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path, golden_messages):
     path = tmp_path / 'plugin.so'
     path.write_bytes(b'no library')
-    said(refusal(small(), tensorrt, plugins=[str(path)]))
+    golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
     path.chmod(0o666)
-    said(refusal(small(), tensorrt, plugins=[str(path)]))
+    golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
 
 
 def test_every_builder_option_that_rtx_has_builds(tensorrt):

@@ -151,7 +151,9 @@ def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path)
     )
 
 
-def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_path, said):
+def test_an_image_that_fails_within_tensorrt_is_the_error(
+    no_gpu_memory, tmp_path, golden_messages
+):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
 
@@ -160,7 +162,7 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(no_gpu_memory, tmp_pat
         raise ConfigError('a.png', 'cannot be decoded')
 
     calibration = CalibrationData('images', (1, 3, 8, 8), batches, '', tmp_path / 'ranges')
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         build(tensorrt, calibration=calibration, **IMPLICIT)
     assert not (tmp_path / 'ranges').exists()
     assert Memory.live == 0
@@ -227,10 +229,10 @@ def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_pat
     assert 'not kept' in built.calibration_cache_status
 
 
-def test_batches_of_another_shape_are_refused(no_gpu_memory, said):
+def test_batches_of_another_shape_are_refused(no_gpu_memory, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         build(tensorrt, calibration=data(shape=(1, 3, 4, 4)), **IMPLICIT)
 
 
@@ -265,7 +267,7 @@ def calibration_cache(**scales):
 
 @pytest.mark.parametrize('scale', [0.0, 1e-42, np.nan, np.inf, -1.0])
 def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
-    no_gpu_memory, tmp_path, scale, said
+    no_gpu_memory, tmp_path, scale, golden_messages
 ):
     module, tensorrt = stand_in('10.3.0.26')
     good = calibration_cache(images=0.0078, **{'/body/Conv_output_0': 0.031})
@@ -278,10 +280,10 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
 
     first = built(poor)
     (told,) = [text for text in first.remarks if '/body/Conv' in text]
-    said(told)
+    golden_messages.add(told)
     assert 'not kept' in first.calibration_cache_status
     assert not (tmp_path / 'ranges').exists()
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         built(poor, plan=False)
     second = built(good)
     assert '/body/Conv' not in ''.join(second.remarks)
@@ -294,10 +296,10 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
     assert kept.read_bytes() == good
 
 
-def test_calibration_belongs_to_its_tool(said):
+def test_calibration_belongs_to_its_tool(golden_messages):
     _, tensorrt = stand_in('10.3.0.26')
     for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, data())):
-        with said.raises(ConfigError):
+        with golden_messages.raises(ConfigError):
             build(tensorrt, calibration=calibration, **given)
 
 

@@ -17,7 +17,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_unsupported_operators_are_all_named_with_their_places(version, said):
+def test_unsupported_operators_are_all_named_with_their_places(version, golden_messages):
     module, tensorrt = stand_in(version)
     module.parse_errors = [
         ('/a/Fancy', 'Fancy', 'INVALID_NODE', 'creator && "Plugin not found, are the …?"'),
@@ -25,10 +25,10 @@ def test_unsupported_operators_are_all_named_with_their_places(version, said):
         ('/c/Det', 'Det', 'UNSUPPORTED_NODE', 'false'),
         ('/d/Conv', 'Conv', 'INVALID_NODE', 'Kernel weight dimension failed'),
     ]
-    said(refusal(tensorrt))
+    golden_messages.add(refusal(tensorrt))
 
 
-def test_a_failed_build_tells_what_was_said_and_what_to_do(said):
+def test_a_failed_build_tells_what_was_said_and_what_to_do(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
 
     def fail(monitor, logger):
@@ -40,7 +40,7 @@ def test_a_failed_build_tells_what_was_said_and_what_to_do(said):
 
     module.build = fail
     found = refusal(tensorrt, workspace_mib=1)
-    said(found)
+    golden_messages.add(found)
     assert 'slow' not in found
 
 
@@ -56,20 +56,20 @@ def test_warnings_are_reported_once():
     assert build(tensorrt).warnings == ('slow',)
 
 
-def test_a_builder_that_cannot_be_made_needs_a_gpu(monkeypatch, said):
+def test_a_builder_that_cannot_be_made_needs_a_gpu(monkeypatch, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
 
     def refuse(logger):
         raise TypeError('pybind11::init(): factory function returned nullptr')
 
     monkeypatch.setattr(module, 'make_Builder', refuse)
-    said(refusal(tensorrt))
+    golden_messages.add(refusal(tensorrt))
 
 
-def test_a_plan_for_another_flavour_is_not_believed(said):
+def test_a_plan_for_another_flavour_is_not_believed(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = lambda monitor, logger: b'vtrt' + bytes(100)
-    said(refusal(tensorrt))
+    golden_messages.add(refusal(tensorrt))
 
 
 def endless(module, started):

@@ -94,12 +94,12 @@ def test_patterns_match_whole_names_with_case():
     assert match_nodes(model, ['a[0]']) == ('a[0]',)
 
 
-def test_a_pattern_without_a_node_is_an_error_with_close_names(said):
+def test_a_pattern_without_a_node_is_an_error_with_close_names(golden_messages):
     model, *_ = small_detectors.raw_maps()
     model.graph.node[0].name = '/model.22/cv3.0/Conv'
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         match_nodes(model, ['n*', '/model.22/cv3/Conv'])
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         match_nodes(model, ['N1'])
 
 

@@ -108,19 +108,19 @@ def external_model(tmp_path, location, **entries):
 @pytest.mark.parametrize(
     'location', ['../secret', '/etc/hostname', 'a/../../secret', '', '..\\secret']
 )
-def test_weights_outside_the_folder_are_not_read(tmp_path, location, said):
+def test_weights_outside_the_folder_are_not_read(tmp_path, location, golden_messages):
     (tmp_path / 'folder').mkdir()
     path, content = external_model(tmp_path / 'folder', location)
     (tmp_path / 'secret').write_bytes(content)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
-def test_weights_behind_a_link_to_elsewhere_are_not_read(tmp_path, said):
+def test_weights_behind_a_link_to_elsewhere_are_not_read(tmp_path, golden_messages):
     (tmp_path / 'folder').mkdir()
     path, content = external_model(tmp_path / 'folder', 'w.bin')
     (tmp_path / 'secret').write_bytes(content)
     (tmp_path / 'folder' / 'w.bin').symlink_to(tmp_path / 'secret')
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
 def test_links_of_a_model_hub_are_followed(tmp_path):
@@ -158,7 +158,9 @@ def external_places(location):
 
 
 @pytest.mark.parametrize('place', external_places('w.bin'))
-def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, place, said):
+def test_weights_come_in_from_wherever_they_are_kept(
+    tmp_path, monkeypatch, place, golden_messages
+):
     (tmp_path / 'folder').mkdir()
     monkeypatch.chdir(tmp_path)
     path = tmp_path / 'folder' / 'm.onnx'
@@ -175,10 +177,12 @@ def test_weights_come_in_from_wherever_they_are_kept(tmp_path, monkeypatch, plac
         np.testing.assert_array_equal(found, images + weights)
     for outside in (str(path.with_name('w.bin')), '../w.bin'):
         path.write_bytes(external_places(outside)[place].SerializeToString())
-        said(refusal(path))
+        golden_messages.add(refusal(path))
 
 
-def test_a_folder_that_becomes_a_link_while_weights_are_opened(tmp_path, monkeypatch, said):
+def test_a_folder_that_becomes_a_link_while_weights_are_opened(
+    tmp_path, monkeypatch, golden_messages
+):
     """What was opened counts, not what the path led to a moment ago."""
     for name in ('folder/inner', 'secret'):
         (tmp_path / name).mkdir(parents=True)
@@ -195,25 +199,25 @@ def test_a_folder_that_becomes_a_link_while_weights_are_opened(tmp_path, monkeyp
         return real(name, *arguments, **options)
 
     monkeypatch.setattr('trt_perception.model.files.model_file.os.open', swapping)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
-def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch, said):
+def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch, golden_messages):
     path, content = external_model(tmp_path, 'w.bin')
     (tmp_path / 'w.bin').write_bytes(content)
     monkeypatch.setattr('trt_perception.building.graph.onnx_model._MOST_BYTES', len(content) - 1)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         load(path)
 
 
-def test_weights_that_are_missing_or_short(tmp_path, said):
+def test_weights_that_are_missing_or_short(tmp_path, golden_messages):
     path, content = external_model(tmp_path, 'w.bin')
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset=8, length=len(content))
     (tmp_path / 'w.bin').write_bytes(content)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset=-4)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset='x')
     refusal(path)
 
@@ -230,35 +234,35 @@ def test_weights_that_are_missing_or_short(tmp_path, said):
         b'\n<!DOCTYPE html>',
     ],
 )
-def test_what_is_no_onnx(tmp_path, content, said):
+def test_what_is_no_onnx(tmp_path, content, golden_messages):
     path = tmp_path / 'm.onnx'
     path.write_bytes(content)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
 @pytest.mark.parametrize('share', [0.1, 0.5, 0.9, 0.99])
-def test_a_file_that_is_cut_off(tmp_path, share, said):
+def test_a_file_that_is_cut_off(tmp_path, share, golden_messages):
     path = saved(tmp_path, small_model())
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
-def test_no_such_file_and_another_suffix(tmp_path, said):
-    with said.raises(EngineError):
+def test_no_such_file_and_another_suffix(tmp_path, golden_messages):
+    with golden_messages.raises(EngineError):
         read_model_file(tmp_path / 'none.onnx')
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         read_model_file(tmp_path / 'model.pt')
 
 
 @pytest.mark.parametrize('newer', [{'ir': 99}, {'opset': 99}])
-def test_versions_that_nobody_knows_yet(tmp_path, newer, said):
+def test_versions_that_nobody_knows_yet(tmp_path, newer, golden_messages):
     path = tmp_path / 'm.onnx'
     path.write_bytes(small_model(**newer).SerializeToString())
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
-def test_unknown_operators_are_listed_with_their_place(tmp_path, said):
+def test_unknown_operators_are_listed_with_their_place(tmp_path, golden_messages):
     nodes = [
         helper.make_node('MyOp', ['images'], ['a'], name='first', domain='my.domain'),
         helper.make_node('NotAnOp', ['a'], ['b'], name='second'),
@@ -270,7 +274,7 @@ def test_unknown_operators_are_listed_with_their_place(tmp_path, said):
         'NotAnOp': ['second', 'third'],
     }
     (warning,) = check_model(load(saved(tmp_path, model)))
-    said(warning)
+    golden_messages.add(warning)
     # An operator is only known from the opset on that brought it.
     gelu = [helper.make_node('Gelu', ['images'], ['out'], name='gelu')]
     assert unknown_operators(small_model(gelu, opset=20)) == {}
@@ -336,12 +340,12 @@ def test_a_slimmed_graph_that_differs_is_dropped(monkeypatch, change, says):
     assert says in warning
 
 
-def test_a_slimmer_that_fails_costs_nothing_but_a_warning(monkeypatch, said):
+def test_a_slimmer_that_fails_costs_nothing_but_a_warning(monkeypatch, golden_messages):
     def fail(_):
         raise IndexError('inside')
 
     monkeypatch.setattr(onnx_slim, '_slim', fail)
-    said(slim(small_model(), FEED)[1])
+    golden_messages.add(slim(small_model(), FEED)[1])
     assert 'ONNX Runtime' in slim(small_model(), {})[1]
 
 

@@ -20,8 +20,8 @@ from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
 
 
-def test_only_the_model_is_required(said):
-    said(refusal({}))
+def test_only_the_model_is_required(golden_messages):
+    golden_messages.add(refusal({}))
     found = options()
     assert found.precision == 'fp16'
     assert found.engine_path() == Path('model.engine')

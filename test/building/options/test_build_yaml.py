@@ -99,9 +99,9 @@ def test_combinations_are_judged_after_both_are_joined(tmp_path):
     assert load_options(config, {'validate': 'images'}).validate == 'images'
 
 
-def test_each_wrong_key_has_its_line_and_sentence(tmp_path, said):
+def test_each_wrong_key_has_its_line_and_sentence(tmp_path, golden_messages):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nprecison: fp16\n\nbatch: many\n')
-    said('\n'.join(sorted(refusal({'workspace_mib': -1}, config).splitlines())))
+    golden_messages.add('\n'.join(sorted(refusal({'workspace_mib': -1}, config).splitlines())))
 
 
 REFUSED = [
@@ -153,11 +153,11 @@ def test_numbers_are_what_people_take_for_numbers(tmp_path, text, value):
     assert getattr(found, text.partition(':')[0]) == value
 
 
-def test_yaml_that_cannot_be_read(tmp_path, said):
-    said(refusal({}, tmp_path / 'none.yaml'))
-    said(refusal({}, tmp_path))
+def test_yaml_that_cannot_be_read(tmp_path, golden_messages):
+    golden_messages.add(refusal({}, tmp_path / 'none.yaml'))
+    golden_messages.add(refusal({}, tmp_path))
     (tmp_path / 'b.yaml').write_bytes(b'onnx: \xff')
-    said(refusal({}, tmp_path / 'b.yaml'))
+    golden_messages.add(refusal({}, tmp_path / 'b.yaml'))
 
 
 def test_an_empty_yaml_gives_the_defaults(tmp_path):
@@ -165,10 +165,10 @@ def test_an_empty_yaml_gives_the_defaults(tmp_path):
 
 
 @pytest.mark.parametrize('slash', ['', '/'])
-def test_a_place_outside_the_folder_is_said_once(tmp_path, slash, said):
+def test_a_place_outside_the_folder_is_said_once(tmp_path, slash, golden_messages):
     (tmp_path / 'a').mkdir()
     elsewhere = f'{tmp_path}/b'
     config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')
-    said(refusal({'onnx': 'm.onnx'}, config))
+    golden_messages.add(refusal({'onnx': 'm.onnx'}, config))
     config = yaml_file(tmp_path / 'a', 'output: ../b')
-    said(refusal({'onnx': 'm.onnx'}, config))
+    golden_messages.add(refusal({'onnx': 'm.onnx'}, config))

@@ -101,16 +101,16 @@ def test_weights_are_rounded_once_and_kept_once():
         assert np.array_equal(numpy_helper.to_array(after[name]), exact)
 
 
-def test_layers_asked_for_stay_in_fp32(said):
+def test_layers_asked_for_stay_in_fp32(golden_messages):
     model, _layers, _ = small_detectors.anchor_free()
     first = next(node.name for node in model.graph.node if node.op_type == 'Conv')
     done = convert_precision(model, 'fp16', keep_fp32=[first], strongly_typed=True)
     assert result_types(done.model)[first] == TensorProto.FLOAT
     assert done.report.kept[first] == 'asked for'
     assert 0 < done.report.macs['fp32'] < 0.2
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         convert_precision(model, 'fp16', keep_fp32=['nothing*'], strongly_typed=True)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         convert_precision(model, 'fp16', keep_fp32=['*'], strongly_typed=True)
 
 
@@ -210,22 +210,22 @@ def test_constant_nodes_and_casts_follow():
     assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
 
 
-def test_a_model_in_fp16_stays_as_it_is(said):
+def test_a_model_in_fp16_stays_as_it_is(golden_messages):
     model, *_ = small_detectors.anchor_free()
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     again = convert_precision(half, 'fp16', strongly_typed=True)
     assert again.model == half
-    said('\n'.join(again.report.notes))
+    golden_messages.add('\n'.join(again.report.notes))
     for precision in ('fp32', 'bf16', 'int8'):
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             convert_precision(half, precision, strongly_typed=True)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         convert_precision(half, 'fp16', keep_fp32=['n0'], strongly_typed=True)
 
 
-def test_int8_needs_a_quantised_model(said):
+def test_int8_needs_a_quantised_model(golden_messages):
     model, *_ = small_detectors.anchor_free()
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         convert_precision(model, 'int8', strongly_typed=True)
 
 

@@ -55,8 +55,8 @@ def test_each_image_comes_once_as_at_run_time(batch):
     assert any('8 images' in warning for warning in made.warnings)
 
 
-def test_images_that_cannot_serve_are_refused(tmp_path, said):
+def test_images_that_cannot_serve_are_refused(tmp_path, golden_messages):
     for path in select_images(CALIBRATION, 8).paths[:3]:
         shutil.copy(path, tmp_path)
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         precise(select_images(tmp_path))

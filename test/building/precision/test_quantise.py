@@ -185,17 +185,17 @@ def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised
     assert error < 0.01 * np.abs(exact).mean()
 
 
-def test_patterns_keep_more_in_float(digits, said):
+def test_patterns_keep_more_in_float(digits, golden_messages):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
     few = CheckedImages(select_images(CALIBRATION, 8), preprocessing)
     done = quantise(digits, few, keep_float=['/heads.*'])
     assert len(done.report.kept) == 12
     for reason in sorted(set(done.report.kept.values())):
-        said(reason)
+        golden_messages.add(reason)
     for pattern, error in (
         ('/head.*', ConfigError), ('/stem/stem.0/Sigmoid', ConfigError), ('*', EngineError)
     ):  # fmt: skip
-        with said.raises(error):
+        with golden_messages.raises(error):
             quantise(digits, few, keep_float=[pattern])
 
 
@@ -221,22 +221,22 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
             )
 
 
-def test_what_cannot_be_quantised_is_refused(images, said):
+def test_what_cannot_be_quantised_is_refused(images, golden_messages):
     model, *_ = small_detectors.anchor_free()
     done = quantise(model, CheckedImages(images, SMALL)).model
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         quantise(done, CheckedImages(images, SMALL))
     half = convert_precision(model, 'fp16', strongly_typed=True).model
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         quantise(half, CheckedImages(images, SMALL))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         quantise(model, CheckedImages(images, Preprocessing(input_size=(64, 48))))
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         quantise(model, CheckedImages(images, SMALL))
 
 
-def test_a_model_that_overflows_is_refused_with_the_tensor(images, said):
+def test_a_model_that_overflows_is_refused_with_the_tensor(images, golden_messages):
     net = small_detectors.Net()
     x = net.conv('images', 3, 8, silu=False)
     x = net.node('Div', [x, net.node('Sub', [x, x])])
@@ -244,7 +244,7 @@ def test_a_model_that_overflows_is_refused_with_the_tensor(images, said):
     model = net.model([net.conv(x, 8, 8, silu=False)])
     with pytest.raises(EngineError) as caught:
         quantise(model, CheckedImages(images, SMALL))
-    said(str(caught.value).replace(str(CALIBRATION), 'IMAGES'))
+    golden_messages.add(str(caught.value).replace(str(CALIBRATION), 'IMAGES'))
 
 
 def changed(model, kind, place, tensor):
@@ -270,14 +270,16 @@ def changed(model, kind, place, tensor):
         ('DequantizeLinear', 1, np.float32(-1)),
     ],
 )
-def test_what_tensorrt_would_refuse_is_found(quantised_digits, kind, place, tensor, said):
+def test_what_tensorrt_would_refuse_is_found(
+    quantised_digits, kind, place, tensor, golden_messages
+):
     model, name = changed(quantised_digits['int8'].model, kind, place, tensor)
-    with said.raises(EngineError) as error:
+    with golden_messages.raises(EngineError) as error:
         check_quantised(model)
     assert name in str(error.value)
 
 
-def test_biases_quantised_by_others_are_found(said):
+def test_biases_quantised_by_others_are_found(golden_messages):
     """They are INT32, which TensorRT does not take."""
     nodes = [
         helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
@@ -290,30 +292,30 @@ def test_biases_quantised_by_others_are_found(said):
         helper.make_tensor_value_info(key, TensorProto.FLOAT, None) for key in ('images', 'y')
     ]
     graph = helper.make_graph(nodes, 'biases', sides[:1], sides[1:], weights)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         check_quantised(helper.make_model(graph))
 
 
-def test_missing_zero_points_and_old_opsets_are_found(quantised_digits, said):
+def test_missing_zero_points_and_old_opsets_are_found(quantised_digits, golden_messages):
     model = onnx.ModelProto()
     model.CopyFrom(quantised_digits['int8'].model)
     check_quantised(model)
     for node in model.graph.node:
         if node.op_type == 'QuantizeLinear':
             del node.input[2:]
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         check_quantised(model)
     half = convert_precision(quantised_digits['int8'].model, 'int8', strongly_typed=True).model
     check_quantised(half)
     half.opset_import[0].version = 18
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         check_quantised(half)
 
 
-def test_a_quantised_model_is_built_as_what_it_is(quantised_digits, said):
+def test_a_quantised_model_is_built_as_what_it_is(quantised_digits, golden_messages):
     model = quantised_digits['int8'].model
     for precision in ('fp32', 'fp16', 'bf16'):
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             convert_precision(model, precision, strongly_typed=True)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         convert_precision(model, 'fp8', strongly_typed=True)

@@ -127,11 +127,11 @@ def test_data_without_a_range_in_fp32_stay_in_float(images):
         assert np.isfinite(scale).all()
 
 
-def test_a_model_of_zeros_is_refused_with_what_to_check(images, said):
+def test_a_model_of_zeros_is_refused_with_what_to_check(images, golden_messages):
     net = small_detectors.Net()
     x = net.node('Mul', ['images', net.constant(0.0)])
     model = net.model([net.conv(net.conv(x, 3, 8, silu=False), 8, 8, silu=False)])
-    with said.raises(EngineError) as error:
+    with golden_messages.raises(EngineError) as error:
         quantise(model, CheckedImages(images, SMALL))
     assert x in str(error.value)
 

@@ -54,11 +54,11 @@ def test_weights_of_nothing_but_zeros_are_quantised(images, target):
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
-def test_weights_that_are_no_numbers_are_named(images, value, said):
+def test_weights_that_are_no_numbers_are_named(images, value, golden_messages):
     """Also behind the last tensor whose range is taken."""
     for layer in (0, 3, 4):
         model, _ = with_channels([1.0, value], layer=layer)
-        with said.raises(EngineError):
+        with golden_messages.raises(EngineError):
             quantise(model, CheckedImages(images, SMALL))
 
 

@@ -72,9 +72,9 @@ def quantised(scale, *, of, explicit=False, zero_channel=False):
 @pytest.mark.parametrize(
     ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
 )
-def test_a_scale_that_is_no_positive_number_is_refused(scale, of, explicit, said):
+def test_a_scale_that_is_no_positive_number_is_refused(scale, of, explicit, golden_messages):
     model, tensor, reader = quantised(scale, of=of, explicit=explicit)
-    with said.raises(EngineError) as error:
+    with golden_messages.raises(EngineError) as error:
         convert_precision(model, 'int8', strongly_typed=True)
     assert repr(tensor) in str(error.value)
     assert repr(reader) in str(error.value)

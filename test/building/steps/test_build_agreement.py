@@ -42,7 +42,7 @@ def summed_up(report):
     return {key: report['agreement'][key] for key in AgreementRecord.__dataclass_fields__}
 
 
-def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, said):
+def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, golden_messages):
     done = build(*INT8)
     assert done.code == 0
     found = done.report['agreement']
@@ -52,7 +52,7 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, sa
     assert sorted(map(Path, found['files'])) == sorted(CALIBRATION.glob('*.jpg'))
     assert found['reference_detections'] == found['details']['reference'] > 100
     assert found['warning'] == ''
-    said(found['runtime'])
+    golden_messages.add(found['runtime'])
     assert vars(done.manifest.build.agreement) == summed_up(done.report)
     (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
     assert step['seconds'] > 0
@@ -80,7 +80,7 @@ def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
     assert found['f1'] == done.report['accuracy']['built']  # without labels they are the same
 
 
-def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, said):
+def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, golden_messages):
     spoil(0.2)
     before = sorted(path for path in listing(tmp_path))
     done = build(*INT8)
@@ -90,31 +90,31 @@ def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, said
     found = done.report['agreement']
     assert found['f1'] < 0.5
     assert found['reference_detections'] > 100
-    said(worded(done.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE')))
+    golden_messages.add(worded(done.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE')))
     assert done.report['error'] in capsys.readouterr().err
     assert done.report['steps'][-1]['name'] == 'validate'
     assert done.report['steps'][-1]['status'] == 'failed'
 
 
-def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys, said):
+def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys, golden_messages):
     spoil(0.2)
     done = build(*INT8, '--accept-disagreement')
     assert done.code == 0
     record = done.manifest.build.agreement
     assert record.f1 < 0.5
-    said(wording(record))
+    golden_messages.add(wording(record))
     assert record.warning in done.report['warnings']
     assert f': {record.warning}' in capsys.readouterr().out
     assert done.manifest.build.options['accept_disagreement'] is True
 
 
-def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil, said):
+def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil, golden_messages):
     spoil(0.55)
     done = build(*INT8)
     assert done.code == 0
     record = done.manifest.build.agreement
     assert 0.5 <= record.f1 < 0.95
-    said(wording(record))
+    golden_messages.add(wording(record))
     assert record.warning in done.report['warnings']
 
 
@@ -137,12 +137,12 @@ def test_doctor_and_inspect_engine_tell_it(build, spoil, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('precision', ['tf32', 'fp16', 'bf16'])
-def test_without_images_it_says_what_to_give(build, precision, said):
+def test_without_images_it_says_what_to_give(build, precision, golden_messages):
     done = build('--precision', precision)
     assert done.code == 0
     record = done.manifest.build.agreement
     assert (record.f1, record.images, record.images_of) == (None, 0, 'none')
-    said(wording(record))
+    golden_messages.add(wording(record))
     assert record.warning in done.report['warnings']
 
 
@@ -176,7 +176,7 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
     assert record.warning
 
 
-def test_too_few_detections_are_not_measured(build, said):
+def test_too_few_detections_are_not_measured(build, golden_messages):
     few = SCENES / 'scene_00[1-3].jpg'
     done = build(*INT8, '--validate', few)
     assert done.code == 0
@@ -184,19 +184,19 @@ def test_too_few_detections_are_not_measured(build, said):
     assert record.f1 is None
     assert 0 < record.reference_detections < 50
     assert (record.images, record.images_of) == (3, 'validation')
-    said(re.sub(r' \d+( objects|,)', r' FEW\1', record.warning))
+    golden_messages.add(re.sub(r' \d+( objects|,)', r' FEW\1', record.warning))
     assert record.warning in done.report['warnings']
 
 
-def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil, said):
+def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil, golden_messages):
     spoil(0.05)
     done = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
     record = done.manifest.build.agreement
     assert record.f1 is None
-    said(record.warning.replace(f' {record.reference_detections} ', ' FEW '))
+    golden_messages.add(record.warning.replace(f' {record.reference_detections} ', ' FEW '))
 
 
-def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path, said):
+def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path, golden_messages):
     qdq = tmp_path / 'qdq.onnx'
     assert build(*INT8, '--qdq-onnx', qdq).code == 0
     for words in ((), ('--validate', SOME_SCENES)):
@@ -204,10 +204,10 @@ def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path
         assert done.code == 0
         record = done.manifest.build.agreement
         assert record.f1 is None
-        said(record.warning)
+        golden_messages.add(record.warning)
 
 
-def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, said):
+def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, golden_messages):
     def cannot(*_):
         raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
@@ -215,7 +215,7 @@ def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, said):
     done = build(*INT8)
     assert done.code == 0
     record = done.manifest.build.agreement
-    said(wording(record))  # one line, or it could not be read
+    golden_messages.add(wording(record))  # one line, or it could not be read
     assert record.f1 is None
 
 
@@ -268,7 +268,7 @@ def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path):
 
 
 def test_a_stand_in_that_fails_on_an_image_is_not_measured(
-    build, gpu_that_runs, monkeypatch, said
+    build, gpu_that_runs, monkeypatch, golden_messages
 ):
     def fails(*_):
         raise EngineError('the model', 'fails')
@@ -276,7 +276,7 @@ def test_a_stand_in_that_fails_on_an_image_is_not_measured(
     monkeypatch.setattr(validation, 'compare_until_sure', fails)
     done = build(*INT8)
     assert done.code == 0
-    said(wording(done.manifest.build.agreement))
+    golden_messages.add(wording(done.manifest.build.agreement))
     gpu_that_runs(DIGITS)
     done = build(*INT8)
     assert done.code == 1
@@ -296,7 +296,9 @@ def test_on_a_gpu_the_engine_itself_is_compared(build, gpu_that_runs, words):
 
 
 @pytest.mark.parametrize('precision', ['tf32', 'fp16'])
-def test_on_a_gpu_every_precision_is_held_to_it(build, gpu_that_runs, tmp_path, precision, said):
+def test_on_a_gpu_every_precision_is_held_to_it(
+    build, gpu_that_runs, tmp_path, precision, golden_messages
+):
     spoiled = onnx.load(DIGITS)
     for tensor in spoiled.graph.initializer:
         values = numpy_helper.to_array(tensor)
@@ -310,7 +312,7 @@ def test_on_a_gpu_every_precision_is_held_to_it(build, gpu_that_runs, tmp_path, 
     assert done.code == 1
     assert done.report['agreement']['f1'] < 0.5
     share = f'{done.report["agreement"]["f1"]:.1%}'
-    said(worded(done.report['error'].replace(share, 'SHARE')))
+    golden_messages.add(worded(done.report['error'].replace(share, 'SHARE')))
     assert build('--precision', precision).code == 0  # nothing to see it on
 
 

@@ -45,18 +45,18 @@ def test_each_batch_becomes_a_profile_of_that_size_alone(tmp_path, precision, ca
     assert '  1, 4, 8\n' in capsys.readouterr().out
 
 
-def test_one_size_only_is_said_to_cost_as_much_for_one(tmp_path, capsys, said):
+def test_one_size_only_is_said_to_cost_as_much_for_one(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     assert run('--onnx', path, *KNOWN, '--batch', '4', '--json', tmp_path / 'r.json') == 0
     (warning,) = [text for text in report_of(tmp_path / 'r.json')['warnings'] if ' 4 ' in text]
-    said(warning)
+    golden_messages.add(warning)
     engine = Path(path).with_suffix('.engine')
     assert ranges(manifest_beside(engine)) == [(4, 4, 4)]
     assert inspect_engine.main([str(engine), '--no-gpu']) == 0
     assert '  4\n' in capsys.readouterr().out
 
 
-def test_a_model_of_a_fixed_batch_is_refused_with_what_to_do(tmp_path, refused, said):
+def test_a_model_of_a_fixed_batch_is_refused_with_what_to_do(tmp_path, refused, golden_messages):
     path = write_detector(tmp_path)
-    said(refused('--onnx', path, *KNOWN, '--batch', '1,4'))
-    said(refused('--onnx', path, *KNOWN, '--batch', '1,four', code=2))
+    golden_messages.add(refused('--onnx', path, *KNOWN, '--batch', '1,4'))
+    golden_messages.add(refused('--onnx', path, *KNOWN, '--batch', '1,four', code=2))

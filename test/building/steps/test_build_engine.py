@@ -66,7 +66,7 @@ def test_each_precision(tmp_path, precision, capsys):
     assert manifest.build.calibration is None
 
 
-def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, said):
+def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, golden_messages):
     parsed = parsed_models(monkeypatch)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
     given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
@@ -83,12 +83,14 @@ def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, said):
     assert report['optimization']['calibration']['images']['found'] == 12
     assert manifest.build.accuracy.measure == 'agreement'
     assert manifest.build.accuracy.images == 12
-    said(manifest.build.accuracy.runtime)
+    golden_messages.add(manifest.build.accuracy.runtime)
     assert report['accuracy']['built'] == manifest.build.accuracy.built
     assert 0.8 < report['accuracy']['built'] <= 1
     types = {node.op_type for node in parsed[0].graph.node}
     assert {'QuantizeLinear', 'DequantizeLinear'} <= types
-    said('\n'.join(text for text in report['warnings'] if text.startswith('10 images ')))
+    golden_messages.add(
+        '\n'.join(text for text in report['warnings'] if text.startswith('10 images '))
+    )
 
 
 def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
@@ -112,33 +114,35 @@ def test_options_win_over_the_manifest(tmp_path):
     assert (found.mean, found.std, found.antialias) == ((1, 2, 3), (4, 5, 6), True)
 
 
-def test_the_report_tells_options_from_the_manifest(tmp_path, said):
+def test_the_report_tells_options_from_the_manifest(tmp_path, golden_messages):
     given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
     given += ('--json', tmp_path / 'r.json')
     names = [f'digit {number}' for number in range(10)]
     for options in (('--class-names', *names, '--scale', '1'), ()):
         assert run(*given, *options) == 0
-        said('\n'.join(report_of(tmp_path / 'r.json')['input_model']['evidence']))
+        golden_messages.add('\n'.join(report_of(tmp_path / 'r.json')['input_model']['evidence']))
 
 
-def test_options_that_mean_nothing_are_told(tmp_path, said):
+def test_options_that_mean_nothing_are_told(tmp_path, golden_messages):
     given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
     given += ('--json', tmp_path / 'r.json')
     for options in (('--keep-float', 'x', '--calibration-method', 'entropy'), ()):
         assert run(*given, *options) == 0
         told = [text for text in report_of(tmp_path / 'r.json')['warnings'] if 'fp8' in text]
         assert bool(told) == bool(options)
-        said('\n'.join(told))
+        golden_messages.add('\n'.join(told))
 
 
-def test_calibration_of_what_is_quantised_already_is_told(said):
+def test_calibration_of_what_is_quantised_already_is_told(golden_messages):
     given = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
     options = load_options(None, given)
-    said(unused_calibration_options(options, quantised=True))
+    golden_messages.add(unused_calibration_options(options, quantised=True))
     assert unused_calibration_options(options, quantised=False) == ''
 
 
-def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, monkeypatch, said):
+def test_an_engine_that_cannot_be_kept_is_built_all_the_same(
+    tmp_path, monkeypatch, golden_messages
+):
     def full(*_):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
@@ -148,7 +152,7 @@ def test_an_engine_that_cannot_be_kept_is_built_all_the_same(tmp_path, monkeypat
     assert run(*given, '--json', tmp_path / 'r.json') == 0
     report = report_of(tmp_path / 'r.json')
     (not_kept,) = [text for text in report['warnings'] if '--store' in text]
-    said(not_kept)
+    golden_messages.add(not_kept)
     check_report(report, engine)
     assert list((tmp_path / 'store').iterdir()) == []
 
@@ -280,7 +284,9 @@ def verified(monkeypatch, int8_ms, fp16_ms):
 
 
 @pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])
-def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, slower, said):
+def test_int8_that_is_slower_than_fp16_is_told(
+    tmp_path, monkeypatch, int8_ms, slower, golden_messages
+):
     verified(monkeypatch, int8_ms, 1.0)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
     given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
@@ -292,7 +298,7 @@ def test_int8_that_is_slower_than_fp16_is_told(tmp_path, monkeypatch, int8_ms, s
     assert [one['precision'] for one in report['optimization']['layers']][4:6] == ['int8', 'fp16']
     told = [text for text in report['warnings'] if 'head' in text or ' ms)' in text]
     assert len(told) == 1 + slower
-    said('\n'.join(told))
+    golden_messages.add('\n'.join(told))
     build = manifest_beside(tmp_path / 'net.engine').build
     assert build.precision.as_built == {'int8': 5, 'fp16': 2}
     assert run(*given, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0

@@ -60,7 +60,9 @@ def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
     resolve_model_spec(model, manifest, ModelOverrides())
 
 
-def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypatch, capsys, said):
+def test_an_engine_that_no_pipeline_would_load_is_not_written(
+    tmp_path, monkeypatch, capsys, golden_messages
+):
     """TensorRT may make other outputs than ONNX says."""
     real = engine_steps.build_plan
 
@@ -71,5 +73,5 @@ def test_an_engine_that_no_pipeline_would_load_is_not_written(tmp_path, monkeypa
     monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN) == 1
-    said(capsys.readouterr().err)
+    golden_messages.add(capsys.readouterr().err)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ['net.onnx']

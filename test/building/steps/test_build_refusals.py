@@ -185,7 +185,9 @@ def test_operators_that_a_release_lacks(is_rtx, release, plugins, operators, say
         check_operators(tensorrt, options, 'x.onnx', operators)
 
 
-def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatch, said):
+def test_what_the_loader_would_refuse_is_not_built(
+    tmp_path, refused, monkeypatch, golden_messages
+):
     """The manifest beside the model is right; the options are not."""
     parsed = parsed_models(monkeypatch)
     digits = ROOT / 'models' / 'digits.onnx'
@@ -193,7 +195,7 @@ def test_what_the_loader_would_refuse_is_not_built(tmp_path, refused, monkeypatc
     qdq = (*INT8, '--calibration-images', ROOT / 'demo' / 'scenes')
     qdq += ('--qdq-onnx', tmp_path / 'q.onnx')
     for more in ((), qdq):
-        said(refused(*given, *more, '--class-names', 'a', 'b', 'c'))
+        golden_messages.add(refused(*given, *more, '--class-names', 'a', 'b', 'c'))
         assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
         assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
     assert parsed == []
@@ -206,13 +208,13 @@ def test_unknown_words_on_the_command_line(tmp_path, capsys):
     assert '--presicion' in capsys.readouterr().err
 
 
-def test_the_report_tells_of_the_failure_too(tmp_path, capsys, said):
+def test_the_report_tells_of_the_failure_too(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     assert run('--onnx', path, *KNOWN, '--json', tmp_path / 'report.json') == 1
     report = report_of(tmp_path / 'report.json')
     assert report['operation'] == 'build_engine'
     assert report['status'] == 'failed'
-    said(report['error'])
+    golden_messages.add(report['error'])
     assert report['error'] in capsys.readouterr().err
     assert report['output_engine'] is None
     assert report['steps'][-1]['status'] == 'failed'

@@ -68,7 +68,7 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
     golden.check('building/refused_folders.txt', told(messages, tmp_path))
 
 
-def test_a_folder_without_permission(tmp_path, capsys, said):
+def test_a_folder_without_permission(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path)
     folder = tmp_path / 'locked'
     folder.mkdir(mode=0o555)
@@ -79,7 +79,7 @@ def test_a_folder_without_permission(tmp_path, capsys, said):
     for option in (('--output', folder / 'x.engine'), ('--json', folder / 'x.json')):
         done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
         assert done.returncode == 2, done.stderr
-        said(done.stderr)
+        golden_messages.add(done.stderr)
     assert run('--onnx', path, *KNOWN, '--output', '/proc/x.engine') == 2
     assert 'build_engine: /proc/x.engine: ' in capsys.readouterr().err
     assert listing(tmp_path) == before
@@ -100,10 +100,10 @@ def test_files_of_others_are_not_overwritten(tmp_path, refused):
     ('name', 'option'),
     [('a.engine', 'output'), ('a.engine.json', 'output'), ('a.onnx', 'qdq_onnx')],
 )
-def test_pipes_where_files_go_are_no_files(tmp_path, name, option, said):
+def test_pipes_where_files_go_are_no_files(tmp_path, name, option, golden_messages):
     os.mkfifo(tmp_path / name)  # reading it would wait for ever
     given = {'onnx': write_detector(tmp_path), option: tmp_path / name.removesuffix('.json')}
     if option == 'qdq_onnx':
         given |= {'precision': 'int8', 'calibration_images': str(tmp_path)}
-    with said.raises(ConfigError):
+    with golden_messages.raises(ConfigError):
         check_outputs(load_options(None, {key: str(value) for key, value in given.items()}))

@@ -58,7 +58,9 @@ def test_the_gate_measures_what_the_task_says(labelled, build):
     assert {'metrics', 'box_metrics'} <= details['models']['built'].keys()
 
 
-def test_labels_without_it_are_refused_before_anything_is_built(labelled, refused, tmp_path, said):
+def test_labels_without_it_are_refused_before_anything_is_built(
+    labelled, refused, tmp_path, golden_messages
+):
     _, model, words, truth = labelled
     content = json.loads(truth.read_text())
     for entry in content['annotations']:
@@ -67,7 +69,7 @@ def test_labels_without_it_are_refused_before_anything_is_built(labelled, refuse
     truth.write_text(json.dumps(content))
     words = ['--onnx', model, '--output', tmp_path / 'm.engine', *words]
     message = refused(*words, '--annotations', truth, code=2)
-    said(message)
+    golden_messages.add(message)
 
 
 def test_annotations_that_only_the_boxes_meet_measure_nothing(labelled, build):

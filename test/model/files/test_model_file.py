@@ -53,8 +53,8 @@ def test_a_model_with_its_manifest(tmp_path, name):
 
 
 @pytest.mark.parametrize('name', ['tiny', 'tiny.pt', 'tiny.ONNX', 'tiny.onnx.json', '.onnx', ''])
-def test_the_suffix_must_say_what_it_is(tmp_path, name, said):
-    said(refusal(tmp_path / name))
+def test_the_suffix_must_say_what_it_is(tmp_path, name, golden_messages):
+    golden_messages.add(refusal(tmp_path / name))
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
@@ -63,19 +63,19 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     assert read_model_file('~/tiny.onnx').content == CONTENT
 
 
-def test_paths_that_lead_nowhere(tmp_path, said):
-    said(refusal(tmp_path / 'missing.onnx'))
-    said(refusal(tmp_path / 'no' / 'folder.onnx'))
-    said(refusal(Path('/dev/null/tiny.onnx')))
-    said(refusal('~nobody-of-this-name/tiny.onnx'))
-    said(refusal('tiny\0.onnx'))
-    said(refusal('x' * 5000 + '.onnx'))
+def test_paths_that_lead_nowhere(tmp_path, golden_messages):
+    golden_messages.add(refusal(tmp_path / 'missing.onnx'))
+    golden_messages.add(refusal(tmp_path / 'no' / 'folder.onnx'))
+    golden_messages.add(refusal(Path('/dev/null/tiny.onnx')))
+    golden_messages.add(refusal('~nobody-of-this-name/tiny.onnx'))
+    golden_messages.add(refusal('tiny\0.onnx'))
+    golden_messages.add(refusal('x' * 5000 + '.onnx'))
     loop = tmp_path / 'loop.onnx'
     loop.symlink_to(loop)
-    said(refusal(loop))
+    golden_messages.add(refusal(loop))
     dangling = tmp_path / 'dangling.onnx'
     dangling.symlink_to(tmp_path / 'gone.onnx')
-    said(refusal(dangling))
+    golden_messages.add(refusal(dangling))
 
 
 def make_fifo(path):
@@ -102,29 +102,29 @@ NO_FILES = {
 
 @pytest.mark.parametrize('make', NO_FILES.values(), ids=NO_FILES.keys())
 @pytest.mark.timeout(20)  # a FIFO must not be waited for
-def test_only_regular_files(tmp_path, make, said):
+def test_only_regular_files(tmp_path, make, golden_messages):
     path = tmp_path / 'tiny.onnx'
     make(path)
     descriptors = len(os.listdir('/proc/self/fd'))
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     assert len(os.listdir('/proc/self/fd')) == descriptors
 
 
-def test_an_empty_file(tmp_path, said):
+def test_an_empty_file(tmp_path, golden_messages):
     path = tmp_path / 'tiny.onnx'
     path.touch()
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
-def test_a_file_that_no_memory_holds(bare, said):
+def test_a_file_that_no_memory_holds(bare, golden_messages):
     os.truncate(bare, 17 * 1024**3)  # sparse
-    said(refusal(bare))
+    golden_messages.add(refusal(bare))
 
 
 @pytest.mark.parametrize('mode', [0o602, 0o606, 0o666, 0o777])
-def test_writable_by_everybody_is_refused(bare, mode, said):
+def test_writable_by_everybody_is_refused(bare, mode, golden_messages):
     bare.chmod(mode)
-    said(refusal(bare))
+    golden_messages.add(refusal(bare))
 
 
 @pytest.mark.parametrize('mode', [0o600, 0o644, 0o664, 0o660, 0o755])
@@ -133,36 +133,36 @@ def test_other_modes_are_fine(bare, mode):
     assert read_model_file(bare).content == CONTENT
 
 
-def test_a_link_is_judged_by_its_target(bare, tmp_path, said):
+def test_a_link_is_judged_by_its_target(bare, tmp_path, golden_messages):
     link = tmp_path / 'link.onnx'
     link.symlink_to(bare)
     assert read_model_file(link).content == CONTENT  # a link's own mode is 777
     bare.chmod(0o666)
-    said(refusal(link))
+    golden_messages.add(refusal(link))
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason='giving a file away needs root')
 
 
 @as_root
-def test_somebody_elses_file_is_refused(bare, said):
+def test_somebody_elses_file_is_refused(bare, golden_messages):
     os.chown(bare, 12345, -1)
-    said(refusal(bare))
+    golden_messages.add(refusal(bare))
 
 
 @as_root
 @pytest.mark.parametrize(('owner', 'accepted'), [(0, True), (1234, True), (4321, False)])
-def test_root_and_oneself_are_trusted(tmp_path, owner, accepted, monkeypatch, said):
+def test_root_and_oneself_are_trusted(tmp_path, owner, accepted, monkeypatch, golden_messages):
     path = write_model(tmp_path)
     os.chown(path, owner, -1)
     monkeypatch.setattr(os, 'geteuid', lambda: 1234)
     if accepted:
         assert read_model_file(path).content == CONTENT
     else:
-        said(refusal(path))
+        golden_messages.add(refusal(path))
 
 
-def test_an_unreadable_file(bare, monkeypatch, said):
+def test_an_unreadable_file(bare, monkeypatch, golden_messages):
     if os.geteuid() == 0:  # root reads everything, so the system call says no
 
         def no(*arguments, **more):
@@ -171,10 +171,10 @@ def test_an_unreadable_file(bare, monkeypatch, said):
         monkeypatch.setattr(os, 'open', no)
     else:
         bare.chmod(0)
-    said(refusal(bare))
+    golden_messages.add(refusal(bare))
 
 
-def test_a_disk_that_fails(bare, monkeypatch, said):
+def test_a_disk_that_fails(bare, monkeypatch, golden_messages):
     class Failing(io.BytesIO):
         def read(self, *size):
             raise OSError(5, 'Input/output error')
@@ -187,23 +187,23 @@ def test_a_disk_that_fails(bare, monkeypatch, said):
         return Failing()
 
     monkeypatch.setattr('trt_perception.files.regular_files.os.fdopen', failing)
-    said(refusal(bare))
-    with said.raises(EngineError):
+    golden_messages.add(refusal(bare))
+    with golden_messages.raises(EngineError):
         read_checked(bare)
 
 
-def test_other_bytes_than_the_manifest_says(tmp_path, said):
+def test_other_bytes_than_the_manifest_says(tmp_path, golden_messages):
     path = write_model(tmp_path)
     path.write_bytes(b'b model')  # same size
-    said(refusal(path, ManifestError))
+    golden_messages.add(refusal(path, ManifestError))
     path.write_bytes(b'a longer model')
-    said(refusal(path, ManifestError))
+    golden_messages.add(refusal(path, ManifestError))
 
 
-def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path, said):
+def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path, golden_messages):
     path = write_model(tmp_path, 'tiny.engine', onnx=identity('net.onnx', b'x'))
     path.write_bytes(b'b model')
-    said(refusal(path, ManifestError))
+    golden_messages.add(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('change', [{'size_bytes': 8}, {'sha256': '0' * 64}])
@@ -213,12 +213,12 @@ def test_size_and_hash_must_both_be_right(tmp_path, change):
 
 
 @pytest.mark.parametrize(('name', 'other'), [('tiny.onnx', 'engine'), ('tiny.plan', 'onnx')])
-def test_a_manifest_of_another_kind_of_file(tmp_path, name, other, said):
+def test_a_manifest_of_another_kind_of_file(tmp_path, name, other, golden_messages):
     path = write_model(tmp_path, name)
     described = manifest(onnx=None, engine=None)
     described[other] = identity(name, CONTENT)
     path.with_name(name + '.json').write_text(json.dumps(described))
-    said(refusal(path, ManifestError))
+    golden_messages.add(refusal(path, ManifestError))
 
 
 def test_both_entries_and_each_file_is_held_to_its_own(tmp_path):
@@ -233,34 +233,34 @@ def test_both_entries_and_each_file_is_held_to_its_own(tmp_path):
         assert read_model_file(path).manifest.onnx.size_bytes == 9
 
 
-def test_a_broken_manifest_is_named(tmp_path, said):
+def test_a_broken_manifest_is_named(tmp_path, golden_messages):
     path = write_model(tmp_path)
     path.with_name('tiny.onnx.json').write_text('{')
-    said(refusal(path, ManifestError))
+    golden_messages.add(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('size', [0, MANIFEST_MAX_BYTES + 1])
-def test_a_manifest_too_small_or_large(tmp_path, size, said):
+def test_a_manifest_too_small_or_large(tmp_path, size, golden_messages):
     path = write_model(tmp_path)
     os.truncate(path.with_name('tiny.onnx.json'), size)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
-def test_a_manifest_is_opened_as_carefully_as_the_model(tmp_path, said):
+def test_a_manifest_is_opened_as_carefully_as_the_model(tmp_path, golden_messages):
     path = write_model(tmp_path)
     beside = path.with_name('tiny.onnx.json')
     beside.chmod(0o666)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     beside.unlink()
     beside.mkdir()
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     beside.rmdir()
     os.mkfifo(beside)
-    said(refusal(path))
+    golden_messages.add(refusal(path))
     beside.unlink()
     # A link that leads nowhere is no absent manifest.
     beside.symlink_to(tmp_path / 'gone.json')
-    said(refusal(path))
+    golden_messages.add(refusal(path))
 
 
 def test_a_manifest_may_be_a_link(tmp_path):

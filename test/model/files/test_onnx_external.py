@@ -87,8 +87,8 @@ UNBOUNDED = {
 
 
 @pytest.mark.parametrize('kind', UNBOUNDED)
-def test_what_onnx_runtime_does_not_bound_is_refused(kind, said):
-    with said.raises(EngineError):
+def test_what_onnx_runtime_does_not_bound_is_refused(kind, golden_messages):
+    with golden_messages.raises(EngineError):
         find_external_weights(UNBOUNDED[kind]().SerializeToString(), 'm.onnx')
 
 
@@ -158,22 +158,22 @@ def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
         b'\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f',
     ],
 )
-def test_what_is_no_model(content, said):
-    with said.raises(EngineError):
+def test_what_is_no_model(content, golden_messages):
+    with golden_messages.raises(EngineError):
         find_external_weights(content)
 
 
-def test_graphs_in_graphs_without_end(said):
+def test_graphs_in_graphs_without_end(golden_messages):
     graph = b''
     for _ in range(2000):
         attribute = field(6, graph)
         graph = field(1, field(5, attribute))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         find_external_weights(field(7, graph))
 
 
 @pytest.mark.parametrize('where', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])
-def test_the_node_does_not_read_them(where, tmp_path, monkeypatch, said):
+def test_the_node_does_not_read_them(where, tmp_path, monkeypatch, golden_messages):
     """ONNX Runtime would: relative to the working folder, out of it, and anywhere."""
     work = tmp_path / 'work'
     work.mkdir()
@@ -185,7 +185,7 @@ def test_the_node_does_not_read_them(where, tmp_path, monkeypatch, said):
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 

@@ -71,7 +71,7 @@ def hidden(tag, location='weights.bin'):
 
 
 @pytest.mark.parametrize('tag', TAGS.values(), ids=TAGS)
-def test_tags_that_hide_weights(tag, tmp_path, monkeypatch, said):
+def test_tags_that_hide_weights(tag, tmp_path, monkeypatch, golden_messages):
     """ONNX Runtime reads the file, so the node must not load the model."""
     monkeypatch.chdir(tmp_path)
     np.ones((SIDE, SIDE), np.float32).tofile('weights.bin')
@@ -80,16 +80,16 @@ def test_tags_that_hide_weights(tag, tmp_path, monkeypatch, said):
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         load_onnx(read_model_file(path))
 
 
 @pytest.mark.parametrize(
     'number', [b'\x81\x00', b'\x81\x80\x80\x80\x10', b'\x81' + 8 * b'\x80' + b'\x01', b'\x02']
 )
-def test_spellings_of_data_location(number, said):
+def test_spellings_of_data_location(number, golden_messages):
     """An enumeration has 32 bits, whatever is written, and may have more bytes than it needs."""
     tensor = outside('weights.bin').SerializeToString()
     plain = bytes([14 << 3, 1])
@@ -100,7 +100,7 @@ def test_spellings_of_data_location(number, said):
         field(1, field(5, onnx.AttributeProto(name='value').SerializeToString() + field(5, raw))),
     )
     assert has_external(onnx.load_model_from_string(content)) == (number != b'\x02')
-    with said.raises(EngineError):
+    with golden_messages.raises(EngineError):
         find_external_weights(content)
 
 
@@ -144,6 +144,6 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
     ],
     ids=['Graph.17', 'Node.11', 'Model.27', 'group', 'number', 'eight bytes', 'field 0'],
 )
-def test_what_readers_may_understand_differently(content, said):
-    with said.raises(EngineError):
+def test_what_readers_may_understand_differently(content, golden_messages):
+    with golden_messages.raises(EngineError):
         find_external_weights(content)

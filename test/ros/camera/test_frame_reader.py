@@ -68,7 +68,7 @@ def test_images_that_differ_in_stamp_and_pixels(encoding):
             assert outcome(reader, content) == outcome(frame_from_image, content)
 
 
-def test_whatever_else_differs_is_read_anew(said):
+def test_whatever_else_differs_is_read_anew(golden_messages):
     rng = random.Random(2)
     reader = FrameReader()
     content = image(rng, 'bgr8')
@@ -84,7 +84,7 @@ def test_whatever_else_differs_is_read_anew(said):
         assert outcome(reader, content) == good
     assert others > len(content)
     for size in range(len(content)):
-        with said.raises(ImageError):
+        with golden_messages.raises(ImageError):
             reader(arrived(content[:size]))
         assert outcome(reader, content) == good
     for behind in (b'\0', bytes(4)):

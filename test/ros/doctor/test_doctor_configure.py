@@ -216,30 +216,30 @@ def test_a_file_for_another_node(tmp_path):
 @pytest.mark.parametrize(
     'fault', [f for f in faults.FAULTS if f.phase == 'start'], ids=lambda f: f.name
 )
-def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch, said):
+def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch, golden_messages):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'broken.yaml').write_text('{')
     findings = run(faults.tiny(tmp_path), *fault.parameters)
     (refusal,) = reds(findings)
     # rcl itself refuses the broken file; its words name places in its sources.
-    said('broken.yaml' if 'broken.yaml' in refusal else refusal)
+    golden_messages.add('broken.yaml' if 'broken.yaml' in refusal else refusal)
     # Nothing is said of a model whose use is not known.
     assert [e['level'] for e in findings if e['area'] == 'model'] == ['yellow']
 
 
-def test_parameters_of_cameras(tmp_path, said):
+def test_parameters_of_cameras(tmp_path, golden_messages):
     path = faults.tiny(tmp_path)
     cameras = ['-p', 'cameras:=[front, rear]']
     assert reds(run(path, *cameras, '-p', 'camera.rear.max_rate_hz:=5.0')) == []
     (refusal,) = reds(run(path, *cameras, '-p', 'camera.rear.class_filter:=[nothing]'))
-    said(refusal)
+    golden_messages.add(refusal)
     (refusal,) = reds(run(path, *cameras, '-p', 'camera.raer.enabled:=true'))
-    said(refusal)
+    golden_messages.add(refusal)
 
 
-def test_a_file_without_a_model_is_what_configure_refuses(said):
+def test_a_file_without_a_model_is_what_configure_refuses(golden_messages):
     (refusal,) = reds(run('-p', 'confidence_threshold:=0.5'))
-    said(refusal)
+    golden_messages.add(refusal)
 
 
 def test_it_prints_as_it_goes_and_what_it_has_on_ctrl_c(tmp_path):

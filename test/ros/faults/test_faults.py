@@ -109,9 +109,9 @@ def check_report(request):
         message = wait_for_report(fault, detector, begun)
         # Real libraries have words of their own.
         if not (fault.varies or (fault.on_gpu and REAL)):
-            said = request.getfixturevalue('said')
-            said(message)
-            said.check()
+            golden_messages = request.getfixturevalue('golden_messages')
+            golden_messages.add(message)
+            golden_messages.check()
 
     return check
 
@@ -234,7 +234,7 @@ def test_fault_while_active(nodes, fault, tmp_path, check_report):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'start'], ids=lambda fault: fault.name
 )
-def test_fault_at_the_start(fault, tmp_path, said):
+def test_fault_at_the_start(fault, tmp_path, golden_messages):
     (tmp_path / 'broken.yaml').write_text('/**:\n  ros__parameters:\n    class_filter: [red\n')
     arguments = [
         str(tmp_path / argument) if argument.endswith('.yaml') else argument
@@ -244,5 +244,5 @@ def test_fault_at_the_start(fault, tmp_path, said):
     assert program.wait() == int(fault.state.split()[1])
     [error] = [line for line in program.output.splitlines() if line.startswith('error: ')]
     assert fault.says in error
-    said(fault.says if fault.varies else error)
+    golden_messages.add(fault.says if fault.varies else error)
     assert 'Traceback' not in program.output

@@ -104,12 +104,12 @@ def parameter(name, type_number, **values):
 
 @pytest.mark.parametrize('number', UNKNOWN_TYPES)
 @pytest.mark.parametrize('name', ['confidence_threshold', 'class_filter', 'use_sim_time', 'x', ''])
-def test_unknown_type(detector, name, number, said):
+def test_unknown_type(detector, name, number, golden_messages):
     [result] = ask(detector, 'set_parameters', parameters=[parameter(name, number)]).results
     together = ask(detector, 'set_parameters_atomically', parameters=[parameter(name, number)])
     for refused in (result, together.result):
         assert not refused.successful
-        said(refused.reason)
+        golden_messages.add(refused.reason)
         assert str(number) in refused.reason
 
 
@@ -131,11 +131,11 @@ def test_one_unknown_type_among_others(detector):
     detector.set_well(confidence_threshold=0.25, iou_threshold=0.45)
 
 
-def test_a_parameter_that_one_request_names_again(detector, said):
+def test_a_parameter_that_one_request_names_again(detector, golden_messages):
     again = [parameter('iou_threshold', 3, double_value=value) for value in (0.5, 0.25)]
     answer = ask(detector, 'set_parameters', parameters=again)
     assert [result.successful for result in answer.results] == [False, False]
-    said(answer.results[0].reason)
+    golden_messages.add(answer.results[0].reason)
     answer = ask(detector, 'set_parameters_atomically', parameters=again)
     assert not answer.result.successful
     assert detector.get('iou_threshold') == 0.45
@@ -242,7 +242,7 @@ def test_a_clock_that_shows_a_time_before_1970(detector):
 
 
 @pytest.mark.parametrize('rate_hz', [1e-10, 5e-324, 0.00999])
-def test_a_rate_that_no_timer_can_have_is_refused(detector, rate_hz, said):
+def test_a_rate_that_no_timer_can_have_is_refused(detector, rate_hz, golden_messages):
     [(successful, reason)] = detector.set({'debug_image.max_rate_hz': rate_hz})
     assert not successful
-    said(reason)
+    golden_messages.add(reason)

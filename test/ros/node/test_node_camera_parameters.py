@@ -144,7 +144,7 @@ def test_cameras_come_and_go(hold):
     assert (held['camera.rear.enabled'], held['camera.top.enabled']) == (False, True)
 
 
-def test_what_is_fixed_while_configured(hold, said):
+def test_what_is_fixed_while_configured(hold, golden_messages):
     holder = hold(TWO)
     holder.is_configured = True
     for name, value in (
@@ -153,7 +153,7 @@ def test_what_is_fixed_while_configured(hold, said):
         ('camera__rear__image_qos__depth', 2),
     ):
         reason = holder.set(**{name: value})
-        said(reason)
+        golden_messages.add(reason)
     live = {
         'camera__front__enabled': False,
         'camera__front__max_rate_hz': 5,
@@ -168,11 +168,11 @@ def test_what_is_fixed_while_configured(hold, said):
     assert holder.parameters.camera_config('front').image_transport == 'compressed'
 
 
-def test_the_model_may_refuse_what_one_camera_is_given(hold, said):
+def test_the_model_may_refuse_what_one_camera_is_given(hold, golden_messages):
     holder = hold(TWO)
     holder.refuse = lambda config: config.thresholds(('cat', 'dog'))
     reason = holder.set(camera__rear__class_filter=['cow'])
-    said(reason)
+    golden_messages.add(reason)
     assert holder.held()['camera.rear.class_filter'] == []
     assert holder.parameters.camera_config('rear').class_filter == ()
 
@@ -186,11 +186,11 @@ def test_an_empty_list_of_any_kind_and_whole_numbers(hold):
     assert isinstance(holder.held()['camera.front.max_rate_hz'], float)
 
 
-def test_a_refused_request_changes_nothing(hold, said):
+def test_a_refused_request_changes_nothing(hold, golden_messages):
     holder = hold(TWO)
     before = holder.held()
     reason = holder.set(camera__front__enabled=False, max_rate_hz=-1.0)
-    said(reason)
+    golden_messages.add(reason)
     assert holder.held() == before
     assert holder.told == []
 
@@ -219,7 +219,7 @@ def detector(client, model):
     detector.close()
 
 
-def test_get_and_describe(detector, said):
+def test_get_and_describe(detector, golden_messages):
     names = [*camera_rows(['front', 'rear'])]
     assert all(detector.get(name) is not None for name in names)
     assert detector.get('camera.rear.confidence_threshold') == 0.75
@@ -231,28 +231,28 @@ def test_get_and_describe(detector, said):
     [limits] = rate.floating_point_range
     assert (limits.from_value, limits.to_value) == (0.0, 1000.0)
     assert rate.type == ParameterType.PARAMETER_DOUBLE
-    said(rate.description)
-    said(rate.additional_constraints)
-    said(transport.additional_constraints)
+    golden_messages.add(rate.description)
+    golden_messages.add(rate.additional_constraints)
+    golden_messages.add(transport.additional_constraints)
 
 
-def test_set_over_services(detector, said):
+def test_set_over_services(detector, golden_messages):
     assert detector.set({'camera.front.enabled': False}) == [(True, '')]
     assert detector.get('camera.front.enabled') is False
     [(successful, reason)] = detector.set({'camera.frnt.enabled': True})
     assert not successful
-    said(reason)
+    golden_messages.add(reason)
     [(successful, reason)] = detector.set({'camera.front.class_filter': 7})
     assert not successful
-    said(reason)
+    golden_messages.add(reason)
     [(successful, reason)] = detector.set({'camera.rear.enabled': None}, Parameter.Type.NOT_SET)
     assert not successful
-    said(reason)
+    golden_messages.add(reason)
     assert detector.set({'camera.front.enabled': True}) == [(True, '')]
     for name, value in {'enabled': True, 'max_rate_hz': 0.0, 'confidence_threshold': 0.25}.items():
         [(successful, reason)] = detector.set({name: value})
         assert successful
-        said(f'{name}: {reason}')  # which cameras keep values of their own
+        golden_messages.add(f'{name}: {reason}')  # which cameras keep values of their own
 
 
 # At the start.
@@ -273,14 +273,14 @@ TWICE = """
 
 
 @pytest.mark.parametrize('text', [NAMES, TWICE], ids=['names', 'twice'])
-def test_every_mistake_of_a_file_is_said_once(tmp_path, text, said):
+def test_every_mistake_of_a_file_is_said_once(tmp_path, text, golden_messages):
     file = tmp_path / 'mine.yaml'
     file.write_text(f'/**:\n  ros__parameters:{text}')
     command = [executable('detector_node'), '--ros-args', '--params-file', str(file)]
     ended = forked.run(command, timeout=DEADLINE_S)
     assert ended.returncode == 2
     lines = ended.stderr.splitlines()
-    said('\n'.join(line for line in lines if line.startswith('error: ')))
+    golden_messages.add('\n'.join(line for line in lines if line.startswith('error: ')))
 
 
 # The example.

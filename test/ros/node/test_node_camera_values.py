@@ -68,7 +68,7 @@ def wait_for_numbers(detector, *numbers):
     )
 
 
-def test_a_camera_is_switched_off_and_on(cameras, detector, said):
+def test_a_camera_is_switched_off_and_on(cameras, detector, golden_messages):
     front, rear, left = cameras
     detector.set_well(**{'camera.rear.enabled': False})
     detector.wait_for_log('INFO', 'enabled', of='rear')
@@ -82,14 +82,14 @@ def test_a_camera_is_switched_off_and_on(cameras, detector, said):
     wait_for_numbers(detector, 2, 2, 1)
     status, _ = rear.wait_for_status(lambda *_: True, 'that it is off')
     assert status.level == OK
-    said(status.message)
+    golden_messages.add(status.message)
     rear.detections.clear()
     assert names_found(front)
     assert not rear.answers()
     assert rear.counts()['published'] == int(values['published'])
     detector.program.forget()
     detector.set_well(**{'camera.rear.enabled': True})
-    said(detector.wait_for_log('INFO', of='rear'))
+    golden_messages.add(detector.wait_for_log('INFO', of='rear'))
     assert names_found(rear) == ['red', 'red', 'green']
     wait_for_numbers(detector, 3, 3)
     # The node's own parameter is for all that have none of their own; this one has.
@@ -146,23 +146,23 @@ def test_each_camera_has_its_debug_image(cameras, detector):
     assert {(image.header.frame_id, image.width) for image in images} == {('rear', 128)}
 
 
-def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector, said):
+def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector, golden_messages):
     [(well, reason)] = detector.set({'camera.rear.image_qos.depth': 3})
     assert not well
-    said(reason)
+    golden_messages.add(reason)
     [(well, reason)] = detector.set({'camera.rear.class_filter': ['cat']})
     assert not well
-    said(reason)
+    golden_messages.add(reason)
     [(well, _)] = detector.set({'camera.rear.class_filter': []}, Parameter.Type.STRING_ARRAY)
     assert well
 
 
-def test_other_cameras_are_named_while_unconfigured(cameras, detector, said):
+def test_other_cameras_are_named_while_unconfigured(cameras, detector, golden_messages):
     for camera in cameras:
         camera.destroy_publisher()
     [(well, reason)] = detector.set({'cameras': ['front', 'back']})
     assert not well
-    said(reason)
+    golden_messages.add(reason)
     detector.bring_to('unconfigured')
     detector.set_well(cameras=['front', 'back'], **{'image_qos.depth': 2})
     assert detector.get('camera.back.image_qos.depth') == 2

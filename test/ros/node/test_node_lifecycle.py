@@ -91,7 +91,9 @@ def test_impossible_transitions_are_answered(detector_for_refusals, state):
     assert 'Traceback' not in detector.program.output
 
 
-def test_failed_configure_says_why_and_may_be_tried_again(start_detector, model, tmp_path, said):
+def test_failed_configure_says_why_and_may_be_tried_again(
+    start_detector, model, tmp_path, golden_messages
+):
     corrupt = tmp_path / 'corrupt.onnx'
     corrupt.write_bytes(b'this is no protocol buffer')
     detector = start_detector()
@@ -102,7 +104,7 @@ def test_failed_configure_says_why_and_may_be_tried_again(start_detector, model,
         assert detector.state() == 'unconfigured', path
         status, values = detector.wait_for_status(lambda *_: True, 'a status')
         assert (status.level, values['state']) == (DiagnosticStatus.ERROR, 'unconfigured')
-        said(status.message)
+        golden_messages.add(status.message)
         detector.program.wait_for_output(status.message.replace('\n', '\n    '))
         # An error that the package raises on purpose is told in words.
         assert 'Traceback' not in detector.program.output
@@ -115,7 +117,7 @@ def test_failed_configure_says_why_and_may_be_tried_again(start_detector, model,
     assert detector.ask(picture_of(RED)).detections
 
 
-def test_parameters_replace_a_manifest(start_detector, model, tmp_path, said):
+def test_parameters_replace_a_manifest(start_detector, model, tmp_path, golden_messages):
     bare = tmp_path / 'bare.onnx'
     shutil.copy(model, bare)
     detector = start_detector(
@@ -136,7 +138,7 @@ def test_parameters_replace_a_manifest(start_detector, model, tmp_path, said):
     assert first[1] == pytest.approx(200 / 255, abs=1e-5)
     [told] = [line for line in detector.program.output.splitlines() if 'configured: ' in line]
     assert told.startswith('[INFO]')
-    said(told.partition('detector]: ')[2])
+    golden_messages.add(told.partition('detector]: ')[2])
     # Of the node: the middleware has warnings of its own on some distributions.
     lines = detector.program.output.splitlines()
     assert not [line for line in lines if '[WARN]' in line and 'detector]: ' in line]

@@ -136,12 +136,12 @@ REFUSED = [
 @pytest.mark.parametrize(
     ('name', 'value', 'kind'), REFUSED, ids=[f'{name}={value}' for name, value, _ in REFUSED]
 )
-def test_refused(detector, name, value, kind, said):
+def test_refused(detector, name, value, kind, golden_messages):
     known = name in {parameter.name for parameter in PARAMETERS}
     before = detector.get(name) if known else None
     [(successful, reason)] = detector.set({name: value}, kind)
     assert not successful
-    said(reason)
+    golden_messages.add(reason)
     if known:
         assert detector.get(name) == before
     assert names_found(detector) == ['red', 'red', 'green']
@@ -191,12 +191,12 @@ def test_no_quotes_would_help(detector, name, value):
     assert 'for text' not in reason
 
 
-def test_several_at_once_are_set_together_or_not_at_all(detector, said):
+def test_several_at_once_are_set_together_or_not_at_all(detector, golden_messages):
     successful, reason = detector.set_at_once(
         {'confidence_threshold': 0.75, 'iou_threshold': 7, 'class_filter': ['pink']}
     )
     assert not successful
-    said(reason)
+    golden_messages.add(reason)
     assert names_found(detector) == ['red', 'red', 'green']
     values = {'confidence_threshold': 0.2, 'iou_threshold': 0, 'class_filter': ['red', 'blue']}
     assert detector.set_at_once(values) == (True, '')
@@ -207,13 +207,13 @@ def test_same_value_is_no_change(detector):
     assert detector.set({'max_detections': 300, 'image_transport': 'raw'}) == [(True, '')] * 2
 
 
-def test_fixed_parameters_change_after_cleanup(start_detector, model, said):
+def test_fixed_parameters_change_after_cleanup(start_detector, model, golden_messages):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     detector.connect()
     for transition in ('deactivate', 'cleanup'):
         [(successful, reason)] = detector.set({'max_detections': 1})
         assert not successful
-        said(reason)
+        golden_messages.add(reason)
         detector.to(transition)
     detector.set_well(max_detections=1, class_filter=['pink'])
     # Without a model nobody knows its classes; configure does.
@@ -234,7 +234,7 @@ def test_diagnostics_period_changes_after_cleanup(start_detector, model):
         detector.wait_for_status(lambda *_: True, 'diagnostics ten times a second')
 
 
-def test_descriptors(detector, said):
+def test_descriptors(detector, golden_messages):
     descriptors = detector.describe([parameter.name for parameter in PARAMETERS])
     kinds = {
         'bool': ParameterType.PARAMETER_BOOL,
@@ -248,7 +248,7 @@ def test_descriptors(detector, said):
     for parameter, descriptor in zip(PARAMETERS, descriptors, strict=True):
         assert descriptor.name == parameter.name
         assert descriptor.type == kinds[parameter.kind]
-        said(descriptor.description)
+        golden_messages.add(descriptor.description)
         assert parameter.unit in descriptor.description
         assert not descriptor.read_only
         ranges = [
@@ -261,12 +261,12 @@ def test_descriptors(detector, said):
             assert repr(choice) in descriptor.additional_constraints
 
 
-def test_a_range_that_everybody_reads(detector, said):
+def test_a_range_that_everybody_reads(detector, golden_messages):
     # Without the table as a mirror: what `ros2 param describe` shows.
     threshold, depth = detector.describe(['confidence_threshold', 'pipeline_depth'])
     [limits] = threshold.floating_point_range
     assert (limits.from_value, limits.to_value) == (0.0, 1.0)
-    said(threshold.additional_constraints)
+    golden_messages.add(threshold.additional_constraints)
     [limits] = depth.integer_range
     assert (limits.from_value, limits.to_value) == (1, 8)
-    said(depth.additional_constraints)
+    golden_messages.add(depth.additional_constraints)

@@ -58,11 +58,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize('overrides', WRONG.values(), ids=WRONG)
-def test_wrong_parameters(overrides, said):
+def test_wrong_parameters(overrides, golden_messages):
     code, output = start(*itertools.chain(*(('-p', override) for override in overrides)))
     assert code == 2, output
     assert len(errors(output)) == len(overrides)
-    said('\n'.join(errors(output)))
+    golden_messages.add('\n'.join(errors(output)))
     assert 'Traceback' not in output
     assert '[INFO]' not in output
 
@@ -78,7 +78,7 @@ def test_wrong_parameter_of_rclpy(override):
     assert 'Traceback' not in output
 
 
-def test_every_mistake_of_a_file_is_named_at_once(tmp_path, said):
+def test_every_mistake_of_a_file_is_named_at_once(tmp_path, golden_messages):
     text = """
 /**:
   ros__parameters:
@@ -91,7 +91,7 @@ def test_every_mistake_of_a_file_is_named_at_once(tmp_path, said):
     code, output = start(*parameter_file(tmp_path, text))
     assert code == 2, output
     assert len(errors(output)) == 4
-    said('\n'.join(errors(output)))
+    golden_messages.add('\n'.join(errors(output)))
     assert 'Traceback' not in output
 
 
@@ -121,17 +121,17 @@ def test_missing_parameter_file(tmp_path):
 
 
 @pytest.mark.parametrize('argument', ['engine_path:=model.onnx', 'engine_path:=model'])
-def test_parameters_before_ros_args(argument, said):
+def test_parameters_before_ros_args(argument, golden_messages):
     code, output = start(before=(argument,))
     assert code == 2, output
-    said('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
+    golden_messages.add('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
     assert '[INFO]' not in output
 
 
-def test_an_option_that_ros_takes_for_a_topic(tmp_path, said):
+def test_an_option_that_ros_takes_for_a_topic(tmp_path, golden_messages):
     code, output = start(before=(str(tmp_path), 'rate:=30'), program='replay_images')
     assert code == 2, output
-    said('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
+    golden_messages.add('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
 
 
 def test_wrong_ros_argument():
@@ -142,7 +142,7 @@ def test_wrong_ros_argument():
 
 
 @pytest.mark.parametrize('program', ['detector_node', 'replay_images'])
-def test_a_pipe_is_no_parameter_file(program, tmp_path, said):
+def test_a_pipe_is_no_parameter_file(program, tmp_path, golden_messages):
     """ROS reads it several times: the second time would be waited for, whatever signal comes."""
     os.mkfifo(tmp_path / 'pipe')
     arguments = ('--params-file', str(tmp_path / 'pipe'))
@@ -150,7 +150,7 @@ def test_a_pipe_is_no_parameter_file(program, tmp_path, said):
     code, output = start(*arguments, program=program, before=source)
     assert code == 2, output
     [error] = errors(output)
-    said(error)
+    golden_messages.add(error)
     report = read_parameters('/detector', [*arguments])
     assert report['mistakes'] == [error.removeprefix('error: ')]
 
@@ -173,19 +173,19 @@ def test_node_name_that_is_too_long_for_its_services_is_refused():
 
 
 @pytest.mark.parametrize('remap', ['detections:=image', 'image:=/parameter_events'])
-def test_two_topics_of_one_name(remap, said):
+def test_two_topics_of_one_name(remap, golden_messages):
     code, output = start('-r', remap)
     assert code == 2, output
     [error] = errors(output)
-    said(error)
+    golden_messages.add(error)
     assert 'Traceback' not in output
 
 
-def test_what_stands_behind_ros_args_without_an_option(said):
+def test_what_stands_behind_ros_args_without_an_option(golden_messages):
     code, output = start('front/image:=/x', 'engine_path:=m.onnx', 'what', '-p', 'autostart:=true')
     assert code == 2
     assert len(errors(output)) == 3
-    said('\n'.join(errors(output)))
+    golden_messages.add('\n'.join(errors(output)))
 
 
 UNUSUAL = """
@@ -217,7 +217,7 @@ def test_installed_parameter_file_holds_the_defaults(start_detector):
     assert detector.state() == 'unconfigured'
 
 
-def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, said):
+def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, golden_messages):
     other = tmp_path / 'other.yaml'
     other.write_text('detector:\n  ros__parameters:\n    confidence_threshold: 0.9\n')
     mine = parameter_file(tmp_path, '/**:\n  ros__parameters:\n    max_detections: 7\n')
@@ -233,7 +233,7 @@ def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, sai
     assert (detector.get('confidence_threshold'), detector.get('max_detections')) == (0.25, 7)
     assert detector.get('iou_threshold') == 0.45
     for given in (str(other), 'detector:iou_threshold:=0.9 ', '-r image:=/a ', '-r frnt/masks'):
-        said(detector.wait_for_log('WARN', given))
+        golden_messages.add(detector.wait_for_log('WARN', given))
         assert detector.program.count(given) == 1
     assert 'rear/image:=/b ' not in detector.program.output
 

@@ -124,14 +124,14 @@ def test_the_debug_image_has_the_skeleton(detector, listener):
     assert pixels.any(axis=2).mean() > 0.2
 
 
-def test_an_export_of_ultralytics_is_read_without_a_warning(detector, said):
+def test_an_export_of_ultralytics_is_read_without_a_warning(detector, golden_messages):
     # Of the node: the middleware has warnings of its own on some distributions.
     lines = [line for line in detector.program.output.splitlines() if 'detector]: ' in line]
     # Of the model: what it says of the camera comes behind.
     active = next(index for index, line in enumerate(lines) if 'detector]: active: ' in line)
     for line in lines[:active]:
         assert line.startswith('[INFO]')
-        said(line.partition('detector]: ')[2])
+        golden_messages.add(line.partition('detector]: ')[2])
     # No value is written as Python would: Type(field=…), {'key': …} or None.
     assert not any(re.search(r"\w\(\w+=|\{'|\bNone\b", line) for line in lines)
 

@@ -50,15 +50,15 @@ def test_what_ros_takes_rightly(words):
 
 
 @pytest.mark.parametrize('name', [row.name for row in PARAMETERS] + ['use_sim_time'])
-def test_every_parameter_is_refused(name, said):
+def test_every_parameter_is_refused(name, golden_messages):
     printed = answer_to(f'{name}:=x', '--ros-args', '-p', 'autostart:=true')
-    said(printed)
+    golden_messages.add(printed)
 
 
 @pytest.mark.parametrize('row', CAMERA_PARAMETERS, ids=lambda row: row.name)
-def test_every_parameter_of_a_camera_is_refused(row, said):
+def test_every_parameter_of_a_camera_is_refused(row, golden_messages):
     printed = answer_to(f'camera.front.{row.name}:=x')
-    said(printed)
+    golden_messages.add(printed)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_every_parameter_of_a_camera_is_refused(row, said):
     ],
     ids=' '.join,
 )
-def test_what_was_meant(words, said):
+def test_what_was_meant(words, golden_messages):
     printed = answer_to(*words)
-    said(printed)
+    golden_messages.add(printed)
 
 
-def test_a_topic_is_no_parameter(said):
-    said(unknown_parameter('image_topic', ()).fix)
+def test_a_topic_is_no_parameter(golden_messages):
+    golden_messages.add(unknown_parameter('image_topic', ()).fix)
