@@ -15,7 +15,7 @@ from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.metrics.mistakes import match_detections, sum_up
 from trt_perception.evaluation.true_shapes import read_shapes
-from trt_perception.files.plain_text import listed, plain
+from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
 
@@ -100,7 +100,9 @@ def other_classes(truth_file, classes):
     wanted = list(read_annotations(truth_file).categories.values())
     if set(wanted) & set(classes):
         return ''
-    scenes, model = (listed([plain(name) for name in names], 10) for names in (wanted, classes))
+    scenes, model = (
+        join_first([escape_controls(name) for name in names], 10) for names in (wanted, classes)
+    )
     return (
         f'the scenes show {scenes}, and the model has none of these classes but {model}: '
         'precision and recall are not measured'

@@ -8,12 +8,12 @@ import pytest
 from support.properties import given, settings, st
 from trt_perception.files.plain_text import (
     MAX_CLASSES,
+    closest_words,
+    escape_controls,
     name_fault,
     names_fault,
-    nearest,
-    one_line,
-    plain,
-    shown,
+    short_repr,
+    to_one_line,
 )
 
 #: What Unicode calls control, line end, paragraph end and half of a pair; and what turns text.
@@ -41,7 +41,7 @@ def test_names_of_all_languages_are_names(name):
 )
 def test_what_is_no_short_text(name):
     fault = name_fault(name)
-    assert fault['found'] == shown(name)
+    assert fault['found'] == short_repr(name)
     assert ' 256 ' in fault['expected']
 
 
@@ -67,20 +67,20 @@ def test_lists_of_names(golden_messages):
 @settings(deadline=None)
 @given(st.text(st.one_of(st.characters(), st.sampled_from(ACTING)), max_size=300))
 def test_nothing_plain_or_shown_acts(text):
-    for safe in (plain(text), shown(text), shown([text] * 100)):
+    for safe in (escape_controls(text), short_repr(text), short_repr([text] * 100)):
         assert not set(safe) - {'\n', '\t'} & set(ACTING)
-    assert plain(text).count('\n') == text.count('\n')
-    assert '\n' not in shown(text)
-    assert len(shown(text)) <= 60
+    assert escape_controls(text).count('\n') == text.count('\n')
+    assert '\n' not in short_repr(text)
+    assert len(short_repr(text)) <= 60
 
 
 def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is(golden_messages):
-    assert plain('größer\n\tals 自転車') == 'größer\n\tals 自転車'
-    assert plain('\x1b[2Jx\r\x9b\ud800') == '\\x1b[2Jx\\r\\x9b\\ud800'
-    assert plain(ValueError('a\0')) == 'a\\x00'
-    assert plain('x' * 8000) == 'x' * 8000
-    golden_messages.add(plain('x' * 9000).replace('x' * 8000, 'X'))
-    assert plain('x\x1b' * 9000, None) == 'x\\x1b' * 9000
+    assert escape_controls('größer\n\tals 自転車') == 'größer\n\tals 自転車'
+    assert escape_controls('\x1b[2Jx\r\x9b\ud800') == '\\x1b[2Jx\\r\\x9b\\ud800'
+    assert escape_controls(ValueError('a\0')) == 'a\\x00'
+    assert escape_controls('x' * 8000) == 'x' * 8000
+    golden_messages.add(escape_controls('x' * 9000).replace('x' * 8000, 'X'))
+    assert escape_controls('x\x1b' * 9000, None) == 'x\\x1b' * 9000
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,17 @@ def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is(golden_mes
     ids=range(7),
 )
 def test_values_are_shown_short(value, text):
-    assert shown(value) == text
+    assert short_repr(value) == text
 
 
 def test_the_nearest_word():
-    assert nearest('confidence_treshold', ['iou_threshold', 'confidence_threshold']) == [
+    assert closest_words('confidence_treshold', ['iou_threshold', 'confidence_threshold']) == [
         'confidence_threshold'
     ]
-    assert nearest('cat', []) == []
-    assert nearest('x' * 101, ['x' * 101]) == []
-    assert nearest('b', ['a'] * 2000 + ['b']) == []
-    assert nearest('node_1', ['node_2', 'node_3', 'other'], count=2) == ['node_3', 'node_2']
+    assert closest_words('cat', []) == []
+    assert closest_words('x' * 101, ['x' * 101]) == []
+    assert closest_words('b', ['a'] * 2000 + ['b']) == []
+    assert closest_words('node_1', ['node_2', 'node_3', 'other'], count=2) == ['node_3', 'node_2']
 
 
 def test_what_ends_a_line_for_python_acts():
@@ -116,9 +116,9 @@ def test_what_ends_a_line_for_python_acts():
 
 
 def test_one_line():
-    assert one_line(ValueError('a\n  b\t c')) == 'a b c'
-    assert one_line(ValueError('x' * 900), 200) == 'x' * 200
-    assert one_line(MemoryError()) == 'MemoryError'
+    assert to_one_line(ValueError('a\n  b\t c')) == 'a b c'
+    assert to_one_line(ValueError('x' * 900), 200) == 'x' * 200
+    assert to_one_line(MemoryError()) == 'MemoryError'
 
 
 def test_long_words_are_compared_with_fewer():
@@ -129,8 +129,8 @@ def test_long_words_are_compared_with_fewer():
             looked_at.append(number)
             yield f'{number:x}' * length
 
-    nearest('classname', known(1))
+    closest_words('classname', known(1))
     assert len(looked_at) == 2000
     looked_at.clear()
-    nearest('x' * 100, known(20))
+    closest_words('x' * 100, known(20))
     assert len(looked_at) == 100

@@ -15,7 +15,7 @@ import numpy as np
 from trt_perception.benchmarking.measure import Spread, cell_name
 from trt_perception.benchmarking.model import Best, ModelReport
 from trt_perception.evaluation.metrics.agreement import Agreement
-from trt_perception.files.plain_text import table
+from trt_perception.files.plain_text import format_table
 from trt_perception.gpu import Device, versions
 
 __all__ = ['agreement_text', 'machine_facts', 'model_text']
@@ -157,7 +157,7 @@ def _stage_table(report: ModelReport) -> str:
                 _ms(alone.p99 if alone else None),
             ]
         )
-    return table(rows)
+    return format_table(rows)
 
 
 def _encoding_table(report: ModelReport) -> str:
@@ -165,7 +165,7 @@ def _encoding_table(report: ModelReport) -> str:
     for name, time in report.encodings.items():
         megabytes = f'{time.frame_bytes / 1e6:.2f}'
         rows.append([name, megabytes, _ms(time.upload_ms), _ms(time.letterbox_ms)])
-    return table(rows)
+    return format_table(rows)
 
 
 def _pipeline_table(report: ModelReport) -> str:
@@ -187,7 +187,7 @@ def _pipeline_table(report: ModelReport) -> str:
                 _frames(times, pipeline.busy_latency_ms),
             ]
         )
-    return table(rows)
+    return format_table(rows)
 
 
 def _batch_table(report: ModelReport) -> str:
@@ -206,7 +206,7 @@ def _batch_table(report: ModelReport) -> str:
                 else ''
             )
         rows.append(row)
-    return table(rows)
+    return format_table(rows)
 
 
 def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
@@ -239,7 +239,7 @@ def _ratio_table(report: ModelReport) -> str:
     for ratio in report.ratios:
         throughput, tail = f'{ratio.throughput_x_engine:.3f}', f'{ratio.p99_over_p50:.3f}'
         rows.append([f'depth {ratio.depth}', throughput, _ms(ratio.p50_minus_engine_ms), tail])
-    return table(rows)
+    return format_table(rows)
 
 
 def _ms(value: float | None) -> str:

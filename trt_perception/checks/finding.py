@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 
 __all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'run_check', 'texts']
 
@@ -86,10 +86,10 @@ def texts(findings: Iterable[Finding], *, color: bool) -> Iterator[str]:
         level = f'{finding.level:<6}'
         if color:
             level = f'{_COLORS[finding.level]}{level}\033[0m'
-        found = plain(finding.found).replace('\n', '\n' + ' ' * 11)
-        lines.append(f'  {level} {plain(finding.name)}: {found}')
+        found = escape_controls(finding.found).replace('\n', '\n' + ' ' * 11)
+        lines.append(f'  {level} {escape_controls(finding.name)}: {found}')
         if finding.fix:
-            fix = plain(finding.fix).replace('\n', '\n' + ' ' * 14)
+            fix = escape_controls(finding.fix).replace('\n', '\n' + ' ' * 14)
             lines.append(f'         fix: {fix}')
         yield '\n'.join(lines)
     yield '\n' + ', '.join(f'{_count(seen, level)} {level}' for level in LEVELS)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from trt_perception.errors import ManifestError, TrtPerceptionError
-from trt_perception.files.plain_text import Fault, listed
+from trt_perception.files.plain_text import Fault, join_first
 
 __all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
 
@@ -195,7 +195,7 @@ class JsonSection:
     def finish(self) -> None:
         """Refuse what nobody asked for."""
         if self._left:
-            names = listed([found(key) for key in self._left])
+            names = join_first([found(key) for key in self._left])
             raise self.error(self.where, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:

@@ -18,8 +18,17 @@ from typing import Any, Final, TypedDict
 
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
-    *('Fault', 'listed', 'name_fault', 'names_fault', 'nearest', 'one_line', 'plain', 'shown'),
-    'table',
+    *(
+        'Fault',
+        'join_first',
+        'name_fault',
+        'names_fault',
+        'closest_words',
+        'to_one_line',
+        'escape_controls',
+        'short_repr',
+    ),
+    'format_table',
 ]
 
 #: A class id of label_info has 16 bits.
@@ -29,14 +38,14 @@ MAX_NAME_LENGTH: Final = 256
 MAX_PATH_LENGTH: Final = 4096
 # Unicode's control characters, its own ends of lines, its twelve Bidi_Control characters, which
 # set the direction of writing, and halves of a surrogate pair, which no encoding can write.
-_ACTING: Final = re.compile(
+_CONTROLS: Final = re.compile(
     '[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]'
 )
-_ACTING_IN_LINES: Final = re.compile(rf'(?![\n\t]){_ACTING.pattern}')
+_CONTROLS_IN_LINES: Final = re.compile(rf'(?![\n\t]){_CONTROLS.pattern}')
 # Each comparison costs the product of both lengths.
-_MOST_COMPARED: Final = 2000
-_MOST_PRODUCTS: Final = 10**6
-_LONGEST_COMPARED: Final = 100
+_MAX_COMPARED_WORDS: Final = 2000
+_MAX_COMPARISON_COST: Final = 10**6
+_MAX_COMPARED_LENGTH: Final = 100
 
 
 class Fault(TypedDict):
@@ -54,12 +63,12 @@ def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> Fault | None:
         longest: most characters.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= longest:
-        return Fault(found=shown(name), expected=f'a text of 1 to {longest} characters')
+        return Fault(found=short_repr(name), expected=f'a text of 1 to {longest} characters')
     # The first question is a quick one, and answers for nearly all.
-    acting = None if name.isprintable() else _ACTING.search(name)
+    acting = None if name.isprintable() else _CONTROLS.search(name)
     if acting is None:
         return None
-    found = f'U+{ord(acting[0]):04X} in {shown(name)}'
+    found = f'U+{ord(acting[0]):04X} in {short_repr(name)}'
     return Fault(found=found, expected='a text with no control characters')
 
 
@@ -72,17 +81,17 @@ def names_fault(names: Sequence[object], *, distinct: bool = True) -> Fault | No
     """
     if len(names) > MAX_CLASSES:
         return Fault(found=str(len(names)), expected=f'at most {MAX_CLASSES} names')
-    for number, name in () if _all_are_simple(names) else enumerate(names):
+    for number, name in () if _are_all_valid(names) else enumerate(names):
         if fault := name_fault(name):
             where = f'{fault["found"]}, name {number + 1} of {len(names)}'
             return Fault(found=where, expected=fault['expected'])
     if not distinct or len(set(names)) == len(names):
         return None
     twice = next(name for name, count in Counter(names).items() if count > 1)
-    return Fault(found=f'{shown(twice)} twice', expected='different names')
+    return Fault(found=f'{short_repr(twice)} twice', expected='different names')
 
 
-def _all_are_simple(names: Sequence[Any]) -> bool:
+def _are_all_valid(names: Sequence[Any]) -> bool:
     """Answer for most lists of names, in a tenth of the time that looking at each takes."""
     return (
         set(map(type, names)) == {str}
@@ -92,7 +101,9 @@ def _all_are_simple(names: Sequence[Any]) -> bool:
     )
 
 
-def nearest(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+def closest_words(
+    word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
+) -> list[str]:
     """Return the known words that a mistyped one resembles most, best first.
 
     Args:
@@ -101,15 +112,15 @@ def nearest(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
         count: most words returned.
         cutoff: least resemblance, 0…1.
     """
-    if len(word) > _LONGEST_COMPARED:
+    if len(word) > _MAX_COMPARED_LENGTH:
         return []
-    most = min(_MOST_COMPARED, _MOST_PRODUCTS // max(1, len(word)) ** 2)
+    most = min(_MAX_COMPARED_WORDS, _MAX_COMPARISON_COST // max(1, len(word)) ** 2)
     few = list(itertools.islice(known, most))
-    short = [other for other in few if len(other) <= _LONGEST_COMPARED]
+    short = [other for other in few if len(other) <= _MAX_COMPARED_LENGTH]
     return difflib.get_close_matches(word, short, n=count, cutoff=cutoff)
 
 
-def shown(value: object, longest: int = 60) -> str:
+def short_repr(value: object, longest: int = 60) -> str:
     """Return a value as Python writes it, short enough for a message."""
     cut = isinstance(value, Sequence) and len(value) > longest
     try:
@@ -119,7 +130,7 @@ def shown(value: object, longest: int = 60) -> str:
     return text if not cut and len(text) <= longest else text[: longest - 1] + '…'
 
 
-def plain(text: object, longest: int | None = 8000) -> str:
+def escape_controls(text: object, longest: int | None = 8000) -> str:
     """Return a message that may hold other people's text, fit for a log or a terminal.
 
     Ends of lines and tabs stay; other characters that act are written as Python escapes them.
@@ -131,23 +142,23 @@ def plain(text: object, longest: int | None = 8000) -> str:
     whole = str(text)
     part = whole[:longest]
     if not part.isprintable():
-        part = _ACTING_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
+        part = _CONTROLS_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
 
 
-def listed(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
+def join_first(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
     """Return the first items, and how many more there are."""
     first = separator.join(itertools.islice(items, most))
     return f'{first} and {len(items) - most} more' if len(items) > most else first
 
 
-def one_line(said: object, longest: int = 400) -> str:
+def to_one_line(said: object, longest: int = 400) -> str:
     """Return what a library says on several lines as one line, short enough for a message."""
     text = ' '.join(str(said).split())
     return text[:longest] or type(said).__name__
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as lines: the first column to the left, the others to the right.
 
     Args:

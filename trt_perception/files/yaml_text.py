@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES, name_fault, shown
+from trt_perception.files.plain_text import MAX_CLASSES, name_fault, short_repr
 
 __all__ = ['MAX_BYTES', 'read_yaml']
 
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise _problem('a key must be one word', key)
             if key.value in seen:
-                raise _problem(f'{shown(key.value)} stands here twice', key)
+                raise _problem(f'{short_repr(key.value)} stands here twice', key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

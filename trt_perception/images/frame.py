@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import short_repr
 from trt_perception.images.memory import HostMemory
 
 __all__ = [
@@ -166,7 +166,9 @@ class Frame:
         pixel_format = PIXEL_FORMATS.get(encoding)
         if pixel_format is None:
             known = f'one of {", ".join(PIXEL_FORMATS)}'
-            raise ImageError('unknown_encoding', 'image encoding', shown(encoding), expected=known)
+            raise ImageError(
+                'unknown_encoding', 'image encoding', short_repr(encoding), expected=known
+            )
         _check_size(pixel_format, width, height)
         row_bytes = width * pixel_format.bytes_per_pixel
         if step < row_bytes:

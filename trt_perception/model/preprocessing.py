@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from trt_perception.files.json_records import choice, whole
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import Fault, shown
+from trt_perception.files.plain_text import Fault, short_repr
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES
@@ -33,7 +33,7 @@ def size_fault(size: Sequence[float]) -> Fault | None:
     if whole and size[0] * size[1] <= _MAX_PIXELS:
         return None
     return Fault(
-        found=shown(list(size)),
+        found=short_repr(list(size)),
         expected=f'[width, height] in whole pixels, each from 1 to {MAX_SIDE}, and at most '
         f'{_MAX_PIXELS} pixels together',
     )
@@ -47,7 +47,7 @@ def number_fault(key: str, values: Sequence[float]) -> Fault | None:
     low, high = _ALLOWED_RANGES[key]
     for value in values:
         if not low <= value <= high:  # also refuses NaN
-            return Fault(found=shown(value), expected=f'a number from {low:g} to {high:g}')
+            return Fault(found=short_repr(value), expected=f'a number from {low:g} to {high:g}')
     return None
 
 

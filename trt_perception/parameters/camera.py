@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import listed, nearest, shown
+from trt_perception.files.plain_text import closest_words, join_first, short_repr
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
@@ -55,7 +55,7 @@ def meant_parameter(word: str) -> str:
     names = [*_ROWS, 'use_sim_time']
     if word in names or is_of_camera(word):
         return word
-    return next(iter(nearest(word, names, cutoff=0.85)), '')
+    return next(iter(closest_words(word, names, cutoff=0.85)), '')
 
 
 def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
@@ -65,17 +65,17 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
         name: as it was given.
         cameras: names of the cameras that there are.
     """
-    subject = f'parameter {shown(name)}'
+    subject = f'parameter {short_repr(name)}'
     if not is_of_camera(name):
         of_cameras = camera_rows(cameras)
         meant = _PREFIX + name.removeprefix('cameras.')
-        close = [meant] if meant in of_cameras else nearest(name, [*_ROWS, *of_cameras])
+        close = [meant] if meant in of_cameras else closest_words(name, [*_ROWS, *of_cameras])
         near = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
         fix = of_manifest(name) or _OF_LAUNCH.get(name) or near
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
     own = [row.name for row in CAMERA_PARAMETERS]
-    ends = [end] if end in own else nearest(end, own)
+    ends = [end] if end in own else closest_words(end, own)
     if camera in cameras:
         found, fix = 'not known', f'a camera may have {", ".join(own)}'
         close = [camera]
@@ -83,10 +83,10 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
             ends = []
             fix = f"'{end}' is the same for all cameras; {fix} for itself"
     else:
-        found = f'there is no camera {shown(camera)}'
-        fix = f'the cameras are {listed(cameras, MAX_CAMERAS)} (parameter cameras)'
+        found = f'there is no camera {short_repr(camera)}'
+        fix = f'the cameras are {join_first(cameras, MAX_CAMERAS)} (parameter cameras)'
         fix = fix if cameras else 'name it in the parameter cameras'
-        close = nearest(camera, cameras)
+        close = closest_words(camera, cameras)
     if close and ends:
         fix = f"did you mean '{_PREFIX}{close[0]}.{ends[0]}'? {fix}"
     return ConfigError(subject, found, fix=fix)

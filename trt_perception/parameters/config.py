@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import Fault, names_fault, nearest, shown
+from trt_perception.files.plain_text import Fault, closest_words, names_fault, short_repr
 from trt_perception.model.class_filter import class_filter_ids
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
@@ -71,10 +71,10 @@ def _cameras_fault(names: Sequence[str]) -> Fault | None:
     for name in names:
         if not _CAMERA_NAME.fullmatch(name):
             expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
-            return Fault(found=shown(name), expected=expected)
+            return Fault(found=short_repr(name), expected=expected)
         if name == _STATUS_OF_NODE:
             expected = 'another name: the status of that is of the node itself'
-            return Fault(found=shown(name), expected=expected)
+            return Fault(found=short_repr(name), expected=expected)
     return names_fault(names)
 
 
@@ -83,7 +83,7 @@ def _devices_fault(indices: Sequence[int]) -> Fault | None:
     if indices and fits:
         return None
     expected = f'one or more different numbers from 0 to {_HIGHEST_DEVICE}'
-    return Fault(found=shown(list(indices)), expected=expected)
+    return Fault(found=short_repr(list(indices)), expected=expected)
 
 
 # Any change of a parameter makes the whole configuration anew, and a service must answer within
@@ -306,10 +306,10 @@ class DetectorConfig(FrameParameters):
         fields = {}
         for name, value in values.items():
             if name not in rows:
-                close = nearest(name, rows)
+                close = closest_words(name, rows)
                 meant = f"did you mean '{close[0]}'? " if close else ''
                 fix = of_manifest(name) or f'{meant}known: {", ".join(rows)}'
-                raise ConfigError(f'parameter {shown(name)}', 'unknown', fix=fix)
+                raise ConfigError(f'parameter {short_repr(name)}', 'unknown', fix=fix)
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import nearest, shown
+from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_of_camera
 from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
@@ -115,7 +115,9 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
     mistakes = []
     level = values.get('log_level', 'info')
     if level.lower() not in _LOG_LEVELS:
-        mistakes.append(f'log_level must be one of {", ".join(_LOG_LEVELS)} (got {shown(level)})')
+        mistakes.append(
+            f'log_level must be one of {", ".join(_LOG_LEVELS)} (got {short_repr(level)})'
+        )
     for name, text in values.items():
         if name not in _ARGUMENTS or not text:
             continue
@@ -141,14 +143,14 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
     braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
     if braces:
         expected = f'no other braces than those of {_CAMERA}'
-        raise ConfigError('image_topic', shown(topic), expected=expected)
+        raise ConfigError('image_topic', short_repr(topic), expected=expected)
     several = len(cameras) > 1
     if several and topic and _CAMERA not in topic:
         expected = f'a topic for each of {", ".join(cameras)}, as in /{_CAMERA}/image_raw'
-        raise ConfigError('image_topic', shown(topic), expected=expected)
+        raise ConfigError('image_topic', short_repr(topic), expected=expected)
     if not cameras and _CAMERA in topic:
         fix = 'say which cameras there are: cameras:=front,rear, or by cameras in params_file'
-        raise ConfigError('image_topic', f'{shown(topic)}, and no cameras', fix=fix)
+        raise ConfigError('image_topic', f'{short_repr(topic)}, and no cameras', fix=fix)
     if not topic:
         return []
     if not cameras:
@@ -171,7 +173,7 @@ def demo_cameras(text: str) -> tuple[str, ...]:
         count = int(names[0][:4])
         if not 0 < count <= MAX_CAMERAS:
             expected = f'a number from 1 to {MAX_CAMERAS}, or names'
-            raise ConfigError('cameras', shown(names[0]), expected=expected)
+            raise ConfigError('cameras', short_repr(names[0]), expected=expected)
         names = [f'camera_{number}' for number in range(1, count + 1)]
     return DetectorConfig(cameras=tuple(names)).cameras
 
@@ -230,7 +232,9 @@ def _close(name: str, declared: Collection[str]) -> list[str]:
     """Return the names that somebody may have meant, the best first."""
     ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
     names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
-    close = nearest(name.lower(), names, cutoff=0.85) or nearest(name.lower(), names, count=2)
+    close = closest_words(name.lower(), names, cutoff=0.85) or closest_words(
+        name.lower(), names, count=2
+    )
     return ends or list(dict.fromkeys(_SYNONYMS.get(match, match) for match in close))
 
 
@@ -239,7 +243,7 @@ def _value(parameter: Parameter, text: str) -> Any:
     try:
         value = reader(text)
     except (KeyError, ValueError) as error:
-        raise ConfigError(parameter.name, shown(text), expected=expected) from error
+        raise ConfigError(parameter.name, short_repr(text), expected=expected) from error
     check_value(parameter, parameter_value(parameter, value))
     return value
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Fault, shown
+from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Fault, short_repr
 
 __all__ = ['Parameter', 'check_value', 'parameter_field', 'parameter_value']
 
@@ -95,12 +95,12 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
         # YAML reads 0 and yes as something else than text.
         unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
         fix = 'put text in quotes' if unquoted and several == is_list else ''
-        raise _wrong(parameter, shown(list(value) if several else value), shape, fix)
+        raise _wrong(parameter, short_repr(list(value) if several else value), shape, fix)
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
-            raise _wrong(parameter, shown(value), 'a finite double') from error
+            raise _wrong(parameter, short_repr(value), 'a finite double') from error
     return tuple(items) if is_list else items[0]
 
 
@@ -112,13 +112,13 @@ def check_value(parameter: Parameter, value: Any) -> None:
     """
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
-        raise _wrong(parameter, shown(value), f'one of {choices}')
+        raise _wrong(parameter, short_repr(value), f'one of {choices}')
     if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
         raise _wrong(parameter, str(len(value)), f'at most {MAX_PATH_LENGTH} characters')
     lowest, highest = parameter.minimum, parameter.maximum
     # The comparison also refuses NaN.
     if lowest is not None and highest is not None and not lowest <= value <= highest:
-        raise _wrong(parameter, shown(value), f'a number from {lowest:g} to {highest:g}')
+        raise _wrong(parameter, short_repr(value), f'a number from {lowest:g} to {highest:g}')
     if parameter.fault is not None and (fault := parameter.fault(value)):
         raise _wrong(parameter, fault['found'], fault['expected'])
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from trt_perception.files.plain_text import listed, shown
+from trt_perception.files.plain_text import join_first, short_repr
 from trt_perception.files.regular_files import read_regular
 
 __all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
@@ -39,9 +39,9 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
             name, colon, _ = given.partition(':=')[0].rpartition(':')
             others = [f'/{name}'] if colon and not _matches(name, node) else []
         if others:
-            names = [other if other.isprintable() else shown(other) for other in others]
+            names = [other if other.isprintable() else short_repr(other) for other in others]
             sentences.append(
-                f'nothing in {given} is for this node, {node}, but for {listed(names)}: {cure}'
+                f'nothing in {given} is for this node, {node}, but for {join_first(names)}: {cure}'
             )
     return sentences
 

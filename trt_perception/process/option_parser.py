@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from trt_perception.files.plain_text import nearest, plain
+from trt_perception.files.plain_text import closest_words, escape_controls
 
 __all__ = ['OptionParser']
 
@@ -66,7 +66,7 @@ class OptionParser(argparse.ArgumentParser):
             if before not in self._option_string_actions and (sentence := self.meant(word))
         ]
         said = [f'{self.prog}: error: {message}', *meant, f'{usage}; --help says more']
-        self.exit(2, plain('\n'.join(said)) + '\n')
+        self.exit(2, escape_controls('\n'.join(said)) + '\n')
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """End as argparse does for words that it does not know."""
@@ -90,7 +90,7 @@ class OptionParser(argparse.ArgumentParser):
             given = shlex.quote(f'{parameter}:={value or "VALUE"}')
             return f'{word} is no option; did you mean the parameter, {self._before} {given}?'
         if dashes == '--':
-            close = nearest(f'--{name}', options)
+            close = closest_words(f'--{name}', options)
             return f'--{name} is no option; did you mean {close[0]}?' if close else ''
         option = f'--{name.replace("_", "-")}'
         if colon and not dashes and option in options:

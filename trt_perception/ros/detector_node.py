@@ -17,7 +17,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 
 from trt_perception.errors import CudaError, InterruptionError, TrtPerceptionError
-from trt_perception.files.plain_text import listed, plain
+from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.parameters.config import DetectorConfig
@@ -233,7 +233,7 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
-        gone = listed(self._parameters_of_node.follow_again())
+        gone = join_first(self._parameters_of_node.follow_again())
         forgotten = f'; forgotten is what was set for cameras: {gone}' if gone else ''
         self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)
@@ -287,7 +287,7 @@ class DetectorNode(LifecycleNode):
 
     def report(self, error: str, trace: str = '') -> None:
         """Log an error, with where it came from; the first is kept for the diagnostics."""
-        said = plain(error.strip())
+        said = escape_controls(error.strip())
         self._health.error = self._health.error or said
         self.get_logger().error(log_text(f'{said}\n{trace}'.strip()))
 

@@ -9,7 +9,7 @@ from typing import Final
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.time import Time
 
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.percentiles import percentiles
@@ -240,7 +240,7 @@ def _status(
     return DiagnosticStatus(
         level=bytes([level]),
         name=name,
-        message=plain(summary),
-        hardware_id=plain(health.engine),
-        values=[KeyValue(key=key, value=plain(value)) for key, value in values.items()],
+        message=escape_controls(summary),
+        hardware_id=escape_controls(health.engine),
+        values=[KeyValue(key=key, value=escape_controls(value)) for key, value in values.items()],
     )

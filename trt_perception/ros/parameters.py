@@ -18,7 +18,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import listed, shown
+from trt_perception.files.plain_text import join_first, short_repr
 from trt_perception.parameters.camera import (
     NodeConfig,
     camera_rows,
@@ -138,7 +138,7 @@ class NodeParameters:
     def kept(self, changes: list[RosParameter]) -> str:
         """Return which cameras a change of the node's does not reach, '' where it reaches all."""
         names = [name for change in changes for name in self.configs.own_values_of(change.name)]
-        return f'cameras keep values of their own: {listed(names)}' if names else ''
+        return f'cameras keep values of their own: {join_first(names)}' if names else ''
 
     def _in_own_types(self, changes: list[RosParameter]) -> list[RosParameter]:
         """Turn whole numbers into doubles and empty lists into their kind before rclpy looks."""
@@ -275,7 +275,7 @@ def _fault(
     try:
         if row is None and name.startswith(_QOS):
             fix = 'set image_qos.reliability and image_qos.depth'
-            raise ConfigError(f'parameter {shown(name)}', 'not known', fix=fix)
+            raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
         if row is None:
             raise unknown_parameter(name, cameras)
         check_value(row, _plain(row, value))

@@ -9,7 +9,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import listed, nearest
+from trt_perception.files.plain_text import closest_words, join_first
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
@@ -126,12 +126,12 @@ def unused_remappings(
         name, colon, topic = rule.partition(':=')[0].rpartition(':')
         base = topic.removesuffix('/compressed')
         last = base.rpartition('/')[2]
-        what = meant.get(last) or next(iter(nearest(last, _OF_A_CAMERA, cutoff=0.85)), '')
+        what = meant.get(last) or next(iter(closest_words(last, _OF_A_CAMERA, cutoff=0.85)), '')
         if not what and base.partition('/')[0] in cameras:
             what = 'image'
         if not what or base.startswith('/') or (colon and name != node.get_name()):
             continue
-        there = listed([topic_name(camera, what) for camera in cameras])
+        there = join_first([topic_name(camera, what) for camera in cameras])
         if node.resolve_topic_name(base, only_expand=True) not in full or (
             base != topic and what != 'image'
         ):

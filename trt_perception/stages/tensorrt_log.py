@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from typing import Any, Final
 
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 
 __all__ = ['TensorRtLog']
 
@@ -82,7 +82,7 @@ def _make_logger(trt: Any) -> Any:
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity.name, logging.NOTSET)
-            message = plain(message)  # it quotes names of the model's layers
+            message = escape_controls(message)  # it quotes names of the model's layers
             with self._lock:
                 listeners = list(self._listeners)
             for listener in listeners:

@@ -19,7 +19,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.files.atomic_files import write_json
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.process.option_parser import OptionParser
@@ -171,14 +171,19 @@ def _measure(job: _Job) -> BenchmarkReport:
                 reports.append(measured[0])
                 detections.append(measured[1])
                 progress.clear()
-                print(plain(model_text(measured[0], options.max_latency_ms), None), flush=True)
+                print(
+                    escape_controls(model_text(measured[0], options.max_latency_ms), None),
+                    flush=True,
+                )
     agreement = tuple(
         compare_runs(detections[0], other, ()) if detections[0] and other else None
         for other in detections[1:]
     )
     for report, one in zip(reports[1:], agreement, strict=True):
         if one is not None:
-            print(plain(f'{report.file} against {reports[0].file}: {agreement_text(one)}'))
+            print(
+                escape_controls(f'{report.file} against {reports[0].file}: {agreement_text(one)}')
+            )
     on_gpu = any(not model.is_onnx for model in models)
     return BenchmarkReport(
         date=date,

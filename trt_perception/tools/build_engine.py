@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from trt_perception.errors import ConfigError, EngineError, MissingFileError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_together
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.running import Saver, say
@@ -142,10 +142,10 @@ def _build(options: Any, report: Any) -> None:
 
         def ended(step: Any) -> None:
             bar.clear()
-            print(plain(step_line(step)), flush=True)
+            print(escape_controls(step_line(step)), flush=True)
 
         build(options, report, progress, ended)
-    print(f'\n{plain(report.text(), None)}')
+    print(f'\n{escape_controls(report.text(), None)}')
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from trt_perception.evaluation.run import Latency, batches, detect, read_ahead
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import listed, plain
+from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_source import ImageSource, skipped_image_folders
@@ -125,7 +125,7 @@ class _DetectionRun:
 
     def _problem(self, message: str) -> None:
         self.problems.append(message)
-        tqdm.write(plain(f'detect_images: {message}'), file=sys.stderr)
+        tqdm.write(escape_controls(f'detect_images: {message}'), file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,7 +147,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Pl
     for source in options.source:
         with contextlib.suppress(OSError):
             if left_out := skipped_image_folders(source):
-                found = f'{source}: read without the folders in it: {listed(left_out)}'
+                found = f'{source}: read without the folders in it: {join_first(left_out)}'
                 say('detect_images', f"{found}; '{source.rstrip('/')}/**' is all of them")
     return model, config, plan
 
@@ -169,7 +169,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
             'recognised': list(pipeline.spec.evidence),
         }
         for sentence in pipeline.spec.evidence:
-            print(plain(sentence), file=sys.stderr)
+            print(escape_controls(sentence), file=sys.stderr)
         warm_up(pipeline)
         make_folder(plan.folder)
         check_output_folder(plan.folder)
@@ -187,7 +187,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         'latency_ms': latency,
         'problems': work.problems,
     }
-    print(plain(_summary_text(summary), None), flush=True)
+    print(escape_controls(_summary_text(summary), None), flush=True)
     saver = Saver('detect_images')
     saver.save(plan.folder / DETECTIONS, write_json, work.results.dataset())
     saver.save(plan.folder / RESULTS, write_json, work.results.rows())

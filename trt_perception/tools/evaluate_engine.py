@@ -30,7 +30,7 @@ from trt_perception.evaluation.report.plots import plot_accuracy
 from trt_perception.evaluation.report.worst_images import write_worst
 from trt_perception.evaluation.run import open_for_evaluation
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import listed, plain
+from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.tasks.detect import DETECT
@@ -109,7 +109,9 @@ def _prepare(options: argparse.Namespace) -> _Job:
     images = find_images(options.images, subfolders=True)
     dataset = Dataset.of(images, options.annotations, allow_missing=options.allow_missing)
     if missing := dataset.missing:
-        found = f'annotated images without a file, left out ({len(missing)}): {listed(missing)}'
+        found = (
+            f'annotated images without a file, left out ({len(missing)}): {join_first(missing)}'
+        )
         say('evaluate_engine', found)
     names = _names(options.engine)
     models = {name: read_model_file(path) for name, path in names.items()}
@@ -152,7 +154,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     counted = {id_ for classes in maps.values() if classes for id_ in classes.categories}
     job = replace(job, dataset=job.dataset.with_shapes(measure, counted))
     report = _evaluate(job, maps)
-    print(plain(report_text(report, all_classes=options.all_classes), None), flush=True)
+    print(escape_controls(report_text(report, all_classes=options.all_classes), None), flush=True)
     return _save(report, job, options)
 
 
@@ -204,7 +206,7 @@ def _class_maps(
             class_names[name] = pipeline.spec.class_names
             tasks[name] = DETECT if options.boxes_only else pipeline.spec.task
             for sentence in pipeline.spec.evidence:
-                print(plain(f'{name}: {sentence}'), file=sys.stderr)
+                print(escape_controls(f'{name}: {sentence}'), file=sys.stderr)
     known = {one for names in class_names.values() for one in names}
     maps = {}
     for name, own in class_names.items():
@@ -219,7 +221,9 @@ def _class_maps(
             ('categories left out', classes.ignored_categories if classes else ()),
         ):
             if names:
-                print(plain(f'{name}: {what}: {", ".join(names)}', None), file=sys.stderr)
+                print(
+                    escape_controls(f'{name}: {what}: {", ".join(names)}', None), file=sys.stderr
+                )
         maps[name] = classes
     return maps, common_measure(tasks, options.oks_sigma)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
 from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.files.plain_text import table
+from trt_perception.files.plain_text import format_table
 
 __all__ = ['report_text']
 
@@ -64,7 +64,7 @@ def _angle_table(report: AccuracyReport) -> str:
         [model.name, *map(_figure, (error.median, error.p90) if error else (None, None))]
         for model, error in zip(report.models, errors, strict=True)
     ]
-    return table([['angle error of the right ones, degrees', 'p50', 'p90'], *rows])
+    return format_table([['angle error of the right ones, degrees', 'p50', 'p90'], *rows])
 
 
 def _metrics_table(report: AccuracyReport) -> str:
@@ -79,7 +79,7 @@ def _metrics_table(report: AccuracyReport) -> str:
             rows.append(['  of other categories', *[''] * len(figures)])
         elif model is not report.models[0]:
             rows.append(['  difference', *map(_change, figures, first)])
-    return table([head, *rows])
+    return format_table([head, *rows])
 
 
 def _categories(model: ModelAccuracy) -> set[str]:
@@ -115,7 +115,7 @@ def _threshold_table(report: AccuracyReport) -> str:
         ]
         if confusions:
             lines.append(f'{model.name}: {", ".join(confusions)}')
-    return '\n'.join([table([head, *rows]), *lines])
+    return '\n'.join([format_table([head, *rows]), *lines])
 
 
 def _class_table(report: AccuracyReport, all_classes: bool) -> str:
@@ -136,7 +136,7 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
         if len(tables) == 1:
             figures.append(tables[0][name].ap50)
         rows.append([name, str(tables[0][name].objects), *map(_figure, figures)])
-    text = table([head, *rows])
+    text = format_table([head, *rows])
     if len(shown) < len(names):
         text += f'\nthe {len(shown)} worst of {len(names)} categories; --all-classes shows all'
     return text
@@ -168,7 +168,7 @@ def _agreement_table(report: AccuracyReport) -> str:
                 _figure(agreement.max_score_difference, 4),
             ]
         )
-    return table([head, *rows])
+    return format_table([head, *rows])
 
 
 def _latency_table(report: AccuracyReport) -> str:
@@ -179,7 +179,7 @@ def _latency_table(report: AccuracyReport) -> str:
         ]
         for model in report.models
     ]
-    return table([['latency, ms', 'mean', 'p50', 'p99'], *rows])
+    return format_table([['latency, ms', 'mean', 'p50', 'p99'], *rows])
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

@@ -25,7 +25,7 @@ from trt_perception.building.engine.layers import (
 )
 from trt_perception.errors import ConfigError, CudaError, EngineError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_json, write_together
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path, serialise_manifest
@@ -72,7 +72,7 @@ def _run(report: EngineReport, options: argparse.Namespace) -> int:
     if str(options.json) == '-':
         print(json.dumps(report.as_dict(), indent=2))
         return int(failed)
-    print(plain(format_engine_report(report, layers=options.layers), None), flush=True)
+    print(escape_controls(format_engine_report(report, layers=options.layers), None), flush=True)
     saver = Saver('inspect_engine')
     if options.json is not None:
         saver.save(options.json, write_json, report.as_dict(), 2)
@@ -87,7 +87,9 @@ def _updated(report: EngineReport) -> bool:
         say('inspect_engine', error)
         return False
     written = ', '.join(f'{count} {kind}' for kind, count in counts.items())
-    print(plain(f'updated {_manifest_file(report.model.path)}: {written}'), file=sys.stderr)
+    print(
+        escape_controls(f'updated {_manifest_file(report.model.path)}: {written}'), file=sys.stderr
+    )
     return True
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
 from trt_perception.tools.arguments import at_least
@@ -87,5 +87,5 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
             )
         if name in _OWN:
             raise ConfigError(f'--param {given}', 'cannot be set by --param', fix=_OWN[name])
-        values[name] = read_yaml(text, f'--param {shown(given)}')[0] if text else ''
+        values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
     return DetectorConfig.from_values(values)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 
 __all__ = ['Saver', 'run_tool', 'say']
 
@@ -53,7 +53,7 @@ def run_tool(
 
 def say(tool: str, text: object) -> None:
     """Print a tool's message on standard error."""
-    print(plain(f'{tool}: {text}'), file=sys.stderr)
+    print(escape_controls(f'{tool}: {text}'), file=sys.stderr)
 
 
 class Saver:
@@ -85,4 +85,4 @@ class Saver:
             self.failed = True
             say(self._tool, f'not saved: {error}')
         else:
-            print(plain(said), flush=True)
+            print(escape_controls(said), flush=True)

@@ -35,7 +35,7 @@ from trt_perception.building.engine.release import BuildGpu, TensorRt, uses_stro
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError, EngineError
-from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import join_first
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.tensorrt_log import TensorRtLog
@@ -232,8 +232,9 @@ def _missing_range_remark(calibrator: Any) -> str:
     if calibrator is None or not calibrator.tensors_without_scale:
         return ''
     return (
-        f"TensorRT's calibration found no range for {listed(calibrator.tensors_without_scale)}: "
-        'they are always 0 on these images, and TensorRT may build no engine or a poor one. '
+        "TensorRT's calibration found no range for "
+        f'{join_first(calibrator.tensors_without_scale)}: they are always 0 on these '
+        'images, and TensorRT may build no engine or a poor one. '
         'Calibrate with images in which they are not, or use --calibration-tool onnxruntime, '
         'which leaves the layers that read them in float'
     )

@@ -12,7 +12,7 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import join_first
 from trt_perception.model.input_layout import auxiliary_shapes, split_inputs
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype
 from trt_perception.stages.tensorrt_log import TensorRtLog
@@ -73,7 +73,7 @@ def _parse_error(
     untaken = f'{tensorrt.label} cannot take this model'
     if unsupported:
         found = '; '.join(
-            f'{operator} at {listed(nodes, _SHOWN)}' for operator, nodes in unsupported.items()
+            f'{operator} at {join_first(nodes, _SHOWN)}' for operator, nodes in unsupported.items()
         )
         lines = [untaken, f'unsupported operators: {found}', *others[:_SHOWN]]
         fix = 'export the model without them, or load their plugin library with --plugins'

@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import nearest
+from trt_perception.files.plain_text import closest_words
 
 __all__ = [
     *('LAYER_TYPES', 'GraphIndex', 'broadcast_scale', 'channel_axis', 'iterate_messages'),
@@ -159,7 +159,7 @@ def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, .
     for pattern in patterns:
         hits = {name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
         if not hits:
-            near = nearest(pattern, names, count=4, cutoff=0.3) or names[:4]
+            near = closest_words(pattern, names, count=4, cutoff=0.3) or names[:4]
             raise ConfigError(
                 f'the pattern {pattern!r}',
                 f'matches none of the {len(names)} nodes of the graph',

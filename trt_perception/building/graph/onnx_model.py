@@ -21,7 +21,7 @@ from trt_perception.building.graph.graph_index import iterate_messages, name_nod
 from trt_perception.building.graph.graph_repair import convert_float64, sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
-from trt_perception.files.plain_text import listed, one_line
+from trt_perception.files.plain_text import join_first, to_one_line
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TensorSpec
@@ -257,7 +257,7 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
     unknown = unknown_operators(source.model)
     if unknown:
         _set_apart(source.model)
-        where = '; '.join(f'{kind} at {listed(nodes)}' for kind, nodes in unknown.items())
+        where = '; '.join(f'{kind} at {join_first(nodes)}' for kind, nodes in unknown.items())
         return (
             f"operators that are not ONNX's own: {where}. TensorRT must know them or have "
             'their plugin (--plugins)',
@@ -266,7 +266,7 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
         onnx.checker.check_model(source.model)
     except onnx.checker.ValidationError as error:
         raise EngineError(
-            str(name), f'breaks the rules of ONNX: {one_line(error)}', fix='export it again'
+            str(name), f'breaks the rules of ONNX: {to_one_line(error)}', fix='export it again'
         ) from error
     return ()
 

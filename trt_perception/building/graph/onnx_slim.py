@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 
 from trt_perception.building.graph.graph_index import name_nodes
-from trt_perception.files.plain_text import one_line
+from trt_perception.files.plain_text import to_one_line
 
 __all__ = ['random_inputs', 'slim']
 
@@ -38,13 +38,13 @@ def slim(model: onnx.ModelProto, inputs: _Tensors) -> tuple[onnx.ModelProto, str
     try:
         expected = _run(model, inputs)
     except Exception as error:
-        said = one_line(error, 200)
+        said = to_one_line(error, 200)
         return model, f'{left} ONNX Runtime cannot run the model to compare: {said}'
     try:
         slimmed = _slim(model)
         got = _run(slimmed, inputs)
     except Exception as error:
-        return model, f'{left} onnxslim cannot slim it: {one_line(error, 200)}'
+        return model, f'{left} onnxslim cannot slim it: {to_one_line(error, 200)}'
     if got.keys() != expected.keys():
         return model, f'{left} the slimmed graph has other outputs'
     difference = max(_difference(expected[name], got[name]) for name in expected)

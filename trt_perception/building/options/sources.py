@@ -17,7 +17,7 @@ from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.building.options.rows import Option
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import MAX_CLASSES, names_fault, nearest, shown
+from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_fault, short_repr
 from trt_perception.files.regular_files import read_given
 from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
 
@@ -38,10 +38,10 @@ class _OptionSection(JsonSection):
         self._given = given
 
     def subject(self, key: str) -> str:
-        return _ROWS[key].flag if key in _ROWS and key in self._given else shown(key)
+        return _ROWS[key].flag if key in _ROWS and key in self._given else short_repr(key)
 
     def shown(self, value: object) -> str:
-        return shown(value, 80)
+        return short_repr(value, 80)
 
 
 def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
@@ -72,7 +72,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
         except ConfigError as error:
             mistakes.append(f'{places.get(row.name, "")}{error}')
     for name in section.names():
-        near = nearest(name.replace('-', '_'), _ROWS)
+        near = closest_words(name.replace('-', '_'), _ROWS)
         fix = f"did you mean '{near[0]}'?" if near else ''
         unknown = ConfigError(section.subject(name), 'is not an option', fix=fix)
         mistakes.append(f'{places.get(name, "")}{unknown}')
@@ -116,7 +116,7 @@ def _checked(config: Path, name: str, value: Any) -> Any:
     """Make paths relative to the file that names them; ConfigError where they leave its folder."""
     most = MAX_CLASSES if name == 'class_names' else _MOST_VALUES
     if isinstance(value, list) and len(value) > most:
-        raise ConfigError(shown(name), str(len(value)), expected=f'at most {most} values')
+        raise ConfigError(short_repr(name), str(len(value)), expected=f'at most {most} values')
     row = _ROWS.get(name)
     if row is None or row.kind != 'path' or value in row.words:
         return value

@@ -39,7 +39,7 @@ from trt_perception.building.precision.quantise_scales import (
     unquantisable_layers,
 )
 from trt_perception.errors import ConfigError, EngineError
-from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import join_first
 
 __all__ = ['QuantisationReport', 'QuantisedModel', 'quantise']
 
@@ -194,7 +194,7 @@ def _idle(
 
 
 def _listed(found: Mapping[str, str]) -> str:
-    return listed([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
+    return join_first([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
 
 
 def _kept_layers(
@@ -241,7 +241,7 @@ def _about_ranges(ranges: Mapping[str, float], idle: Mapping[str, str]) -> Itera
     large = [name for name, top in ranges.items() if top > _FP16_LARGEST]
     if large:
         yield (
-            f'{listed(large)} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
+            f'{join_first(large)} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
             'holds, in which the engine computes what is not quantised: keep the nodes that make '
             'them in FP32 (--keep-fp32)'
         )

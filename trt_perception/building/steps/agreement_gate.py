@@ -19,7 +19,7 @@ from trt_perception.errors import EngineError
 from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
 from trt_perception.evaluation.metrics.table import measure_of
 from trt_perception.evaluation.run import batches, detect_images
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.detections import Detections
 from trt_perception.model.build_record import QUANTISED, AgreementRecord
 from trt_perception.parameters.frame import Thresholds
@@ -139,7 +139,7 @@ def compare_until_sure(
 def unmeasured(reason: str) -> AgreementRecord:
     """Return the record of a build that nobody could compare."""
     warning = f'accuracy was not measured: {" ".join(reason.split())}'
-    return AgreementRecord(None, 0, 0, 'none', '', plain(warning, _LONGEST))
+    return AgreementRecord(None, 0, 0, 'none', '', escape_controls(warning, _LONGEST))
 
 
 def agreement_record(compared: Compared, options: BuildOptions) -> AgreementRecord:

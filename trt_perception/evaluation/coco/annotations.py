@@ -13,7 +13,7 @@ from pathlib import Path
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.run_lengths import RunLengths
 from trt_perception.evaluation.coco.section import MAX_ID, CocoSection, is_finite, read_coco
-from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_fault, shown
+from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_fault, short_repr
 
 __all__ = ['Annotations', 'CocoImage', 'TrueBox', 'read_annotations']
 
@@ -169,7 +169,7 @@ def _size(entry: CocoSection) -> tuple[int, int] | None:
     if not all(type(side) is int and 1 <= side <= MAX_ID for side in size):
         raise ConfigError(
             f'{entry.where}: "width" and "height"',
-            f'{shown(size[0])} and {shown(size[1])}',
+            f'{short_repr(size[0])} and {short_repr(size[1])}',
             expected='whole pixels',
         )
     return size

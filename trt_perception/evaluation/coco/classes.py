@@ -14,7 +14,7 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import Annotations
 from trt_perception.evaluation.coco.section import read_json
-from trt_perception.files.plain_text import nearest, shown
+from trt_perception.files.plain_text import closest_words, short_repr
 
 __all__ = ['ClassMap', 'match_classes', 'read_class_map']
 
@@ -135,7 +135,7 @@ def _unique_names(annotations: Annotations) -> dict[str, int]:
         if name in by_name:
             raise ConfigError(
                 str(annotations.path),
-                f'category {shown(name)} is listed twice (ids {by_name[name]} and {id_}), so '
+                f'category {short_repr(name)} is listed twice (ids {by_name[name]} and {id_}), so '
                 'its name does '
                 'not identify it',
                 fix='rename one',
@@ -175,7 +175,9 @@ def _listed(names: Iterable[str], others: Sequence[str] = ()) -> str:
     listed = []
     for name in names[:_SHOWN]:
         key = name.casefold().replace('_', ' ').replace('-', ' ')
-        near = nearest(key, folded)
-        listed.append(f'{shown(name)} (nearest: {folded[near[0]]!r})' if near else shown(name))
+        near = closest_words(key, folded)
+        listed.append(
+            f'{short_repr(name)} (nearest: {folded[near[0]]!r})' if near else short_repr(name)
+        )
     more = len(names) - len(listed)
     return ', '.join(listed) + (f' and {more} more' if more else '')

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.evaluation.coco.annotations import Annotations, CocoImage
-from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import join_first
 from trt_perception.images.image_files import read_image_file
 
 __all__ = ['match_images', 'read_image']
@@ -110,13 +110,14 @@ def _missing(
     if len(missing) < total:
         return ConfigError(
             str(annotations.path),
-            f'{len(missing)} of the {total} images in it have no file: {listed(missing, _SHOWN)}',
+            f'{len(missing)} of the {total} images in it have no file: '
+            f'{join_first(missing, _SHOWN)}',
             fix='add them, or give evaluate_engine --allow-missing',
         )
-    there = listed([path.name for path in images], _SHOWN)
+    there = join_first([path.name for path in images], _SHOWN)
     return ConfigError(
         str(annotations.path),
-        f'none of the {total} images in it has a file: it names {listed(missing, _SHOWN)}, the '
-        f'{len(images)} files given are {there}',
+        f'none of the {total} images in it has a file: it names '
+        f'{join_first(missing, _SHOWN)}, the {len(images)} files given are {there}',
         fix='give the folder of the annotated images',
     )

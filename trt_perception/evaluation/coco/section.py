@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.json_section import JsonSection, parse_json
-from trt_perception.files.plain_text import shown
+from trt_perception.files.plain_text import short_repr
 from trt_perception.files.regular_files import read_given
 
 __all__ = ['MAX_BYTES', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco', 'read_json']
@@ -33,7 +33,7 @@ class CocoSection(JsonSection):
 
     def shown(self, value: object) -> str:
         """Return how errors show a value."""
-        return shown(value)
+        return short_repr(value)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a key's value, the default if it is missing."""

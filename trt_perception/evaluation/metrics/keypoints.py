@@ -17,7 +17,7 @@ from trt_perception.evaluation.coco.annotations import TrueBox
 from trt_perception.evaluation.coco.section import CocoSection, is_finite
 from trt_perception.evaluation.metrics.measure import BOXES_ONLY, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio
-from trt_perception.files.plain_text import listed
+from trt_perception.files.plain_text import join_first
 
 __all__ = ['FARTHEST', 'OKS_SIGMA', 'Keypoints']
 
@@ -87,9 +87,9 @@ class Keypoints(Measure):
             return
         texts = list(map(str, names))
         if set(texts) == set(self.names):
-            expected = f'the order of the model: {listed(self.names, 5)}'
+            expected = f'the order of the model: {join_first(self.names, 5)}'
             fix = 'write the keypoints of all annotations in that order'
-            raise category.wrong('keypoints', listed(texts, 5), expected, fix)
+            raise category.wrong('keypoints', join_first(texts, 5), expected, fix)
 
     def true_shape(
         self,

@@ -13,7 +13,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_records import whole
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.literals import parse_literal
-from trt_perception.files.plain_text import Fault, names_fault, shown
+from trt_perception.files.plain_text import Fault, names_fault, short_repr
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.tasks.task import DETECTIONS, DetectionFields, Floats, Task, Topic
@@ -157,7 +157,7 @@ class Pose(Task):
         if not is_valid:
             raise EngineError(
                 model_name,
-                f'"kpt_shape" {shown(shape_text)} in the metadata, with task \'pose\'',
+                f'"kpt_shape" {short_repr(shape_text)} in the metadata, with task \'pose\'',
                 expected=f'[K, 2] or [K, 3] for 1 to {MAX_KEYPOINTS} keypoints',
                 fix='export the model again, or write a manifest (docs/manifest.md)',
             )

@@ -14,7 +14,7 @@ from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.node import Node
 
 from trt_perception.errors import ImageError
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
@@ -137,7 +137,7 @@ class CameraHealth:
 
     def log_dropped_image(self, error: ImageError) -> None:
         """Log an image that cannot be read or published. Called by the worker."""
-        self._refusal = plain(error)
+        self._refusal = escape_controls(error)
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )

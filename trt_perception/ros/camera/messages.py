@@ -14,7 +14,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.errors import ImageError
-from trt_perception.files.plain_text import Fault, name_fault, shown
+from trt_perception.files.plain_text import Fault, name_fault, short_repr
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_from_bgr
 from trt_perception.images.jpeg import decode_to_frame
@@ -148,7 +148,7 @@ def _check_frame_id(header: Any) -> None:
 def _text_fault(text: str, most_bytes: int) -> Fault | None:
     """Return what is wrong with a short text; None where it is fine or empty."""
     if len(text.encode(errors='replace')) > most_bytes:
-        return Fault(found=f'more: {shown(text)}', expected=f'at most {most_bytes} bytes')
+        return Fault(found=f'more: {short_repr(text)}', expected=f'at most {most_bytes} bytes')
     return name_fault(text) if text else None
 
 
@@ -227,7 +227,7 @@ def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
         raise ImageError(
             'unknown_encoding',
             'encoding of the compressed image',
-            shown(encoding),
+            short_repr(encoding),
             expected='8 bits',
             fix='let the camera send raw images, or image_proc make colours of them',
         )
@@ -251,7 +251,7 @@ def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> Frame:
     except ImageError as error:
         raise ImageError(
             error.reason,
-            f'compressed image (format {shown(message.format)}, {data.size} bytes)',
+            f'compressed image (format {short_repr(message.format)}, {data.size} bytes)',
             error.statement,
             fix=error.fix,
         ) from error

@@ -28,7 +28,7 @@ from trt_perception.checks.cameras import CameraReport, CameraScene, check_camer
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.checks.shell import export_profile
 from trt_perception.errors import ImageError
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
@@ -257,7 +257,7 @@ class _TopicListener:
             except rclpy_implementation.RMWError:
                 fault = f'{len(self._last)} bytes that are no message of its type'
         if message is not None:
-            encoding = plain(message.format if compressed else message.encoding, 64)
+            encoding = escape_controls(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
             description = f'{size}{encoding}'.strip()
             fault = _fault(message)

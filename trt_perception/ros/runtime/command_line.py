@@ -17,7 +17,7 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.utilities import remove_ros_args
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.parameters.camera import meant_parameter
 from trt_perception.process.option_parser import OptionParser
 
@@ -75,7 +75,7 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
 def report_wrong_usage(error: Exception) -> int:
     """Print what is wrong with the command line, one sentence a line. Return the exit code."""
     text = '\n'.join(explain_ros_error(error))
-    print(textwrap.indent(plain(text), 'error: '), file=sys.stderr)
+    print(textwrap.indent(escape_controls(text), 'error: '), file=sys.stderr)
     return 2
 
 

@@ -8,14 +8,14 @@ from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.logging import LoggingSeverity
 from rclpy.node import Node
 
-from trt_perception.files.plain_text import plain
+from trt_perception.files.plain_text import escape_controls
 
 __all__ = ['NodeLog', 'camera_logger', 'log_at', 'log_text']
 
 
 def log_text(text: object) -> str:
     """Return a message as the log may have it: no line of it looks like another message."""
-    return plain(text).replace('\n', '\n    ')
+    return escape_controls(text).replace('\n', '\n    ')
 
 
 def camera_logger(node: Node, camera: str) -> RcutilsLogger:

@@ -12,7 +12,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.service import Service
 
-from trt_perception.files.plain_text import plain, shown
+from trt_perception.files.plain_text import escape_controls, short_repr
 
 __all__ = ['answer_always']
 
@@ -62,7 +62,7 @@ def _answering(
         for parameter in request.parameters if kind in _SETTERS else ():
             if parameter.value.type not in _TYPES:  # on which rclpy raises
                 reason = (
-                    f'parameter {shown(parameter.name)} must be of a type that ROS 2 has, '
+                    f'parameter {short_repr(parameter.name)} must be of a type that ROS 2 has, '
                     f'{min(_TYPES)} to {max(_TYPES)} (got type {parameter.value.type})'
                 )
                 return _refusal(service, request, reason)
@@ -83,14 +83,16 @@ def _named_twice(request: Any) -> str:
     """Return a parameter that a request names more than once, empty where there is none."""
     named = [each.name for each in getattr(request, 'parameters', ())]
     named += getattr(request, 'names', ())
-    return next((shown(name) for name, count in Counter(named).items() if count > 1), '')
+    return next((short_repr(name) for name, count in Counter(named).items() if count > 1), '')
 
 
 def _refusal(service: Service, request: Any, reason: str) -> Any:
     """Return an answer that says no: what stands in an empty one, and a reason where one fits."""
     kind: Any = service.srv_type  # rclpy's type of it does not name the classes within
     response = kind.Response()
-    refused = SetParametersResult(successful=False, reason=plain(reason, _LONGEST_REASON))
+    refused = SetParametersResult(
+        successful=False, reason=escape_controls(reason, _LONGEST_REASON)
+    )
     if kind is SetParameters:
         response.results = [refused] * len(request.parameters)
     elif kind is SetParametersAtomically:
