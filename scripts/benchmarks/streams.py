@@ -24,7 +24,7 @@ from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine

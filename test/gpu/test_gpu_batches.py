@@ -36,7 +36,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 pytestmark = needs_tensorrt

@@ -8,7 +8,7 @@ from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
 from support.models.open_model import open_by_parameters
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 

@@ -34,7 +34,7 @@ def test_a_serialised_image_is_uploaded_from_where_it_was_taken(opened, integrat
         frame = frame_from_image(SerializedMessage(data, content.size, lease))
         assert frame.memory is lease.memory
         np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, expected))
-        assert pipeline.slots[0].places[0]._staging is None
+        assert pipeline.slots[0].places[0]._staging_buffer is None
     del lease, data, frame
     buffers.close()
     assert buffers.count == 0

@@ -21,7 +21,7 @@ from trt_perception import gpu
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.mask_images import MaskImages
+from trt_perception.pipelines.mask_images import MaskImagePool
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 pytestmark = needs_gpu
@@ -81,7 +81,7 @@ def test_numbers_of_masks_are_those_of_the_host(device, count, dtype):
     kernels = FrameKernels(device, spec, DecodingLimits())
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     outputs = random_outputs(np.random.default_rng(count), spec, count)
-    with MaskImages(device) as images:
+    with MaskImagePool(device) as images:
         found, geometries = by_kernels(kernels, Gpu(), spec, outputs, IMAGES, thresholds, images)
         expected = by_the_host(outputs, spec, geometries, thresholds)
         for one, other, size in zip(found, expected, IMAGES, strict=True):

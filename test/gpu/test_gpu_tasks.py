@@ -20,7 +20,7 @@ from trt_perception.gpu import bindings
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.cuda_results import HostDecoded
+from trt_perception.pipelines.cuda_results import HostDecoder
 from trt_perception.pipelines.pipeline import detect_one
 
 DENSE = [
@@ -72,7 +72,7 @@ def assert_same(found, expected, within):
 def collected(pipeline, outputs):
     """Let the first slot's engine, a stand-in, have these outputs; return what is found."""
     result = pipeline.slots[0].result
-    assert isinstance(result, HostDecoded)
+    assert isinstance(result, HostDecoder)
     for name, value in outputs.items():
         content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         result._outputs[name].array[: content.size] = content

@@ -20,8 +20,8 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.cuda_results import HostDecoded
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.cuda_results import HostDecoder
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler
@@ -183,7 +183,7 @@ def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
     rows[:, :, 2] += np.arange(4)[:, None]  # whose it is
     frames = [random_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)] * 3
     thresholds = [Thresholds(0.5), Thresholds(0.1, class_ids=(1,)), Thresholds(0.96)]
-    assert isinstance(pipeline.slots[0].result, HostDecoded)
+    assert isinstance(pipeline.slots[0].result, HostDecoder)
     ctypes.memmove(pipeline.slots[0].outputs['output'], rows.tobytes(), rows.nbytes)
     pipeline.enqueue(0, frames, thresholds)
     found = [each.detections for each in pipeline.collect(0)]

@@ -129,7 +129,7 @@ def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline
         frame = jpeg(seed)
         pipeline.enqueue(slot, [frame], [Thresholds()])
         if threads == [here]:
-            assert pipeline._jpeg.started(slot)  # as enqueue returns
+            assert pipeline._jpeg.has_started(slot)  # as enqueue returns
         pipeline.collect(slot)
         found = gpu.input_of(pipeline.slots[slot])
         np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frame)))

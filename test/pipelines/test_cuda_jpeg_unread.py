@@ -23,7 +23,7 @@ from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.jpeg import JpegFrameReader, decode_to_frame
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]
@@ -106,7 +106,7 @@ def test_whatever_comes_is_read_in_the_threads_or_at_once(
 
 def check(gpu, pipeline, slot, frames, wanted):
     """Collect a slot and hold each frame to its tensor; None: it cannot be read."""
-    wait_until(lambda: pipeline._jpeg.started(slot))
+    wait_until(lambda: pipeline._jpeg.has_started(slot))
     results = pipeline.collect(slot)
     assert len(results) == len(wanted)
     for place, (result, frame, tensor) in enumerate(zip(results, frames, wanted, strict=True)):

@@ -32,7 +32,7 @@ def collected(monkeypatch):
     monkeypatch.setattr(cuda_results, 'PinnedBuffer', lambda size: pinned)
     monkeypatch.setattr(cuda_results, 'DeviceBuffer', lambda size: scratch)
     monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
-    result = cuda_results.KernelDecoded(kernels, spec, None, None)
+    result = cuda_results.KernelDecoder(kernels, spec, None, None)
 
     def collect(*scores):
         memory[:4].view(np.int32)[0] = len(scores)

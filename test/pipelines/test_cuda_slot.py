@@ -14,7 +14,7 @@ from support.gpu.late_gpu import run, tensor_of
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.images.memory import NumpyMemory
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = needs_compiler

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trt_perception.pipelines import mask_images
-from trt_perception.pipelines.mask_images import MaskImages
+from trt_perception.pipelines.mask_images import MaskImagePool
 
 
 class Buffer:
@@ -57,7 +57,7 @@ class Device:
 def images(monkeypatch):
     monkeypatch.setattr(mask_images, 'PinnedBuffer', Buffer)
     monkeypatch.setattr(mask_images, 'Event', Event)
-    images = MaskImages(Device)
+    images = MaskImagePool(Device)
     yield images
     images.close()
     gc.collect()
@@ -66,8 +66,8 @@ def images(monkeypatch):
 
 def drawn(images, size_wh, number):
     """Return a picture that a kernel has filled with a number."""
-    image = images.take(size_wh)
-    image._place.memory.array.view(np.uint16)[: size_wh[0] * size_wh[1]] = number
+    image = images.lend(size_wh)
+    image._buffer.memory.array.view(np.uint16)[: size_wh[0] * size_wh[1]] = number
     image.record(None)
     return image
 
@@ -87,24 +87,24 @@ def test_what_somebody_has_is_not_written_again(images):
     assert out.max() == 1
     place = first.device_pointer
     del first
-    assert images.take((3, 2)).device_pointer == place
+    assert images.lend((3, 2)).device_pointer == place
     assert Buffer.live == 2
 
 
 def test_what_the_gpu_may_still_write_is_not_given_to_another(images):
     unread = drawn(images, (3, 2), 1)
-    event, place = unread._place.written, unread.device_pointer
+    event, place = unread._buffer.written, unread.device_pointer
     del unread  # nobody waited for it
-    other = images.take((3, 2))
+    other = images.lend((3, 2))
     assert other.device_pointer != place
     event.pending = False
-    assert images.take((3, 2)).device_pointer == place
+    assert images.lend((3, 2)).device_pointer == place
 
 
 def test_memory_may_come_back_while_some_is_looked_for(images):
     """As where the garbage collector, which may run anywhere, ends a picture."""
     free, ending = drawn(images, (3, 2), 1), [drawn(images, (3, 2), 2)]
-    place, event = free.device_pointer, free._place.written
+    place, event = free.device_pointer, free._buffer.written
     del free
 
     def done():
@@ -113,7 +113,7 @@ def test_memory_may_come_back_while_some_is_looked_for(images):
 
     event.done = done
     taken = []
-    looking = threading.Thread(target=lambda: taken.append(images.take((3, 2))), daemon=True)
+    looking = threading.Thread(target=lambda: taken.append(images.lend((3, 2))), daemon=True)
     looking.start()
     looking.join(30)
     assert [image.device_pointer for image in taken] == [place]
@@ -124,15 +124,15 @@ def test_memory_may_come_back_while_some_is_looked_for(images):
 
 def test_a_larger_picture_gets_larger_memory_in_place_of_the_smaller(images):
     for size_wh in ((3, 2), (30, 20), (4, 4), (30, 20)):
-        image = images.take(size_wh)
-        assert image._place.memory.size >= 2 * size_wh[0] * size_wh[1]
+        image = images.lend(size_wh)
+        assert image._buffer.memory.size >= 2 * size_wh[0] * size_wh[1]
         del image
     assert Buffer.live == 1
 
 
 def test_a_picture_outlives_its_pipeline(images):
     image = drawn(images, (3, 2), 7)
-    images.take((5, 5))
+    images.lend((5, 5))
     images.close()
     assert Buffer.live == 1
     out = np.zeros((2, 3), np.uint16)

@@ -3,7 +3,7 @@
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import grey_frame
+from trt_perception.pipelines.warm_up import grey_frame
 
 
 def test_detections_are_what_a_task_of_objects_found():

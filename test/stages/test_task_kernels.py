@@ -19,7 +19,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results, mask_images
-from trt_perception.pipelines.mask_images import MaskImages
+from trt_perception.pipelines.mask_images import MaskImagePool
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import FRAME_PARAMETERS
 
@@ -184,7 +184,7 @@ def test_numbers_of_masks_are_those_of_the_host():
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     for count in (300, 7, 0):
         outputs = random_outputs(np.random.default_rng(count), spec, count)
-        images = MaskImages(_Device)
+        images = MaskImagePool(_Device)
         found, geometries = by_kernels(kernels, Host(), spec, outputs, IMAGES, thresholds, images)
         expected = by_the_host(outputs, spec, geometries, thresholds)
         for one, other, size in zip(found, expected, IMAGES, strict=True):

@@ -17,7 +17,7 @@ from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Event, Graph, Stream
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.cuda_results import KernelDecoded
+from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.pipelines.cuda_slot import CudaSlot
 
 __all__ = ['measure_encodings', 'measure_steps', 'run_frame']
@@ -69,7 +69,7 @@ def measure_steps(
     if not slot.device.integrated:
         measure('upload', slot.upload, _REPEAT)
     measure('letterbox', slot.letterbox, _REPEAT)
-    if isinstance(slot.result, KernelDecoded):
+    if isinstance(slot.result, KernelDecoder):
         measure('decode', slot.decode, _REPEAT)
         _measure_masks(slot, slot.result, measure)
     else:
@@ -88,13 +88,13 @@ def measure_steps(
 
 
 def _measure_masks(
-    slot: CudaSlot, result: KernelDecoded, measure: Callable[[str, Callable[[], None], int], None]
+    slot: CudaSlot, result: KernelDecoder, measure: Callable[[str, Callable[[], None], int], None]
 ) -> None:
     """Time what a frame takes more while somebody looks at its masks."""
     letterbox = slot.places[0].letterbox
-    image = result.picture(letterbox)
+    image = result.new_mask_image(letterbox)
     if image is not None:
-        draw = partial(result.draw_masks, image, slot.outputs, 0, letterbox)
+        draw = partial(result.queue_mask_kernel, image, slot.outputs, 0, letterbox)
         measure('masks', draw, _REPEAT)
 
 
@@ -104,7 +104,7 @@ def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
     slot.upload()
     slot.run()
     slot.stream.synchronize()
-    return slot.candidates()
+    return slot.candidate_count()
 
 
 def measure_encodings(

@@ -28,9 +28,9 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host import HostPipeline
+from trt_perception.pipelines.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
-from trt_perception.pipelines.ready import copy_to_pipeline_memory
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 
 __all__ = ['BenchmarkOptions', 'Best', 'ModelReport', 'Ratios', 'measure_model']

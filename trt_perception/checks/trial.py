@@ -84,12 +84,12 @@ def run_once(
     """
     from trt_perception.model.files.model_file import is_onnx
     from trt_perception.pipelines.open_pipeline import open_pipeline
-    from trt_perception.pipelines.ready import ready_pipeline
+    from trt_perception.pipelines.warm_up import open_warm_pipeline
 
     on_gpu = not is_onnx(path)
     facts = ''
     for index in device_ids if on_gpu else device_ids[:1]:
-        pipeline, _ = ready_pipeline(path, replace(options, device_id=index), open_pipeline)
+        pipeline, _ = open_warm_pipeline(path, replace(options, device_id=index), open_pipeline)
         try:
             spec = pipeline.spec
             names = spec.class_names

@@ -55,11 +55,11 @@ from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.frame_place import FrameMemory
-from trt_perception.pipelines.headers import Headers
+from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.pipelines.jpeg_threads import JpegThreads
-from trt_perception.pipelines.mask_images import MaskImages
+from trt_perception.pipelines.mask_images import MaskImagePool
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import copy_to_pipeline_memory, grey_frame
+from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -77,7 +77,7 @@ class CudaPipeline:
         model: a TensorRT plan.
         options: how the model is run. Beyond ``max_candidates`` of 1024, for which the kernels
             have room, outputs come back whole and are decoded on the host: slower, for evaluation.
-        whole_masks: what masks are made of comes back with each frame; else only a picture of
+        returns_prototypes: what masks are made of comes back with each frame; else a picture of
             them does, of frames of which it is wanted.
 
     Attributes:
@@ -100,10 +100,10 @@ class CudaPipeline:
         model: ModelFile,
         options: PipelineOptions,
         *,
-        whole_masks: bool = False,
+        returns_prototypes: bool = False,
     ) -> None:
         self.depth = options.depth
-        self._taken: set[int] = set()  # numbers of slots
+        self._busy_slots: set[int] = set()  # numbers of slots
         self._closing = ExitStack()
         with ExitStack() as undo:
             # Whatever fails below, what was made before it is freed.
@@ -114,7 +114,7 @@ class CudaPipeline:
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
-            spec = _spec(model, options, engine, streams[0])
+            spec = _resolve_spec(model, options, engine, streams[0])
             sizes: list[list[SizedContext]] = []
             max_batch = options.max_batch or MAX_BATCH
             for stream in streams:
@@ -122,7 +122,7 @@ class CudaPipeline:
                 max_batch = sizes[-1][-1].batch  # what one slot cannot run the others cannot
             self.spec = sizes[0][0].spec
             self.batch = sizes[0][-1].batch
-            _check_image(model.path.name, self.spec)
+            _check_input(model.path.name, self.spec)
             check_interruption()
             kernels = FrameKernels(self._device, self.spec, options.limits)
             self._closing.callback(kernels.close)
@@ -131,10 +131,14 @@ class CudaPipeline:
             self._jpeg = self._open_jpeg() if options.jpeg_on_gpu else None
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
-            images = None if whole_masks else self._closing.enter_context(MaskImages(self._device))
-            headers = Headers(kernels.header, self.spec.preprocessing)
-            for stream, own in zip(streams, sizes, strict=True):
-                slot = CudaSlot(self._device, stream, own, kernels, headers, images)
+            mask_images = (
+                None
+                if returns_prototypes
+                else self._closing.enter_context(MaskImagePool(self._device))
+            )
+            headers = HeaderTemplates(kernels.header, self.spec.preprocessing)
+            for stream, contexts in zip(streams, sizes, strict=True):
+                slot = CudaSlot(self._device, stream, contexts, kernels, headers, mask_images)
                 self._closing.callback(slot.close)
                 self.slots.append(slot)
             self._prepare(use_graph=options.use_cuda_graph)
@@ -183,9 +187,9 @@ class CudaPipeline:
         context = engine.create_context(spec.input, stream, spec.auxiliary_inputs, share)
         self._closing.callback(context.close)
         # A dynamic engine's outputs have their final shapes only now.
-        sized = replace(spec, outputs=context.outputs)
-        sized.check_outputs(sized.outputs)
-        return SizedContext(sized, context)
+        context_spec = replace(spec, outputs=context.outputs)
+        context_spec.check_outputs(context_spec.outputs)
+        return SizedContext(context_spec, context)
 
     def _open_jpeg(self) -> JpegThreads | None:
         """Return nvJPEG and its threads, None where the machine does without."""
@@ -212,22 +216,22 @@ class CudaPipeline:
         """
         assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
-        taken = self.slots[slot]
-        alone = not self._taken
-        self._taken.add(slot)
-        undecoded = taken.begin(frames, thresholds)
+        cuda_slot = self.slots[slot]
+        alone = not self._busy_slots
+        self._busy_slots.add(slot)
+        undecoded = cuda_slot.begin_upload(frames, thresholds)
         if undecoded:
             assert self._jpeg is not None, 'only a pipeline that decodes JPEG gets one'
-            self._jpeg.start(slot, taken, undecoded, alone=alone)
+            self._jpeg.start(slot, cuda_slot, undecoded, alone=alone)
         else:
-            taken.launch()
+            cuda_slot.launch()
 
     def is_done(self, slot: int) -> bool:
         """Tell without waiting whether the slot's boxes are there."""
         if self._jpeg is not None:
-            if not self._jpeg.started(slot):
+            if not self._jpeg.has_started(slot):
                 return False
-            if self._jpeg.failed(slot):
+            if self._jpeg.has_failed(slot):
                 return True
         self._device.use()
         return self.slots[slot].is_done()
@@ -238,7 +242,7 @@ class CudaPipeline:
             self._jpeg.wait(slot)
         self._device.use()
         results = self.slots[slot].collect()
-        self._taken.discard(slot)
+        self._busy_slots.discard(slot)
         return results
 
     def close(self) -> None:
@@ -247,7 +251,7 @@ class CudaPipeline:
         self._closing.close()
 
 
-def _spec(
+def _resolve_spec(
     model: ModelFile, options: PipelineOptions, engine: TensorRtEngine, stream: Stream
 ) -> ModelSpec:
     """Return how the engine is fed and read; a stream is needed to ask for shapes of outputs."""
@@ -271,19 +275,19 @@ def _output_shapes(
     asked = batch_size(split_inputs(name, closed)[0])
     batch = engine.batch_sizes_for(split_inputs(name, closed)[0], 1)[0]
 
-    def sized(shape: tuple[int, ...], there: int, wanted: int) -> tuple[int, ...]:
+    def with_batch(shape: tuple[int, ...], there: int, wanted: int) -> tuple[int, ...]:
         return (wanted, *shape[1:]) if there != wanted and shape[:1] == (there,) else shape
 
-    closed = [replace(tensor, shape=sized(tensor.shape, asked, batch)) for tensor in closed]
+    closed = [replace(tensor, shape=with_batch(tensor.shape, asked, batch)) for tensor in closed]
     image, auxiliary_inputs = split_inputs(name, closed)
     context = engine.create_context(image, stream, auxiliary_inputs)
     try:
-        return [sized(tensor.shape, batch, asked) for tensor in context.outputs]
+        return [with_batch(tensor.shape, batch, asked) for tensor in context.outputs]
     finally:
         context.close()
 
 
-def _check_image(name: str, spec: ModelSpec) -> None:
+def _check_input(name: str, spec: ModelSpec) -> None:
     """Refuse an input that the letterbox kernel does not write."""
     if spec.batch > MAX_BATCH:
         raise EngineError(

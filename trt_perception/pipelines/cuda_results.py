@@ -22,15 +22,15 @@ from trt_perception.model.tasks.segment import mask_geometry
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.mask_images import MaskImage, MaskImages
+from trt_perception.pipelines.mask_images import MaskImage, MaskImagePool
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
 from trt_perception.stages.selection import build_detections, check_scores
 
-__all__ = ['HostDecoded', 'KernelDecoded', 'SlotResult', 'array_of']
+__all__ = ['HostDecoder', 'KernelDecoder', 'SlotDecoder', 'tensor_array']
 
 
-class SlotResult(Protocol):
+class SlotDecoder(Protocol):
     """The end of a batch's way through a slot."""
 
     def queue(
@@ -56,10 +56,12 @@ class SlotResult(Protocol):
             thresholds: of each frame.
         """
 
-    def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
+    def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Return how many boxes of the first frame were above the threshold, before NMS."""
 
-    def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
+    def queue_mask_image(
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    ) -> None:
         """Queue, behind all else, the picture of a frame's masks, where a kernel makes it.
 
         Args:
@@ -72,23 +74,27 @@ class SlotResult(Protocol):
         """Free everything."""
 
 
-class KernelDecoded:
+class KernelDecoder:
     """Dense outputs: kernels decode, only final boxes come back, and what belongs to each.
 
     Args:
         kernels: compiled for the model.
         spec: the model's for its largest batch.
         stream: all work is queued on it.
-        images: for pictures of masks, which are made where they are asked for; None: what masks
-            are made of comes back with each frame.
+        mask_images: for pictures of masks, which are made when they are asked for; None: what
+            masks are made of comes back with each frame.
     """
 
     def __init__(
-        self, kernels: FrameKernels, spec: ModelSpec, stream: Stream, images: MaskImages | None
+        self,
+        kernels: FrameKernels,
+        spec: ModelSpec,
+        stream: Stream,
+        mask_images: MaskImagePool | None,
     ) -> None:
         self._kernels = kernels
         self._stream = stream
-        self._images = images
+        self._mask_images = mask_images
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0].name
         self._prototypes = read[-1]
@@ -101,7 +107,7 @@ class KernelDecoded:
             # Written by the last kernel where it lies: 7 KB need no copy of their own.
             self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
             self._host_prototypes: PinnedBuffer | None = None
-            if kernels.has_mask_kernel and images is None:
+            if kernels.has_mask_kernel and mask_images is None:
                 self._host_prototypes = own(PinnedBuffer(self._prototypes.size_bytes))
             clear_async(self._scratch.pointer, self._scratch.size, stream)
             undo.pop_all()
@@ -121,24 +127,26 @@ class KernelDecoded:
                 stream,
             )
 
-    def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
+    def queue_mask_image(
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    ) -> None:
         """See SlotResult."""
-        image = self.picture(letterbox)
+        image = self.new_mask_image(letterbox)
         if image is not None:
-            self.draw_masks(image, outputs, place, letterbox)
+            self.queue_mask_kernel(image, outputs, place, letterbox)
             image.record(self._stream)
             self._numbered[place] = image
 
-    def picture(self, letterbox: Letterbox) -> MaskImage | None:
+    def new_mask_image(self, letterbox: Letterbox) -> MaskImage | None:
         """Return memory for the picture of a frame's masks, None where there are no pictures."""
-        if self._images is None or not self._kernels.has_mask_kernel:
+        if self._mask_images is None or not self._kernels.has_mask_kernel:
             return None
-        return self._images.take(letterbox.source_wh)
+        return self._mask_images.lend(letterbox.source_wh)
 
-    def draw_masks(
+    def queue_mask_kernel(
         self, image: MaskImage, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
-        """Queue the kernel that draws it; else as ``number_masks``."""
+        """Queue the kernel that draws it; else as ``queue_mask_image``."""
         self._kernels.number_masks(
             self._scratch.pointer,
             outputs[self._prototypes.name],
@@ -180,12 +188,12 @@ class KernelDecoded:
             )
         prototypes = None
         if self._host_prototypes is not None:
-            prototypes = array_of(self._host_prototypes.array, self._prototypes)[place]
+            prototypes = tensor_array(self._host_prototypes.array, self._prototypes)[place]
         attributes = task.detection_fields(xyxy, task_values, prototypes, letterbox)
         numbered = self._numbered.get(place)
         return Detections(xyxy, scores, class_ids, numbered=numbered, **attributes)
 
-    def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
+    def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return what the filter kernel counted."""
         return int(self._result.array[:8].view(np.int32)[1])
 
@@ -195,7 +203,7 @@ class KernelDecoded:
         self._closing.close()
 
 
-class HostDecoded:
+class HostDecoder:
     """Copies all outputs to the host and decodes them there.
 
     Used if the kernels cannot decode the outputs, which are small then: 300 queries of a
@@ -235,23 +243,25 @@ class HostDecoded:
         """Decode the outputs."""
         return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 
-    def candidates(self, spec: ModelSpec, thresholds: Thresholds) -> int:
+    def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Count what the decoder lets pass."""
         return count_candidates(self._arrays(spec), spec, thresholds)
 
-    def number_masks(self, outputs: Mapping[str, int], place: int, letterbox: Letterbox) -> None:
+    def queue_mask_image(
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    ) -> None:
         """Do nothing: what masks are made of comes back."""
 
     def _arrays(self, spec: ModelSpec) -> list[npt.NDArray[Any]]:
         """Return the outputs where they lie, in the order of the spec's."""
-        return [array_of(self._outputs[tensor.name].array, tensor) for tensor in spec.outputs]
+        return [tensor_array(self._outputs[tensor.name].array, tensor) for tensor in spec.outputs]
 
     def close(self) -> None:
         """Free the buffers."""
         self._closing.close()
 
 
-def array_of(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDArray[Any]:
+def tensor_array(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDArray[Any]:
     """Return the bytes of a tensor as an array; NumPy has no bfloat16."""
     own = content[: tensor.size_bytes]
     if tensor.dtype == 'bfloat16':

@@ -25,10 +25,10 @@ from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.cuda_results import HostDecoded, KernelDecoded, SlotResult
+from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, SlotDecoder
 from trt_perception.pipelines.frame_place import FramePlace
-from trt_perception.pipelines.headers import Headers
-from trt_perception.pipelines.mask_images import MaskImages
+from trt_perception.pipelines.header_templates import HeaderTemplates
+from trt_perception.pipelines.mask_images import MaskImagePool
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -83,7 +83,7 @@ class CudaSlot:
     how many there are is read on the device, so that neither needs another graph.
 
     ``stage``, ``upload``, ``letterbox``, ``infer`` and ``decode`` are the steps of a batch; all
-    but the first queue their work and return. ``begin`` and ``launch`` do all of them: between
+    but the first queue their work and return. ``begin_upload`` and ``launch`` do all: between
     the two, other threads may fill the places that files have, each by one of them.
 
     Args:
@@ -92,7 +92,7 @@ class CudaSlot:
         sizes: smallest first; their contexts may share memory, as one runs at a time.
         kernels: compiled for the model.
         headers: shared with the other slots.
-        images: for pictures of masks; None: what masks are made of comes back instead.
+        mask_images: for pictures of masks; None: what masks are made of comes back instead.
 
     Attributes:
         device: as given.
@@ -114,8 +114,8 @@ class CudaSlot:
         stream: Stream,
         sizes: Sequence[SizedContext],
         kernels: FrameKernels,
-        headers: Headers,
-        images: MaskImages | None,
+        headers: HeaderTemplates,
+        mask_images: MaskImagePool | None,
     ) -> None:
         self.device = device
         self.stream = stream
@@ -125,9 +125,9 @@ class CudaSlot:
         largest = sizes[-1].spec
         self.places = [FramePlace(device, headers, stream) for _ in range(largest.batch)]
         # What the table on the device says: places of headers, and how many frames there are.
-        self._addresses = [0] * largest.batch
-        self._count = 0
-        self._frames = 0
+        self._table_addresses = [0] * largest.batch
+        self._table_count = 0
+        self._frame_count = 0
         self._launched = False
         self._closing = ExitStack()
         with ExitStack() as undo:
@@ -150,13 +150,13 @@ class CudaSlot:
             )
             for name, values in constants.items():
                 upload_once(values, addresses[name], stream)
-            self.result: SlotResult = (
-                KernelDecoded(kernels, largest, stream, images)
+            self.result: SlotDecoder = (
+                KernelDecoder(kernels, largest, stream, mask_images)
                 if kernels.has_decode_kernels
-                else HostDecoded(largest, kernels.limits)
+                else HostDecoder(largest, kernels.limits)
             )
             self._closing.callback(self.result.close)
-            self._table: DeviceBuffer = own(DeviceBuffer(batch_table(self._addresses).size))
+            self._table: DeviceBuffer = own(DeviceBuffer(batch_table(self._table_addresses).size))
             self.places[0].reserve(_FIRST_FRAME_BYTES - headers.size)
             undo.pop_all()
 
@@ -181,11 +181,11 @@ class CudaSlot:
             use_graph = use_graph and self._capture()
         return use_graph
 
-    def begin(
+    def begin_upload(
         self, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> list[UndecodedPlace]:
         """Queue the upload of pixels; return the places to be filled before ``launch``."""
-        self._open(len(frames))
+        self._set_frame_count(len(frames))
         undecoded = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             # Cheaper than is_decoded and read, for each frame.
@@ -202,7 +202,7 @@ class CudaSlot:
 
     def launch(self) -> None:
         """Start the work on the frames, unless none is left of them."""
-        if all(place.error is not None for place in self.places[: self._frames]):
+        if all(place.error is not None for place in self.places[: self._frame_count]):
             return
         # Only now is it known where each frame lies.
         self._write_addresses()
@@ -214,9 +214,9 @@ class CudaSlot:
         self.finished.record(self.stream)
         self._launched = True
         # Behind that, so that the boxes do not wait for it.
-        for at, place in enumerate(self.places[: self._frames]):
+        for at, place in enumerate(self.places[: self._frame_count]):
             if place.error is None and place.thresholds.wants_masks:
-                self.result.number_masks(self.outputs, at, place.letterbox)
+                self.result.queue_mask_image(self.outputs, at, place.letterbox)
 
     def is_done(self) -> bool:
         """Tell without waiting whether ``collect`` has nothing left to wait for."""
@@ -224,20 +224,20 @@ class CudaSlot:
 
     def collect(self) -> list[Result | ImageError]:
         """Wait for the GPU; return the boxes of each frame, or why it has none."""
-        taken = self.places[: self._frames]
+        places = self.places[: self._frame_count]
         if not self._launched:
             # Headers may still be on their way.
             self.stream.synchronize()
             self._release()
-            return [place.error for place in taken if place.error is not None]
+            return [place.error for place in places if place.error is not None]
         self.finished.synchronize()
         frames = self._release()
-        began = time.perf_counter()
+        decode_started = time.perf_counter()
         found = self.detections()
-        on_host = time.perf_counter() - began
-        compute_s = self.finished.seconds_since(self._started) + on_host
+        host_decode_s = time.perf_counter() - decode_started
+        compute_s = self.finished.seconds_since(self._started) + host_decode_s
         results: list[Result | ImageError] = []
-        for place, own, frame in zip(taken, found, frames, strict=True):
+        for place, own, frame in zip(places, found, frames, strict=True):
             if place.error is None:
                 assert frame is not None
                 results.append(Result(own, compute_s, frame))
@@ -247,22 +247,22 @@ class CudaSlot:
 
     def detections(self) -> list[TaskResult]:
         """Return what the last batch's work left; of a frame with an error, of what lay there."""
-        taken = self.places[: self._frames]
-        letterboxes = [place.letterbox for place in taken]
+        places = self.places[: self._frame_count]
+        letterboxes = [place.letterbox for place in places]
         return self.result.collect(
-            self._size.spec, letterboxes, [place.thresholds for place in taken]
+            self._size.spec, letterboxes, [place.thresholds for place in places]
         )
 
-    def candidates(self) -> int:
+    def candidate_count(self) -> int:
         """Return how many boxes of the last batch's first frame were above the threshold."""
-        return self.result.candidates(self._size.spec, self.places[0].thresholds)
+        return self.result.candidate_count(self._size.spec, self.places[0].thresholds)
 
     def stage(self, frames: Sequence[Frame], thresholds: Sequence[Thresholds]) -> None:
         """Write headers where they are uploaded from; frames that are there are not copied.
 
         One larger than all before at its place makes room on the device first.
         """
-        self._open(len(frames))
+        self._set_frame_count(len(frames))
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             place.stage(frame, own)
         self._write_addresses()
@@ -270,27 +270,27 @@ class CudaSlot:
     def upload(self) -> None:
         """Send each frame's header and pixels, and how many frames there are."""
         self._write_count()
-        for place in self.places[: self._frames]:
+        for place in self.places[: self._frame_count]:
             place.upload()
 
-    def _open(self, frames: int) -> None:
+    def _set_frame_count(self, frames: int) -> None:
         """Take so many frames from now on."""
-        self._frames = frames
+        self._frame_count = frames
         self._launched = False
         self._size = next(size for size in self._sizes if size.batch >= frames)
 
     def _write_addresses(self) -> None:
         """Tell the kernels where headers are, where that has changed; waits then."""
         addresses = [place.address for place in self.places]
-        if addresses != self._addresses:
+        if addresses != self._table_addresses:
             upload_once(batch_table(addresses), self._table.pointer, self.stream)
-            self._addresses, self._count = addresses, len(addresses)
+            self._table_addresses, self._table_count = addresses, len(addresses)
 
     def _write_count(self) -> None:
         """Tell the kernels how many frames there are, where that has changed."""
-        if self._count != self._frames:
-            fill_async(self._table.pointer, self._frames, BATCH_COUNT_BYTES, self.stream)
-            self._count = self._frames
+        if self._table_count != self._frame_count:
+            fill_async(self._table.pointer, self._frame_count, BATCH_COUNT_BYTES, self.stream)
+            self._table_count = self._frame_count
 
     def letterbox(self) -> None:
         """Fill the input tensor from the frames."""
@@ -318,10 +318,10 @@ class CudaSlot:
             for size in self._sizes:
                 if size.graph is not None:
                     own.callback(size.graph.close)
-            if any(place.taken for place in self.places):
-                own.callback(self._give_up)
+            if any(place.has_frame for place in self.places):
+                own.callback(self._release_after_fault)
 
-    def _give_up(self) -> None:
+    def _release_after_fault(self) -> None:
         """Let go of frames that a fault left here, maybe with their upload under way."""
         try:
             self.stream.synchronize()
@@ -330,7 +330,7 @@ class CudaSlot:
 
     def _release(self) -> list[Frame | None]:
         """Let go of all frames, and return them."""
-        return [place.release() for place in self.places[: self._frames]]
+        return [place.release() for place in self.places[: self._frame_count]]
 
     def _capture(self) -> bool:
         """Capture the graph of a size; where that fails the slot does without, and says so."""

@@ -20,23 +20,23 @@ from trt_perception.gpu import (
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox, RowGroups
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.headers import Headers
+from trt_perception.pipelines.header_templates import HeaderTemplates
 
 __all__ = ['FrameMemory', 'FramePlace']
 
 # What device memory of frames is a multiple of: messages of one camera differ by some bytes.
-_STEP_BYTES: Final = 64 * 1024
-_NOTHING: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
+_SIZE_MULTIPLE_BYTES: Final = 64 * 1024
+_PLACEHOLDER_FRAME: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
 
 
-class _Header(NamedTuple):
+class _DeviceHeader(NamedTuple):
     """A header on the device."""
 
     address: int
     content: npt.NDArray[np.uint8]  # those of frames that are alike are one object
     pixels: int  # bytes from the header to the pixels
 
-    def same(self, other: _Header | None) -> bool:
+    def is_same(self, other: _DeviceHeader | None) -> bool:
         """Tell whether another is this one."""
         return (
             other is not None
@@ -46,14 +46,14 @@ class _Header(NamedTuple):
         )
 
 
-class _Staged(NamedTuple):
+class _StagedFrame(NamedTuple):
     """A frame, and what is uploaded of its memory.
 
     It is kept until that is done, so that nobody writes its memory meanwhile.
     """
 
     frame: Frame
-    header: _Header | None  # None where an integrated GPU reads it in place
+    header: _DeviceHeader | None  # None where an integrated GPU reads it in place
     source: int = 0  # address of the memory
     size: int = 0  # bytes from there on, sent in one copy; 0 where the header is there
     rows: RowGroups | None = None  # of the pixels, sent beside it
@@ -111,38 +111,38 @@ class FramePlace:
     letterbox: Letterbox
     thresholds: Thresholds
 
-    def __init__(self, device: Device, headers: Headers, stream: Stream) -> None:
+    def __init__(self, device: Device, headers: HeaderTemplates, stream: Stream) -> None:
         self._integrated = device.integrated
         self._headers = headers
         self._stream = stream
         self.address = 0
         self.pixels = 0
         self.error: ImageError | None = None
-        self._staged: _Staged | None = None
+        self._staged: _StagedFrame | None = None
         # Sent last: those of a camera are all alike.
-        self._there: _Header | None = None
+        self._last_sent_header: _DeviceHeader | None = None
         # On the device: header and pixels.
-        self._frame: DeviceBuffer | None = None
+        self._frame_buffer: DeviceBuffer | None = None
         # Page-locked, of frames that lie elsewhere and of headers of JPEGs.
-        self._staging: PinnedBuffer | None = None
+        self._staging_buffer: PinnedBuffer | None = None
         # Of an integrated GPU: the header, and the pixels of JPEGs.
-        self._mapped: PinnedBuffer | None = None
-        self._decoded: DeviceBuffer | None = None
+        self._mapped_header: PinnedBuffer | None = None
+        self._decoded_buffer: DeviceBuffer | None = None
 
     def reserve(self, size: int) -> None:
         """Make room for a header and so many bytes behind it; not for an integrated GPU's."""
         if self._integrated:
-            if self._mapped is None:
-                self._mapped = PinnedBuffer(self._headers.size)
-                self.address = self._mapped.device_pointer
+            if self._mapped_header is None:
+                self._mapped_header = PinnedBuffer(self._headers.size)
+                self.address = self._mapped_header.device_pointer
             return
-        wanted = -(-(self._headers.size + size) // _STEP_BYTES) * _STEP_BYTES
-        if self._frame is None or self._frame.size < wanted:
+        size_bytes = -(-(self._headers.size + size) // _SIZE_MULTIPLE_BYTES) * _SIZE_MULTIPLE_BYTES
+        if self._frame_buffer is None or self._frame_buffer.size < size_bytes:
             self._stream.synchronize()
-            larger = DeviceBuffer(wanted)
-            if self._frame is not None:
-                self._frame.close()
-            self._frame = larger
+            larger = DeviceBuffer(size_bytes)
+            if self._frame_buffer is not None:
+                self._frame_buffer.close()
+            self._frame_buffer = larger
             self.address = larger.pointer
 
     def stage(self, frame: Frame, thresholds: Thresholds) -> None:
@@ -164,37 +164,37 @@ class FramePlace:
             raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
 
     def _stage_pixels(self, frame: Frame) -> None:
-        memory, offset = self._in_place(frame) or self._copied(frame)
+        memory, offset = self._pipeline_memory(frame) or self._copy_to_staging(frame)
         # What a message has in front of its pixels is uploaded, too.
         self.reserve(offset - self._headers.size + frame.data.size)
-        if self._mapped is not None:
-            distance = memory.device_pointer + offset - self._mapped.device_pointer
-            self._stage_mapped(self._mapped, frame, distance)
+        if self._mapped_header is not None:
+            distance = memory.device_pointer + offset - self._mapped_header.device_pointer
+            self._stage_mapped(self._mapped_header, frame, distance)
             return
         self._stage_header(frame, memory, offset, offset + frame.data.size)
 
     def _stage_jpeg(self, frame: Frame) -> None:
         front, size = self._headers.size, frame.height * frame.step
         self.reserve(size)
-        if self._mapped is None:
+        if self._mapped_header is None:
             self.pixels = self.address + front
-            self._stage_header(frame, self._staging_of(front), front)
+            self._stage_header(frame, self._staging_memory(front), front)
             return
-        if self._decoded is None or self._decoded.size < size:
+        if self._decoded_buffer is None or self._decoded_buffer.size < size:
             larger = DeviceBuffer(size)
-            if self._decoded is not None:
-                self._decoded.close()
-            self._decoded = larger
-        self.pixels = self._decoded.pointer
-        self._stage_mapped(self._mapped, frame, self.pixels - self.address)
+            if self._decoded_buffer is not None:
+                self._decoded_buffer.close()
+            self._decoded_buffer = larger
+        self.pixels = self._decoded_buffer.pointer
+        self._stage_mapped(self._mapped_header, frame, self.pixels - self.address)
 
     def _stage_mapped(self, mapped: PinnedBuffer, frame: Frame, pixels: int) -> None:
-        self.letterbox, content, _ = self._headers.of(frame, self.thresholds)
+        self.letterbox, content, _ = self._headers.template(frame, self.thresholds)
         self._headers.write(mapped.array, content, pixels)
-        self._staged = _Staged(frame, None)
+        self._staged = _StagedFrame(frame, None)
 
     def _stage_header(
-        self, frame: Frame, memory: PinnedBuffer, pixels: int, whole: int = 0
+        self, frame: Frame, memory: PinnedBuffer, pixels: int, whole_size: int = 0
     ) -> None:
         """Write the header in front of memory, unless the device has it and it may go alone.
 
@@ -202,32 +202,32 @@ class FramePlace:
             frame: the image.
             memory: of its pixels, or of the header alone.
             pixels: bytes from the header to the pixels, on the device.
-            whole: bytes of header and pixels; 0: pixels come otherwise.
+            whole_size: bytes of header and pixels; 0: pixels come otherwise.
         """
-        self.letterbox, content, rows = self._headers.of(frame, self.thresholds)
-        header = _Header(self.address, content, pixels)
-        apart = rows if whole else None
-        if whole and apart is None:
-            size = whole
+        self.letterbox, content, rows = self._headers.template(frame, self.thresholds)
+        header = _DeviceHeader(self.address, content, pixels)
+        separate_rows = rows if whole_size else None
+        if whole_size and separate_rows is None:
+            size = whole_size
         else:
-            size = 0 if header.same(self._there) else self._headers.size
+            size = 0 if header.is_same(self._last_sent_header) else self._headers.size
         if size:
             self._headers.write(memory.array, content, pixels)
-        self._staged = _Staged(frame, header, memory.pointer, size, apart)
+        self._staged = _StagedFrame(frame, header, memory.pointer, size, separate_rows)
 
     def upload(self) -> None:
         """Send header and pixels in one copy, or the header and the rows that are read.
 
         An integrated GPU reads them in place. The header may be there: of a frame like the last.
         """
-        if self._frame is None:
+        if self._frame_buffer is None:
             return
         assert self._staged is not None
         frame, header, source, size, rows = self._staged
         assert header is not None
         if size:
             copy_async(header.address, source, size, self._stream)
-            self._there = header
+            self._last_sent_header = header
         if rows is not None:
             start = header.pixels + rows.first * frame.step
             copy_parts_async(
@@ -256,7 +256,7 @@ class FramePlace:
         """
         self.thresholds = thresholds
         if self._staged is None:
-            self._stage_pixels(_NOTHING)
+            self._stage_pixels(_PLACEHOLDER_FRAME)
             self.upload()
         # Whoever keeps the error keeps no image, which its traceback and its cause would hold.
         error.__cause__ = error.__context__ = None
@@ -268,42 +268,47 @@ class FramePlace:
         return None if staged is None else staged.frame
 
     @property
-    def taken(self) -> bool:
+    def has_frame(self) -> bool:
         """Whether a frame is kept."""
         return self._staged is not None
 
     def close(self) -> None:
         """Free everything."""
         with ExitStack() as own:
-            for each in (self._frame, self._staging, self._mapped, self._decoded):
+            for each in (
+                self._frame_buffer,
+                self._staging_buffer,
+                self._mapped_header,
+                self._decoded_buffer,
+            ):
                 if each is not None:
                     own.callback(each.close)
 
-    def _in_place(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
+    def _pipeline_memory(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
         """Return the memory and how far behind its start the pixels are; None: not from there."""
         memory = frame.memory
         if not isinstance(memory, FrameMemory):
             return None
         buffer = memory.buffer
         offset = frame.data.__array_interface__['data'][0] - buffer.pointer
-        room = self._headers.size <= offset <= buffer.size - frame.data.size
-        return (buffer, offset) if room else None
+        fits = self._headers.size <= offset <= buffer.size - frame.data.size
+        return (buffer, offset) if fits else None
 
-    def _copied(self, frame: Frame) -> tuple[PinnedBuffer, int]:
-        """Copy the pixels behind room for the header; return as ``_in_place``."""
+    def _copy_to_staging(self, frame: Frame) -> tuple[PinnedBuffer, int]:
+        """Copy the pixels behind room for the header; return as ``_pipeline_memory``."""
         offset = self._headers.size
         size = offset + frame.data.size
-        staging = self._staging_of(size)
+        staging = self._staging_memory(size)
         np.copyto(staging.array[offset:size], frame.data)
         return staging, offset
 
-    def _staging_of(self, size: int) -> PinnedBuffer:
+    def _staging_memory(self, size: int) -> PinnedBuffer:
         """Return page-locked memory of the place, at least so large."""
-        if self._staging is None or self._staging.size < size:
+        if self._staging_buffer is None or self._staging_buffer.size < size:
             # A header that was begun to be uploaded from there may not be.
             self._stream.synchronize()
             larger = PinnedBuffer(size)
-            if self._staging is not None:
-                self._staging.close()
-            self._staging = larger
-        return self._staging
+            if self._staging_buffer is not None:
+                self._staging_buffer.close()
+            self._staging_buffer = larger
+        return self._staging_buffer

@@ -34,7 +34,7 @@ __all__ = ['JpegThreads']
 
 _LOG: Final = logging.getLogger(__name__)
 # More decode hardly more frames: four 3,400 a second, eight 3,800 (1080p, NVIDIA H200).
-_MOST_THREADS: Final = 4
+_MAX_THREADS: Final = 4
 
 
 class _StreamDecoder(Resource):
@@ -100,7 +100,7 @@ class _DecodeBatch:
             self._starting.release()
 
     @property
-    def started(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the work has started, or failed to."""
         return not self._starting.locked()
 
@@ -118,13 +118,13 @@ class JpegThreads:
     Args:
         device: must be the current one.
         depth: number of slots.
-        most: frames of the largest batch.
+        max_frames: frames of the largest batch.
 
     Raises:
         CudaError: nvJPEG is not installed, or does not work here.
     """
 
-    def __init__(self, device: Device, depth: int, most: int = 1) -> None:
+    def __init__(self, device: Device, depth: int, max_frames: int = 1) -> None:
         self._device = device
         self._batches: list[_DecodeBatch | None] = [None] * depth
         self._waiting: SimpleQueue[tuple[_DecodeBatch, UndecodedPlace] | None] = SimpleQueue()
@@ -137,12 +137,12 @@ class JpegThreads:
             nvjpeg = self._closing.enter_context(open_nvjpeg())
             self._decoders = [
                 self._closing.enter_context(_StreamDecoder(nvjpeg))
-                for _ in range(min(depth * most, _MOST_THREADS))
+                for _ in range(min(depth * max_frames, _MAX_THREADS))
             ]
             undo.callback(self.stop)
-            for number, station in enumerate(self._decoders):
+            for number, decoder in enumerate(self._decoders):
                 thread = threading.Thread(
-                    target=self._run, args=(station,), name=f'jpeg_{number}', daemon=True
+                    target=self._run, args=(decoder,), name=f'jpeg_{number}', daemon=True
                 )
                 thread.start()
                 self._threads.append(thread)
@@ -177,12 +177,12 @@ class JpegThreads:
             batch.errors.append(error)
             return True
 
-    def started(self, index: int) -> bool:
+    def has_started(self, index: int) -> bool:
         """Tell without waiting whether the work on the slot's batch has started, or failed to."""
         batch = self._batches[index]
-        return batch is None or batch.started
+        return batch is None or batch.has_started
 
-    def failed(self, index: int) -> bool:
+    def has_failed(self, index: int) -> bool:
         """Tell whether it failed to, once it is known."""
         batch = self._batches[index]
         return batch is not None and bool(batch.errors)
@@ -217,14 +217,14 @@ class JpegThreads:
     # In the threads. What holds a frame ends with the function that does: it is let go of before
     # the work on the batch starts, and while the thread waits it keeps nobody's memory.
 
-    def _run(self, station: _StreamDecoder) -> None:
+    def _run(self, decoder: _StreamDecoder) -> None:
         ready = False
-        while (batch := self._fill_next(station, ready=ready)) is not None:
+        while (batch := self._fill_next(decoder, ready=ready)) is not None:
             ready = True
             batch.count_down()
             del batch
 
-    def _fill_next(self, station: _StreamDecoder, *, ready: bool) -> _DecodeBatch | None:
+    def _fill_next(self, decoder: _StreamDecoder, *, ready: bool) -> _DecodeBatch | None:
         """Wait for a file and fill its place; return its batch, None at the end."""
         waiting = self._waiting.get()
         if waiting is None:
@@ -235,7 +235,7 @@ class JpegThreads:
                 # Once: nobody else makes another device current in these threads, and each call of
                 # CUDA gives the interpreter's lock away.
                 self._device.use()
-            self._fill(undecoded, station, batch.slot.stream)
+            self._fill(undecoded, decoder, batch.slot.stream)
         except BaseException as error:
             batch.errors.append(error)
         return batch
@@ -243,7 +243,7 @@ class JpegThreads:
     def _fill(
         self,
         undecoded: UndecodedPlace,
-        station: _StreamDecoder,
+        decoder: _StreamDecoder,
         stream: Stream,
         *,
         on_cpu: bool = True,
@@ -260,7 +260,7 @@ class JpegThreads:
             place.stage(frame, thresholds)
             place.upload()
             if not frame.is_decoded:
-                reason = station.decode(frame, place, stream)
+                reason = decoder.decode(frame, place, stream)
                 if reason and on_cpu:
                     self._log(reason)
                     place.replace(decode_on_cpu(frame))

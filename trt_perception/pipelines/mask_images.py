@@ -15,10 +15,10 @@ import numpy.typing as npt
 from trt_perception.gpu import Device, Event, PinnedBuffer, Stream
 from trt_perception.gpu.bindings import Resource
 
-__all__ = ['MaskImage', 'MaskImages']
+__all__ = ['MaskImage', 'MaskImagePool']
 
 
-class _Place(Resource):
+class _MaskBuffer(Resource):
     """Memory for one picture, and the event behind what was last written there."""
 
     def __init__(self, device: Device, size: int) -> None:
@@ -39,24 +39,24 @@ class MaskImage:
     """The masks of one image as numbers of its pixels; a NumberedMasks.
 
     Args:
-        images: gets the place back.
-        place: where the kernel writes.
+        pool: gets the place back.
+        buffer: where the kernel writes.
         size_wh: of the image.
     """
 
-    def __init__(self, images: MaskImages, place: _Place, size_wh: tuple[int, int]) -> None:
-        self._images = images
-        self._place = place
+    def __init__(self, pool: MaskImagePool, buffer: _MaskBuffer, size_wh: tuple[int, int]) -> None:
+        self._pool = pool
+        self._buffer = buffer
         self._size_wh = size_wh
 
     @property
     def device_pointer(self) -> int:
         """Device address of uint16 (height, width)."""
-        return self._place.memory.device_pointer
+        return self._buffer.memory.device_pointer
 
     def record(self, stream: Stream) -> None:
         """Take note that the stream's work writes it."""
-        self._place.written.record(stream)
+        self._buffer.written.record(stream)
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
         """See NumberedMasks; waits for the GPU.
@@ -65,15 +65,15 @@ class MaskImage:
             CudaError: the work on it failed.
         """
         width, height = self._size_wh
-        self._place.written.synchronize()
-        pixels = self._place.memory.array[: 2 * width * height].view(np.uint16)
+        self._buffer.written.synchronize()
+        pixels = self._buffer.memory.array[: 2 * width * height].view(np.uint16)
         np.copyto(out, pixels.reshape(height, width))
 
     def __del__(self) -> None:
-        self._images.give_back(self._place)
+        self._pool.give_back(self._buffer)
 
 
-class MaskImages(Resource):
+class MaskImagePool(Resource):
     """Memory for pictures, as many as are in use at once.
 
     Args:
@@ -84,39 +84,39 @@ class MaskImages(Resource):
         self._device = device
         # A picture may end, and its place come back, within whatever a thread does, even in here.
         self._lock = threading.RLock()
-        self._free: list[_Place] = []
+        self._free: list[_MaskBuffer] = []
         self._closed = False
 
-    def take(self, size_wh: tuple[int, int]) -> MaskImage:
+    def lend(self, size_wh: tuple[int, int]) -> MaskImage:
         """Return a picture to be written.
 
         Raises:
             CudaError: there is no memory for it.
         """
         size = 2 * size_wh[0] * size_wh[1]
-        place = self._taken()
-        if place is not None and place.memory.size < size:
-            place.close()
-            place = None
-        if place is None:
-            place = _Place(self._device, size)
-        return MaskImage(self, place, size_wh)
+        buffer = self._idle_buffer()
+        if buffer is not None and buffer.memory.size < size:
+            buffer.close()
+            buffer = None
+        if buffer is None:
+            buffer = _MaskBuffer(self._device, size)
+        return MaskImage(self, buffer, size_wh)
 
-    def _taken(self) -> _Place | None:
+    def _idle_buffer(self) -> _MaskBuffer | None:
         """Return a free place that no work writes any more: nobody may have waited for it."""
         with self._lock:
-            for index, place in enumerate(self._free):
-                if place.written.is_done():
+            for index, buffer in enumerate(self._free):
+                if buffer.written.is_done():
                     return self._free.pop(index)
         return None
 
-    def give_back(self, place: _Place) -> None:
+    def give_back(self, buffer: _MaskBuffer) -> None:
         """Take a place that nobody reads any more; from any thread."""
         with self._lock:
             if not self._closed:
-                self._free.append(place)
+                self._free.append(buffer)
                 return
-        place.close()
+        buffer.close()
 
     def close(self) -> None:
         """Free what nobody has; the rest when it comes back. All work must be done."""
@@ -124,5 +124,5 @@ class MaskImages(Resource):
             self._closed = True
             free, self._free = self._free, []
         with ExitStack() as own:
-            for place in free:
-                own.callback(place.close)
+            for buffer in free:
+                own.callback(buffer.close)

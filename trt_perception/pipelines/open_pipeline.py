@@ -6,7 +6,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host import HostPipeline
+from trt_perception.pipelines.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['open_offline', 'open_pipeline']
@@ -48,4 +48,4 @@ def open_offline(model: ModelFile, options: PipelineOptions) -> Pipeline:
     """
     if model.is_onnx:
         return HostPipeline(model, options)
-    return CudaPipeline(model, options, whole_masks=True)
+    return CudaPipeline(model, options, returns_prototypes=True)

@@ -23,7 +23,7 @@ from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.ready import OpenPipeline, ready_pipelines
+from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
 from trt_perception.process.interruption import interrupted
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import OFF
@@ -147,7 +147,7 @@ class DetectorNode(LifecycleNode):
         self._health.start(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
         configs = self._parameters_of_node.configs
-        self._pipelines, self._frame_s = ready_pipelines(
+        self._pipelines, self._frame_s = open_warm_pipelines(
             self.config.engine_path,
             configs.pipeline_options(),
             self._open_pipeline,

@@ -9,7 +9,7 @@ from typing import Final
 from trt_perception.parameters.camera import meant_parameter
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
-from trt_perception.pipelines.ready import OpenPipeline
+from trt_perception.pipelines.warm_up import OpenPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.detector_node import EXIT_GPU_LOST, DetectorNode
 from trt_perception.ros.runtime.command_line import own_arguments

@@ -25,7 +25,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.ready import warm_up
+from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import check_output_folder, user_path
 from trt_perception.tools.detection_output import Results, VideoOutput, write_image

@@ -20,7 +20,7 @@ from support.programs import UNMEASURED, Program, executable, unmeasured
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
 from trt_perception.parameters.camera import NodeConfig
-from trt_perception.pipelines.ready import warm_up
+from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.doctor import trial_run
 

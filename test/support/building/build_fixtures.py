@@ -23,7 +23,7 @@ from trt_perception.building.steps import engine_steps, validation
 from trt_perception.building.steps.validation import opened
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.pipelines import host
+from trt_perception.pipelines import host_pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 
@@ -62,7 +62,7 @@ def once(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
         patch.setattr(onnxslim, 'slim', slim)
-        patch.setattr(host, 'OnnxModel', functools.partial(OnnxModelWithMemory, {}))
+        patch.setattr(host_pipeline, 'OnnxModel', functools.partial(OnnxModelWithMemory, {}))
         yield
 
 

@@ -22,7 +22,7 @@ from support.gpu import fake_cuda
 from support.gpu.fake_tensorrt import FakeTensorRt
 from trt_perception.files import atomic_files, cache
 from trt_perception.gpu import bindings
-from trt_perception.pipelines import host
+from trt_perception.pipelines import host_pipeline
 from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth
@@ -154,10 +154,14 @@ def install_in_models():
     broken = RuntimeError('the model broke')
     for name in ('warm-up raises', 'ONNX Runtime raises'):
         OnnxModel.run = during(name, OnnxModel.run, raises(broken))
-    for name in [name for name in vars(host) if name.startswith('decode')]:
-        if callable(getattr(host, name)):
+    for name in [name for name in vars(host_pipeline) if name.startswith('decode')]:
+        if callable(getattr(host_pipeline, name)):
             broken = RuntimeError('the decoder broke')
-            setattr(host, name, during('decoder raises', getattr(host, name), raises(broken)))
+            setattr(
+                host_pipeline,
+                name,
+                during('decoder raises', getattr(host_pipeline, name), raises(broken)),
+            )
 
 
 def install_in_ros():

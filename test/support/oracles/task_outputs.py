@@ -14,7 +14,7 @@ from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.cuda_results import KernelDecoded
+from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
 
@@ -147,7 +147,7 @@ def by_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, 
         outputs: of the network, for the whole batch.
         sizes: of the frames, which may be fewer than the batch.
         thresholds: of each.
-        images: a MaskImages; then the masks of each frame are numbered.
+        images: a MaskImagePool; then the masks of each frame are numbered.
         times: what is left in the scratch memory must not matter.
     """
     geometries, headers = headers_of(kernels, spec, sizes, thresholds)
@@ -157,12 +157,12 @@ def by_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, 
             tensor.name: at.put(output)
             for tensor, output in zip(spec.outputs, outputs, strict=True)
         }
-        result = KernelDecoded(kernels, spec, at.stream, images)
+        result = KernelDecoder(kernels, spec, at.stream, images)
         for _ in range(times):
             result.queue(table, addresses, spec, at.stream)
             if images is not None:
                 for place, geometry in enumerate(geometries):
-                    result.number_masks(addresses, place, geometry)
+                    result.queue_mask_image(addresses, place, geometry)
             at.synchronize()
             found = result.collect(spec, geometries, thresholds)
         result.close()

@@ -13,15 +13,15 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
-__all__ = ['Headers', 'Kind']
+__all__ = ['HeaderTemplate', 'HeaderTemplates']
 
 # Rows that nobody reads are left out from so many bytes on; a second copy costs some microseconds.
-_LEAST_LEFT_OUT: Final = 512 * 1024
+_MIN_SKIPPED_BYTES: Final = 512 * 1024
 # So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
-_MOST_KINDS: Final = 256
+_MAX_TEMPLATES: Final = 256
 
 
-class Kind(NamedTuple):
+class HeaderTemplate(NamedTuple):
     """What frames that are alike have in common.
 
     Attributes:
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     rows: RowGroups | None
 
 
-class Headers:
+class HeaderTemplates:
     """Headers of frames by what they say; those of one camera are all alike.
 
     Any thread may ask, several at once.
@@ -48,31 +48,31 @@ class Headers:
     def __init__(self, header: FrameHeaderWriter, preprocessing: Preprocessing) -> None:
         self._header = header
         self._preprocessing = preprocessing
-        self._known: dict[tuple[object, ...], Kind] = {}
+        self._templates: dict[tuple[object, ...], HeaderTemplate] = {}
         self.size = header.size
         self.write = header.write
 
-    def of(self, frame: Frame, thresholds: Thresholds) -> Kind:
+    def template(self, frame: Frame, thresholds: Thresholds) -> HeaderTemplate:
         """Return what a frame has in common with those that are alike."""
         name = frame.format.name
-        kind = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
-        found = self._known.get(kind)
-        if found is None:
+        key = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
+        template = self._templates.get(key)
+        if template is None:
             letterbox = Letterbox.fit(
                 (frame.width, frame.height),
                 self._preprocessing.input_size,
                 self._preprocessing.resize,
             )
-            if len(self._known) >= _MOST_KINDS:
-                self._known.clear()
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
             content = self._header.content(frame, letterbox, thresholds)
-            found = Kind(letterbox, content, self._rows(frame, letterbox))
-            self._known[kind] = found
-        return found
+            template = HeaderTemplate(letterbox, content, self._rows_to_upload(frame, letterbox))
+            self._templates[key] = template
+        return template
 
-    def _rows(self, frame: Frame, letterbox: Letterbox) -> RowGroups | None:
+    def _rows_to_upload(self, frame: Frame, letterbox: Letterbox) -> RowGroups | None:
         rows = letterbox.sampled_rows
         if rows is None or self._preprocessing.antialias or not frame.format.rows_are_independent:
             return None
-        left_out = frame.height - rows.rows * rows.count
-        return rows if left_out * frame.step >= _LEAST_LEFT_OUT else None
+        skipped_rows = frame.height - rows.rows * rows.count
+        return rows if skipped_rows * frame.step >= _MIN_SKIPPED_BYTES else None

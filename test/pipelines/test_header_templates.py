@@ -6,13 +6,13 @@ from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.headers import Headers
+from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
 
 def test_kept_headers_are_those_of_their_frames():
     header, preprocessing = FrameHeaderWriter(40), Preprocessing((64, 48), resize='stretch')
-    headers = Headers(header, preprocessing)
+    headers = HeaderTemplates(header, preprocessing)
     rng, seen = np.random.default_rng(8), set()
     kinds = [(encoding, width) for encoding in ('bgr8', 'mono16') for width in (8, 20)]
     frames = [random_frame(rng, encoding, width, 10, 0) for encoding, width in kinds]
@@ -21,10 +21,10 @@ def test_kept_headers_are_those_of_their_frames():
     for _ in range(3000):
         frame = frames[int(rng.integers(len(frames)))]
         own = thresholds[int(rng.integers(len(thresholds)))]
-        letterbox, content, _ = headers.of(frame, own)
+        letterbox, content, _ = headers.template(frame, own)
         expected = Letterbox.fit((frame.width, frame.height), (64, 48), 'stretch')
         assert letterbox == expected
         assert content.tobytes() == header.content(frame, expected, own).tobytes()
         seen.add(content.tobytes())
     assert len(seen) > 500
-    assert len(headers._known) <= 256
+    assert len(headers._templates) <= 256

@@ -23,8 +23,8 @@ __all__ = [
         'OpenPipeline',
         'grey_frame',
         'copy_to_pipeline_memory',
-        'ready_pipeline',
-        'ready_pipelines',
+        'open_warm_pipeline',
+        'open_warm_pipelines',
         'warm_up',
     ),
 ]
@@ -56,7 +56,7 @@ def copy_to_pipeline_memory(pipeline: Pipeline, frames: Sequence[Frame]) -> Iter
         yield placed
 
 
-def ready_pipeline(
+def open_warm_pipeline(
     path: str, options: PipelineOptions, open_pipeline: OpenPipeline
 ) -> tuple[Pipeline, float]:
     """Open a model as *configure* does, and run it once in each slot.
@@ -80,7 +80,7 @@ def ready_pipeline(
         raise
 
 
-def ready_pipelines(
+def open_warm_pipelines(
     path: str,
     options: PipelineOptions,
     open_pipeline: OpenPipeline,
@@ -115,7 +115,7 @@ def ready_pipelines(
         for number, device in enumerate(devices):
             served = len(range(number, cameras, len(devices)))
             own = replace(options, device_id=device, max_batch=served)
-            pipeline, frame_s = ready_pipeline(path, own, open_pipeline)
+            pipeline, frame_s = open_warm_pipeline(path, own, open_pipeline)
             opened.callback(pipeline.close)
             pipelines.append(pipeline)
             slowest_s = max(slowest_s, frame_s)

@@ -17,9 +17,9 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines import host
-from trt_perception.pipelines.host import HostPipeline
-from trt_perception.pipelines.ready import warm_up
+from trt_perception.pipelines import host_pipeline
+from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.warm_up import warm_up
 
 PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
 ENOUGH = {
@@ -144,7 +144,7 @@ def test_onnx_runtime_gets_the_threads_asked_for_or_half_of_the_cores(monkeypatc
         given.append(threads)
         raise EngineError('model', 'not opened here')
 
-    monkeypatch.setattr(host, 'OnnxModel', refuse)
+    monkeypatch.setattr(host_pipeline, 'OnnxModel', refuse)
     for cores, asked in ((8, 7), (1, 0), (2, 0), (3, 0), (8, 0)):
         monkeypatch.setattr('os.sched_getaffinity', lambda pid, cores=cores: set(range(cores)))
         with pytest.raises(EngineError):

@@ -31,7 +31,7 @@ __all__ = ['HostPipeline']
 _LOG: Final = logging.getLogger(__name__)
 # Frames at once of a model that takes any number. On the CPU eight took 1.2 times as long as one
 # after the other (digits and a detector of YOLO11n's size, two cores), and all come at the end.
-_OPEN_BATCH: Final = 8
+_OPEN_BATCH_ON_GPU: Final = 8
 _OPEN_BATCH_ON_CPU: Final = 1
 
 
@@ -82,15 +82,15 @@ class HostPipeline:
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0
-        usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH
+        usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_ON_GPU
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
         size = self.spec.preprocessing.input_size
         self._constants = constant_inputs(auxiliary, size, self.batch)
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
         self._limits = options.limits
         # Whether it can do what it says, where it says that it takes any number at once.
-        self._takes_several: bool | None = None if self._is_open else True
-        self._waiting: tuple[list[Frame], list[Thresholds]] | None = None
+        self._accepts_batches: bool | None = None if self._is_open else True
+        self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
 
     def _output_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
         """Run the model for the shapes of its outputs alone."""
@@ -114,11 +114,11 @@ class HostPipeline:
     ) -> None:
         """Keep the frames for ``collect``; their bytes are not copied."""
         assert slot == 0
-        assert self._waiting is None
+        assert self._enqueued is None
         assert all(frame.is_decoded for frame in frames), (
             'only a pipeline that decodes JPEG gets one'
         )
-        self._waiting = [frame.read() for frame in frames], list(thresholds)
+        self._enqueued = [frame.read() for frame in frames], list(thresholds)
 
     def is_done(self, slot: int) -> bool:
         """Return True: there is nothing to wait for."""
@@ -132,21 +132,21 @@ class HostPipeline:
             EngineError: the outputs are not what they should be.
         """
         assert slot == 0
-        assert self._waiting is not None
-        (frames, thresholds), self._waiting = self._waiting, None
+        assert self._enqueued is not None
+        (frames, thresholds), self._enqueued = self._enqueued, None
         started = time.perf_counter()
-        if len(frames) > 1 and self._takes_several is None:
-            self._takes_several = self._try_several(frames)
-        together = len(frames) if self._takes_several else 1
+        if len(frames) > 1 and self._accepts_batches is None:
+            self._accepts_batches = self._try_batch(frames)
+        frames_per_run = len(frames) if self._accepts_batches else 1
         found: list[TaskResult] = []
-        for first in range(0, len(frames), together):
-            tensor, letterboxes = self.preprocess(frames[first : first + together])
+        for first in range(0, len(frames), frames_per_run):
+            tensor, letterboxes = self.preprocess(frames[first : first + frames_per_run])
             outputs = self.infer(tensor)
-            found += self.decode(outputs, letterboxes, thresholds[first : first + together])
+            found += self.decode(outputs, letterboxes, thresholds[first : first + frames_per_run])
         seconds = time.perf_counter() - started
         return [Result(own, seconds, frame) for own, frame in zip(found, frames, strict=True)]
 
-    def _try_several(self, frames: Sequence[Frame]) -> bool:
+    def _try_batch(self, frames: Sequence[Frame]) -> bool:
         """Whether the model takes so many frames at once; some exports hold to one inside."""
         try:
             outputs = self.infer(self.preprocess(frames)[0])
@@ -207,7 +207,7 @@ class HostPipeline:
         if self._model is not None:
             self._model.close()
         self._model = None
-        self._waiting = None
+        self._enqueued = None
 
 
 def _half_of_the_cores() -> int:

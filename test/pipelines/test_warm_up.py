@@ -13,10 +13,10 @@ from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.pipelines.ready import (
+from trt_perception.pipelines.warm_up import (
     copy_to_pipeline_memory,
     grey_frame,
-    ready_pipelines,
+    open_warm_pipelines,
     warm_up,
 )
 
@@ -108,7 +108,7 @@ class OnDevice:
 
 
 def ready(device_ids, *, cameras, path='model.engine'):
-    return ready_pipelines(
+    return open_warm_pipelines(
         path, PipelineOptions(), OnDevice, device_ids=device_ids, cameras=cameras
     )
 
