@@ -95,6 +95,24 @@ def test_a_missing_part_fails(messages):
         messages().check()
 
 
+@pytest.mark.parametrize(
+    ('call', 'is_refused'),
+    [
+        ("golden.check('model/task.txt', text)", True),
+        ('golden.check(\n    "model/task.txt",\n    text,\n)', True),
+        ("golden.check('model/refused.txt', text)", False),
+    ],
+)
+def test_own_golden_file_passed_to_check_is_refused(tmp_path, call, is_refused):
+    test = tmp_path / 'test/model/test_task.py'
+    test.parent.mkdir(parents=True)
+    test.write_text(call)
+
+    refusal = pytest.raises(pytest.fail.Exception, match=r'overwrite test/golden/model/task.txt')
+    with refusal if is_refused else contextlib.nullcontext():
+        golden.refuse_shared_file(test)
+
+
 def test_unused_file_is_found(tmp_path):
     for name in ('model/used.txt', 'model/unused.txt'):
         path = tmp_path / 'golden' / name

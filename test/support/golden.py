@@ -108,7 +108,25 @@ class GoldenMessages:
 @pytest.fixture
 def golden_messages(request, tmp_path_factory):
     """Take messages, which are compared with a golden file after the test has passed."""
+    refuse_shared_file(request.path)
     return GoldenMessages(request.node, tmp_path_factory.getbasetemp())
+
+
+def refuse_shared_file(test):
+    """Fail if a test file that uses `golden_messages` also passes its own golden file to `check`.
+
+    `check` writes the whole file, so --rewrite-golden would delete the parts of the fixture.
+
+    Args:
+        test: the path of the test file.
+    """
+    name = file_of(test)
+    if re.search(rf'\bcheck\(\s*[\'"]{re.escape(name)}[\'"]', test.read_text(encoding='utf-8')):
+        pytest.fail(
+            f'golden.check would overwrite test/golden/{name}, which holds the golden_messages of '
+            f'{test.name}: pass another name to golden.check',
+            pytrace=False,
+        )
 
 
 @pytest.hookimpl(wrapper=True)
