@@ -106,7 +106,7 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path):
 @pytest.mark.parametrize('name', commands.__all__)
 def test_each_starts_its_own_tool(name):
     command = getattr(commands, name)
-    assert command.func is commands._run
+    assert command.func is commands._run_main
     (module,) = command.args
     tool = {'detector_node': 'detector_program'}.get(name, name)
     assert module.split('.')[-1] == tool

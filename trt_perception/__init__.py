@@ -17,7 +17,7 @@ __all__ = ['Detections', 'Model', 'TrtPerceptionError', '__version__', 'load']
 
 __version__ = '0.1.0'
 
-_HOMES = {
+_MODULES = {
     'Detections': 'images.detections',
     'TrtPerceptionError': 'errors',
     'Model': 'api',
@@ -27,9 +27,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: the package itself stays light."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
+    return getattr(importlib.import_module(f'{__name__}.{_MODULES[name]}'), name)
 
 
 def __dir__() -> list[str]:

@@ -31,7 +31,7 @@ __all__ = ['Model', 'load']
 
 _Image = npt.NDArray[np.uint8]
 # Types of sequences that never hold images.
-_NO_IMAGES: Final = (str, bytes, bytearray, memoryview)
+_NOT_IMAGES: Final = (str, bytes, bytearray, memoryview)
 
 
 def load(path: str | Path, **parameters: Any) -> Model:
@@ -139,10 +139,10 @@ class Model:
         config = DetectorConfig.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names)
         # One thing that is no image: cv2.imread's None, a file's name, its bytes.
-        one = not isinstance(images, Sequence) or isinstance(images, _NO_IMAGES)
+        one = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
         if isinstance(images, np.ndarray):
             one = images.ndim < 4
-        frames = [_frame(image) for image in ([images] if one else list(images))]
+        frames = [_checked_frame(image) for image in ([images] if one else list(images))]
         with self._lock:
             if self._closed:
                 raise ValueError('the model was closed; load it again')
@@ -182,7 +182,7 @@ class Model:
         self.close()
 
 
-def _frame(image: Any) -> Frame:
+def _checked_frame(image: Any) -> Frame:
     shape, dtype = getattr(image, 'shape', None), getattr(image, 'dtype', None)
     if dtype != np.uint8 or shape is None or len(shape) != 3 or shape[2] != 3:
         got = [type(image).__name__, *(str(one) for one in (dtype, shape) if one is not None)]

@@ -24,7 +24,7 @@ __all__ = [
 _MAX_PIXELS = 2**27
 
 
-def _run(module: str, interrupted: int = 130) -> int:
+def _run_main(module: str, interrupted: int = 130) -> int:
     """Run a module's ``main``; return its exit code, ``interrupted`` after Ctrl-C or SIGTERM."""
     defaults = (signal.default_int_handler, signal.SIG_DFL)
     # Not where a shell in the background, or nohup, ignores it.
@@ -56,11 +56,11 @@ def _run(module: str, interrupted: int = 130) -> int:
 
 
 # What setup.py's console_scripts name.
-benchmark_engine = functools.partial(_run, 'trt_perception.tools.benchmark_engine')
-build_engine = functools.partial(_run, 'trt_perception.tools.build_engine')
-detect_images = functools.partial(_run, 'trt_perception.tools.detect_images')
-detector_node = functools.partial(_run, 'trt_perception.ros.detector_program', interrupted=0)
-doctor = functools.partial(_run, 'trt_perception.ros.doctor.doctor')
-evaluate_engine = functools.partial(_run, 'trt_perception.tools.evaluate_engine')
-inspect_engine = functools.partial(_run, 'trt_perception.tools.inspect_engine')
-replay_images = functools.partial(_run, 'trt_perception.ros.replay_images', interrupted=0)
+benchmark_engine = functools.partial(_run_main, 'trt_perception.tools.benchmark_engine')
+build_engine = functools.partial(_run_main, 'trt_perception.tools.build_engine')
+detect_images = functools.partial(_run_main, 'trt_perception.tools.detect_images')
+detector_node = functools.partial(_run_main, 'trt_perception.ros.detector_program', interrupted=0)
+doctor = functools.partial(_run_main, 'trt_perception.ros.doctor.doctor')
+evaluate_engine = functools.partial(_run_main, 'trt_perception.tools.evaluate_engine')
+inspect_engine = functools.partial(_run_main, 'trt_perception.tools.inspect_engine')
+replay_images = functools.partial(_run_main, 'trt_perception.ros.replay_images', interrupted=0)

@@ -10,7 +10,7 @@ import pytest
 
 from support.programs import small_disk
 from trt_perception.errors import WriteError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 
 
 def listing(folder):
@@ -18,13 +18,13 @@ def listing(folder):
 
 
 def test_nothing_is_nothing(tmp_path):
-    write_together({})
+    write_atomically({})
     assert listing(tmp_path) == {}
 
 
 def test_new_and_old_files(tmp_path):
     (tmp_path / 'b').write_bytes(b'old')
-    write_together({tmp_path / 'a': b'1', tmp_path / 'b': b''})
+    write_atomically({tmp_path / 'a': b'1', tmp_path / 'b': b''})
     assert listing(tmp_path) == {'a': b'1', 'b': b''}
 
 
@@ -32,7 +32,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     target = tmp_path / 'target'
     target.write_bytes(b'theirs')
     (tmp_path / 'link').symlink_to(target)
-    write_together({tmp_path / 'link': b'ours'})
+    write_atomically({tmp_path / 'link': b'ours'})
     assert target.read_bytes() == b'theirs'
     assert (tmp_path / 'link').read_bytes() == b'ours'
     assert not (tmp_path / 'link').is_symlink()
@@ -41,7 +41,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
 def test_never_writable_for_everybody(tmp_path):
     before = os.umask(0)
     try:
-        write_together({tmp_path / 'a': b'1'})
+        write_atomically({tmp_path / 'a': b'1'})
         assert os.umask(0) == 0  # and the process's own mask is as it was
     finally:
         os.umask(before)
@@ -56,13 +56,13 @@ def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing, golden_m
         (tmp_path / 'a').write_bytes(b'old')
     before = listing(tmp_path)
     with golden_messages.raises(WriteError):
-        write_together({tmp_path / 'a': b'new', tmp_path / 'missing' / 'b': b'new'})
+        write_atomically({tmp_path / 'a': b'new', tmp_path / 'missing' / 'b': b'new'})
     (tmp_path / 'folder').mkdir()
     with pytest.raises(WriteError) as caught:
-        write_together({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
+        write_atomically({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
     golden_messages.add(str(caught.value).partition(' (')[0])  # without the free space
     with golden_messages.raises(WriteError):
-        write_together({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
+        write_atomically({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
     assert listing(tmp_path) == before
 
 
@@ -92,7 +92,7 @@ def test_a_rename_that_fails_takes_back_those_before(
     if not links:
         monkeypatch.setattr(os, 'link', no_links)
     with pytest.raises((WriteError, KeyboardInterrupt)):
-        write_together({first: b'new a', second: b'new b'})
+        write_atomically({first: b'new a', second: b'new b'})
     assert listing(tmp_path) == before
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from trt_perception.errors import ConfigError, ManifestError
-from trt_perception.files.json_section import JsonSection, found, read_json
+from trt_perception.files.json_section import JsonSection, read_json, short_json
 
 
 def one(value):
@@ -69,7 +69,7 @@ def test_what_is_there_is_returned():
     assert section.text('e', ('x',)) == 'x'
     assert section.items('f') == [1]
     inner = section.section('g')
-    assert inner.where == 'x: g'
+    assert inner.location == 'x: g'
     assert inner.integer('h') == 1
     assert not section.has('i')
     assert not section.has('never there')
@@ -90,10 +90,10 @@ def test_another_kind_of_file_has_its_own_error_everywhere_in_it(golden_messages
 
 
 def test_values_are_shown_as_json_and_short():
-    assert found(None) == 'null'
-    assert found('x' * 58) == f'"{58 * "x"}"'
-    assert found('x' * 59) == f'"{56 * "x"}…'
+    assert short_json(None) == 'null'
+    assert short_json('x' * 58) == f'"{58 * "x"}"'
+    assert short_json('x' * 59) == f'"{56 * "x"}…'
     nested = []
     for _ in range(100_000):
         nested = [nested]
-    assert found(nested) == 'a list, nested too deep'
+    assert short_json(nested) == 'a list, nested too deep'

@@ -34,7 +34,7 @@ from support.docs_pages import (
     section,
     sources,
 )
-from trt_perception.files.json_records import json_content
+from trt_perception.files.json_records import to_json
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.build_record import BuildRecord, PrecisionRecord
 from trt_perception.model.decoders.table import FAMILIES
@@ -242,7 +242,7 @@ def test_every_key_that_a_manifest_may_have_is_described():
 def test_manifest_build_section():
     example, build = (json.loads(block) for block in blocks(MANIFEST, 'json'))
     whole = json.dumps({**example, 'build': build}).encode()
-    assert json_content(parse_manifest(whole, 'docs/manifest.md').build) == build
+    assert to_json(parse_manifest(whole, 'docs/manifest.md').build) == build
     told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Build'))}
     assert told == {*build, *(f'precision.{key}' for key in build['precision'])} - {'precision'}
 

@@ -25,7 +25,7 @@ from support.nodes.faults import PLAN
 from support.oracles.evaluation_support import truth, written
 from support.programs import executable, unmeasured
 from trt_perception.errors import WriteError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.process import standard_streams
 
 pytestmark = pytest.mark.ros
@@ -158,7 +158,7 @@ def test_a_report_beside_an_engine_that_cannot_be_written(
     def full(files):
         raise WriteError(str(next(iter(files))), 'cannot be written: No space left on device')
 
-    monkeypatch.setattr(build_engine, 'write_together', full)
+    monkeypatch.setattr(build_engine, 'write_atomically', full)
     monkeypatch.setattr(build_engine, '_build', lambda *_: None)
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     given = ['--onnx', str(model), '--json', str(tmp_path / 'r.json')]
@@ -198,7 +198,7 @@ def test_a_pipe_is_not_replaced(tmp_path):
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_together({pipe: b'[1, 2]', tmp_path / 'file': b'y'})
+    write_atomically({pipe: b'[1, 2]', tmp_path / 'file': b'y'})
     assert os.read(reader, 100) == b'[1, 2]'
     os.close(reader)
     assert pipe.is_fifo()
@@ -213,7 +213,7 @@ def test_a_device_that_is_full_is_said_and_everything_else_taken_back(tmp_path, 
     except OSError as error:
         pytest.skip(f'needs the right to make devices: {error}')
     with golden_messages.raises(WriteError):
-        write_together({tmp_path / 'file': b'y', full: b'x'})
+        write_atomically({tmp_path / 'file': b'y', full: b'x'})
     assert list(tmp_path.iterdir()) == [full]
     assert full.is_char_device()
 

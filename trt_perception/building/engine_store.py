@@ -25,7 +25,7 @@ from typing import Any, Final
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.errors import ConfigError, WriteError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_regular
 
@@ -141,7 +141,9 @@ class EngineStore:
             temporary = Path(tempfile.mkdtemp(dir=self._folder, prefix='.'))
             temporary.chmod(0o755)
             files = {temporary / _FILES[name]: content for name, content in contents.items()}
-            write_together({**files, temporary / _ENTRY: json.dumps({'sha256': hashes}).encode()})
+            write_atomically(
+                {**files, temporary / _ENTRY: json.dumps({'sha256': hashes}).encode()}
+            )
             old = self._folder / key
             if old.exists():
                 shutil.rmtree(old)

@@ -11,7 +11,7 @@ from pathlib import Path
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import BuildLog
 from trt_perception.errors import ConfigError, TrtPerceptionError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.json_section import read_json
 from trt_perception.files.regular_files import open_regular
@@ -109,7 +109,10 @@ def _has_qdq_nodes(path: Path) -> bool:
 
 def _is_manifest(path: Path) -> bool:
     try:
-        return 'schema' in read_json(read_checked(path, MANIFEST_MAX_BYTES)[0], path.name).names()
+        return (
+            'schema'
+            in read_json(read_checked(path, MANIFEST_MAX_BYTES)[0], path.name).unread_keys()
+        )
     except TrtPerceptionError:
         return False
 
@@ -135,7 +138,7 @@ def write(engine: ModelFile, quantised: ModelFile | None, replaces: str, log: Bu
             assert model.manifest is not None
             files[manifest_path(model.path)] = serialise_manifest(model.manifest)
             files[model.path] = model.content
-        write_together(files)
+        write_atomically(files)
         assert engine.manifest is not None
         output = {
             'file': str(engine.path),

@@ -18,18 +18,18 @@ from pathlib import Path
 
 from trt_perception.errors import ConfigError, WriteError
 
-__all__ = ['make_folder', 'write_json', 'write_together']
+__all__ = ['make_folder', 'write_atomically', 'write_json']
 
 
-def write_together(
-    files: Mapping[Path, bytes], mode: int = 0o664, *, lasting: bool = True
+def write_atomically(
+    files: Mapping[Path, bytes], mode: int = 0o664, *, is_durable: bool = True
 ) -> None:
     """Write files so that all are there or none; existing ones are replaced.
 
     Args:
         files: contents by path, renamed in this order: what others trust last stands last.
         mode: of the files, less what the process leaves out by its umask.
-        lasting: wait until they are on the disk and outlive a loss of power.
+        is_durable: wait until they are on the disk and outlive a loss of power.
 
     Raises:
         WriteError: one of them cannot be written; the message says why.
@@ -40,16 +40,16 @@ def write_together(
     try:
         for path, content in files.items():
             if path not in special:
-                written.append((_write_temporary(path, content, mode, lasting), path))
+                written.append((_write_temporary(path, content, mode, is_durable), path))
         for temporary, path in written:
-            backup = _backup(path, temporary)
+            backup = _back_up(path, temporary)
             renamed.append((path, backup))
             try:
                 temporary.replace(path)
             except OSError as error:
-                raise _problem(path, error) from error
+                raise _write_error(path, error) from error
         for path in special:
-            _write_into(path, files[path])
+            _write_special(path, files[path])
     except BaseException:
         for path, backup in reversed(renamed):
             with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def write_together(
         for path in leftovers:
             with contextlib.suppress(OSError):
                 path.unlink()
-    if lasting:
+    if is_durable:
         _sync_folders({path.parent for path in files if path not in special})
 
 
@@ -72,7 +72,7 @@ def write_json(path: Path, content: object, indent: int | None = None) -> None:
         WriteError: it cannot be written.
     """
     text = json.dumps(content, indent=indent, allow_nan=False)
-    write_together({path: f'{text}\n'.encode()})
+    write_atomically({path: f'{text}\n'.encode()})
 
 
 def _is_special(path: Path) -> bool:
@@ -83,15 +83,15 @@ def _is_special(path: Path) -> bool:
     return str(path.parent) in ('/dev', '/dev/fd', '/proc/self/fd') or not path.is_file()
 
 
-def _write_into(path: Path, content: bytes) -> None:
+def _write_special(path: Path, content: bytes) -> None:
     try:
         with open(path, 'ab', buffering=0) as file:
             file.write(content)
     except OSError as error:
-        raise _problem(path, error, len(content)) from error
+        raise _write_error(path, error, len(content)) from error
 
 
-def _write_temporary(path: Path, content: bytes, mode: int, lasting: bool) -> Path:
+def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) -> Path:
     """Write a temporary file in the same folder."""
     temporary: Path | None = None
     try:
@@ -102,7 +102,7 @@ def _write_temporary(path: Path, content: bytes, mode: int, lasting: bool) -> Pa
         with open(descriptor, 'wb') as file:
             file.write(content)
             file.flush()
-            if lasting:
+            if is_durable:
                 os.fsync(file.fileno())
         # Never for everybody to write: the node refuses such files.
         umask = os.umask(0)
@@ -112,12 +112,12 @@ def _write_temporary(path: Path, content: bytes, mode: int, lasting: bool) -> Pa
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise _problem(path, error, len(content)) from error
+            raise _write_error(path, error, len(content)) from error
         raise
     return temporary
 
 
-def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
+def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
     """Return the error of a file that could not be written."""
     if not path.parent.is_dir():
         return WriteError(
@@ -133,7 +133,7 @@ def _problem(path: Path, error: OSError, size: int = 0) -> WriteError:
     return WriteError(str(path), f'cannot be written: {reason}{room}', fix='nothing was changed')
 
 
-def _backup(path: Path, temporary: Path) -> Path | None:
+def _back_up(path: Path, temporary: Path) -> Path | None:
     """Give an existing file a second name, that of what replaces it and more; None without one."""
     if not os.path.lexists(path):
         return None
@@ -144,7 +144,7 @@ def _backup(path: Path, temporary: Path) -> Path | None:
         except OSError:  # a memory card's file system has no second names
             path.rename(backup)
     except OSError as error:
-        raise _problem(path, error) from error
+        raise _write_error(path, error) from error
     return backup
 
 

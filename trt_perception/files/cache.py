@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from trt_perception.errors import EngineError, WriteError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.checked_files import read_checked
 
 __all__ = ['cache_folder', 'read_cached', 'write_cached']
 
-_KEEP: Final = 32
+_MAX_ENTRIES: Final = 32
 _MAX_BYTES: Final = 1024**3
 _DIGEST_BYTES: Final = 32
 _LOG: Final = logging.getLogger(__name__)
@@ -60,9 +60,9 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         entry = hashlib.sha256(content).digest() + content
-        write_together({folder / key: entry}, mode=0o600)
+        write_atomically({folder / key: entry}, mode=0o600)
         entries = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in entries[_KEEP:]:
+        for old in entries[_MAX_ENTRIES:]:
             with contextlib.suppress(OSError):
                 old.unlink()
     except (OSError, WriteError) as error:

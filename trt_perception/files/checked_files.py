@@ -14,10 +14,10 @@ from typing import BinaryIO, Final
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.files.regular_files import open_regular
 
-__all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_opened']
+__all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_exactly']
 
 MODEL_MAX_BYTES: Final = 16 * 1024**3
-_WHY: Final = 'because loading it runs what it says'
+_OWNERSHIP_REASON: Final = 'because loading it runs what it says'
 
 
 def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
@@ -29,7 +29,7 @@ def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]
     """
     file, size, resolved = open_checked(path, limit)
     with file:
-        return read_opened(file, size, path), resolved
+        return read_exactly(file, size, path), resolved
 
 
 def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
@@ -57,7 +57,7 @@ def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
     return file, status.st_size, resolved
 
 
-def read_opened(file: BinaryIO, size: int, path: Path) -> bytes:
+def read_exactly(file: BinaryIO, size: int, path: Path) -> bytes:
     """Read no more than the size that was checked: somebody may be writing meanwhile.
 
     Raises:
@@ -80,9 +80,9 @@ def _check_owner_and_mode(status: os.stat_result, path: Path) -> None:
         raise EngineError(
             str(path),
             f'uid {status.st_uid}',
-            expected=f'root or this user as the owner, {_WHY}',
+            expected=f'root or this user as the owner, {_OWNERSHIP_REASON}',
             fix=f'copy it: cp {path} ~/',
         )
     if status.st_mode & stat.S_IWOTH:
-        found = f'must not be writable by everybody, {_WHY}'
+        found = f'must not be writable by everybody, {_OWNERSHIP_REASON}'
         raise EngineError(str(path), found, fix=f'chmod o-w {path}')

@@ -15,15 +15,23 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_typ
 from trt_perception.files.json_section import JsonSection
 
 __all__ = [
-    *('Reader', 'by_name', 'choice', 'items', 'json_content', 'optional', 'read_fields'),
-    *('read_record', 'whole'),
+    *(
+        'FieldReader',
+        'mapping_reader',
+        'choice_reader',
+        'list_reader',
+        'to_json',
+        'optional_reader',
+        'read_fields',
+    ),
+    *('read_record', 'integer_reader'),
 ]
 
 #: Takes the value of a key out of a section; ManifestError where it is missing or wrong.
-Reader = Callable[[JsonSection, str], Any]
+FieldReader = Callable[[JsonSection, str], Any]
 Record = TypeVar('Record')
 
-_READERS: Final[Mapping[Any, Reader]] = {
+_READERS_BY_TYPE: Final[Mapping[Any, FieldReader]] = {
     str: JsonSection.text,
     int: JsonSection.integer,
     float: JsonSection.number,
@@ -38,7 +46,7 @@ def _field_types(kind: Any) -> Mapping[str, Any]:
 
 
 # Python would make the types out of text each time.
-_hints: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(_field_types)
+_cached_field_types: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(_field_types)
 
 
 def read_record(kind: type[Record], section: JsonSection) -> Record:
@@ -58,14 +66,19 @@ def read_fields(kind: type[Record], section: JsonSection) -> Record:
     Raises:
         ManifestError: a key is missing or of the wrong type, or a value is out of range.
     """
-    return kind(**{name: _reader(hint)(section, name) for name, hint in _hints(kind).items()})
+    return kind(
+        **{
+            name: _reader_of(hint)(section, name)
+            for name, hint in _cached_field_types(kind).items()
+        }
+    )
 
 
-def _reader(hint: Any) -> Reader:
-    if hint in _READERS:
-        return _READERS[hint]
+def _reader_of(hint: Any) -> FieldReader:
+    if hint in _READERS_BY_TYPE:
+        return _READERS_BY_TYPE[hint]
     if get_origin(hint) is Annotated:
-        reader: Reader = hint.__metadata__[0]
+        reader: FieldReader = hint.__metadata__[0]
         return reader
     if get_origin(hint) is tuple:
         kind = get_args(hint)[0]
@@ -73,36 +86,36 @@ def _reader(hint: Any) -> Reader:
             read_record(kind, item) for item in section.sections(key)
         )
     if type(None) in get_args(hint):
-        return optional(_reader(get_args(hint)[0]))
+        return optional_reader(_reader_of(get_args(hint)[0]))
     return lambda section, key: read_record(hint, section.section(key))
 
 
-def json_content(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Return what JSON has of a value: of a dataclass what ``read_record`` reads as the same."""
     if dataclasses.is_dataclass(value):
-        hints = _hints(type(value))
-        return {name: _writer(hint)(getattr(value, name)) for name, hint in hints.items()}
+        hints = _cached_field_types(type(value))
+        return {name: _writer_of(hint)(getattr(value, name)) for name, hint in hints.items()}
     if isinstance(value, Mapping):
-        return {key: json_content(item) for key, item in value.items()}
-    return [json_content(item) for item in value] if isinstance(value, tuple) else value
+        return {key: to_json(item) for key, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _writer(hint: Any) -> Callable[[Any], Any]:
+def _writer_of(hint: Any) -> Callable[[Any], Any]:
     named: tuple[Any, ...] = getattr(hint, '__metadata__', ())
-    return named[1] if len(named) > 1 else json_content
+    return named[1] if len(named) > 1 else to_json
 
 
-def choice(*choices: str) -> Reader:
+def choice_reader(*choices: str) -> FieldReader:
     """Read one of these texts."""
     return lambda section, key: section.text(key, choices)
 
 
-def whole(lowest: int, highest: int = 2**53) -> Reader:
+def integer_reader(lowest: int, highest: int = 2**53) -> FieldReader:
     """Read a whole number from lowest to highest."""
     return lambda section, key: section.integer(key, lowest, highest)
 
 
-def items(fits: Callable[[Any], bool], expected: str) -> Reader:
+def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
     """Read a list as a tuple, of which all items fit."""
 
     def read(section: JsonSection, key: str) -> tuple[Any, ...]:
@@ -114,16 +127,16 @@ def items(fits: Callable[[Any], bool], expected: str) -> Reader:
     return read
 
 
-def by_name(read: Reader) -> Reader:
+def mapping_reader(read: FieldReader) -> FieldReader:
     """Read an object of any keys as a dict."""
 
     def read_all(section: JsonSection, key: str) -> dict[str, Any]:
         inner = section.section(key)
-        return {name: read(inner, name) for name in inner.names()}
+        return {name: read(inner, name) for name in inner.unread_keys()}
 
     return read_all
 
 
-def optional(read: Reader, missing: Any = None) -> Reader:
+def optional_reader(read: FieldReader, missing: Any = None) -> FieldReader:
     """Read a key that may be missing or null."""
     return lambda section, key: read(section, key) if section.has(key) else missing

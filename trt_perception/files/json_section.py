@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from trt_perception.errors import ManifestError, TrtPerceptionError
 from trt_perception.files.plain_text import Fault, join_first
 
-__all__ = ['JsonSection', 'found', 'nests_deeper', 'parse_json', 'read_json']
+__all__ = ['JsonSection', 'is_nested_deeper', 'parse_json', 'read_json', 'short_json']
 
 Value = TypeVar('Value')
 
@@ -45,7 +45,7 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError('lists or objects are nested too deep') from error
 
 
-def nests_deeper(content: object, most: int) -> bool:
+def is_nested_deeper(content: object, most: int) -> bool:
     """Tell whether lists and objects stand within each other at more levels than that."""
     level = [content]
     for _ in range(most + 1):
@@ -72,7 +72,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise _JsonFaultError(f'key {found(twice)} stands twice in one object')
+        raise _JsonFaultError(f'key {short_json(twice)} stands twice in one object')
     return content
 
 
@@ -98,22 +98,22 @@ class JsonSection:
 
     Attributes:
         error: the class of all errors.
-        where: the file and the place in it, for messages.
+        location: the file and the place in it, for messages.
     """
 
     error: ClassVar[type[TrtPerceptionError]] = ManifestError
 
-    def __init__(self, content: object, where: str) -> None:
+    def __init__(self, content: object, location: str) -> None:
         if not isinstance(content, dict):
-            raise self.error(where, self.shown(content), expected='a JSON object')
-        self._left: dict[str, Any] = dict(content)
-        self.where = where
+            raise self.error(location, self.format_value(content), expected='a JSON object')
+        self._unread: dict[str, Any] = dict(content)
+        self.location = location
 
     def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
         """Return a key's value and strike it off; an error if it is missing or mistyped."""
-        if key not in self._left:
-            raise self.error(self.where, f'{key!r} is missing', fix=f'add {expected}')
-        value = self._left.pop(key)
+        if key not in self._unread:
+            raise self.error(self.location, f'{key!r} is missing', fix=f'add {expected}')
+        value = self._unread.pop(key)
         # bool is an int in Python, in JSON it is not.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise self.refusal(key, value, expected)
@@ -160,24 +160,26 @@ class JsonSection:
 
     def has(self, key: str) -> bool:
         """Tell whether a key is there and not null; a null is struck off."""
-        if self._left.get(key) is None:
-            self._left.pop(key, None)
-        return key in self._left
+        if self._unread.get(key) is None:
+            self._unread.pop(key, None)
+        return key in self._unread
 
     def section(self, key: str) -> JsonSection:
         """Return an object."""
-        return type(self)(self.take(key, 'a JSON object', (dict,)), f'{self.where}: {key}')
+        return type(self)(self.take(key, 'a JSON object', (dict,)), f'{self.location}: {key}')
 
     def sections(self, key: str) -> list[JsonSection]:
         """Return a list of objects."""
         return [
-            type(self)(item, f'{self.where}: {key}[{index}]')
+            type(self)(item, f'{self.location}: {key}[{index}]')
             for index, item in enumerate(self.items(key))
         ]
 
-    def texts(self, without: str) -> Iterator[str]:
+    def unread_texts(self, except_key: str) -> Iterator[str]:
         """Yield all keys and texts within what nobody has asked for yet, but for one key's."""
-        left: list[object] = [{key: self._left[key] for key in self._left if key != without}]
+        left: list[object] = [
+            {key: self._unread[key] for key in self._unread if key != except_key}
+        ]
         while left:
             value = left.pop()
             if isinstance(value, str):
@@ -188,21 +190,21 @@ class JsonSection:
                 yield from value
                 left += value.values()
 
-    def names(self) -> list[str]:
+    def unread_keys(self) -> list[str]:
         """Return the keys that nobody has asked for yet."""
-        return list(self._left)
+        return list(self._unread)
 
     def finish(self) -> None:
         """Refuse what nobody asked for."""
-        if self._left:
-            names = join_first([found(key) for key in self._left])
-            raise self.error(self.where, f'unknown key {names}', fix='see docs/manifest.md')
+        if self._unread:
+            names = join_first([short_json(key) for key in self._unread])
+            raise self.error(self.location, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:
         """Return the error that says what is expected at a key instead of this value."""
-        return self.error(self.subject(key), self.shown(value), expected=expected, fix=fix)
+        return self.error(self.subject(key), self.format_value(value), expected=expected, fix=fix)
 
-    def checked(self, key: str, value: Value, check: Callable[[Value], Fault | None]) -> Value:
+    def check_value(self, key: str, value: Value, check: Callable[[Value], Fault | None]) -> Value:
         """Return a value found at this key, unless the check finds a fault."""
         if fault := check(value):
             raise self.error(self.subject(key), **fault)
@@ -210,14 +212,14 @@ class JsonSection:
 
     def subject(self, key: str) -> str:
         """Return how errors name a key."""
-        return f'{self.where}: {key!r}'
+        return f'{self.location}: {key!r}'
 
-    def shown(self, value: object) -> str:
+    def format_value(self, value: object) -> str:
         """Return how errors show a value."""
-        return found(value)
+        return short_json(value)
 
 
-def found(value: object) -> str:
+def short_json(value: object) -> str:
     """Return a value as JSON, short enough for a message."""
     try:
         text = json.dumps(value)

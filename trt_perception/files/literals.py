@@ -15,7 +15,7 @@ __all__ = ['MAX_LENGTH', 'parse_literal', 'read_literal']
 
 #: As long as the names of 65536 classes are.
 MAX_LENGTH: Final = 1024 * 1024
-_MOST_NESTED: Final = 16
+_MAX_DEPTH: Final = 16
 _TOKEN: Final = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^'\\\n\r\0]|\\[^\n\r\0])*'|"(?:[^"\\\n\r\0]|\\[^\n\r\0])*")
@@ -27,7 +27,7 @@ _TOKEN: Final = re.compile(
     )\s*""",
     re.VERBOSE,
 )
-_WORDS: Final = {'True': True, 'False': False, 'None': None}
+_CONSTANTS: Final = {'True': True, 'False': False, 'None': None}
 _CLOSING: Final = {'[': ']', '(': ')', '{': '}'}
 
 
@@ -43,7 +43,7 @@ def read_literal(text: str) -> Any:
     if len(text) > MAX_LENGTH:
         raise ValueError(f'longer than {MAX_LENGTH} characters')
     reader = _LiteralReader(text)
-    value = reader.value(_MOST_NESTED)
+    value = reader.value(_MAX_DEPTH)
     reader.take('')
     return value
 
@@ -86,13 +86,13 @@ class _LiteralReader:
             return self._collection(token, levels - 1)
         self._advance()
         if kind == 'text':
-            return _unescaped(token)
+            return _unescape(token)
         if kind == 'int':
             return int(token)
         if kind == 'float':
             return float(token)
-        if token in _WORDS:
-            return _WORDS[token]
+        if token in _CONSTANTS:
+            return _CONSTANTS[token]
         raise ValueError(f'no value before character {self._at + 1}')
 
     def _collection(self, opening: str, levels: int) -> Any:
@@ -120,7 +120,7 @@ class _LiteralReader:
             raise ValueError('a key is a list or a mapping') from error
 
 
-def _unescaped(token: str) -> str:
+def _unescape(token: str) -> str:
     if '\\' not in token:
         return token[1:-1]
     try:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['open_regular', 'read_given', 'read_regular']
+__all__ = ['open_regular', 'read_regular', 'read_user_file']
 
 
 def open_regular(path: Path) -> tuple[BinaryIO, os.stat_result]:
@@ -60,7 +60,7 @@ def read_regular(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_given(path: Path, limit: int) -> bytes:
+def read_user_file(path: Path, limit: int) -> bytes:
     """Return the bytes of a file that a person named; see read_regular.
 
     Raises:

@@ -21,11 +21,11 @@ __all__ = ['MAX_BYTES', 'read_yaml']
 
 #: The reader takes seconds for a megabyte, and a thousandfold of it in memory.
 MAX_BYTES: Final = 256 * 1024
-_MOST_NESTED: Final = 16
-_MOST_LISTS: Final = 4096
+_MAX_DEPTH: Final = 16
+_MAX_COLLECTIONS: Final = 4096
 #: A list of as many classes as there may be, and all else.
-_MOST_VALUES: Final = MAX_CLASSES + 4096
-_PLAIN: Final[Mapping[str, tuple[str, str]]] = {
+_MAX_VALUES: Final = MAX_CLASSES + 4096
+_NUMBER_AND_BOOL_PATTERNS: Final[Mapping[str, tuple[str, str]]] = {
     'bool': ('yYnNtTfFoO', r'(?i:yes|no|true|false|on|off)'),
     'int': ('-+0123456789', r'[-+]?(?:0|[1-9][0-9]{0,18})'),
     'float': (
@@ -49,15 +49,15 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if event.anchor is not None:
-            raise _problem('anchors and aliases (&, *) are not supported', event)
+            raise _yaml_error('anchors and aliases (&, *) are not supported', event)
         if event.tag is not None:
-            raise _problem('tags (!) are not supported', event)
-        if self._nested == _MOST_NESTED:
-            raise _problem(f'lists and mappings nest deeper than {_MOST_NESTED}', event)
+            raise _yaml_error('tags (!) are not supported', event)
+        if self._nested == _MAX_DEPTH:
+            raise _yaml_error(f'lists and mappings nest deeper than {_MAX_DEPTH}', event)
         self._count(event)
         text = event.value if isinstance(event, yaml.ScalarEvent) else ''
         if text and (fault := name_fault(text, MAX_BYTES)):
-            raise _problem(f'expected {fault["expected"]} (got {fault["found"]})', event)
+            raise _yaml_error(f'expected {fault["expected"]} (got {fault["found"]})', event)
         self._nested += 1
         node = super().compose_node(parent, index)
         self._nested -= 1
@@ -69,23 +69,23 @@ class _Loader(yaml.SafeLoader):
             self._values += 1
         else:
             self._lists += 1
-        if self._lists > _MOST_LISTS:
-            raise _problem(f'more than {_MOST_LISTS} lists and mappings', event)
-        if self._values > _MOST_VALUES:
-            raise _problem(f'more than {_MOST_VALUES} values', event)
+        if self._lists > _MAX_COLLECTIONS:
+            raise _yaml_error(f'more than {_MAX_COLLECTIONS} lists and mappings', event)
+        if self._values > _MAX_VALUES:
+            raise _yaml_error(f'more than {_MAX_VALUES} values', event)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _problem('a key must be one word', key)
+                raise _yaml_error('a key must be one word', key)
             if key.value in seen:
-                raise _problem(f'{short_repr(key.value)} stands here twice', key)
+                raise _yaml_error(f'{short_repr(key.value)} stands here twice', key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-for _kind, (_first, _pattern) in _PLAIN.items():
+for _kind, (_first, _pattern) in _NUMBER_AND_BOOL_PATTERNS.items():
     _Loader.add_implicit_resolver(
         f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), list(_first)
     )
@@ -94,7 +94,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _problem(problem: str, where: Any) -> yaml.MarkedYAMLError:
+def _yaml_error(problem: str, where: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
 
 
@@ -118,12 +118,12 @@ def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
         node = loader.get_single_node()
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(origin, _reason(error)) from error
+        raise ConfigError(origin, _failure_reason(error)) from error
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
     return content, {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
 
 
-def _reason(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         return f'not readable as YAML: character {error.position + 1} is U+{error.character:04X}'
     mark = getattr(error, 'problem_mark', None)

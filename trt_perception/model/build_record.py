@@ -12,14 +12,14 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import (
-    by_name,
-    choice,
-    items,
-    json_content,
+    choice_reader,
+    integer_reader,
+    list_reader,
+    mapping_reader,
     read_record,
-    whole,
+    to_json,
 )
-from trt_perception.files.json_section import JsonSection, found
+from trt_perception.files.json_section import JsonSection, short_json
 
 __all__ = [
     *('FLAVOURS', 'IMAGE_ORIGINS', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),
@@ -40,10 +40,10 @@ UNVERIFIED: Final = 'unverified'
 OptionValue = str | int | float | bool | tuple[str | int | float, ...]
 
 _OPTION_NAME: Final = re.compile(r'[a-z][a-z0-9_]{0,63}')
-_LIST_OF_STRINGS: Final = items(lambda item: isinstance(item, str), 'a list of strings')
+_LIST_OF_STRINGS: Final = list_reader(lambda item: isinstance(item, str), 'a list of strings')
 _Shape = Annotated[
     tuple[int, ...],
-    items(lambda side: type(side) is int and side > 0, 'a list of whole numbers above 0'),
+    list_reader(lambda side: type(side) is int and side > 0, 'a list of whole numbers above 0'),
 ]
 
 
@@ -58,7 +58,7 @@ class ProfileRange:
 
 def _read_profiles(section: JsonSection, key: str) -> tuple[dict[str, ProfileRange], ...]:
     return tuple(
-        {name: _read_profile_range(profile, name) for name in profile.names()}
+        {name: _read_profile_range(profile, name) for name in profile.unread_keys()}
         for profile in section.sections(key)
     )
 
@@ -69,7 +69,7 @@ def _read_profile_range(section: JsonSection, name: str) -> ProfileRange:
         low <= best <= high
         for low, best, high in zip(found.min, found.opt, found.max, strict=True)
     ):
-        shapes = json_content(found)
+        shapes = to_json(found)
         raise section.refusal(name, shapes, 'min <= opt <= max, of equal length')
     return found
 
@@ -78,8 +78,8 @@ def _read_layers(section: JsonSection, key: str) -> dict[str, int] | None:
     built = section.take(key, f'{UNVERIFIED!r} or an object', (str, dict))
     if built == UNVERIFIED:
         return None
-    as_built = JsonSection(built, f'{section.where}: {key}')
-    layers: dict[str, int] = by_name(whole(0))(as_built, 'layers')
+    as_built = JsonSection(built, f'{section.location}: {key}')
+    layers: dict[str, int] = mapping_reader(integer_reader(0))(as_built, 'layers')
     as_built.finish()
     return layers
 
@@ -99,7 +99,7 @@ class PrecisionRecord:
             inspector reports; None means nobody has looked yet.
     """
 
-    asked: Annotated[str, choice(*PRECISIONS)]
+    asked: Annotated[str, choice_reader(*PRECISIONS)]
     keep_fp32: Annotated[tuple[str, ...], _LIST_OF_STRINGS] = ()
     as_built: Annotated[Mapping[str, int] | None, _read_layers, _layers_content] = None
 
@@ -117,7 +117,7 @@ class CalibrationRecord:
 
     tool: str
     method: str
-    images: Annotated[int, whole(1)]
+    images: Annotated[int, integer_reader(1)]
     images_sha256: str
 
 
@@ -135,7 +135,7 @@ class AccuracyRecord:
         runtime: what ran that which was built.
     """
 
-    images: Annotated[int, whole(1)]
+    images: Annotated[int, integer_reader(1)]
     measure: str
     reference: float
     built: float
@@ -164,7 +164,7 @@ class AgreementRecord:
     f1: Annotated[float | None, _read_share]
     reference_detections: int
     images: int
-    images_of: Annotated[str, choice(*IMAGE_ORIGINS)]
+    images_of: Annotated[str, choice_reader(*IMAGE_ORIGINS)]
     runtime: str
     warning: str
 
@@ -173,7 +173,7 @@ class AgreementRecord:
 class TensorRtRecord:
     """The TensorRT that built an engine: one of FLAVOURS, and its version."""
 
-    flavour: Annotated[str, choice(*FLAVOURS)]
+    flavour: Annotated[str, choice_reader(*FLAVOURS)]
     version: str
 
 
@@ -195,7 +195,7 @@ class CudaRecord:
 
 def _read_option(section: JsonSection, name: str) -> OptionValue:
     if not _OPTION_NAME.fullmatch(name):
-        raise ManifestError(section.where, f'{found(name)} is not the name of an option')
+        raise ManifestError(section.location, f'{short_json(name)} is not the name of an option')
     value: Any = section.take(
         name, 'text, a number, true, false or a list', (str, int, float, bool, list)
     )
@@ -224,7 +224,7 @@ class BuildRecord:
     tensorrt: TensorRtRecord
     gpu: GpuRecord | None
     cuda: CudaRecord | None
-    options: Annotated[Mapping[str, OptionValue], by_name(_read_option)]
+    options: Annotated[Mapping[str, OptionValue], mapping_reader(_read_option)]
     profiles: Annotated[tuple[Mapping[str, ProfileRange], ...], _read_profiles]
     precision: PrecisionRecord
     calibration: CalibrationRecord | None = None

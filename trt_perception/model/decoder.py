@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.files.json_records import json_content
+from trt_perception.files.json_records import to_json
 from trt_perception.images.detections import Detections
 from trt_perception.model.candidates import Candidates, Floats
 from trt_perception.model.output_tensor import OutputTensor
@@ -141,11 +141,11 @@ class Decoder(ABC):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the family and its constants, as a manifest has them."""
-        return {'family': self.family, **json_content(self)}
+        return {'family': self.family, **to_json(self)}
 
     def __str__(self) -> str:
         """Return it for messages: ``dense (objectness false, transposed true)``."""
-        shown = ', '.join(f'{key} {_shown(value)}' for key, value in json_content(self).items())
+        shown = ', '.join(f'{key} {_shown(value)}' for key, value in to_json(self).items())
         return f'{self.family} ({shown})' if shown else self.family
 
 

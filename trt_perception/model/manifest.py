@@ -22,11 +22,11 @@ from typing import Annotated, Any, Final
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import (
-    by_name,
-    json_content,
-    optional,
+    integer_reader,
+    mapping_reader,
+    optional_reader,
     read_record,
-    whole,
+    to_json,
 )
 from trt_perception.files.json_section import JsonSection, read_json
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault, names_fault
@@ -70,16 +70,16 @@ class FileIdentity:
 
     file: Annotated[str, _read_file_name]
     sha256: Annotated[str, _read_sha256]
-    size_bytes: Annotated[int, whole(1)]
+    size_bytes: Annotated[int, integer_reader(1)]
 
 
 def _read_preprocessing(section: JsonSection, key: str) -> Preprocessing:
     found = read_record(Preprocessing, section.section(key))
-    return section.checked(key, found, pixels_fault)
+    return section.check_value(key, found, pixels_fault)
 
 
 def _read_class_names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.checked(key, tuple(section.items(key)), _class_names_fault)
+    return section.check_value(key, tuple(section.items(key)), _class_names_fault)
 
 
 def _class_names_fault(names: Sequence[object]) -> Fault | None:
@@ -98,12 +98,14 @@ class Manifest:
     preprocessing: Annotated[Preprocessing, _read_preprocessing]
     decoder: Annotated[Decoder, read_decoder, Decoder.as_dict]
     class_names: Annotated[tuple[str, ...], _read_class_names]
-    notes: Annotated[Mapping[str, str], optional(by_name(JsonSection.text), missing={})]
+    notes: Annotated[
+        Mapping[str, str], optional_reader(mapping_reader(JsonSection.text), missing={})
+    ]
     build: BuildRecord | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file, but for the schema."""
-        content = json_content(self)
+        content = to_json(self)
         return {**content.pop('task'), **content}
 
 
@@ -138,7 +140,9 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
     if schema not in (1, _SCHEMA):
         fix = 'rebuild the model with this version'
         raise ManifestError(origin, str(schema), expected=f'schema 1 or {_SCHEMA}', fix=fix)
-    if schema == 1 and (early := [key for key in _KEYS_SINCE_SCHEMA_2 if key in top.names()]):
+    if schema == 1 and (
+        early := [key for key in _KEYS_SINCE_SCHEMA_2 if key in top.unread_keys()]
+    ):
         raise ManifestError(
             origin,
             f'"{early[0]}" in schema 1',
@@ -147,7 +151,9 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         )
     if schema == _SCHEMA and not top.has('task'):
         raise ManifestError(origin, "'task' is missing", fix=f'add one of {", ".join(TASKS)}')
-    for name in filter(None, top.texts(without='notes')):  # only these may have several lines
+    for name in filter(
+        None, top.unread_texts(except_key='notes')
+    ):  # only these may have several lines
         if fault := name_fault(name, MAX_PATH_LENGTH):
             raise ManifestError(f'{origin}: a text outside "notes"', **fault)
     manifest = read_record(Manifest, top)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from trt_perception.files.json_records import choice, whole
+from trt_perception.files.json_records import choice_reader, integer_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Fault, short_repr
 from trt_perception.images.frame import MAX_SIDE
@@ -78,22 +78,22 @@ def _read_numbers(section: JsonSection, key: str, count: int) -> tuple[float, ..
 
 
 def _read_size(section: JsonSection, key: str) -> tuple[int, int]:
-    width, height = section.checked(key, _read_numbers(section, key, 2), size_fault)
+    width, height = section.check_value(key, _read_numbers(section, key, 2), size_fault)
     return int(width), int(height)
 
 
 def _read_scale(section: JsonSection, key: str) -> float:
-    return section.checked(key, section.number(key), lambda scale: number_fault(key, [scale]))
+    return section.check_value(key, section.number(key), lambda scale: number_fault(key, [scale]))
 
 
 def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     numbers = _read_numbers(section, key, 3)
-    return section.checked(key, numbers, lambda values: number_fault(key, values))
+    return section.check_value(key, numbers, lambda values: number_fault(key, values))
 
 
 def _read_antialias(section: JsonSection, key: str) -> bool:
     # Manifests from before there was a choice lack it.
-    return key in section.names() and section.boolean(key)
+    return key in section.unread_keys() and section.boolean(key)
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ class Preprocessing:
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
-    resize: Annotated[ResizeMode, choice(*RESIZE_MODES)] = 'letterbox'
-    pad_value: Annotated[int, whole(0, 255)] = 114
-    color_order: Annotated[str, choice(*COLOR_ORDERS)] = 'rgb'
+    resize: Annotated[ResizeMode, choice_reader(*RESIZE_MODES)] = 'letterbox'
+    pad_value: Annotated[int, integer_reader(0, 255)] = 114
+    color_order: Annotated[str, choice_reader(*COLOR_ORDERS)] = 'rgb'
     scale: Annotated[float, _read_scale] = 1 / 255
     mean: Annotated[tuple[float, float, float], _read_triple] = (0.0, 0.0, 0.0)
     std: Annotated[tuple[float, float, float], _read_triple] = (1.0, 1.0, 1.0)
-    layout: Annotated[str, choice(*LAYOUTS)] = 'nchw'
-    dtype: Annotated[str, choice(*INPUT_DTYPES)] = 'float32'
+    layout: Annotated[str, choice_reader(*LAYOUTS)] = 'nchw'
+    dtype: Annotated[str, choice_reader(*INPUT_DTYPES)] = 'float32'
     antialias: Annotated[bool, _read_antialias] = False
 
     def summary(self) -> str:

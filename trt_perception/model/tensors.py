@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from trt_perception.errors import EngineError
-from trt_perception.files.json_records import choice, items
+from trt_perception.files.json_records import choice_reader, list_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault
 
@@ -39,7 +39,7 @@ FLOAT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
 INDEX_DTYPES: Final = ('int64', 'int32')
 INPUT_DTYPES: Final = (*FLOAT_DTYPES, 'uint8')
 _TENSORRT_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
-_SHAPE: Final = items(
+_SHAPE: Final = list_reader(
     lambda side: type(side) is int and side >= -1, 'a list of whole numbers, -1 where it may vary'
 )
 
@@ -49,7 +49,7 @@ def _name_fault(name: str) -> Fault | None:
 
 
 def _read_name(section: JsonSection, key: str) -> str:
-    return section.checked(key, section.text(key), _name_fault)
+    return section.check_value(key, section.text(key), _name_fault)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TensorSpec:
 
     name: Annotated[str, _read_name]
     shape: Annotated[tuple[int, ...], _SHAPE]
-    dtype: Annotated[str, choice(*TENSOR_DTYPES)]
+    dtype: Annotated[str, choice_reader(*TENSOR_DTYPES)]
 
     def __post_init__(self) -> None:
         if fault := _name_fault(self.name):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from trt_perception.errors import ConfigError, EngineError, MissingFileError, TrtPerceptionError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption
 from trt_perception.process.option_parser import OptionParser
@@ -118,7 +118,7 @@ def _run(given: Sequence[str]) -> int:
     finally:
         saver = Saver('build_engine')
         if json_file is not None:
-            saver.save(json_file, lambda path: write_together({path: report.json_text()}))
+            saver.save(json_file, lambda path: write_atomically({path: report.json_text()}))
     return int(saver.failed)
 
 

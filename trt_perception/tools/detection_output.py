@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.coco.run_lengths import counts_of, with_run_lengths
-from trt_perception.files.atomic_files import make_folder, write_together
+from trt_perception.files.atomic_files import make_folder, write_atomically
 from trt_perception.images.detections import Detections
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
@@ -127,7 +127,7 @@ def write_image(
     options = [] if suffix == '.png' else _JPEG_QUALITY
     content = cv2.imencode(suffix, bgr, options)[1].tobytes()
     make_folder(path.parent)
-    write_together({path: content}, lasting=False)
+    write_atomically({path: content}, is_durable=False)
 
 
 class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):

@@ -24,7 +24,7 @@ from trt_perception.building.engine.layers import (
     require_precision,
 )
 from trt_perception.errors import ConfigError, CudaError, EngineError, TrtPerceptionError
-from trt_perception.files.atomic_files import write_json, write_together
+from trt_perception.files.atomic_files import write_atomically, write_json
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
@@ -125,7 +125,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     build = dataclasses.replace(manifest.build, precision=precision)
     # First written, then checked: the manifest is true of a bad engine too.
     updated = dataclasses.replace(manifest, build=build)
-    write_together({_manifest_file(path): serialise_manifest(updated)})
+    write_atomically({_manifest_file(path): serialise_manifest(updated)})
     require_precision(check_precision(report.engine_info.layers, precision.asked), str(path))
     return counts
 

@@ -19,7 +19,7 @@ import onnx
 
 from trt_perception.building.calibration.images import ImageSet
 from trt_perception.errors import WriteError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_regular
 from trt_perception.model.preprocessing import Preprocessing
@@ -78,7 +78,7 @@ def keep(path: Path, content: bytes) -> str:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_together({path: content})
+        write_atomically({path: content})
     except (WriteError, OSError) as error:
         return f'; not kept: {error}'
     return ''

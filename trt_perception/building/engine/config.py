@@ -10,7 +10,7 @@ from trt_perception.building.engine.capabilities import compute_capability_names
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import ConfigError, EngineError, WriteError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.cache import read_cached, write_cached
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.regular_files import read_regular
@@ -182,7 +182,7 @@ class TimingCache:
             write_cached('timing', self._key, content)
             return ''
         try:
-            write_together({self._path: content})
+            write_atomically({self._path: content})
         except WriteError as error:
             return f'--timing-cache {error}'
         return ''

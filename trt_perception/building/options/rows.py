@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from trt_perception.files.json_records import Reader
+from trt_perception.files.json_records import FieldReader
 from trt_perception.files.json_section import JsonSection
 
 __all__ = ['Option', 'option', 'rows_of']
@@ -53,7 +53,7 @@ class Option:
     words: tuple[str, ...] = ()
     removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     affects: Literal['engine', 'report', 'nothing'] = 'engine'
-    reader: Reader | None = None
+    reader: FieldReader | None = None
 
     @property
     def flag(self) -> str:

@@ -18,7 +18,7 @@ from trt_perception.building.options.rows import Option
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_fault, short_repr
-from trt_perception.files.regular_files import read_given
+from trt_perception.files.regular_files import read_user_file
 from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
 
 __all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
@@ -40,7 +40,7 @@ class _OptionSection(JsonSection):
     def subject(self, key: str) -> str:
         return _ROWS[key].flag if key in _ROWS and key in self._given else short_repr(key)
 
-    def shown(self, value: object) -> str:
+    def format_value(self, value: object) -> str:
         return short_repr(value, 80)
 
 
@@ -62,7 +62,9 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
     mistakes: list[str] = []
     for row in OPTIONS:
         # Where the default is None, null in the file is the same as no key.
-        is_there = section.has(row.name) if row.default is None else row.name in section.names()
+        is_there = (
+            section.has(row.name) if row.default is None else row.name in section.unread_keys()
+        )
         try:
             if is_there:
                 found[row.name] = row.read(section)
@@ -71,7 +73,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
                 raise ConfigError(subject, 'is missing', fix=f'give {row.flag}')
         except ConfigError as error:
             mistakes.append(f'{places.get(row.name, "")}{error}')
-    for name in section.names():
+    for name in section.unread_keys():
         near = closest_words(name.replace('-', '_'), _ROWS)
         fix = f"did you mean '{near[0]}'?" if near else ''
         unknown = ConfigError(section.subject(name), 'is not an option', fix=fix)
@@ -141,7 +143,7 @@ def _checked(config: Path, name: str, value: Any) -> Any:
 
 def _read_text(path: Path, limit: int) -> str:
     try:
-        return read_given(path, limit).decode('utf-8-sig')
+        return read_user_file(path, limit).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f'is not text in UTF-8: {error}') from error
 

@@ -138,7 +138,7 @@ def _texts(section: JsonSection, key: str) -> tuple[str, ...]:
 
 
 def _names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.checked(key, _texts(section, key), names_fault)
+    return section.check_value(key, _texts(section, key), names_fault)
 
 
 def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
@@ -148,7 +148,7 @@ def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
     if len(values) != 3:
         raise section.error(section.subject(key), f'{len(values)} values', expected=expected)
     numbers = tuple(section.finite(value, key) for value in values)
-    return section.checked(key, numbers, lambda found: number_fault(key, found))
+    return section.check_value(key, numbers, lambda found: number_fault(key, found))
 
 
 def _path_text(section: JsonSection, key: str) -> str:
@@ -171,7 +171,7 @@ def _paths(section: JsonSection, key: str) -> tuple[Path, ...]:
 def _path_name(section: JsonSection, key: str, value: object, expected: str) -> str:
     if not isinstance(value, str):
         raise section.refusal(key, value, expected)
-    return section.checked(key, value, _path_fault)
+    return section.check_value(key, value, _path_fault)
 
 
 def _path_fault(name: str) -> Fault | None:

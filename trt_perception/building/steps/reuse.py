@@ -13,7 +13,7 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import BuildLog, BuildReport, reason
 from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
-from trt_perception.files.regular_files import read_given
+from trt_perception.files.regular_files import read_user_file
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
 
@@ -46,7 +46,7 @@ class StorePlace:
             contents['calibration_images'] = inputs.calibration.sha256
         files = [options.class_names_file, options.annotations, *options.plugins]
         for number, path in enumerate([*filter(None, files), *inputs.validation]):
-            contents[f'{number} {path.name}'] = _digest(read_given(path, MODEL_MAX_BYTES))
+            contents[f'{number} {path.name}'] = _digest(read_user_file(path, MODEL_MAX_BYTES))
         self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
     def look(self, log: BuildLog) -> ModelFile | None:

@@ -90,7 +90,7 @@ def read_annotations(path: Path) -> Annotations:
     for entry in content.entries('images'):
         image = CocoImage(entry.number_id('id'), _file_name(entry), _size(entry))
         if image.id in images:
-            raise ConfigError(entry.where, f'id {image.id} is listed twice')
+            raise ConfigError(entry.location, f'id {image.id} is listed twice')
         images[image.id] = image
     categories = _categories(content)
     if not images or not categories:
@@ -104,7 +104,7 @@ def read_annotations(path: Path) -> Annotations:
             ('category_id', box.category_id, categories),
         ):
             if value not in known:
-                raise ConfigError(entry.where, f'"{key}" {value} is not listed in the file')
+                raise ConfigError(entry.location, f'"{key}" {value} is not listed in the file')
         boxes.setdefault(image_id, []).append(box)
     if not boxes:
         raise ConfigError(str(path), '"annotations" is empty, so nothing can be measured')
@@ -118,9 +118,9 @@ def _categories(content: CocoSection) -> dict[int, str]:
     categories: dict[int, str] = {}
     for entry in content.entries('categories', MAX_CLASSES):
         category_id, name = entry.number_id('id'), entry.get('name')
-        entry.checked('name', name, name_fault)
+        entry.check_value('name', name, name_fault)
         if category_id in categories:
-            raise ConfigError(entry.where, f'id {category_id} is listed twice')
+            raise ConfigError(entry.location, f'id {category_id} is listed twice')
         categories[category_id] = name
     return categories
 
@@ -156,7 +156,7 @@ def _check_form(
 
 
 def _file_name(entry: CocoSection) -> str:
-    name: str = entry.checked(
+    name: str = entry.check_value(
         'file_name', entry.get('file_name'), lambda name: name_fault(name, MAX_PATH_LENGTH)
     )
     return name.replace('\\', '/')  # as tools on Windows write it
@@ -168,7 +168,7 @@ def _size(entry: CocoSection) -> tuple[int, int] | None:
         return None
     if not all(type(side) is int and 1 <= side <= MAX_ID for side in size):
         raise ConfigError(
-            f'{entry.where}: "width" and "height"',
+            f'{entry.location}: "width" and "height"',
             f'{short_repr(size[0])} and {short_repr(size[1])}',
             expected='whole pixels',
         )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.json_section import JsonSection, parse_json
 from trt_perception.files.plain_text import short_repr
-from trt_perception.files.regular_files import read_given
+from trt_perception.files.regular_files import read_user_file
 
 __all__ = ['MAX_BYTES', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco', 'read_json']
 
@@ -29,15 +29,15 @@ class CocoSection(JsonSection):
 
     def subject(self, key: str) -> str:
         """Return how errors name a key."""
-        return f'{self.where}: "{key}"'
+        return f'{self.location}: "{key}"'
 
-    def shown(self, value: object) -> str:
+    def format_value(self, value: object) -> str:
         """Return how errors show a value."""
         return short_repr(value)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a key's value, the default if it is missing."""
-        return self._left.get(key, default)
+        return self._unread.get(key, default)
 
     def number_id(self, key: str) -> int:
         """Return an id."""
@@ -57,7 +57,7 @@ class CocoSection(JsonSection):
         if len(entries) > most:
             raise self.wrong(key, str(len(entries)), f'at most {most} entries')
         for index, entry in enumerate(entries):
-            yield CocoSection(entry, f'{self.where}: {key}[{index}]')
+            yield CocoSection(entry, f'{self.location}: {key}[{index}]')
 
 
 def read_coco(path: Path) -> CocoSection:
@@ -80,7 +80,7 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
         ConfigError: it cannot be opened, is not a regular file, too large or not JSON.
     """
     try:
-        return parse_json(read_given(path, limit))
+        return parse_json(read_user_file(path, limit))
     except ValueError as error:
         raise ConfigError(str(path), f'is not JSON: {error}') from error
 

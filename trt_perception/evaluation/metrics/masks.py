@@ -140,7 +140,7 @@ def _run_lengths(
     size, counts = outline.get('size'), outline.get('counts')
     width, height = size_wh
     if size != [height, width]:
-        found = f'a mask of the size {entry.shown(size)}'
+        found = f'a mask of the size {entry.format_value(size)}'
         expected = f'[{height}, {width}], height and width of the image'
         raise entry.wrong(_KEY, found, expected, 'use annotations made for images of this size')
     try:

@@ -88,7 +88,7 @@ def _as_given(entry: CocoSection) -> tuple[float, ...]:
         raise entry.refusal(_KEY, given, _FIVE)
     if abs(given[4]) > 2 * math.pi:
         fix = 'if these are degrees, multiply all angles by pi / 180'
-        found = f'an angle of {entry.shown(given[4])}'
+        found = f'an angle of {entry.format_value(given[4])}'
         raise entry.wrong(_KEY, found, 'radians, from -2 pi to 2 pi', fix)
     return tuple(map(float, given))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 
 __all__ = ['check_plot', 'new_figure', 'write_figure']
 
@@ -47,4 +47,4 @@ def write_figure(figure: Any, path: Path) -> None:
     """
     content = io.BytesIO()
     figure.savefig(content, dpi=110, format=path.suffix.removeprefix('.'))
-    write_together({path: content.getvalue()})
+    write_atomically({path: content.getvalue()})

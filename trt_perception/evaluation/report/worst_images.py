@@ -18,7 +18,7 @@ from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.coco.section import read_json
 from trt_perception.evaluation.metrics.mistakes import ImageErrors
 from trt_perception.evaluation.report.outlines import draw_outline, found_outline, true_outline
-from trt_perception.files.atomic_files import make_folder, write_json, write_together
+from trt_perception.files.atomic_files import make_folder, write_atomically, write_json
 from trt_perception.images.detections import Detections
 
 __all__ = ['COLORS', 'draw_mistakes', 'write_worst']
@@ -200,4 +200,4 @@ def _grid(cells: Sequence[_Image]) -> _Image:
 
 def _write(path: Path, bgr: _Image) -> None:
     content = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes()
-    write_together({path: content})
+    write_atomically({path: content})

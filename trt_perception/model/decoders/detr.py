@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.files.json_records import choice
+from trt_perception.files.json_records import choice_reader
 from trt_perception.model.candidates import (
     Candidates,
     Floats,
@@ -61,7 +61,7 @@ class Detr(ObjectDecoder):
     is_transformer: ClassVar[bool] = True
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ('segment',)
 
-    activation: Annotated[str, choice('sigmoid', 'softmax')]
+    activation: Annotated[str, choice_reader('sigmoid', 'softmax')]
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""

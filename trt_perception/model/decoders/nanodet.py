@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
-from trt_perception.files.json_records import whole
+from trt_perception.files.json_records import integer_reader
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.grids import check_anchor_count, grid_cells, read_strides
@@ -49,7 +49,7 @@ class Nanodet(ObjectDecoder):
     needs_nms: ClassVar[bool] = True
 
     strides: Annotated[tuple[int, ...], read_strides]
-    reg_max: Annotated[int, whole(1, 64)]
+    reg_max: Annotated[int, integer_reader(1, 64)]
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
-from trt_perception.files.json_records import choice
+from trt_perception.files.json_records import choice_reader
 from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor, class_axis_size
@@ -44,7 +44,7 @@ class OnnxNms(ObjectDecoder):
     )
     documented_boxes: ClassVar[str] = '`box_format`, in network pixels'
 
-    box_format: Annotated[str, choice('xyxy', 'yxyx', 'cxcywh')]
+    box_format: Annotated[str, choice_reader('xyxy', 'yxyx', 'cxcywh')]
 
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""

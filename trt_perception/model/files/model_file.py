@@ -21,9 +21,9 @@ from trt_perception.files.checked_files import (
     MODEL_MAX_BYTES,
     open_checked,
     read_checked,
-    read_opened,
+    read_exactly,
 )
-from trt_perception.files.json_section import nests_deeper, parse_json
+from trt_perception.files.json_section import is_nested_deeper, parse_json
 from trt_perception.model.manifest import (
     MANIFEST_MAX_BYTES,
     Manifest,
@@ -107,7 +107,7 @@ def read_model_file(path: str | Path) -> ModelFile:
             manifest = parse_manifest(read_checked(place, MANIFEST_MAX_BYTES)[0], str(place))
             # Before gigabytes are read that nobody vouches for.
             _check_identity(manifest, place, model_path, size)
-        content = read_opened(file, size, model_path)
+        content = read_exactly(file, size, model_path)
     digest = hashlib.sha256(content).hexdigest()
     if manifest is not None and place is not None:
         _check_identity(manifest, place, model_path, size, digest)
@@ -177,7 +177,7 @@ def _read_json_object(path: Path) -> dict[str, Any] | None:
         return None
     try:
         content = parse_json(read_checked(path, MANIFEST_MAX_BYTES)[0])
-        if nests_deeper(content, _MAX_CONFIG_DEPTH):
+        if is_nested_deeper(content, _MAX_CONFIG_DEPTH):
             raise ValueError('lists or objects are nested too deep')
     except ValueError as error:
         _LOG.warning('%s is not read: not JSON: %s', path, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trt_perception.files.json_section import found
+from trt_perception.files.json_section import short_json
 from trt_perception.files.plain_text import name_fault
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import number_fault
@@ -124,12 +124,12 @@ def _filter_problem(processor: Mapping[str, Any]) -> str:
         if resample == _BILINEAR:
             return ''
         name = f', {_OTHER_FILTERS[resample]}' if resample in _OTHER_FILTERS else ''
-        return f'preprocessor_config.json "resample" is {found(resample)}{name}'
+        return f'preprocessor_config.json "resample" is {short_json(resample)}{name}'
     if resample is not None:
-        return f'preprocessor_config.json "resample" is {found(resample)}, not a PIL filter'
+        return f'preprocessor_config.json "resample" is {short_json(resample)}, not a PIL filter'
     if not class_name or (isinstance(class_name, str) and class_name in _BILINEAR_PROCESSORS):
         return ''
-    default = f'the default of {found(class_name)} is unknown'
+    default = f'the default of {short_json(class_name)} is unknown'
     return f'preprocessor_config.json has no "resample", and {default}'
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.files.json_records import whole
+from trt_perception.files.json_records import integer_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import Fault, names_fault, short_repr
@@ -34,7 +34,7 @@ def _names_fault(names: Sequence[object]) -> Fault | None:
 
 
 def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.checked(key, tuple(section.items(key)), _names_fault)
+    return section.check_value(key, tuple(section.items(key)), _names_fault)
 
 
 def _read_skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...]:
@@ -62,7 +62,7 @@ class KeypointSpec:
     """
 
     names: Annotated[tuple[str, ...], _read_names]
-    values: Annotated[int, whole(2, 3)]
+    values: Annotated[int, integer_reader(2, 3)]
     skeleton: Annotated[tuple[tuple[int, int], ...], _read_skeleton] = ()
 
     @classmethod

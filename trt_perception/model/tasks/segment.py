@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.files.json_records import optional, whole
+from trt_perception.files.json_records import integer_reader, optional_reader
 from trt_perception.files.plain_text import Fault
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
@@ -46,7 +46,7 @@ class Segment(Task):
     has_masks: ClassVar[bool] = True
 
     mask_coefficients: Annotated[
-        int, optional(whole(1, 1024), missing=0), lambda count: count or None
+        int, optional_reader(integer_reader(1, 1024), missing=0), lambda count: count or None
     ] = 0
 
     @property

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trt_perception.errors import ManifestError
-from trt_perception.files.json_records import json_content, read_fields
+from trt_perception.files.json_records import read_fields, to_json
 from trt_perception.files.json_section import JsonSection
 from trt_perception.model.tasks.detect import DETECT, Detect
 from trt_perception.model.tasks.obb import Obb
@@ -44,11 +44,11 @@ def read_task(section: JsonSection, key: str) -> Task:
         given, is_required = section.has(name), _KEYS[task].get(name, False)
         if (given and name not in _KEYS[task]) or (is_required and not given):
             owners = [owner for owner, keys in _KEYS.items() if name in keys]
-            raise ManifestError(section.where, **key_fault(task, name, owners, given=given))
+            raise ManifestError(section.location, **key_fault(task, name, owners, given=given))
     return read_fields(TASKS[task], section)
 
 
 def write_task(task: Task) -> dict[str, Any]:
     """Return the task as a manifest holds it, with null for the keys of other tasks."""
-    content = json_content(task)
+    content = to_json(task)
     return {'task': task.name, **{key: content.get(key) for key in TASK_KEYS}}
