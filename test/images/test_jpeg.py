@@ -121,10 +121,10 @@ def bits(change):
 OTHERS = {
     'PNG': [written(kind='PNG')],
     'progressive JPEG': [written(progressive=True)],
-    'JPEG of more than 33554432 pixels': [
+    'JPEG with more than 33554432 pixels': [
         with_parts(set_body(0xC0, 1, struct.pack('>HH', 8192, 4097)))
     ],
-    'JPEG of several scans': [
+    'JPEG with several scans': [
         with_parts(lambda _, parts: parts.extend([[0xC4, parts[-4][1]]])),
         with_parts(
             lambda body, parts: parts.extend([[0xDA, bytearray(body[0xDA])], [0, b'\x55\x55']])
@@ -136,17 +136,17 @@ OTHERS = {
         with_parts(set_body(0xDA, 0, b'\2')),
         with_parts(lambda body, _: body[0xDA].append(0)),
     ],
-    "JPEG with Adobe's colours": [
+    'JPEG with an Adobe segment': [
         written('CMYK'),
         with_parts(append(0xEE, b'Adobe\0d\0\0\0\0\0')),
         with_parts(append(0xEE, b'Adobe\0d\0\0\0\0\1')),
         with_parts(append(0xEE, b'Adobe')),
     ],
-    'JPEG of other colours than YCbCr': [
+    'JPEG with a colour space other than YCbCr': [
         with_parts(set_body(0xC0, 6, b'R\x22\0G\x11\1B\x11\1')),
         with_parts(set_body(0xC0, 9, b'\1')),
     ],
-    'JPEG of an unusual sampling': [
+    'JPEG with unusual chroma sampling': [
         with_parts(set_body(0xC0, 7, bytes([value])))
         for value in (0, 0x10, 0x14, 0x31, 0x33, 0x42, 0x44, 0xFF)
     ]
@@ -155,14 +155,14 @@ OTHERS = {
         with_parts(set_body(0xC0, 13, b'\x12')),
         with_parts(set_body(0xC0, 7, b'\x22'), PLAIN['35x23 grey']),
     ],
-    'JPEG of unusual quantisation': [
+    'JPEG with unusual quantisation': [
         with_parts(set_body(0xDB, 0, b'\x10')),
         with_parts(set_body(0xDB, 0, b'\x04')),
         with_parts(set_body(0xDB, 30, b'\0')),
         with_parts(lambda body, _: body[0xDB].append(1)),
         with_parts(lambda body, _: body[0xDB].pop()),
     ],
-    'JPEG of unusual Huffman tables': [
+    'JPEG with unusual Huffman tables': [
         with_parts(set_body(0xC4, 0, b'\x02')),
         with_parts(set_body(0xC4, 0, b'\x20')),
         with_parts(set_body(0xC4, 17, b'\x0c')),
@@ -176,14 +176,14 @@ OTHERS = {
         with_parts(append(0xC4, b'\x10\1' + bytes(15) + b'\x10')),
         with_parts(append(0xC4, b'\x10\1' + bytes(15) + b'\x0b')),
     ],
-    'JPEG that lacks tables': [
+    'JPEG without all its tables': [
         without_tables(FILE, 0xDB),
         with_parts(set_body(0xC0, 8, b'\2')),
         with_parts(set_body(0xDA, 2, b'\x20')),
         with_parts(set_body(0xDA, 2, b'\x02')),
     ],
-    'JPEG of an unusual restart interval': [with_parts(append(0xDD, b'\0\5\0'))],
-    'JPEG of unusual restart markers': [
+    'JPEG with an unusual restart interval': [with_parts(append(0xDD, b'\0\5\0'))],
+    'JPEG with unusual restart markers': [
         with_parts(append(0xDD, b'\0\2')),
         with_parts(bits(lambda coded: coded.__setitem__(slice(9, 9), b'\xff\xd0'))),
         with_parts(bits(lambda coded: coded.__setitem__(slice(9, 9), b'\xff\xff\0'))),
@@ -191,7 +191,7 @@ OTHERS = {
         PLAIN['35x23 422 1'].replace(b'\xff\xd1', b'\xff\xd2'),
         PLAIN['35x23 422 1'].replace(b'\xff\xd1', b''),
     ],
-    'JPEG of too few bytes': [
+    'JPEG with too few bytes': [
         with_parts(bits(lambda coded: coded.__delitem__(slice(6, None)))),
         with_parts(set_body(0xC0, 1, struct.pack('>HH', 4000, 4000))),
     ],
@@ -218,7 +218,7 @@ def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
         else:
             expected = by_opencv(content)
             assert (frame.plane().reshape(expected.shape) == expected).all()
-    said = 'compressed images are decoded on the CPU where they are: '
+    said = 'The CPU decodes compressed images of this format: '
     assert [r.message for r in caplog.records] == [f'{said}PNG', f'{said}progressive JPEG']
 
 
@@ -270,7 +270,7 @@ def test_a_scan_may_hold_all_restart_markers():
     assert content.count(b'\xff\xd7') > 30
     assert not isinstance(read(content), str)
     swapped = content.replace(b'\xff\xd7', b'\xff\xd6', 1)
-    assert read(swapped) == 'JPEG of unusual restart markers'
+    assert read(swapped) == 'JPEG with unusual restart markers'
 
 
 def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
@@ -320,7 +320,7 @@ def simple_scan_end(content, at):
 @pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
 def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, golden_messages):
     """Markers, fill bytes and ends at any place of the pieces that are looked through."""
-    monkeypatch.setattr(compressed, '_LOOK', look)
+    monkeypatch.setattr(compressed, '_SEARCH_BYTES', look)
     rng = np.random.default_rng(look)
     found = Counter()
     for turn in range(800):

@@ -1,1 +1,1 @@
-"""A frame and its encodings, letterbox geometry, JPEG and PNG, images from files, detections."""
+"""Frames and encodings, letterbox geometry, JPEG and PNG, image files, and detections."""

@@ -1,4 +1,4 @@
-"""What a model found in one image."""
+"""The objects that a model found in one image."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy.typing as npt
 __all__ = ['Detections', 'MaskGeometry', 'Masks', 'NumberedMasks', 'oriented_corners']
 
 
-# Places in an array, and how much of what lies there counts.
+# Indices along one axis of the prototypes, and the weight of the value at each index.
 _Tap = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class MaskGeometry:
-    """Where an image lies in the prototypes of its masks, which cover the network's input.
+    """The position of an image in its mask prototypes. Prototypes cover the network's input.
 
     Attributes:
-        size_wh: of the image.
-        scale: prototype pixels of a source pixel along x and y.
-        offset: where the image's corner lies in the prototypes, in x and y.
-        fine: into how many parts of a prototype pixel the padding's border divides it.
+        size_wh: width and height of the image in source pixels.
+        scale: prototype pixels per source pixel, in x and y.
+        offset: top-left corner of the image in prototype pixels, x and y.
+        fine: number of parts of a prototype pixel. The image's border lies between two parts.
     """
 
     size_wh: tuple[int, int]
@@ -33,30 +33,31 @@ class MaskGeometry:
 
 
 class NumberedMasks(Protocol):
-    """Masks of one image as a picture of their numbers."""
+    """The masks of one image, which can be drawn as an image of mask numbers."""
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
-        """Write i into the pixels of the i-th mask, counted from 1, the better one on top.
+        """Write i into the pixels of the i-th mask, counted from 1. Better masks are on top.
 
         Args:
-            out: uint16 (height, width); pixels of no mask become 0.
+            out: uint16 (height, width). Pixels outside all masks become 0.
         """
 
 
 @dataclass(frozen=True)
 class Masks:
-    """What the masks of one image are made of; a mask is made when it is asked for.
+    """The coefficients and prototypes of one image's masks. Each method call computes its masks.
 
-    A pixel belongs to a mask where its logit, the coefficients' sum of the prototypes interpolated
-    bilinearly with half-pixel centres, is above 0, as Ultralytics' ``process_mask_native`` has it.
-    Outside its box a mask is empty.
+    A pixel belongs to a mask if its logit is above 0. The logit is the sum of the prototypes,
+    weighted by the coefficients and interpolated bilinearly with half-pixel centres. Ultralytics'
+    ``process_mask_native`` computes the same. A mask is empty outside its box.
 
     Attributes:
         xyxy: float32 (n, 4), the boxes in source pixels, inside the image.
         coefficients: float32 (n, m).
-        prototypes: float32 (m, rows, columns), over the whole input of the network.
-        geometry: where the image lies in them.
-        is_own: the prototypes are the masks' logits, and the one coefficient is the place there.
+        prototypes: float32 (m, rows, columns), over the network's whole input.
+        geometry: the position of the image in the prototypes.
+        are_logits: each prototype holds the logits of one mask. The single coefficient of an
+            object is then the index of its prototype.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -74,19 +75,19 @@ class Masks:
         return self.geometry.size_wh
 
     def take(self, which: npt.NDArray[Any]) -> Masks:
-        """Return some of them; see ``Detections.take``."""
+        """Return the selected masks; see ``Detections.take``."""
         return replace(self, xyxy=self.xyxy[which], coefficients=self.coefficients[which])
 
-    # A network may say anything; what is no logit is in no mask, without a warning.
+    # Networks may output infinity or NaN. Such pixels are in no mask, and need no warning.
     @np.errstate(over='ignore', under='ignore', invalid='ignore')
     def one(self, index: int) -> tuple[int, int, npt.NDArray[np.bool_]]:
-        """Return left and top of a mask's box in pixels, and the mask within it: bool (h, w)."""
+        """Return left and top of a mask's box in pixels, and the mask in the box: bool (h, w)."""
         left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
         if right <= left or bottom <= top:
             return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.bool_)
         columns, across = self._taps(0, left, right)
         rows, down = self._taps(1, top, bottom)
-        # Not by matrix products: threads of BLAS wait for each other where cores are busy.
+        # einsum instead of a matrix product: BLAS threads wait for each other on busy cores.
         logits: Any
         if self.are_logits:
             logits = self.prototypes[int(self.coefficients[index, 0]), rows, columns]
@@ -98,7 +99,7 @@ class Masks:
         return left, top, sum(lines[:, place] * share for place, share in across) > 0
 
     def whole(self) -> npt.NDArray[np.bool_]:
-        """Return all masks at the image's size: bool (n, height, width)."""
+        """Return all masks in the size of the image: bool (n, height, width)."""
         width, height = self.size_wh
         found = np.zeros((len(self), height, width), np.bool_)
         for index, mask in enumerate(found):
@@ -107,20 +108,27 @@ class Masks:
         return found
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
-        """See NumberedMasks."""
+        """Write mask numbers into an image; see ``NumberedMasks``."""
         out[:] = 0
         for index in reversed(range(min(len(self), 65535))):
             left, top, part = self.one(index)
             out[top : top + part.shape[0], left : left + part.shape[1]][part] = index + 1
 
     def _taps(self, axis: int, first: int, last: int) -> tuple[slice, list[_Tap]]:
-        """Return which prototype pixels are in source pixels, and how much of each.
+        """Return the prototype pixels and weights that interpolate source pixels along one axis.
 
-        From ``fine`` times as many, themselves interpolated, so that the padding ends between two
-        of them: what lies behind counts not.
+        The source pixels are interpolated from ``fine`` parts of each prototype pixel, which are
+        interpolated too. The border of the padding lies between two parts, so no part behind the
+        border contributes.
+
+        Args:
+            axis: 0 for x, 1 for y.
+            first: first source pixel.
+            last: end of the source pixels, not included.
 
         Returns:
-            The region of prototype pixels, and its places with their shares for each source pixel.
+            The range of prototype pixels, and indices in this range with their weights. Each
+            array has one value for each source pixel.
         """
         geometry, count = self.geometry, self.prototypes.shape[2 - axis]
         fine = geometry.fine
@@ -145,29 +153,29 @@ class Masks:
 def _neighbours(
     places: npt.NDArray[np.float64], end: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Return the pixels around places, the second below ``end``, and how near the second is."""
+    """Return the two pixels around each position, below ``end``, and the weight of the second."""
     low = np.floor(places).astype(np.int64)
     return low, np.minimum(low + 1, end - 1), places - low
 
 
 @dataclass(frozen=True)
 class Detections:
-    """Boxes of one image, best score first.
+    """Detected objects of one image, best score first.
 
     Attributes:
-        xyxy: float32 (n, 4); left, top, right, bottom in source pixels, inside the image, of
-            positive area.
+        xyxy: float32 (n, 4). Left, top, right and bottom in source pixels, inside the image.
+            The area is positive.
         scores: float32 (n,) in (0, 1].
-        class_ids: int32 (n,), an index into the model's class names.
-        keypoints: of pose models, else None: float32 (n, k, 3); x and y in source pixels, inside
-            the image, and a score from 0 to 1, which is 1 where the model gives none.
-        oriented: of models of oriented boxes, else None: float32 (n, 5); centre x and y, inside
-            the image, width and height in source pixels, and the angle of the width's axis in
-            radians, from -π/2 to π/2, clockwise as seen (from x to y). ``xyxy`` is then the part
-            of the image that the upright box around it covers.
-        masks: of models of masks, else None: what each mask is made of.
-        numbered: of pipelines that make the masks themselves, in place of ``masks``: which mask
-            each pixel is in, of frames of which that was asked.
+        class_ids: int32 (n,), indices into the model's class names.
+        keypoints: float32 (n, k, 3), None without the task ``pose``. x and y in source pixels,
+            inside the image, and a score from 0 to 1. The score is 1 if the model has none.
+        oriented: float32 (n, 5), None without the task ``obb``. Centre x and y (inside the image),
+            width and height in source pixels, and the angle of the width's axis. The angle is in
+            radians from -π/2 to π/2, from x to y, which is clockwise on the screen. ``xyxy`` is
+            then the upright box around the oriented box, clipped to the image.
+        masks: coefficients and prototypes of the masks, None without the task ``segment``.
+        numbered: draws the mask numbers on the GPU. Replaces ``masks`` in pipelines that compute
+            masks themselves, and only for frames whose masks were requested.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -197,14 +205,14 @@ class Detections:
 
     @property
     def pictured(self) -> NumberedMasks | None:
-        """What knows which mask each pixel is in, None where there are no masks."""
+        """The masks that can be drawn as numbers, None without masks."""
         return self.masks if self.numbered is None else self.numbered
 
     def take(self, which: npt.NDArray[Any]) -> Detections:
-        """Return some of them with all that they carry, which must not be ``numbered``.
+        """Return the selected objects with all their values. ``numbered`` must be None.
 
         Args:
-            which: bool (n,), or indices, in whose order they come.
+            which: bool (n,), or indices. Indices also define the order of the result.
         """
         assert self.numbered is None
         values: dict[str, Any] = {
@@ -220,7 +228,7 @@ class Detections:
     def as_supervision(self) -> dict[str, Any]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.
 
-        Of oriented boxes also data, with the corners as ``xyxyxyxy``; of masks also mask, bool
+        Oriented boxes add ``data`` with the corners as ``xyxyxyxy``. Masks add ``mask``, bool
         (n, height, width).
         """
         found: dict[str, Any] = {
@@ -236,18 +244,18 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
-        """Return no detections."""
+        """Return detections without objects."""
         return cls(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int32))
 
 
 def oriented_corners(oriented: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the corners of oriented boxes, one after the other around each.
+    """Return the corners of oriented boxes, in order around each box.
 
     Args:
-        oriented: float32 (n, 5), centre x, centre y, width, height, angle.
+        oriented: float32 (n, 5): centre x, centre y, width and height in pixels, angle in radians.
 
     Returns:
-        float32 (n, 4, 2): x and y.
+        float32 (n, 4, 2): x and y in pixels.
     """
     center, half, angle = oriented[:, :2], oriented[:, 2:4] / 2, oriented[:, 4]
     cos, sin = np.cos(angle), np.sin(angle)

@@ -1,4 +1,4 @@
-"""Detections drawn into a picture, for people."""
+"""Draw detections into an image."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trt_perception.images.detections import Detections, NumberedMasks, oriented
 __all__ = ['draw_box', 'draw_detections']
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
-# Keypoints that a network hardly believes in lie anywhere.
-_SEEN = 0.25
+# The positions of keypoints with lower scores are arbitrary.
+_MIN_KEYPOINT_SCORE = 0.25
 
 
 def draw_detections(
@@ -24,15 +24,15 @@ def draw_detections(
     class_names: Sequence[str],
     skeleton: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Draw masks, boxes, as they are turned, class names, scores and keypoints in place.
+    """Draw masks, boxes or oriented boxes, class names, scores and keypoints into an image.
 
-    Keypoints of a score below 0.25 are left out, and the lines to them.
+    Keypoints with a score below 0.25 are not drawn, nor are their lines.
 
     Args:
-        bgr: uint8 (height, width, 3), BGR, contiguous.
-        detections: in the picture's pixels.
+        bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
+        detections: the objects, in pixels of this image.
         class_names: by class id.
-        skeleton: pairs of keypoints to join.
+        skeleton: pairs of keypoint indices to connect by lines.
     """
     numbered = detections.pictured
     if numbered is not None:
@@ -50,7 +50,7 @@ def draw_detections(
 def _draw_masks(
     bgr: npt.NDArray[np.uint8], numbered: NumberedMasks, class_ids: Sequence[int]
 ) -> None:
-    """Tint each pixel by the class of the mask that it is in, of several the best one's."""
+    """Tint each pixel in the colour of its mask's class. The best of several masks counts."""
     numbers = np.empty(bgr.shape[:2], np.uint16)
     numbered.number(numbers)
     colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)
@@ -64,10 +64,10 @@ def _draw_keypoints(
     skeleton: Sequence[tuple[int, int]],
     color: tuple[int, int, int],
 ) -> None:
-    """Draw the lines and points of one object: float32 (k, 3), x, y and score."""
-    thickness = _thickness(bgr)
+    """Draw the keypoints of one object, float32 (k, 3): x, y and score, and their lines."""
+    thickness = _line_width(bgr)
     places = [(round(float(x)), round(float(y))) for x, y, _ in points]
-    seen = points[:, 2] >= _SEEN
+    seen = points[:, 2] >= _MIN_KEYPOINT_SCORE
     for first, second in skeleton:
         if seen[first] and seen[second]:
             cv2.line(bgr, places[first], places[second], color, thickness, cv2.LINE_AA)
@@ -77,8 +77,8 @@ def _draw_keypoints(
             cv2.circle(bgr, place, thickness, (255, 255, 255), cv2.FILLED, cv2.LINE_AA)
 
 
-def _thickness(bgr: npt.NDArray[np.uint8]) -> int:
-    """Return the width of a line that suits the size of the picture."""
+def _line_width(bgr: npt.NDArray[np.uint8]) -> int:
+    """Return a line width in pixels in proportion to the image: 1 for each 640 pixels."""
     return max(1, round(max(bgr.shape[:2]) / 640))
 
 
@@ -90,18 +90,19 @@ def draw_box(
     weight: int = 1,
     corners: npt.NDArray[np.float32] | None = None,
 ) -> None:
-    """Draw one box and its label in place, as large as suits the picture.
+    """Draw one box and its label into an image. Line and text sizes grow with the image.
 
     Args:
-        bgr: uint8 (height, width, 3), BGR, contiguous.
-        xyxy: left, top, right, bottom in the picture's pixels.
-        label: stands above the box, or inside where the picture ends, and as far to the left as
-            it must to be seen whole; may be empty.
-        color: BGR, bright: the label is black on it.
-        weight: of the line, in units that grow with the picture.
-        corners: float32 (4, 2) of a box that is not upright; the label stands at the upright one.
+        bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
+        xyxy: left, top, right, bottom in pixels of this image.
+        label: text above the box, or inside it at the top border of the image. Moved to the left
+            at the right border. May be empty.
+        color: BGR. Should be bright, because the label is black on this colour.
+        weight: line width relative to the usual line of this image.
+        corners: float32 (4, 2), corners of an oriented box to draw instead. The label stays at
+            ``xyxy``.
     """
-    thickness = _thickness(bgr)
+    thickness = _line_width(bgr)
     size = 0.45 * thickness
     left, top, right, bottom = (round(float(side)) for side in xyxy)
     (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
@@ -109,7 +110,7 @@ def draw_box(
     if corners is None:
         cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
     else:
-        # OpenCV counts in 32 bits; what is so far away is outside any image.
+        # OpenCV computes in 32 bits. Points at 2**20 pixels are outside all images anyway.
         outline = np.rint(corners.clip(-(2.0**20), 2.0**20)).astype(np.int32)
         cv2.polylines(bgr, [outline], True, color, weight * thickness)
     if not label:
@@ -120,6 +121,6 @@ def draw_box(
 
 
 def _color(class_id: int) -> tuple[int, int, int]:
-    """Return a bright BGR colour; neighbouring classes lie a golden angle apart."""
+    """Return a bright BGR colour. The hues of consecutive classes differ by the golden angle."""
     red, green, blue = colorsys.hsv_to_rgb(class_id * 0.381966 % 1.0, 0.65, 1.0)
     return int(255 * blue), int(255 * green), int(255 * red)

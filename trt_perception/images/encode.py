@@ -1,4 +1,4 @@
-"""From an image to the bytes a camera would send, in every encoding of images.frame."""
+"""Encode an image as the bytes that a camera sends, in each encoding of ``images.frame``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 
 __all__ = ['encode_bgr']
 
-# ITU-R BT.601, limited range: rows Y, Cb, Cr over B, G, R in 0…255, and the offset.
+# ITU-R BT.601, limited range. Rows: Y, Cb, Cr. Columns: factors of B, G and R (0…255), offset.
 _BT601: Final = np.array(
     [
         [24.966 / 255, 128.553 / 255, 65.481 / 255, 16],
@@ -21,8 +21,8 @@ _BT601: Final = np.array(
         [-18.214 / 255, -93.786 / 255, 112.0 / 255, 128],
     ]
 )
-# Which BGR channel each cell of a Bayer pattern's 2 × 2 square takes, row by row.
-_BAYER: Final = {
+# The BGR channel of each cell in a Bayer pattern's 2 × 2 square, row by row.
+_BAYER_CHANNELS: Final = {
     'bayer_rggb8': (2, 1, 1, 0),
     'bayer_bggr8': (0, 1, 1, 2),
     'bayer_gbrg8': (1, 0, 2, 1),
@@ -31,7 +31,7 @@ _BAYER: Final = {
 
 
 def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint8]:
-    """Encode an image; an odd last row or column is cut off where the encoding shares chroma.
+    """Encode an image. Encodings with shared chroma omit an odd last row or column.
 
     Args:
         bgr: uint8 (height, width, 3).
@@ -41,7 +41,7 @@ def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint
         uint8 (rows, bytes per row), contiguous; ``rows`` is ``PixelFormat.rows`` of the height.
 
     Raises:
-        ConfigError: the encoding is not known.
+        ConfigError: the encoding is unknown.
     """
     if encoding not in PIXEL_FORMATS:
         raise ConfigError(
@@ -56,13 +56,13 @@ def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint
     height, width = bgr.shape[:2]
     name = pixel_format.name
     encoded: npt.NDArray[np.uint8]
-    if name in _BAYER:
+    if name in _BAYER_CHANNELS:
         encoded = np.empty((height, width), np.uint8)
-        for cell, channel in enumerate(_BAYER[name]):
+        for cell, channel in enumerate(_BAYER_CHANNELS[name]):
             row, column = divmod(cell, 2)
             encoded[row::2, column::2] = bgr[row::2, column::2, channel]
     elif name in ('uyvy', 'yuyv', 'nv12', 'nv21'):
-        encoded = _yuv(bgr, name)
+        encoded = _encode_yuv(bgr, name)
     elif name == 'mono16':
         encoded = (cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY).astype('<u2') * 257).view(np.uint8)
     elif name == 'bgr8':
@@ -75,7 +75,7 @@ def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint
     return np.ascontiguousarray(encoded.reshape(encoded.shape[0], -1))
 
 
-def _yuv(bgr: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:
+def _encode_yuv(bgr: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:
     height, width = bgr.shape[:2]
     yuv = cv2.transform(bgr, _BT601).astype(np.uint8, copy=False)
     if name in ('nv12', 'nv21'):

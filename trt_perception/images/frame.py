@@ -1,9 +1,9 @@
-"""One camera image in memory: a checked view of somebody else's bytes, never a copy.
+"""Camera images in memory: checked views of message bytes, without a copy.
 
-Guarantees: a Frame that exists has a known pixel format and as many bytes as its size and stride
-    ask for, so
-whoever reads it needs no checks. Non-guarantee: the bytes stay valid only while their owner does;
-the view keeps a reference to it.
+Guarantees: a Frame has a known pixel format, and its bytes match its size and stride. Code that
+reads a frame needs no further checks.
+Non-guarantee: the bytes are valid only as long as the buffer. A frame keeps a reference to its
+buffer, but the owner of the buffer can still close or reuse it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ __all__ = [
 
 # No camera sends larger images. The limit bounds the memory that one message can request.
 MAX_SIDE: Final = 32767
-# As many bytes as no camera sends. Below it every offset within an image fits 31 bits.
+# No camera sends larger images. Below this limit all offsets within an image fit into 31 bits.
 MAX_BYTES: Final = 2**30
-# A GPU decodes a JPEG of so many pixels in 1 to 2 ms. Full HD has half as many.
+# A GPU decodes a JPEG of this size (in pixels) in 1 to 2 ms. Full HD has half as many pixels.
 _FAST_PIXELS: Final = 2**22
 
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """How the bytes of one row make pixels.
+    """The layout of pixels in the bytes of an image.
 
     Attributes:
-        name: canonical name; encodings that mean the same bytes share it (``8UC3`` is ``bgr8``).
-        bytes_per_pixel: bytes of one pixel in a row of the (first) plane.
+        name: canonical name, shared by all encodings of the same layout (``8UC3`` is ``bgr8``).
+        bytes_per_pixel: bytes of one pixel in a row of the first plane.
         even_width: the width must be even, because two columns share their chroma.
         even_height: the height must be even, because two rows share their chroma.
-        chroma_rows: the luma plane is followed by height / 2 rows of interleaved chroma of the
-            same stride.
-        min_side: the smallest width and height that can be converted.
+        chroma_rows: height / 2 rows of interleaved chroma follow the luma plane, with the same
+            stride.
+        min_side: the smallest width and height that can be converted, in pixels.
     """
 
     name: str
@@ -56,7 +56,7 @@ class PixelFormat:
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether a row says the colours of its pixels without its neighbours."""
+        """Whether the colours of a row's pixels depend on this row only."""
         return not self.chroma_rows and self.min_side == 1
 
     def rows(self, height: int) -> int:
@@ -68,7 +68,7 @@ class PixelFormat:
         return rows * 2 // 3 if self.chroma_rows else rows
 
 
-def _table() -> dict[str, PixelFormat]:
+def _pixel_formats() -> dict[str, PixelFormat]:
     table = {
         'bgr8': PixelFormat('bgr8', 3),
         'rgb8': PixelFormat('rgb8', 3),
@@ -95,24 +95,24 @@ def _table() -> dict[str, PixelFormat]:
     return table
 
 
-#: Every encoding that host and GPU read by themselves, by its ROS name.
-PIXEL_FORMATS: Final[Mapping[str, PixelFormat]] = MappingProxyType(_table())
+#: All encodings that both host and GPU can read, by ROS name.
+PIXEL_FORMATS: Final[Mapping[str, PixelFormat]] = MappingProxyType(_pixel_formats())
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One image as it came.
+    """One image in the encoding of the camera.
 
     Attributes:
         data: uint8, one-dimensional, ``format.rows(height) * step`` bytes, not copied.
         width: pixels.
         height: pixels.
-        step: bytes from one row to the next, padding included.
-        format: how the bytes make pixels.
-        big_endian: byte order of 16-bit formats.
-        memory: where the bytes lie, if the pipeline that runs the model has allocated it.
-        jpeg: parts of a JPEG file that is not decoded yet; empty if ``data`` has the pixels. The
-            size and the format are those of the decoded image, and ``data`` is empty.
+        step: bytes from one row to the next, including padding.
+        format: the layout of the pixels in ``data``.
+        big_endian: True if 16-bit values have their high byte first.
+        memory: the memory around ``data`` if the pipeline allocated it, else None.
+        jpeg: parts of a JPEG that is not decoded yet; empty if ``data`` has the pixels. With
+            these parts ``data`` is empty, and size and format describe the decoded image.
     """
 
     data: npt.NDArray[np.uint8]
@@ -131,11 +131,11 @@ class Frame:
 
     @property
     def is_fast_to_decode(self) -> bool:
-        """Whether it is a JPEG that a GPU decodes in a moment."""
+        """Whether the frame is a JPEG that a GPU decodes in about 2 ms."""
         return bool(self.jpeg) and self.width * self.height <= _FAST_PIXELS
 
     def read(self) -> Frame:
-        """Return this frame, as a DeferredFrame returns its frame."""
+        """Return this frame. ``DeferredFrame`` has the same method."""
         return self
 
     @classmethod
@@ -149,15 +149,15 @@ class Frame:
         encoding: str,
         big_endian: bool = False,
     ) -> Frame:
-        """Check an image's description against its bytes and wrap them.
+        """Return a frame over the bytes of an image, after checking size, step and encoding.
 
         Args:
-            data: anything with the buffer protocol (array.array, bytes, uint8 ndarray).
+            data: an object with the buffer protocol (array.array, bytes, uint8 ndarray).
             width: pixels.
             height: pixels.
             step: bytes from one row to the next.
             encoding: a name of PIXEL_FORMATS.
-            big_endian: byte order of 16-bit formats.
+            big_endian: True if 16-bit values have their high byte first.
 
         Raises:
             ImageError: with the reason ``unknown_encoding``, ``bad_size``, ``odd_size``,
@@ -187,21 +187,21 @@ class Frame:
         return cls(pixels, width, height, step, pixel_format, big_endian)
 
     def plane(self) -> npt.NDArray[np.uint8]:
-        """Return all byte rows unpadded: uint8 (rows, width * bytes_per_pixel), a view."""
+        """Return all rows without padding: uint8 (rows, width * bytes_per_pixel), a view."""
         row_bytes = self.width * self.format.bytes_per_pixel
         return self.data.reshape(-1, self.step)[:, :row_bytes]
 
 
 class DeferredFrame:
-    """An image that is not read yet, because it takes time to check a compressed file.
+    """An image that is read later, because checking a compressed file takes time.
 
     Args:
-        read: reads the frame; raises ImageError if there is no valid image.
-        is_fast_to_decode: a guess: it is a JPEG that a GPU decodes in a moment.
+        read: reads the frame. Raises ImageError if the image is invalid.
+        is_fast_to_decode: a guess: the image is a JPEG that a GPU decodes in about 2 ms.
 
     Attributes:
-        read: as given.
-        is_fast_to_decode: as given.
+        read: the argument.
+        is_fast_to_decode: the argument.
     """
 
     __slots__ = ('is_fast_to_decode', 'read')
@@ -214,21 +214,21 @@ class DeferredFrame:
 
 
 class PipelineInput(Protocol):
-    """What a pipeline takes: a Frame or a DeferredFrame."""
+    """The input of a pipeline: a Frame or a DeferredFrame."""
 
     @property
     def is_decoded(self) -> bool:
-        """Whether ``read`` returns pixels at once."""
+        """Whether ``read`` returns decoded pixels without further work."""
 
     @property
     def is_fast_to_decode(self) -> bool:
-        """Whether it is a JPEG, or probably one, that a GPU decodes in a moment."""
+        """Whether the image probably is a JPEG that a GPU decodes in about 2 ms."""
 
     def read(self) -> Frame:
         """Return the frame. Call this method once.
 
         Raises:
-            ImageError: there is no valid image.
+            ImageError: the image is invalid.
         """
 
 
@@ -245,7 +245,10 @@ def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
 
 
 def frame_from_bgr(bgr: npt.NDArray[np.uint8]) -> Frame:
-    """Return an image, uint8 (height, width, 3), BGR, as a frame.
+    """Return a BGR image as a frame of the encoding bgr8.
+
+    Args:
+        bgr: uint8 (height, width, 3). Copied only if not contiguous.
 
     Raises:
         ImageError: with the reason ``bad_size`` or ``too_large``.

@@ -1,8 +1,8 @@
 """Read image files with Pillow, for the tools. The node does not use this module.
 
-Guarantees: an image of more than ``MAX_PIXELS`` by its header is not decoded, a truncated file is
-refused, and only the formats listed here reach their decoders. Non-guarantee: a file of one of
-these formats can still cost more time and memory than its pixels need.
+Guarantees: files whose header declares more than ``MAX_PIXELS`` are not decoded. Truncated files
+are refused. Only decoders of the formats in this module are used.
+Non-guarantee: a file can still cost more time and memory than its pixels need.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MAX_BYTES: Final = 512 * 1024 * 1024
 
 _FORMATS: Final = ('JPEG', 'PNG', 'BMP', 'TIFF', 'WEBP', 'PPM')
 _ORIENTATION: Final = 0x112
-#: Pillow's names of pixel layouts that convert to RGB without a choice of a range or a profile.
+#: Pillow's pixel modes that convert to RGB without a choice of a value range or a profile.
 _MODES: Final = frozenset(
     ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
 )
 _GREY_16_BITS: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
 
-# Pillow itself refuses more than twice this number, and warns below. The check of the size in
-# this module refuses what Pillow only warns of, and names the file.
+# Pillow refuses images above twice this limit, and only warns in between. ``check_size`` refuses
+# these images too, and the message names the file.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 warnings.filterwarnings('ignore', module=r'PIL\.')
 # libtiff writes to standard error without naming the file. The exception has the reason.
@@ -47,17 +47,17 @@ with contextlib.suppress(OSError, AttributeError):
 
 
 def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8]:
-    """Decode the first image in a file. Grey of 16 bits keeps its upper 8 bits.
+    """Decode the first image in a file. Grey images of 16 bits keep their upper 8 bits.
 
     Args:
-        path: a JPEG, PNG, BMP, TIFF, WebP, PPM or PGM file, whatever its name says.
-        upright: turn the image as its EXIF or XMP data say. If False, only a TIFF is turned.
+        path: a JPEG, PNG, BMP, TIFF, WebP, PPM or PGM file. Its suffix does not matter.
+        upright: apply the orientation in the EXIF or XMP data. If False, only a TIFF is turned.
 
     Returns:
         uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: ``not_decodable`` or ``too_large``; the message names the file.
+        ImageError: with the reason ``not_decodable`` or ``too_large``. The message names the file.
     """
     try:
         return _decode(read_regular(path, MAX_BYTES), upright)
@@ -74,8 +74,8 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             check_size(*image.size)
             _check_mode(image)
-            turned = upright and image.getexif().get(_ORIENTATION, 1) != 1
-            return _bgr(ImageOps.exif_transpose(image) if turned else image)
+            must_turn = upright and image.getexif().get(_ORIENTATION, 1) != 1
+            return _to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
     except ImageError:
         raise
     except UnidentifiedImageError as error:
@@ -84,7 +84,7 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
         raise unsupported_error('image', found, expected) from error
     except Image.DecompressionBombError as error:
         raise ImageError('too_large', 'image', str(error)) from error
-    # Pillow raises a dozen types for damaged files, OSError among them.
+    # Pillow raises a dozen exception types for damaged files, including OSError.
     except Exception as error:
         raise ImageError('not_decodable', 'image', f'Pillow cannot decode it: {error}') from error
 
@@ -97,7 +97,7 @@ def _check_mode(image: Image.Image) -> None:
         )
 
 
-def _bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
+def _to_bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
     if image.mode in _GREY_16_BITS:
         pixels, code = (np.asarray(image) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
     else:

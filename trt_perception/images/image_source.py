@@ -1,4 +1,4 @@
-"""Images from a folder, a glob pattern, an image file or a video file, one after the other."""
+"""Read images from a folder, a glob pattern, an image file or a video file."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ _EXPECTED: Final = (
 
 
 def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
-    """Return the image files that a folder, a pattern or a file stands for, sorted by name.
+    """Return the image files of a folder, a glob pattern or a file path, sorted by path.
 
     Args:
-        source: a folder; a glob pattern, in which ``**`` stands for any subfolders that are no
-            links; or a file.
-        subfolders: read the folders below a folder too; hidden ones are left out.
+        source: a folder, a glob pattern, or a file. ``**`` in a pattern matches all subfolders
+            except links.
+        subfolders: also return files in subfolders of a folder, except hidden ones.
 
     Raises:
-        ConfigError: there is none; the message says whether the place or the images are missing.
+        ConfigError: the source does not exist or has no images. The message says which.
     """
     path = Path(os.path.expanduser(source))
-    # Not Path.is_dir, which raises where a name is too long.
+    # Path.is_dir raises an exception for too long names.
     if os.path.isdir(path):
-        found = _below(path) if subfolders else list(path.iterdir())
-        what = 'this folder holds'
+        found = _visible_below(path) if subfolders else list(path.iterdir())
+        what = 'this folder contains'
     elif os.path.isfile(path):
-        found, what = [path], 'its suffix says that it is'
+        found, what = [path], 'by its suffix, this file is'
     else:
-        found = _matching(path)
+        found = _files_matching(path)
         if not found:
             missing = 'no file matches' if glob.has_magic(str(path)) else 'does not exist'
             raise ConfigError(str(source), missing, fix=f'give {_EXPECTED}')
-        what = 'this pattern finds'
+        what = 'this pattern matches'
     images = sorted(f for f in found if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
     if not images:
         others = '' if path.is_file() else f' ({len(found)} other files)'
@@ -67,13 +67,13 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
 
 
 def skipped_image_folders(source: str) -> list[str]:
-    """Return the names of the folders with images in a folder that is read without these.
+    """Return the names of subfolders with images, which ``find_images`` skips by default.
 
     Args:
-        source: as of find_images; a pattern or a file has none.
+        source: the argument of ``find_images``. Patterns and files have no subfolders.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: a subfolder cannot be read.
     """
     root = os.path.expanduser(source)
     if not os.path.isdir(root):
@@ -87,20 +87,20 @@ def skipped_image_folders(source: str) -> list[str]:
     ]
 
 
-def _below(folder: Path, pattern: str = '**/*') -> list[Path]:
-    """Return all that is in a folder and those below, but nothing that is hidden."""
+def _visible_below(folder: Path, pattern: str = '**/*') -> list[Path]:
+    """Return all files and folders below a folder, except hidden ones."""
     below = ((path, path.relative_to(folder).parts) for path in folder.glob(pattern))
     return [path for path, parts in below if not any(part.startswith('.') for part in parts)]
 
 
-def _matching(pattern: Path) -> list[Path]:
-    """Return what a glob pattern finds; unlike glob, without going round where links lead."""
+def _files_matching(pattern: Path) -> list[Path]:
+    """Return the files and folders that match a pattern. Unlike glob, links are not followed."""
     parts = pattern.parts
     fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
     rest = list(parts[len(fixed) :])
     if rest and rest[-1] == '**':
         rest.append('*')
-    return _below(Path(*fixed), '/'.join(rest)) if rest else []
+    return _visible_below(Path(*fixed), '/'.join(rest)) if rest else []
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class ImageSource:
 
     Attributes:
         source: folder, glob pattern, image file or video file.
-        unreadable: called with the reason for each image that cannot be decoded, which is then
-            left out; None makes it an error.
+        on_unreadable: called with the error message for each image that cannot be decoded. The
+            image is then skipped. If None, such an image raises an error.
     """
 
     source: str
@@ -132,7 +132,7 @@ class ImageSource:
             ConfigError: a file cannot be decoded.
         """
         if self._is_video:
-            yield from self._video()
+            yield from self._video_frames()
             return
         for path in find_images(self.source):
             try:
@@ -146,7 +146,7 @@ class ImageSource:
                 continue
             yield path.name, bgr
 
-    def _video(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+    def _video_frames(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         path = Path(os.path.expanduser(self.source))
         video = cv2.VideoCapture(str(path))
         try:
@@ -157,11 +157,14 @@ class ImageSource:
                 if not more:
                     break
                 height, width = bgr.shape[:2]
-                if size_wh not in ((width, height), (height, width)):  # a phone's lies on its side
+                if size_wh not in (
+                    (width, height),
+                    (height, width),
+                ):  # phone videos declare the turned size
                     raise ConfigError(
                         str(path),
-                        f'frame {index} measures {width}x{height}, the file says '
-                        f'{size_wh[0]}x{size_wh[1]}: it is damaged',
+                        f'damaged video: frame {index} measures {width}x{height}, the file says '
+                        f'{size_wh[0]}x{size_wh[1]}',
                     )
                 yield f'{path.name}#{index:06d}', bgr.astype(np.uint8, copy=False)
                 index += 1
@@ -172,7 +175,7 @@ class ImageSource:
 
 
 def _declared_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
-    """Return a video's width and height; nothing was decoded yet."""
+    """Return the width and height that a video declares, after checking them. Decodes no frame."""
     if not video.isOpened():
         raise ConfigError(str(path), 'cannot be decoded as a video')
     width = int(video.get(cv2.CAP_PROP_FRAME_WIDTH))

@@ -1,11 +1,12 @@
-"""JPEGs of the plain kind that cameras send, written anew so that there is one way to read them.
+"""Read JPEG frames, and rewrite the headers of plain JPEGs for decoders other than libjpeg.
 
-Guarantees: the JPEG of a frame that is not decoded yet is baseline with Huffman coding, in one
-scan of all components, grey or YCbCr in one of five samplings; its tables are complete and valid,
-its components have the numbers 1 to 3, restart markers stand in their order, and its pixels are
-those that libjpeg reads in the file it came from. Nothing else of that file is in it. So a decoder
-other than libjpeg can be given it. Every other file is libjpeg's alone.
-Non-guarantee: entropy-coded bits are what they are; a decoder may find them damaged.
+A plain JPEG is the usual kind that cameras send: baseline with Huffman coding, one scan of all
+components, grey or YCbCr with one of five samplings. The CPU decodes all other files with libjpeg.
+
+Guarantees for a frame with ``jpeg``: its tables are complete and valid, its components have the
+numbers 1 to 3, and its restart markers are in order. The headers are rewritten, so no other
+content of the original file remains. libjpeg decodes both files to the same pixels.
+Non-guarantee: the entropy-coded data is copied, and may be damaged.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(__name__)
 
-# 8K video. A small file of many pixels must not make the decoder keep gigabytes.
+# 8K video. A small file with many pixels must not make the decoder keep gigabytes of memory.
 _MAX_PIXELS: Final = 2**25
 _BGR: Final = PIXEL_FORMATS['bgr8']
 _NO_PIXELS: Final = np.empty(0, np.uint8)
@@ -51,12 +52,12 @@ _END: Final = b'\xff\xd9'
 
 # Version 1.01, square pixels, no thumbnail.
 _JFIF_HEADER: Final = b'\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0'
-# Horizontal and vertical factor of luma, where chroma has 1 and 1: 4:4:4, 4:4:0, 4:2:2, 4:2:0,
-# 4:1:1.
+# Horizontal and vertical sampling factors of luma, for chroma factors of 1: 4:4:4, 4:4:0, 4:2:2,
+# 4:2:0 and 4:1:1.
 _SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
-# A sequential scan has all coefficients of a block, in full precision.
+# Spectral selection of a sequential scan: all coefficients (0 to 63), in full precision.
 _WHOLE_SCAN: Final = bytes((0, 63, 0))
-# The shortest codes have one bit: one for a block's DC, one for its end.
+# The least bits of a block: the shortest codes have one bit, one for DC and one for the end.
 _BLOCK_BITS: Final = 2
 
 
@@ -64,8 +65,8 @@ def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: i
     """Return a frame whose pixels are not decoded yet.
 
     Args:
-        parts: of a plain JPEG, in the file's order; entropy-coded bits lie where the message has
-            them.
+        parts: parts of a plain JPEG, in the file's order. The entropy-coded data is a view of the
+            message.
         width: pixels.
         height: pixels.
     """
@@ -73,7 +74,7 @@ def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: i
 
 
 def decode_on_cpu(frame: Frame) -> Frame:
-    """Return a frame with its pixels: a JPEG is decoded to bgr8, any other frame returned as is.
+    """Return a frame with pixels: decode a JPEG to bgr8, and return other frames unchanged.
 
     Raises:
         ImageError: with the reason ``not_decodable``.
@@ -83,35 +84,39 @@ def decode_on_cpu(frame: Frame) -> Frame:
     return decode_to_frame(CheckedImageFile(frame.jpeg, (frame.width, frame.height)))
 
 
-def decode_to_frame(picture: CheckedImageFile) -> Frame:
-    """Return a picture as a bgr8 frame, decoded on the CPU.
+def decode_to_frame(image_file: CheckedImageFile) -> Frame:
+    """Decode a JPEG or PNG on the CPU, and return the image as a bgr8 frame.
 
     Raises:
         ImageError: with the reason ``not_decodable``.
     """
-    return frame_from_bgr(picture.decode())
+    return frame_from_bgr(image_file.decode())
 
 
 class JpegFrameReader:
-    """Makes frames of one camera's files: plain JPEGs stay what they are, all others are decoded.
+    """Reads the compressed images of one camera. Plain JPEGs stay undecoded, others are decoded.
 
-    Its JPEGs mostly begin alike, up to the entropy-coded bits: what was found there is not looked
-    for again. Logs once for each kind of other pictures. Any thread may use it, several at once,
-    and in any order: a frame does not depend on what came before.
+    A camera's JPEGs usually have identical headers up to the entropy-coded data. The parsed
+    headers of the last file are reused for them. Each other format is logged once.
+    Several threads may call a reader at once, in any order: no frame depends on earlier frames.
 
     Attributes:
-        is_fast_to_decode: the last file was a JPEG that a GPU decodes in a moment.
+        is_fast_to_decode: whether the last file was a JPEG that a GPU decodes in about 2 ms.
     """
 
     def __init__(self) -> None:
-        self._logged: set[str] = set()
-        self._logging = threading.Lock()
-        # How a file began, and what it was; replaced as a whole.
-        self._like: tuple[bytes, _Kind] | None = None
+        self._logged_formats: set[str] = set()
+        self._log_lock = threading.Lock()
+        # The headers of the last plain JPEG as bytes and parsed. One tuple, so that threads
+        # replace both at once.
+        self._last_format: tuple[bytes, _JpegFormat] | None = None
         self.is_fast_to_decode = False
 
     def __call__(self, file: npt.NDArray[np.uint8]) -> Frame:
-        """Return the frame of a JPEG or PNG, uint8, one-dimensional.
+        """Return the frame of a JPEG or PNG.
+
+        Args:
+            file: the file's bytes, uint8, one-dimensional.
 
         Raises:
             ImageError: with the reason ``not_decodable`` or ``too_large``.
@@ -122,122 +127,124 @@ class JpegFrameReader:
         return frame
 
     def _frame(self, file: npt.NDArray[np.uint8]) -> Frame:
-        frame = self._frame_like_before(file)
+        frame = self._frame_in_last_format(file)
         if frame is not None:
             return frame
-        picture = check_image_file(file)
+        image_file = check_image_file(file)
         try:
-            kind = _kind_of(picture)
-            frame = kind.frame(_bits_of(picture), picture.scans.markers)
-        except _OtherKindError as error:
-            self._log(error.kind)
-            return decode_to_frame(picture)
-        self._like = file[: picture.scans.begin].tobytes(), kind
+            file_format = _read_format(image_file)
+            frame = file_format.build_frame(_scan_data(image_file), image_file.scans.markers)
+        except _NotPlainError as error:
+            self._log(error.file_format)
+            return decode_to_frame(image_file)
+        self._last_format = file[: image_file.scans.start].tobytes(), file_format
         return frame
 
-    def _log(self, kind: str) -> None:
-        with self._logging:
-            known = kind in self._logged
-            self._logged.add(kind)
+    def _log(self, file_format: str) -> None:
+        with self._log_lock:
+            known = file_format in self._logged_formats
+            self._logged_formats.add(file_format)
         if not known:
-            _LOG.warning('compressed images are decoded on the CPU where they are: %s', kind)
+            _LOG.warning('The CPU decodes compressed images of this format: %s', file_format)
 
-    def _frame_like_before(self, file: npt.NDArray[np.uint8]) -> Frame | None:
-        """Return the frame of a file that begins as the last one, None where it does not."""
-        like = self._like
-        if like is None:
+    def _frame_in_last_format(self, file: npt.NDArray[np.uint8]) -> Frame | None:
+        """Return the frame of a file with the headers of the last one, else None."""
+        last = self._last_format
+        if last is None:
             return None
-        head, kind = like
-        begin = len(head)
-        if file[:begin].tobytes() != head:
+        header, file_format = last
+        begin = len(header)
+        if file[:begin].tobytes() != header:
             return None
         end, markers = find_scan_end(file, begin)
         if file[end : end + len(_END)].tobytes() != _END:
             return None
         try:
-            return kind.frame(file.data[begin:end], markers)
-        except _OtherKindError:
+            return file_format.build_frame(file.data[begin:end], markers)
+        except _NotPlainError:
             return None
 
 
-class _OtherKindError(Exception):
-    """The file is no JPEG of the plain kind.
+class _NotPlainError(Exception):
+    """The file is not a plain JPEG.
 
     Attributes:
-        kind: what it is or has, in a few words; there are few of them, as they are logged.
+        file_format: a short description of the file. Few texts exist, because each is logged once.
     """
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
-        self.kind = kind
+    def __init__(self, file_format: str) -> None:
+        super().__init__(file_format)
+        self.file_format = file_format
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """What plain JPEGs that differ in their bits alone are.
+class _JpegFormat:
+    """The common properties of plain JPEGs that differ only in their entropy-coded data.
 
     Attributes:
-        head: the file up to the bits, written anew.
+        header: the rewritten file up to the entropy-coded data.
         size_wh: width and height in pixels.
-        least_bytes: of the bits.
-        restarts: numbers of the restart markers.
+        min_scan_bytes: least bytes of the entropy-coded data.
+        restarts: second bytes of the restart markers, in order.
     """
 
-    head: bytes
+    header: bytes
     size_wh: tuple[int, int]
-    least_bytes: int
+    min_scan_bytes: int
     restarts: bytes
 
-    def frame(self, bits: bytes | memoryview, markers: bytes) -> Frame:
-        """Return the JPEG of such bits.
+    def build_frame(self, scan_data: bytes | memoryview, markers: bytes) -> Frame:
+        """Return the frame of a JPEG with this format.
 
         Args:
-            bits: entropy-coded.
-            markers: what follows each 0xff within them, but for zeros.
+            scan_data: entropy-coded data.
+            markers: the non-zero bytes after each 0xff in the data.
 
         Raises:
-            _OtherKindError: the bits are not what size, sampling and restart interval say.
+            _NotPlainError: the data contradicts the size, sampling or restart interval.
         """
-        if len(bits) < self.least_bytes:
-            raise _OtherKindError('JPEG of too few bytes')
-        if markers != self.restarts or bits[-1] == 0xFF:
-            raise _OtherKindError('JPEG of unusual restart markers')
-        return undecoded_frame((self.head, bits, _END), *self.size_wh)
+        if len(scan_data) < self.min_scan_bytes:
+            raise _NotPlainError('JPEG with too few bytes')
+        if markers != self.restarts or scan_data[-1] == 0xFF:
+            raise _NotPlainError('JPEG with unusual restart markers')
+        return undecoded_frame((self.header, scan_data, _END), *self.size_wh)
 
 
-def as_plain_jpeg(picture: CheckedImageFile) -> Frame | str:
-    """Return the picture as a JPEG of the plain kind, or what it is instead, in a few words.
+def as_plain_jpeg(image_file: CheckedImageFile) -> Frame | str:
+    """Return a plain JPEG as an undecoded frame, or a short description of another file.
 
     Args:
-        picture: whose parts were checked.
+        image_file: a checked JPEG or PNG.
     """
     try:
-        return _kind_of(picture).frame(_bits_of(picture), picture.scans.markers)
-    except _OtherKindError as error:
-        return error.kind
+        return _read_format(image_file).build_frame(
+            _scan_data(image_file), image_file.scans.markers
+        )
+    except _NotPlainError as error:
+        return error.file_format
 
 
-def _kind_of(picture: CheckedImageFile) -> _Kind:
-    if picture.parts[0] != JPEG_START:
-        raise _OtherKindError('PNG')
-    width, height = picture.size_wh
+def _read_format(image_file: CheckedImageFile) -> _JpegFormat:
+    if image_file.parts[0] != JPEG_START:
+        raise _NotPlainError('PNG')
+    width, height = image_file.size_wh
     if width * height > _MAX_PIXELS:
-        raise _OtherKindError(f'JPEG of more than {_MAX_PIXELS} pixels')
-    return _Parts(picture.parts[1:]).kind(picture.size_wh)
+        raise _NotPlainError(f'JPEG with more than {_MAX_PIXELS} pixels')
+    return _HeaderParser(image_file.parts[1:]).file_format(image_file.size_wh)
 
 
-def _bits_of(picture: CheckedImageFile) -> bytes | memoryview:
-    """Return the bits of the only scan, which is the part before the last."""
-    scan = picture.parts[-2]
+def _scan_data(image_file: CheckedImageFile) -> bytes | memoryview:
+    """Return the entropy-coded data of the only scan, which is the last part but one."""
+    scan = image_file.parts[-2]
     return scan[2 + int.from_bytes(scan[2:4], 'big') :]
 
 
-class _Parts:
-    """The parts of a JPEG behind its start, read one by one; later tables replace earlier ones."""
+class _HeaderParser:
+    """Parses the parts of a JPEG after its start. Later tables replace earlier ones."""
 
     def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
         self._quantisation: dict[int, bytes] = {}
-        # As libjpeg has it: Motion JPEG of many cameras leaves out the standard's tables.
+        # As in libjpeg: the Motion JPEG of many cameras omits the standard tables.
         self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN)
         self._interval = 0
         self._frame = self._scan = b''
@@ -252,59 +259,62 @@ class _Parts:
             _SCAN: self._read_scan,
         }
         if any(part[1] == _PROGRESSIVE for part in parts):
-            raise _OtherKindError('progressive JPEG')
+            raise _NotPlainError('progressive JPEG')
         if [part[1] for part in parts].index(_SCAN) != len(parts) - 2:
-            raise _OtherKindError('JPEG of several scans')
+            raise _NotPlainError('JPEG with several scans')
         for part in parts[:-1]:
             size = int.from_bytes(part[2:4], 'big')
             readers[part[1]](bytes(part[4 : 2 + size]))
 
-    def kind(self, size_wh: tuple[int, int]) -> _Kind:
-        """Return what all files with these parts are, whatever their bits."""
+    def file_format(self, size_wh: tuple[int, int]) -> _JpegFormat:
+        """Return the format of all files with these headers."""
         frame = [self._frame[at : at + 3] for at in range(6, len(self._frame), 3)]
         scan = [self._scan[at : at + 2] for at in range(1, len(self._scan) - 3, 2)]
-        # One table may serve two components, and is written once.
+        # Components may share a table. Write each table once.
         quantisation = dict.fromkeys(each[2] for each in frame)
         coding = dict.fromkeys(n for _, use in scan for n in (use >> 4, 0x10 | use & 15))
         components, selectors = b'', b''
         for number, (one, other) in enumerate(zip(frame, scan, strict=True), start=1):
             components += bytes((number, *one[1:]))
             selectors += bytes((number, other[1]))
-        head = b''.join(
+        header = b''.join(
             (
                 JPEG_START,
                 _JFIF_HEADER,
-                *(_table(_QUANTISATION, number, self._quantisation) for number in quantisation),
+                *(
+                    _table_segment(_QUANTISATION, number, self._quantisation)
+                    for number in quantisation
+                ),
                 _segment(_BASELINE, self._frame[:6] + components),
-                *(_table(_HUFFMAN, number, self._huffman) for number in coding),
+                *(_table_segment(_HUFFMAN, number, self._huffman) for number in coding),
                 _segment(_INTERVAL, struct.pack('>H', self._interval)) if self._interval else b'',
                 _segment(_SCAN, bytes((len(scan),)) + selectors + _WHOLE_SCAN),
             )
         )
-        return _Kind(head, size_wh, *self._bits(len(frame)))
+        return _JpegFormat(header, size_wh, *self._expected_scan(len(frame)))
 
     def _read_quantisation(self, body: bytes) -> None:
         for at in range(0, len(body), 65):
             number, values = body[at], body[at + 1 : at + 65]
             if number > 3 or len(values) != 64 or 0 in values:
-                raise _OtherKindError('JPEG of unusual quantisation')
+                raise _NotPlainError('JPEG with unusual quantisation')
             self._quantisation[number] = values
 
     def _read_huffman(self, body: bytes) -> None:
         tables = read_huffman_tables(body)
         if tables is None:
-            raise _OtherKindError('JPEG of unusual Huffman tables')
+            raise _NotPlainError('JPEG with unusual Huffman tables')
         self._huffman.update(tables)
 
     def _read_interval(self, body: bytes) -> None:
         if len(body) != 2:
-            raise _OtherKindError('JPEG of an unusual restart interval')
+            raise _NotPlainError('JPEG with an unusual restart interval')
         self._interval = int.from_bytes(body, 'big')
 
     def _read_application(self, body: bytes) -> None:
-        # libjpeg would ask it for the colours, unless there is a JFIF header, too.
+        # Without a JFIF header, libjpeg takes the colour space from the Adobe segment.
         if body.startswith(b'Adobe'):
-            raise _OtherKindError("JPEG with Adobe's colours")
+            raise _NotPlainError('JPEG with an Adobe segment')
 
     def _read_frame(self, body: bytes) -> None:
         self._frame = body
@@ -313,18 +323,18 @@ class _Parts:
         self._scan = body
         numbers = self._frame[6::3]
         if len(numbers) not in (1, 3) or len(set(numbers)) != len(numbers) or numbers == b'RGB':
-            raise _OtherKindError('JPEG of other colours than YCbCr')
+            raise _NotPlainError('JPEG with a colour space other than YCbCr')
         samplings = self._frame[7::3]
         if samplings[0] not in _SAMPLINGS[: 1 if len(samplings) == 1 else None]:
-            raise _OtherKindError('JPEG of an unusual sampling')
+            raise _NotPlainError('JPEG with unusual chroma sampling')
         if any(sampling != 0x11 for sampling in samplings[1:]):
-            raise _OtherKindError('JPEG of an unusual sampling')
+            raise _NotPlainError('JPEG with unusual chroma sampling')
         named = body[1:-3:2] if len(body) == 4 + 2 * len(numbers) else b''
         if body[:1] != bytes((len(numbers),)) or named != numbers or body[-3:] != _WHOLE_SCAN:
-            raise _OtherKindError('JPEG of several scans')
+            raise _NotPlainError('JPEG with several scans')
 
-    def _bits(self, components: int) -> tuple[int, bytes]:
-        """Return how many bytes of bits there are at least, and the restart markers' numbers."""
+    def _expected_scan(self, components: int) -> tuple[int, bytes]:
+        """Return the least bytes of entropy-coded data, and the expected restart markers."""
         height, width = struct.unpack_from('>HH', self._frame, 1)
         across, down = self._frame[7] >> 4, self._frame[7] & 15
         units = -(-width // (8 * across)) * -(-height // (8 * down))
@@ -334,9 +344,9 @@ class _Parts:
         return -(-_BLOCK_BITS * blocks // 8), numbers[:restarts]
 
 
-def _table(marker: int, number: int, tables: dict[int, bytes]) -> bytes:
+def _table_segment(marker: int, number: int, tables: dict[int, bytes]) -> bytes:
     if number not in tables:
-        raise _OtherKindError('JPEG that lacks tables')
+        raise _NotPlainError('JPEG without all its tables')
     return _segment(marker, bytes((number,)) + tables[number])
 
 

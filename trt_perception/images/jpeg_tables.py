@@ -1,6 +1,6 @@
-"""Huffman tables of JPEGs: those that a file has, and those that Motion JPEG leaves out.
+"""Read the Huffman tables of a JPEG, and provide the standard tables that Motion JPEG omits.
 
-Each is the number of codes of 1 to 16 bits, then the symbols.
+A table consists of 16 counts, the number of codes with 1 to 16 bits, and the symbols.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 
 __all__ = ['STANDARD_HUFFMAN', 'read_huffman_tables']
 
-# ITU-T T.81, tables F.1 and F.2: the most bits that a difference or coefficient of 8-bit pixels
-# has; an AC symbol without bits ends a block or is a run of 16 zeros.
+# ITU-T T.81, tables F.1 and F.2. For 8-bit pixels a DC difference has at most 11 bits, and an AC
+# coefficient 10. AC symbols without bits are the end of a block, and a run of 16 zeros.
 _DC_SYMBOLS: Final = frozenset(range(12))
 _AC_SYMBOLS: Final = frozenset((0x00, 0xF0)) | {
     16 * run + bits for run in range(16) for bits in range(1, 11)
 }
 
-#: Of ITU-T T.81, K.3.3, by class (0 for DC, 0x10 for AC) and number (0 for luma, 1 for chroma).
+#: Tables of ITU-T T.81, K.3.3. Keys: class (0 for DC, 0x10 for AC) plus 0 for luma, 1 for chroma.
 STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
     {
         key: bytes.fromhex(text)
@@ -45,28 +45,28 @@ STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
 
 
 def read_huffman_tables(body: bytes) -> dict[int, bytes] | None:
-    """Return the tables of a segment by number, with 0x10 for AC; None: one is not valid."""
-    tables, at = {}, 0
-    while at < len(body):
-        counts = body[at + 1 : at + 17]
-        end = at + 17 + sum(counts)
-        symbols = body[at + 17 : end]
-        allowed = _AC_SYMBOLS if body[at] & 0x10 else _DC_SYMBOLS
+    """Return a segment's tables by key, as in ``STANDARD_HUFFMAN``; None if one is invalid."""
+    tables, offset = {}, 0
+    while offset < len(body):
+        counts = body[offset + 1 : offset + 17]
+        end = offset + 17 + sum(counts)
+        symbols = body[offset + 17 : end]
+        allowed = _AC_SYMBOLS if body[offset] & 0x10 else _DC_SYMBOLS
         if (
-            body[at] & ~0x11
+            body[offset] & ~0x11
             or end > len(body)
             or not symbols
             or not allowed.issuperset(symbols)
             or not _is_prefix_code(counts)
         ):
             return None
-        tables[body[at]] = counts + symbols
-        at = end
+        tables[body[offset]] = counts + symbols
+        offset = end
     return tables
 
 
 def _is_prefix_code(counts: bytes) -> bool:
-    """Tell whether codes of these lengths exist; the one of all ones belongs to nobody."""
+    """Return whether a prefix code with these lengths exists. The all-ones code is reserved."""
     used = 0
     for bits, count in enumerate(counts, start=1):
         used = 2 * used + count

@@ -1,9 +1,9 @@
-"""Where an image lands in the network's input, and the way back.
+"""Map coordinates between an image and the network's input.
 
-The geometry detectors are trained with: one scale for both axes, the smaller of the two that fit;
-the resized image is centred, an odd pixel of padding goes to the right and the bottom.
-``letterbox_top_left`` puts it into the corner instead, and ``stretch`` fills the input. Sampling
-has half-pixel centres, so a source coordinate x lands on x * resized_w / source_w + pad_left.
+Detectors are trained with this geometry. Both axes have the same scale, the largest with which
+the whole image fits. The resized image is centred. An odd pixel of padding goes to the right or
+the bottom. ``letterbox_top_left`` puts the image into the corner, and ``stretch`` fills the input.
+Sampling has half-pixel centres: a source coordinate x maps to x * resized_w / source_w + pad_left.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Rows of an image, so many out of each few.
+    """Groups of adjacent rows at regular distances in an image.
 
     Attributes:
-        first: the first of them.
-        rows: how many follow each other.
-        every: rows from the start of a group to that of the next.
-        count: how many groups there are.
+        first: first row of the first group.
+        rows: number of rows in a group.
+        every: distance between the first rows of adjacent groups, in rows.
+        count: number of groups.
     """
 
     first: int
@@ -40,12 +40,12 @@ class RowGroups:
 class Letterbox:
     """The mapping between source pixels and network pixels.
 
-    Both measured from the top-left corner.
+    Both coordinate systems start at the top-left corner. All sizes are in pixels.
 
     Attributes:
-        source_wh: size of the image.
-        network_wh: size of the network's input.
-        resized_wh: size of the image inside the network's input, at least one pixel a side.
+        source_wh: width and height of the image.
+        network_wh: width and height of the network's input.
+        resized_wh: width and height of the image inside the network's input, at least 1.
         pad_left: network pixels left of the image.
         pad_top: network pixels above the image.
     """
@@ -63,8 +63,8 @@ class Letterbox:
         """Fit an image of ``source_wh`` pixels into ``network_wh`` pixels."""
         if mode == 'stretch':
             return cls(source_wh, network_wh, network_wh, 0, 0)
-        # The axis that fills the input gives the scale, part / whole; in whole numbers, because
-        # half a pixel is rounded up, and a float may be just below what it stands for.
+        # The axis that fills the input defines the scale part / whole. Integers are exact: half a
+        # pixel must round up, and a float could be slightly below one half.
         axis = int(network_wh[0] * source_wh[1] > network_wh[1] * source_wh[0])
         part, whole = network_wh[axis], source_wh[axis]
         width, height = (max(1, (2 * side * part + whole) // (2 * whole)) for side in source_wh)
@@ -99,11 +99,12 @@ class Letterbox:
 
     @property
     def sampled_rows(self) -> RowGroups | None:
-        """Return the rows that bilinear sampling reads, None where that is every row or irregular.
+        """Return the rows that bilinear sampling reads; None if all, or at irregular distances.
 
-        The middle of row i of the resized image lies at r * (i + 1/2) - 1/2 of the source, r being
-        the ratio. Where it is a whole number, that is the middle of a row if r is odd, and halfway
-        between two rows if it is even: 1080p for an input of 640 pixels is read in each third row.
+        Row i of the resized image samples the source at r * (i + 1/2) - 1/2, with the ratio r.
+        For an odd integer r, this is the centre of one source row. For an even r, the position is
+        halfway between two rows. Example: a 1080p image for an input of 640 pixels has r = 3, so
+        sampling reads one row of three.
         """
         height, resized = self.source_wh[1], self.resized_wh[1]
         every, rest = divmod(height, resized)
@@ -114,9 +115,9 @@ class Letterbox:
 
     @property
     def ratio(self) -> npt.NDArray[np.float32]:
-        """Source pixels of a network pixel along x and y, float32 (2,).
+        """Source pixels per network pixel in x and y, float32 (2,).
 
-        The sides are rounded to whole pixels, so each axis has its own exact ratio.
+        The resized sides are rounded to whole pixels, so the ratios of the axes differ slightly.
         """
         source, resized = np.array([self.source_wh, self.resized_wh], np.float32)
         ratio: npt.NDArray[np.float32] = np.divide(source, resized, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Memory that images lie in, as whoever runs the model wants it."""
+"""Host memory for images. Each pipeline allocates the kind that it reads fastest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ['HostMemory', 'NumpyMemory']
 
 
 class HostMemory(Protocol):
-    """Memory of the host with a fixed place. A pipeline may keep more of it to itself.
+    """Host memory at a fixed address. Implementations may have further attributes.
 
     Attributes:
-        pointer: its address.
+        pointer: address of the first byte.
         size: bytes.
-        array: the same bytes, uint8 (size,), valid until ``close``.
+        array: the memory as uint8 (size,), valid until ``close``.
     """
 
     pointer: int
@@ -24,11 +24,11 @@ class HostMemory(Protocol):
     array: npt.NDArray[np.uint8]
 
     def close(self) -> None:
-        """Free it; may be called again."""
+        """Free the memory. Further calls do nothing."""
 
 
 class NumpyMemory:
-    """What NumPy allocates, as Memory."""
+    """``HostMemory`` that NumPy allocates."""
 
     def __init__(self, size: int) -> None:
         self.array: npt.NDArray[np.uint8] = np.empty(size, np.uint8)
@@ -36,4 +36,4 @@ class NumpyMemory:
         self.size = size
 
     def close(self) -> None:
-        """Free it with the object."""
+        """Do nothing: the memory is freed together with this object."""
