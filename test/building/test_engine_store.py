@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch, golden_
         path.write_bytes(content[:1])
         raise WriteError(str(path), 'cannot be written: No space left on device')
 
-    monkeypatch.setattr(store_module, 'write_together', full)
+    monkeypatch.setattr(store_module, 'write_atomically', full)
     with golden_messages.raises(ConfigError):
         store.put(KEY, STORED)
     assert list((tmp_path / 'store').iterdir()) == []
@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_nothing_behind(store, tmp_path, monkeypatch):
     def interrupted(files):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_module, 'write_together', interrupted)
+    monkeypatch.setattr(store_module, 'write_atomically', interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.put(KEY, STORED)
     assert list((tmp_path / 'store').iterdir()) == []

@@ -99,11 +99,11 @@ def test_a_rename_that_fails_takes_back_those_before(
 FULL = """
 import sys
 from pathlib import Path
-from trt_perception.files.atomic_files import write_together
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.errors import WriteError
 folder = Path(sys.argv[1])
 try:
-    write_together({folder / 'a': b'new', folder / 'b': bytes(200_000)})
+    write_atomically({folder / 'a': b'new', folder / 'b': bytes(200_000)})
 except WriteError as error:
     print(error)
     sys.exit(1)

@@ -134,7 +134,7 @@ def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, golde
 
 def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch, golden_messages):
     os.truncate(place.engine, 2**33)
-    monkeypatch.setattr('trt_perception.model.files.model_file.read_opened', None)
+    monkeypatch.setattr('trt_perception.model.files.model_file.read_exactly', None)
     read = json.dumps(described(PLAN)).encode()
     monkeypatch.setattr(
         'trt_perception.model.files.model_file.read_checked', lambda *_: (read, None)

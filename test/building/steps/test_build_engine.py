@@ -146,7 +146,7 @@ def test_an_engine_that_cannot_be_kept_is_built_all_the_same(
     def full(*_):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(engine_store, 'write_together', full)
+    monkeypatch.setattr(engine_store, 'write_atomically', full)
     engine = tmp_path / 'digits.engine'
     given = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
     assert run(*given, '--json', tmp_path / 'r.json') == 0
