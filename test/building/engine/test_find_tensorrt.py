@@ -38,7 +38,7 @@ def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_p
         raise CudaError('cuda-python', 'is missing')
 
     monkeypatch.setattr(tensorrt_release.gpu, 'Device', device)
-    monkeypatch.setattr(tensorrt_release, '_DRIVER', tmp_path / 'nvidiactl')
+    monkeypatch.setattr(tensorrt_release, '_DRIVER_DEVICE', tmp_path / 'nvidiactl')
     for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
         monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
     # TensorRT is installed where a GPU is; TensorRT-RTX builds anywhere.

@@ -27,7 +27,7 @@ TEXTS = (
     ('CUDA driver version is insufficient for CUDA runtime version', 'driver'),
     ('CUDA initialization failure with error: cudaError 35', 'driver'),
     ('could not find any implementation for node conv1', '--keep-fp32'),
-    ('Failed to parse the ONNX model', 'export or copy it again'),
+    ('Failed to parse the ONNX model', 'export or copy the model again'),
 )
 
 

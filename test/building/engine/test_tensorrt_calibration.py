@@ -206,7 +206,7 @@ def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, r
         return module.plan()
 
     module.build = build_with
-    names = {'get_batch': 'PinnedBuffer', 'read_calibration_cache': '_read'}
+    names = {'get_batch': 'PinnedBuffer', 'read_calibration_cache': '_read_cache'}
     name = names.get(callback, 'tensors_without_scale')
     monkeypatch.setattr(calibrator, name, fail)
     with pytest.raises(type(raised)) as caught:

@@ -326,7 +326,7 @@ def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
 def test_a_driver_without_a_usable_gpu_is_told(tmp_path, monkeypatch, capsys):
     from trt_perception.building.engine import release as tensorrt_release
 
-    monkeypatch.setattr(tensorrt_release, '_DRIVER', write_detector(tmp_path))
+    monkeypatch.setattr(tensorrt_release, '_DRIVER_DEVICE', write_detector(tmp_path))
     assert run('--onnx', tmp_path / 'net.onnx', *KNOWN) == 0
     assert 'the GPU of' in capsys.readouterr().out
 

@@ -1,6 +1,6 @@
-"""Building a plan: ONNX bytes and options in, the plan's bytes and what is known of them out.
+"""Builds a plan, the serialised engine, from ONNX bytes and build options.
 
-Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds without a GPU.
+Supports ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds without a GPU.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ __all__ = ['BuiltPlan', 'build_plan']
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan and what is known of it.
+    """A plan, with a record of its build.
 
     Attributes:
         content: the plan's bytes.
         flavour: ``tensorrt`` or ``tensorrt_rtx``.
-        version: of the TensorRT that built it, as its module gives it.
-        gpu: of the machine that built it, None where it has none.
-        inputs: -1 for a side that may vary.
-        outputs: likewise.
-        profiles: shapes of the image input, none where its sides are fixed.
-        strongly_typed: the model's types decided each layer's precision.
-        flags: names of TensorRT's builder flags that were set.
-        layer_count: in TensorRT's network before it was optimised.
-        build_s: the build took, parsing included.
-        timing_cache: where it was kept, empty where nowhere.
-        calibration_cache_status: whether TensorRT's own calibration was reused, empty without one.
-        warnings: TensorRT's, each once.
+        version: version of TensorRT that built the plan, from its Python module.
+        gpu: GPU of the building machine; None without a GPU.
+        inputs: input tensors; a dynamic dimension is -1.
+        outputs: output tensors; a dynamic dimension is -1.
+        profiles: shapes of the image input; empty if all its dimensions are fixed.
+        strongly_typed: whether the model's types decided the precision of each layer.
+        flags: names of the TensorRT builder flags that were set.
+        layer_count: number of layers in TensorRT's network before optimisation.
+        build_s: build time in seconds, including parsing.
+        timing_cache: path of the timing cache or ``auto``; empty without a cache.
+        calibration_cache_status: whether TensorRT's calibrator reused ranges; empty without a
+            calibrator.
+        warnings: TensorRT's warnings without duplicates, and faults of the timing cache.
         remarks: sentences for the user.
     """
 
@@ -91,53 +92,55 @@ def build_plan(
     calibration: CalibrationData | None = None,
     progress: EngineProgress = lambda *_: None,
 ) -> BuiltPlan:
-    """Build a plan.
+    """Build a plan with TensorRT.
 
     Args:
-        onnx_bytes: the model, weights within, its types as ``uses_strong_typing`` wants them.
-        options: what is wanted.
-        tensorrt: who builds, from find_tensorrt.
-        fp32_nodes: ONNX nodes to hold to FP32 where the network is weakly typed; a strongly typed
-            model says so itself.
-        calibration: for TensorRT's own calibration, which ``calibration_tool`` asks for.
-        progress: called ten times a second, in this thread, with how far TensorRT is.
+        onnx_bytes: model with embedded weights. If ``uses_strong_typing`` returns True, the types
+            in the graph are the engine's types.
+        options: build options.
+        tensorrt: TensorRT to build with, from find_tensorrt.
+        fp32_nodes: ONNX nodes that compute in FP32 in a weakly typed network. Ignored in a
+            strongly typed network, because the graph has these types.
+        calibration: data for TensorRT's own calibrator; required if ``calibration_tool`` is
+            ``tensorrt`` and the precision ``int8``, otherwise None.
+        progress: called ten times a second in this thread, with TensorRT's progress.
 
     Raises:
-        EngineError: TensorRT, its release or this machine cannot build it; the message holds what
-            TensorRT said and what to do.
-        ConfigError: a calibration image or a file named by the options cannot be used.
-        KeyboardInterrupt: Ctrl-C; TensorRT has stopped by then.
+        EngineError: this TensorRT or this machine cannot build the model. The message has
+            TensorRT's text and a remedy.
+        ConfigError: a calibration image or a file in the options cannot be used.
+        KeyboardInterrupt: the user pressed Ctrl-C. TensorRT has stopped before it is raised.
     """
     check_release(tensorrt, options)
-    implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
-    if implicit != (calibration is not None):
+    tensorrt_calibrates = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
+    if tensorrt_calibrates != (calibration is not None):
         raise ConfigError(
-            'images for TensorRT to calibrate with',
-            'belong to --precision int8 with --calibration-tool tensorrt, and to nothing else',
+            "images for TensorRT's calibrator",
+            'go together with --precision int8 and --calibration-tool tensorrt',
         )
     stop = threading.Event()
     monitor = make_progress_monitor(tensorrt.module, stop)
 
     def work() -> BuiltPlan:
-        data = None if calibration is None else _stoppable(calibration, stop)
+        data = None if calibration is None else _with_stop(calibration, stop)
         return _PlanBuild(tensorrt, options, monitor, stop).run(onnx_bytes, fp32_nodes, data)
 
-    def watch() -> None:
+    def on_poll() -> None:
         phase, done, total = monitor.position()
         if phase:
             progress(phase, done, total)
 
-    return run_in_build_thread(work, stop, watch=watch)
+    return run_in_build_thread(work, stop, on_poll=on_poll)
 
 
 class _PlanBuild:
-    """One build: TensorRT's builder, its network and its log, which belong together.
+    """One build with TensorRT, with its log.
 
     Args:
-        tensorrt: who builds.
-        options: what is wanted.
-        monitor: that TensorRT reports to.
-        stop: set to end the build.
+        tensorrt: TensorRT to build with.
+        options: build options.
+        monitor: receives TensorRT's progress.
+        stop: set by the caller or by a failed calibrator to end the build.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class _PlanBuild:
         self.options = options
         self.monitor = monitor
         self.stop = stop
-        self.said = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
+        self.trt_log = TensorRtLog(tensorrt.module, quiet=True, verbose=options.verbose)
         self.strongly_typed = uses_strong_typing(tensorrt, options)
 
     def run(
@@ -156,12 +159,12 @@ class _PlanBuild:
         fp32_nodes: Collection[str],
         calibration: CalibrationData | None,
     ) -> BuiltPlan:
-        """Build; the arguments are those of build_plan."""
-        tensorrt, options, said = self.tensorrt, self.options, self.said
+        """Build the plan. The arguments have the meaning of build_plan's arguments."""
+        tensorrt, options, trt_log = self.tensorrt, self.options, self.trt_log
         start = time.perf_counter()
-        builder, network = _network(tensorrt, said, strongly_typed=self.strongly_typed)
-        load_plugins(tensorrt, builder, said, options.plugins)
-        parse_onnx(tensorrt, network, said, onnx_bytes, options.onnx.name)
+        builder, network = _create_network(tensorrt, trt_log, strongly_typed=self.strongly_typed)
+        load_plugins(tensorrt, builder, trt_log, options.plugins)
+        parse_onnx(tensorrt, network, trt_log, onnx_bytes, options.onnx.name)
         inputs, outputs = tensor_specs(network)
         config = builder.create_builder_config()
         flags = configure_builder(
@@ -172,17 +175,17 @@ class _PlanBuild:
             config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
             flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
         profiles = add_profiles(builder, config, inputs, options)
-        times = TimingCache(tensorrt, options)
-        notes = [times.attach(config)]
+        timing_cache = TimingCache(tensorrt, options)
+        cache_warnings = [timing_cache.attach(config)]
         config.progress_monitor = self.monitor
         calibrator = None
         if calibration is not None:
             method = options.calibration_method
             calibrator = attach_calibrator(
-                tensorrt, builder, config, calibration, method, failed=self.stop.set
+                tensorrt, builder, config, calibration, method, on_failure=self.stop.set
             )
-        content = self._serialised(builder, network, config, calibrator)
-        notes.append(times.save(config))
+        content = self._serialise(builder, network, config, calibrator)
+        cache_warnings.append(timing_cache.save(config))
         return BuiltPlan(
             content=content,
             flavour=tensorrt.flavour,
@@ -195,9 +198,9 @@ class _PlanBuild:
             flags=flags,
             layer_count=network.num_layers,
             build_s=time.perf_counter() - start,
-            timing_cache=times.storage,
+            timing_cache=timing_cache.storage,
             calibration_cache_status='' if calibrator is None else calibrator.cache_status,
-            warnings=(*said.warnings, *filter(None, notes)),
+            warnings=(*trt_log.warnings, *filter(None, cache_warnings)),
             remarks=(
                 *build_remarks(tensorrt, options, os.environ.get('NVIDIA_TF32_OVERRIDE')),
                 *filter(None, [_missing_range_remark(calibrator)]),
@@ -205,43 +208,51 @@ class _PlanBuild:
             ),
         )
 
-    def _serialised(self, builder: Any, network: Any, config: Any, calibrator: Any) -> bytes:
-        """Return the plan that TensorRT builds; the calibrator is closed."""
-        tensorrt, options, said = self.tensorrt, self.options, self.said
+    def _serialise(self, builder: Any, network: Any, config: Any, calibrator: Any) -> bytes:
+        """Return the plan's bytes, and close the calibrator.
+
+        Raises:
+            EngineError: TensorRT built no plan, or a plan for another flavour.
+            BaseException: the error that the calibrator recorded.
+        """
+        tensorrt, options, trt_log = self.tensorrt, self.options, self.trt_log
         try:
             plan = builder.build_serialized_network(network, config)
         finally:
             if calibrator is not None:
                 calibrator.close()
-                if calibrator.error is not None:  # whatever became of the build
+                if calibrator.error is not None:  # explains a failed build, spoils a finished one
                     raise calibrator.error
         if plan is None:
             found = f'{tensorrt.label} built no engine'
-            heard = f'TensorRT reported: {" ".join(said.last_errors().split())}'
+            heard = f'TensorRT reported: {" ".join(trt_log.last_errors().split())}'
             details = [heard, _missing_range_remark(calibrator)]
-            raise tensorrt_error(options.onnx.name, found, details, said.errors)
+            raise tensorrt_error(options.onnx.name, found, details, trt_log.errors)
         content = bytes(plan)
         header = read_plan_header(content, options.engine_path().name)
         if header.module != tensorrt.flavour:
-            raise EngineError(tensorrt.label, f'wrote a plan that is for {header.module}')
+            raise EngineError(tensorrt.label, f'wrote a plan for {header.module}')
         return content
 
 
 def _missing_range_remark(calibrator: Any) -> str:
-    """Return a sentence on tensors that TensorRT's own calibration has no range for."""
+    """Return a sentence that lists the tensors without a range; empty if there are none."""
     if calibrator is None or not calibrator.tensors_without_scale:
         return ''
     return (
         "TensorRT's calibration found no range for "
-        f'{join_first(calibrator.tensors_without_scale)}: they are always 0 on these '
-        'images, and TensorRT may build no engine or a poor one. '
-        'Calibrate with images in which they are not, or use --calibration-tool onnxruntime, '
-        'which leaves the layers that read them in float'
+        f'{join_first(calibrator.tensors_without_scale)}: '
+        'these tensors are always 0 on the calibration images. TensorRT may build no engine, or '
+        'an inaccurate engine. Calibrate with other images, or use --calibration-tool '
+        'onnxruntime, which keeps the layers that read these tensors in float'
     )
 
 
-def _stoppable(data: CalibrationData, stop: threading.Event) -> CalibrationData:
-    """Return the data, ending with an error once ``stop`` is set: half the ranges are none."""
+def _with_stop(data: CalibrationData, stop: threading.Event) -> CalibrationData:
+    """Return calibration data whose batches raise EngineError after ``stop`` is set.
+
+    Ending the batches early instead would make TensorRT compute ranges from some of the images.
+    """
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
         for batch in data.open_batches():
@@ -252,20 +263,26 @@ def _stoppable(data: CalibrationData, stop: threading.Event) -> CalibrationData:
     return dataclasses.replace(data, open_batches=batches)
 
 
-def _network(tensorrt: TensorRt, said: TensorRtLog, *, strongly_typed: bool) -> tuple[Any, Any]:
-    """Return a builder and an empty network."""
+def _create_network(
+    tensorrt: TensorRt, trt_log: TensorRtLog, *, strongly_typed: bool
+) -> tuple[Any, Any]:
+    """Return a builder and an empty network.
+
+    Raises:
+        EngineError: TensorRT cannot create them, for example without a GPU.
+    """
     trt = tensorrt.module
     network, failure = None, None
     try:
-        builder = trt.Builder(said.logger)
+        builder = trt.Builder(trt_log.logger)
         flag = int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
         network = builder.create_network(1 << flag if strongly_typed else 0)
-    except Exception as error:  # bindings raise TypeError where C++ gives a null pointer
+    except Exception as error:  # the bindings raise TypeError if C++ returns a null pointer
         failure = error
     if network is None:
         raise EngineError(
             tensorrt.label,
-            f'cannot make a builder. TensorRT reported: {said.last_errors()}',
-            fix='build where a GPU and its driver are, or use --runtime tensorrt_rtx',
+            f'cannot create a builder. TensorRT reported: {trt_log.last_errors()}',
+            fix='build on a machine with a GPU and its driver, or use --runtime tensorrt_rtx',
         ) from failure
     return builder, network

@@ -1,6 +1,7 @@
-"""TensorRT's own INT8 calibration, which 11.0 removed: only a DLA of JetPack 6 still needs it.
+"""TensorRT's own INT8 calibration, which only the DLA on JetPack 6 still needs.
 
-The model stays without Q/DQ nodes; TensorRT runs it on batches and chooses ranges by itself.
+The model has no Q/DQ nodes. TensorRT runs the model on batches and chooses the ranges. TensorRT
+11.0 removed this calibration.
 """
 
 from __future__ import annotations
@@ -26,27 +27,28 @@ from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async
 
 __all__ = ['CALIBRATOR_CLASSES', 'CalibrationData', 'attach_calibrator', 'tensors_without_scale']
 
-#: TensorRT's class by method.
+#: TensorRT's calibrator class for each calibration method.
 CALIBRATOR_CLASSES: Final = {
     'entropy': 'IInt8EntropyCalibrator2',
     'minmax': 'IInt8MinMaxCalibrator',
 }
-_LEAST_SCALE: Final = 2.0**-126  # the reciprocal of a smaller one is infinite
-_CACHE_LIMIT: Final = 64 * 1024 * 1024
+_MIN_SCALE: Final = 2.0**-126  # the reciprocal of a smaller scale is infinite
+_MAX_CACHE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """What TensorRT calibrates with.
+    """Input data for TensorRT's calibrators.
 
     Attributes:
-        input_name: of the image input.
-        batch_shape: of each batch, (N, 3, H, W).
-        open_batches: makes the batches anew: float32, preprocessed as at run time.
-        identity: text that changes with model, images and preprocessing.
-        cache_dir: where TensorRT's ranges are kept, None for nowhere.
-        constants: values of the auxiliary inputs for each batch, by name.
-        warnings: about the images, complete after the last batch.
+        input_name: name of the image input.
+        batch_shape: shape of each batch, (N, 3, H, W).
+        open_batches: returns an iterator over all batches, from the first batch on. Batches are
+            float32, preprocessed as at run time.
+        identity: text that changes with model, images and preprocessing; part of the cache key.
+        cache_dir: folder for TensorRT's ranges; None to keep no ranges.
+        constants: values of the auxiliary inputs, by name; the same for all batches.
+        warnings: sentences about the images; complete after the last batch.
     """
 
     input_name: str
@@ -65,32 +67,32 @@ def attach_calibrator(
     data: CalibrationData,
     method: str,
     *,
-    failed: Callable[[], object] = lambda: None,
+    on_failure: Callable[[], object] = lambda: None,
 ) -> Any:
-    """Let TensorRT calibrate during the build.
+    """Add a calibrator to TensorRT's builder configuration.
 
     Args:
-        tensorrt: that builds, at most 10.x.
-        builder: TensorRT's.
-        config: TensorRT's; FP16 and INT8 are set.
-        data: what to calibrate with.
-        method: ``entropy`` or ``minmax``; a DLA takes entropy only.
-        failed: called once something went wrong within it, so that the build ends early.
+        tensorrt: TensorRT to build with, up to 10.x.
+        builder: TensorRT's builder.
+        config: TensorRT's builder configuration, with the flags FP16 and INT8 set.
+        data: input data for the calibration.
+        method: ``entropy`` or ``minmax``. A DLA supports ``entropy`` only.
+        on_failure: called when a callback of the calibrator fails, to end the build early.
 
     Returns:
-        the calibrator: ``error`` is what went wrong within it or None, and whoever builds must
-        raise it; ``cache_status`` says in a sentence whether ranges were reused,
-        ``tensors_without_scale`` names tensors for which TensorRT found none, ``close`` frees its
-        memory.
+        The calibrator. After the build, the caller must raise its ``error`` if that is not None,
+        and call ``close`` to free its GPU memory. ``cache_status`` is a text that says whether
+        ranges were reused. ``tensors_without_scale`` names the tensors for which TensorRT found
+        no scale.
     """
-    parts = data.identity, data.batch_shape, method, tensorrt.version
-    path = cache_file(data.cache_dir, 'tensorrt', *parts)
+    identity_parts = data.identity, data.batch_shape, method, tensorrt.version
+    path = cache_file(data.cache_dir, 'tensorrt', *identity_parts)
     base: Any = tensorrt.find(CALIBRATOR_CLASSES[method])
 
-    class Calibrator(_Callbacks, base):  # type: ignore[misc]
+    class Calibrator(_CalibratorCallbacks, base):  # type: ignore[misc]
         def __init__(self) -> None:
             base.__init__(self)
-            _Callbacks.__init__(self, data, path, failed)
+            _CalibratorCallbacks.__init__(self, data, path, on_failure)
 
     calibrator = Calibrator()
     config.int8_calibrator = calibrator
@@ -105,45 +107,48 @@ def attach_calibrator(
     return calibrator
 
 
-def _kept(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what a callback raises, because it must not cross TensorRT's C++; answer None then."""
+def _keep_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a callback that records exceptions in the calibrator and then returns None.
+
+    An exception must not cross TensorRT's C++ code.
+    """
 
     @functools.wraps(callback)
-    def safe(calibrator: Any, *arguments: Any) -> Any:
+    def guarded_callback(calibrator: Any, *arguments: Any) -> Any:
         if calibrator.error is not None:
             return None
         try:
             return callback(calibrator, *arguments)
         except BaseException as error:
-            calibrator.fail(error)
+            calibrator.record_error(error)
             return None
 
-    return safe
+    return guarded_callback
 
 
-class _Callbacks:
-    """What TensorRT calls during a calibration, for each of its classes."""
+class _CalibratorCallbacks:
+    """The methods that TensorRT calls during calibration, shared by all calibrator classes."""
 
     def __init__(
-        self, data: CalibrationData, path: Path | None, failed: Callable[[], object]
+        self, data: CalibrationData, path: Path | None, on_failure: Callable[[], object]
     ) -> None:
         self.error: BaseException | None = None
         self.cache_status = 'off' if path is None else f'computed: no cache {path}'
         self.tensors_without_scale: tuple[str, ...] = ()
         self._data = data
-        self._path = path
-        self._failed = failed
+        self._cache_path = path
+        self._on_failure = on_failure
         self._batches = data.open_batches()
-        self._device: dict[str, DeviceBuffer] = {}
+        self._device_buffers: dict[str, DeviceBuffer] = {}
 
     def get_batch_size(self) -> int:
         return self._data.batch_shape[0]
 
-    def fail(self, error: BaseException) -> None:
+    def record_error(self, error: BaseException) -> None:
         self.error = error
-        self._failed()
+        self._on_failure()
 
-    @_kept
+    @_keep_errors
     def get_batch(self, names: list[str]) -> list[int] | None:
         data = self._data
         batch = next(self._batches, None)
@@ -153,36 +158,36 @@ class _Callbacks:
             raise ConfigError(
                 'the calibration', str(batch.shape), expected=f'batches of {data.batch_shape}'
             )
-        given = {**data.constants, data.input_name: batch}
-        return [self._upload(name, given[name]) for name in names]
+        tensors = {**data.constants, data.input_name: batch}
+        return [self._upload(name, tensors[name]) for name in names]
 
-    @_kept
+    @_keep_errors
     def read_calibration_cache(self) -> bytes | None:
-        content = _read(self._path)
+        content = _read_cache(self._cache_path)
         if not content or tensors_without_scale(content):
             return None
-        self.cache_status = f'reused: {self._path}'
+        self.cache_status = f'reused: {self._cache_path}'
         return content
 
-    @_kept
+    @_keep_errors
     def write_calibration_cache(self, cache: Any) -> None:
         self.tensors_without_scale = tensors_without_scale(bytes(cache))
-        if self._path is None:
+        if self._cache_path is None:
             return
         if self.tensors_without_scale:
-            self.cache_status += '; not kept: tensors without a range'
+            self.cache_status += '; not kept: some tensors have no range'
         else:
-            self.cache_status += keep(self._path, bytes(cache))
+            self.cache_status += keep(self._cache_path, bytes(cache))
 
     def close(self) -> None:
-        for buffer in self._device.values():
+        for buffer in self._device_buffers.values():
             buffer.close()
-        self._device = {}
+        self._device_buffers = {}
 
     def _upload(self, name: str, values: npt.NDArray[Any]) -> int:
-        if name not in self._device:
-            self._device[name] = DeviceBuffer(values.nbytes)
-        pointer = self._device[name].pointer
+        if name not in self._device_buffers:
+            self._device_buffers[name] = DeviceBuffer(values.nbytes)
+        pointer = self._device_buffers[name].pointer
         with PinnedBuffer(values.nbytes) as pinned, Stream() as stream:
             pinned.array[: values.nbytes] = np.ascontiguousarray(values).view(np.uint8).ravel()
             copy_async(pointer, pinned.pointer, values.nbytes, stream)
@@ -190,26 +195,27 @@ class _Callbacks:
         return pointer
 
 
-def tensors_without_scale(table: bytes) -> tuple[str, ...]:
-    """Return the tensors of TensorRT's calibration cache whose scale is none it can use.
+def tensors_without_scale(cache_content: bytes) -> tuple[str, ...]:
+    """Return the names of the tensors without a usable scale in TensorRT's calibration cache.
 
     Args:
-        table: as TensorRT writes it: a line about itself, then ``tensor: scale``, the scale as the
-            eight hexadecimal digits of a float32. Other lines are left alone.
+        cache_content: the cache that TensorRT wrote: a header line, then lines ``tensor: scale``.
+            A scale has up to eight hexadecimal digits, the bits of a float32. Other lines are
+            ignored.
     """
     found = []
-    for line in table.decode('utf-8', 'replace').splitlines()[1:]:
+    for line in cache_content.decode('utf-8', 'replace').splitlines()[1:]:
         name, _, digits = line.rpartition(': ')
         if not re.fullmatch(r'[0-9a-f]{1,8}', digits):
             continue
         (scale,) = struct.unpack('>f', bytes.fromhex(digits.rjust(8, '0')))
-        if not _LEAST_SCALE <= scale < math.inf:
+        if not _MIN_SCALE <= scale < math.inf:
             found.append(name)
     return tuple(found)
 
 
-def _read(path: Path | None) -> bytes:
-    """Return the ranges kept, nothing where there are none that can be read."""
+def _read_cache(path: Path | None) -> bytes:
+    """Return the content of a cache file; empty if the file is missing or unreadable."""
     with contextlib.suppress(OSError):
-        return b'' if path is None else read_regular(path, _CACHE_LIMIT)
+        return b'' if path is None else read_regular(path, _MAX_CACHE_BYTES)
     return b''

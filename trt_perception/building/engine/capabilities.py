@@ -1,4 +1,4 @@
-"""What a TensorRT release, or this machine, cannot do: refused with its reason before building."""
+"""Checks before a build that the TensorRT release and this machine support the build options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = [
     'onnx_runtime_problem',
 ]
 
-# The first TensorRT-RTX that builds convolutions with Q/DQ nodes; measured.
-_RTX_INT8: Final = (1, 7)
-# Operators that TensorRT-RTX lacks up to this release, measured; newer ones are tried.
-_NOT_IN_RTX: Final = ('NonZero',)
-_LACKED_UP_TO: Final = (1, 7)
-# Compute capabilities from which on GPUs have the arithmetic.
-_NEEDS: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
-# Why ONNX Runtime on a CPU says nothing of an engine's accuracy.
+# The first TensorRT-RTX release that builds convolutions with Q/DQ nodes, as measured.
+_FIRST_RTX_WITH_INT8: Final = (1, 7)
+# Operators that TensorRT-RTX lacks up to this release, as measured. Newer releases pass the check.
+_MISSING_IN_RTX: Final = ('NonZero',)
+_LAST_RTX_WITHOUT_THEM: Final = (1, 7)
+# The first compute capability whose GPUs compute in this precision.
+_MIN_COMPUTE_CAPABILITY: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
+# Why a run in ONNX Runtime on a CPU does not show the accuracy of an engine.
 _ONNX_RUNTIME_PROBLEMS: Final = {
     'fp32': 'would compare FP32 with itself',
     'tf32': 'would compare FP32 with itself',
@@ -33,105 +33,116 @@ _ONNX_RUNTIME_PROBLEMS: Final = {
 
 
 def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
-    """Refuse what cannot work with this release on this machine.
+    """Refuse options that this TensorRT release or this machine does not support.
 
     Raises:
-        UnavailableError: with an error for each option that is not available.
+        UnavailableError: has one error for each unsupported option.
     """
-    refused = [
-        *_refused_by_release(tensorrt, options),
-        *(_refused_by_rtx(tensorrt, options) if tensorrt.is_rtx else ()),
-        *_refused_by_gpu(tensorrt, options),
+    errors = [
+        *_release_errors(tensorrt, options),
+        *(_rtx_errors(tensorrt, options) if tensorrt.is_rtx else ()),
+        *_gpu_errors(tensorrt, options),
     ]
-    if refused:
-        raise UnavailableError(tensorrt.label, refused)
+    if errors:
+        raise UnavailableError(tensorrt.label, errors)
 
 
 def check_operators(
     tensorrt: TensorRt, options: BuildOptions, name: str, operators: Iterable[str]
 ) -> None:
-    """Refuse a model that this release cannot take, before anything is calibrated for it.
+    """Refuse a model with operators that this release lacks, before a long calibration starts.
 
     Args:
-        tensorrt: that builds.
-        options: plugins may bring what is missing.
-        name: the model's, for messages.
-        operators: those of the model.
+        tensorrt: TensorRT to build with.
+        options: build options. With plugins every model passes, because a plugin may implement
+            the operator.
+        name: name of the model, for messages.
+        operators: operators of the model.
 
     Raises:
-        EngineError: it needs an operator that is not there.
+        EngineError: this release lacks an operator.
     """
-    lacking = sorted(set(operators).intersection(_NOT_IN_RTX))
-    if tensorrt.is_rtx and tensorrt.release <= _LACKED_UP_TO and lacking and not options.plugins:
+    missing = sorted(set(operators).intersection(_MISSING_IN_RTX))
+    if (
+        tensorrt.is_rtx
+        and tensorrt.release <= _LAST_RTX_WITHOUT_THEM
+        and missing
+        and not options.plugins
+    ):
         raise EngineError(
             name,
-            f'{tensorrt.label} does not have these operators of the model: {", ".join(lacking)}',
-            fix='export it without NMS inside (Ultralytics: without nms=True); NMS is done here',
+            f'{tensorrt.label} lacks these operators of the model: {", ".join(missing)}',
+            fix='export the model without NMS (Ultralytics: without nms=True), because this '
+            'package does NMS itself',
         )
 
 
-def _refused_by_release(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
+def _release_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
     level = options.hardware_compatibility.upper()
     if level != 'NONE' and tensorrt.find(f'HardwareCompatibilityLevel.{level}') is None:
         yield EngineError(
             f'--hardware-compatibility {options.hardware_compatibility}',
-            'this release does not have it; same_compute_capability came with 10.12',
+            'is missing in this release; same_compute_capability needs 10.12 or newer',
             fix='use another level, or a newer TensorRT',
         )
-    implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
-    if implicit and tensorrt.find('IBuilderConfig.int8_calibrator') is None:
+    tensorrt_calibrates = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
+    if tensorrt_calibrates and tensorrt.find('IBuilderConfig.int8_calibrator') is None:
         yield EngineError(
             '--calibration-tool tensorrt', 'this release has no calibrators', fix='use onnxruntime'
         )
-    elif implicit and options.calibration_method == 'percentile':
+    elif tensorrt_calibrates and options.calibration_method == 'percentile':
         yield EngineError(
             '--calibration-method percentile',
-            'TensorRT itself has only entropy and minmax',
+            "TensorRT's calibrators have only entropy and minmax",
             fix='use one of these, or --calibration-tool onnxruntime',
         )
-    elif implicit and options.dla_core is not None and options.calibration_method != 'entropy':
+    elif (
+        tensorrt_calibrates
+        and options.dla_core is not None
+        and options.calibration_method != 'entropy'
+    ):
         yield EngineError(
             '--dla-core',
-            'a DLA takes ranges by entropy only',
-            fix='give --calibration-method entropy',
+            'a DLA supports only entropy calibration',
+            fix='add --calibration-method entropy',
         )
     if options.compute_capabilities and not tensorrt.is_rtx:
         yield EngineError(
             '--compute-capabilities',
-            'only TensorRT-RTX has them',
+            'only TensorRT-RTX has this option',
             fix='use --hardware-compatibility instead',
         )
 
 
-def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
+def _rtx_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
     no_gpu = tensorrt.gpu is None
-    refusals = (
+    checks = (
         (
             options.hardware_compatibility != 'none',
             '--hardware-compatibility',
-            'TensorRT-RTX ignores it',
+            'TensorRT-RTX ignores this option',
             'use --compute-capabilities',
         ),
         (
             options.version_compatible,
             '--version-compatible',
-            'engines of TensorRT-RTX run with the release that built them only',
-            'leave it out, and build with the release of the target',
+            'an engine of TensorRT-RTX runs only with the release that built it',
+            'leave the option out, and build with the release of the target',
         ),
         (
             options.timing_cache not in ('auto', 'off'),
             '--timing-cache',
-            'TensorRT-RTX measures no kernels when it builds',
-            'leave it out',
+            'TensorRT-RTX measures no kernels during a build',
+            'leave the option out',
         ),
         (
             options.dla_core is not None,
             '--dla-core',
             'TensorRT-RTX runs on GPUs only',
-            'leave it out, or build with TensorRT of JetPack',
+            "leave the option out, or build with JetPack's TensorRT",
         ),
         (
-            options.precision == 'int8' and tensorrt.release < _RTX_INT8,
+            options.precision == 'int8' and tensorrt.release < _FIRST_RTX_WITH_INT8,
             '--precision int8',
             'TensorRT-RTX 1.4 to 1.6 cannot build quantised convolutions',
             'use 1.7 or newer, or fp16',
@@ -139,11 +150,11 @@ def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
         (
             options.refit and no_gpu,
             '--refit',
-            'TensorRT-RTX builds refittable engines only where there is a GPU',
-            'leave it out, or build on a machine with one',
+            'TensorRT-RTX needs a GPU to build refittable engines',
+            'leave the option out, or build on a machine with a GPU',
         ),
     )
-    for applies, option, found, fix in refusals:
+    for applies, option, found, fix in checks:
         if applies:
             yield EngineError(option, found, fix=fix)
     unknown = [
@@ -156,82 +167,88 @@ def _refused_by_rtx(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
     if unknown:
         yield EngineError(
             f'--compute-capabilities {" ".join(unknown)}',
-            'this release does not build for that',
-            fix=f'give some of {", ".join(_targets(tensorrt))}',
+            'this release does not build for these GPUs',
+            fix=f'choose from {", ".join(_available_targets(tensorrt))}',
         )
 
 
-def _refused_by_gpu(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
-    """Say which targets lack the arithmetic; those that nobody named are TensorRT's business."""
+def _gpu_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
+    """Yield errors for target GPUs without this precision, and for checks that need a GPU.
+
+    Without compute capabilities in the options, the target is the GPU of this machine, if any.
+    """
     targets = options.compute_capabilities
     if not targets and tensorrt.gpu is not None:
         targets = (tensorrt.gpu.compute_capability,)
-    needed = _NEEDS.get(options.precision)
-    lacking = [t for t in targets if needed and tuple(map(int, t.split('.'))) < needed]
-    if needed and lacking:
+    minimum = _MIN_COMPUTE_CAPABILITY.get(options.precision)
+    missing = [t for t in targets if minimum and tuple(map(int, t.split('.'))) < minimum]
+    if minimum and missing:
         yield EngineError(
             f'--precision {options.precision}',
-            f'needs compute capability {needed[0]}.{needed[1]} or newer '
-            f'(got {", ".join(lacking)})',
+            f'needs compute capability {minimum[0]}.{minimum[1]} or newer '
+            f'(got {", ".join(missing)})',
             fix='use fp16',
         )
-    unlike = onnx_runtime_problem(options.precision)
-    if unlike and options.validate and tensorrt.gpu is None:
+    problem = onnx_runtime_problem(options.precision)
+    if problem and options.validate and tensorrt.gpu is None:
         yield EngineError(
             '--validate',
-            f'there is no GPU here, and ONNX Runtime, which would stand in for it, {unlike}',
+            f'this machine has no GPU, and ONNX Runtime, which would replace it, {problem}',
             fix='build without --validate, and measure on the target with evaluate_engine',
         )
 
 
 def onnx_runtime_problem(precision: str) -> str:
-    """Return why ONNX Runtime says nothing about an engine of this precision, empty if it does."""
+    """Return why ONNX Runtime cannot replace an engine of this precision; empty if it can.
+
+    The text is a predicate: "ONNX Runtime " + text.
+    """
     return _ONNX_RUNTIME_PROBLEMS.get(precision, '')
 
 
-def _targets(tensorrt: TensorRt) -> list[str]:
+def _available_targets(tensorrt: TensorRt) -> list[str]:
     names = [name for name in dir(tensorrt.find('ComputeCapability')) if name.startswith('SM')]
     numbers = sorted(int(name.removeprefix('SM')) for name in names)
     return [f'{number // 10}.{number % 10}' for number in numbers]
 
 
 def compute_capability_names(options: BuildOptions) -> list[str]:
-    """Return the names in TensorRT-RTX of the GPUs to build for, as in ``SM86``."""
+    """Return TensorRT-RTX's names of the compute capabilities to build for, such as ``SM86``."""
     return ['SM' + capability.replace('.', '') for capability in options.compute_capabilities]
 
 
 def build_remarks(
     tensorrt: TensorRt, options: BuildOptions, tf32_override: str | None
 ) -> list[str]:
-    """Return what the user should know of an engine built so; sentences for the report.
+    """Return sentences for the report on restrictions of an engine with these options.
 
     Args:
-        tensorrt: that builds.
-        options: what is built.
-        tf32_override: the environment variable NVIDIA_TF32_OVERRIDE, None where it is not set.
+        tensorrt: TensorRT to build with.
+        options: build options.
+        tf32_override: environment variable NVIDIA_TF32_OVERRIDE; None if not set.
     """
-    found = []
+    remarks = []
     if tensorrt.is_rtx and options.precision == 'fp32' and tf32_override != '0':
-        found.append(
-            'TensorRT-RTX ignores the switch for TF32 (measured with 1.4): on GPUs that have it, '
+        remarks.append(
+            'TensorRT-RTX ignores the switch for TF32 (measured with 1.4): on GPUs with TF32, '
             'FP32 convolutions multiply with 10 bits of mantissa. For full FP32 set '
-            'NVIDIA_TF32_OVERRIDE=0, when building and whenever the engine runs'
+            'NVIDIA_TF32_OVERRIDE=0 for the build and for each run of the engine'
         )
     if tensorrt.is_rtx and tf32_override == '0':
-        found.append('TensorRT-RTX loads the engine only where NVIDIA_TF32_OVERRIDE=0 is set too')
+        remarks.append('TensorRT-RTX loads the engine only with NVIDIA_TF32_OVERRIDE=0')
     if options.precision == 'int8' and tensorrt.is_rtx:
-        found.append('INT8 with TensorRT-RTX is experimental: compare its speed with fp16')
+        remarks.append('INT8 with TensorRT-RTX is experimental: compare its speed with fp16')
     if options.precision == 'int8' and not tensorrt.is_rtx:
-        found.append('INT8 is not always faster than FP16: compare with benchmark_engine')
+        remarks.append('INT8 is not always faster than FP16: compare with benchmark_engine')
     if (
         (options.dla_core is not None and options.precision == 'int8')
         and options.calibration_tool != 'tensorrt'
         and tensorrt.release < (11, 0)
     ):
-        found.append(
-            'up to TensorRT 10 a DLA takes INT8 ranges from TensorRT alone, and layers with Q/DQ '
-            'nodes go to the GPU: --calibration-tool tensorrt'
+        remarks.append(
+            'up to TensorRT 10, a DLA uses only INT8 ranges of TensorRT, and layers with Q/DQ '
+            'nodes run on the GPU: use --calibration-tool tensorrt'
         )
     if options.plugins:
-        found.append('the engine needs the same plugin libraries wherever it runs')
-    return found
+        remarks.append('the engine needs the same plugin libraries on each machine that runs it')
+    return remarks

@@ -1,4 +1,4 @@
-"""From options to TensorRT's builder configuration."""
+"""Transfers build options to TensorRT's builder configuration; loads plugins and timing caches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trt_perception.stages.tensorrt_log import TensorRtLog
 __all__ = ['TimingCache', 'configure_builder', 'load_plugins', 'resolve_plugin_paths']
 
 _MIB: Final = 1024 * 1024
-_TIMING_LIMIT: Final = 1024 * _MIB
-# A weakly typed INT8 or BF16 engine without FP16 leaves its other layers in FP32, and is slow.
-_WEAK_FLAGS: Final = {
+_MAX_CACHE_BYTES: Final = 1024 * _MIB
+# With INT8 alone, TensorRT would run all other layers in FP32, which is slow.
+_WEAK_TYPING_FLAGS: Final = {
     'fp16': ('FP16',),
     'bf16': ('BF16',),
     'int8': ('INT8', 'FP16'),
@@ -31,28 +31,30 @@ _WEAK_FLAGS: Final = {
 def configure_builder(
     tensorrt: TensorRt, builder: Any, config: Any, options: BuildOptions, *, strongly_typed: bool
 ) -> tuple[str, ...]:
-    """Set all that the options ask for, but profiles and timing cache; return the flags' names.
+    """Set TensorRT's configuration from the options, and return the names of the flags set.
+
+    Profiles and the timing cache are set elsewhere: add_profiles, TimingCache.
 
     Args:
-        tensorrt: that builds; check_release has passed.
-        builder: TensorRT's.
-        config: TensorRT's, new.
-        options: what is wanted.
-        strongly_typed: how the network was created.
+        tensorrt: TensorRT to build with. Call check_release first.
+        builder: TensorRT's builder.
+        config: TensorRT's builder configuration, not changed before.
+        options: build options.
+        strongly_typed: whether the network is strongly typed.
 
     Raises:
-        EngineError: this machine lacks what was asked for.
+        EngineError: the DLA core is missing, or TensorRT refuses a compute capability.
     """
     trt = tensorrt.module
-    flags = [] if strongly_typed else list(_WEAK_FLAGS.get(options.precision, ()))
-    wanted = {
+    flags = [] if strongly_typed else list(_WEAK_TYPING_FLAGS.get(options.precision, ()))
+    requests = {
         'SPARSE_WEIGHTS': options.sparsity,
         'REFIT': options.refit,
         'VERSION_COMPATIBLE': options.version_compatible,
         'GPU_FALLBACK': options.gpu_fallback,
     }
-    flags += [name for name, asked in wanted.items() if asked]
-    # On by default, where FP32 was asked for: results would differ in the third digit.
+    flags += [name for name, is_requested in requests.items() if is_requested]
+    # TensorRT enables TF32 by default. In FP32 builds, results would differ in the third digit.
     if options.precision == 'tf32':
         flags.append('TF32')
     else:
@@ -71,7 +73,7 @@ def configure_builder(
     if options.dla_core is not None:
         _use_dla(tensorrt, builder, config, options.dla_core)
     if options.compute_capabilities:
-        _set_targets(tensorrt, config, compute_capability_names(options))
+        _set_compute_capabilities(tensorrt, config, compute_capability_names(options))
     return tuple(flags)
 
 
@@ -80,13 +82,13 @@ def _use_dla(tensorrt: TensorRt, builder: Any, config: Any, core: int) -> None:
         raise EngineError(
             f'--dla-core {core}',
             f'{tensorrt.label} finds {builder.num_DLA_cores} DLA cores on this machine',
-            fix='leave it out to run on the GPU',
+            fix='leave the option out to use the GPU',
         )
     config.default_device_type = tensorrt.module.DeviceType.DLA
     config.DLA_core = core
 
 
-def _set_targets(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
+def _set_compute_capabilities(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
     config.num_compute_capabilities = len(names)
     for index, name in enumerate(names):
         target = tensorrt.find(f'ComputeCapability.{name}')
@@ -94,15 +96,16 @@ def _set_targets(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
             raise EngineError(
                 tensorrt.label,
                 f'refuses to build for {name}',
-                fix='leave it out of --compute-capabilities',
+                fix='remove it from --compute-capabilities',
             )
 
 
 def resolve_plugin_paths(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return where libraries of plugins are, after links.
+    """Return the paths of plugin libraries with symbolic links resolved.
 
     Raises:
-        EngineError: one cannot be read, or others may write it: it is code as engines are.
+        EngineError: a library cannot be read, or other users can write to it. Plugin libraries
+            are executable code, so they must be as protected as engine files.
     """
     try:
         return tuple(read_checked(library)[1] for library in libraries)
@@ -113,29 +116,30 @@ def resolve_plugin_paths(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def load_plugins(
-    tensorrt: TensorRt, builder: Any, said: TensorRtLog, libraries: tuple[Path, ...]
+    tensorrt: TensorRt, builder: Any, trt_log: TensorRtLog, libraries: tuple[Path, ...]
 ) -> None:
-    """Register TensorRT's own plugins, and load libraries of others.
+    """Register TensorRT's own plugins, and load plugin libraries.
 
     Raises:
-        EngineError: a library cannot be loaded.
+        EngineError: a library cannot be read or loaded, or other users can write to it.
     """
-    tensorrt.module.init_libnvinfer_plugins(said.logger, '')
+    tensorrt.module.init_libnvinfer_plugins(trt_log.logger, '')
     registry = builder.get_plugin_registry()
     for library, resolved in zip(libraries, resolve_plugin_paths(libraries), strict=True):
         if registry.load_library(str(resolved)) is None:
             raise EngineError(
                 f'--plugins {library}',
-                f'cannot be loaded; TensorRT reported: {said.last_errors(3)}',
+                f'cannot be loaded; TensorRT reported: {trt_log.last_errors(3)}',
             )
 
 
 class TimingCache:
-    """Times of kernels that TensorRT measured, kept from build to build.
+    """Kernel times that TensorRT measured, kept for the next build.
 
     Args:
-        tensorrt: that builds; entries are kept for each of its releases and GPU.
-        options: ``timing_cache`` says where.
+        tensorrt: TensorRT to build with. The automatic cache has one entry for each release, GPU
+            and CUDA version.
+        options: ``timing_cache`` is a path, ``auto`` or ``off``. TensorRT-RTX has no timing cache.
     """
 
     def __init__(self, tensorrt: TensorRt, options: BuildOptions) -> None:
@@ -151,14 +155,14 @@ class TimingCache:
 
     @property
     def storage(self) -> str:
-        """Where it is kept, empty where nowhere."""
+        """Path of the cache, or ``auto``; empty if no cache is used."""
         return str(self._path) if self._path else ('auto' if self._key else '')
 
     def attach(self, config: Any) -> str:
-        """Let TensorRT use what is there; return a warning, empty where all is well.
+        """Give TensorRT the cached times. Return a warning, or an empty text on success.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: the file exists and cannot be read.
         """
         if not self.storage:
             return ''
@@ -168,12 +172,12 @@ class TimingCache:
             return ''
         config.set_timing_cache(config.create_timing_cache(b''), False)
         return (
-            f'the timing cache ({self.storage}) is damaged or was made for another GPU or '
-            'release, and is made again'
+            f'the timing cache ({self.storage}) is damaged, or for another GPU or release. '
+            'It is replaced'
         )
 
     def save(self, config: Any) -> str:
-        """Keep what TensorRT measured; return a warning, empty where all is well."""
+        """Save the times that TensorRT measured. Return a warning, or an empty text."""
         cache = config.get_timing_cache() if self.storage else None
         if cache is None:
             return ''
@@ -191,7 +195,7 @@ class TimingCache:
         if self._path is None:
             return read_cached('timing', self._key) or b''
         try:
-            return read_regular(self._path, _TIMING_LIMIT)
+            return read_regular(self._path, _MAX_CACHE_BYTES)
         except FileNotFoundError:
             return b''
         except OSError as error:

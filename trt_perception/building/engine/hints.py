@@ -1,4 +1,4 @@
-"""What TensorRT's texts mean, and what to do."""
+"""Explains known messages of TensorRT, with a remedy for each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ['HINTS', 'Hint', 'tensorrt_error']
 
 @dataclass(frozen=True)
 class Hint:
-    """What one of TensorRT's texts means.
+    """The explanation of one message of TensorRT.
 
     Attributes:
-        pattern: regular expression that finds the text.
-        meaning: what happened.
-        action: what the user can do.
+        pattern: regular expression that finds the message.
+        meaning: cause of the message.
+        action: remedy, as an instruction.
     """
 
     pattern: str
@@ -27,12 +27,12 @@ class Hint:
     action: str
 
 
-#: Known texts, the special before the general.
+#: Known messages. The first match counts, so special patterns precede general patterns.
 HINTS: Final = (
     Hint(
         r'within workspace limit|[Ii]nsufficient workspace|requires more workspace',
         'no kernel fits into the memory that --workspace-mib allows',
-        'raise --workspace-mib, or leave it out',
+        'raise --workspace-mib, or leave the option out',
     ),
     Hint(
         r'libnvinfer_lean',
@@ -41,19 +41,19 @@ HINTS: Final = (
     ),
     Hint(
         r'Plugin not found|No importer registered for op|Op type .* is not supported',
-        'the model has an operator that TensorRT does not know',
-        'export the model without it, or load its plugin library with --plugins',
+        'the model has an operator that TensorRT lacks',
+        'export the model without this operator, or load its plugin library with --plugins',
     ),
     Hint(
         r'scaleAllPositive|[Ss]cale coefficients must all be positive|is uniformly zero',
-        'a tensor was always 0 when its range was taken, so it has no scale',
-        'leave the layers that read it in float, or let this tool do it: --precision int8 '
-        '--calibration-images, from the model before quantisation',
+        'a tensor was always 0 during calibration, so it has no scale',
+        'keep the layers that read this tensor in float, or quantise with this tool, from the '
+        'model before quantisation: --precision int8 --calibration-images DIR',
     ),
     Hint(
         r'only allowed before DQ',
         'a constant of the decoding was quantised',
-        'keep that node in float: --keep-float PATTERN',
+        'keep the node that reads it in float: --keep-float PATTERN',
     ),
     Hint(
         r'cudnn_impl',
@@ -62,12 +62,12 @@ HINTS: Final = (
     ),
     Hint(
         r'HW-specific datatypes: b16',
-        'a GPU that is built for has no BF16: it needs compute capability 8.0',
+        'a target GPU has no BF16, which needs compute capability 8.0',
         'use --precision fp16, or other --compute-capabilities',
     ),
     Hint(
         r'fp8_e4m3|HW-specific datatypes: .*f8',
-        'a GPU that is built for has no FP8: it needs compute capability 8.9',
+        'a target GPU has no FP8, which needs compute capability 8.9',
         'use --precision fp16 or int8, or other --compute-capabilities',
     ),
     Hint(
@@ -78,44 +78,45 @@ HINTS: Final = (
     Hint(
         r'DLA.*(not supported|cannot|unable|fail)|not supported on DLA',
         'the DLA cannot run a layer',
-        'give --gpu-fallback, or leave --dla-core out',
+        'add --gpu-fallback, or leave --dla-core out',
     ),
     Hint(
         r'[Oo]ut of memory|OutOfMemory|insufficient memory|std::bad_alloc',
         'memory ran out during the build',
-        'end other programs on the GPU, and lower --workspace-mib or the largest --shapes',
+        'end other programs on the GPU, and lower --workspace-mib or the maximum of --shapes',
     ),
     Hint(
         r'cudaError 35|CUDA driver version is insufficient|CHECK\(status == CUDA_SUCCESS\)',
-        'this step needs a GPU, and its driver is missing or older than the CUDA in TensorRT',
+        "this step needs a GPU, whose driver is missing or too old for TensorRT's CUDA release",
         'build on the machine that will run the engine, or update its driver; --refit always '
         'needs a GPU',
     ),
     Hint(
         r'could not find any implementation|Could not find any implementation',
-        'no kernel for this layer works on this GPU with these options',
+        'TensorRT has no kernel for this layer on this GPU with these options',
         'raise --workspace-mib, or keep the layer in FP32: --keep-fp32 PATTERN',
     ),
     Hint(
         r'MODEL_DESERIALIZE_FAILED|Failed to parse the ONNX model',
-        'the file is not a whole ONNX model',
-        'export or copy it again',
+        'the file is not a complete ONNX model',
+        'export or copy the model again',
     ),
 )
 
 
 def tensorrt_error(
-    name: str, found: str, details: Iterable[str], heard: Iterable[str]
+    name: str, found: str, details: Iterable[str], trt_messages: Iterable[str]
 ) -> EngineError:
-    """Return the error for a model that TensorRT does not take or build.
+    """Return the error for a model that TensorRT cannot parse or build.
 
     Args:
-        name: of the model's file.
-        found: what happened.
-        details: what else is known, a line each.
-        heard: what TensorRT said; where that is known, the error says what to do.
+        name: name of the model's file.
+        found: first line of the error.
+        details: more lines of the error; empty texts are left out.
+        trt_messages: TensorRT's messages. The error has the meaning and action of the first entry
+            in HINTS that matches them.
     """
-    text = '\n'.join(heard)
+    text = '\n'.join(trt_messages)
     hint = next((hint for hint in HINTS if re.search(hint.pattern, text)), Hint('', '', ''))
     lines = filter(None, (found, hint.meaning, *details))
     return EngineError(name, '\n'.join(lines), fix=hint.action)

@@ -1,6 +1,6 @@
-"""What is known of an engine, as text for people and as JSON.
+"""Reports on an engine file, as text and as JSON.
 
-File, header and manifest are read without TensorRT and without a GPU.
+Reading the file, its header and its manifest needs neither TensorRT nor a GPU.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ __all__ = [
 ]
 
 _MIB: Final = 1024 * 1024
-# A bit for each compute capability in byte 32 of a TensorRT-RTX plan. Not documented; seen in
-# plans of 1.4 and 1.7 that were built for one at a time.
+# Byte 32 of a TensorRT-RTX plan has one bit for each compute capability. NVIDIA does not document
+# this. It was seen in plans of 1.4 and 1.7, each built for one compute capability.
 _TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
-_TARGETS_AT: Final = 32
+_TARGETS_OFFSET: Final = 32
 
 
 @dataclass(frozen=True)
 class EngineReport:
-    """All that was found out about an engine.
+    """All findings about an engine.
 
     Attributes:
         model: the file, read and checked.
-        header: which TensorRT built it.
-        targets: GPUs it was built for, empty where the plan does not say.
-        engine_info: what it reports once loaded; None without a GPU.
-        why_not_loaded: why there are none, empty where there are.
-        times: of its layers, slowest first; empty where they were not measured.
+        header: flavour and version of TensorRT that built the engine.
+        targets: compute capabilities that the engine was built for; empty if the plan does not
+            name them.
+        engine_info: properties of the loaded engine; None if it was not loaded.
+        why_not_loaded: why the engine was not loaded; empty if it was.
+        times: times of the layers, slowest first; empty if not measured.
     """
 
     model: ModelFile
@@ -53,7 +54,7 @@ class EngineReport:
     times: tuple[LayerTime, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in values that JSON has."""
+        """Return the report as JSON values."""
         engine_info = None
         if self.engine_info is not None:
             engine_info = asdict(self.engine_info)
@@ -98,10 +99,10 @@ def read_engine_report(model: ModelFile) -> EngineReport:
 
 
 def plan_compute_capabilities(content: bytes, header: PlanHeader) -> tuple[str, ...]:
-    """Return the compute capabilities that a plan of TensorRT-RTX names, () for another's."""
+    """Return the compute capabilities in a plan of TensorRT-RTX; () for a plan of TensorRT."""
     if header.module != 'tensorrt_rtx':
         return ()
-    bits = content[_TARGETS_AT]
+    bits = content[_TARGETS_OFFSET]
     return tuple(target for target, bit in _TARGET_BITS.items() if bits & bit)
 
 
@@ -111,11 +112,11 @@ def _manifest_dict(manifest: Manifest) -> dict[str, Any]:
 
 
 def format_engine_report(report: EngineReport, *, layers: int) -> str:
-    """Return the report for people.
+    """Return the report as text for a terminal.
 
     Args:
-        report: what was found.
-        layers: the most rows in the table of layers.
+        report: the findings.
+        layers: largest number of rows in the table of layers.
     """
     model, header = report.model, report.header
     version = '.'.join(map(str, header.version))
@@ -127,15 +128,15 @@ def format_engine_report(report: EngineReport, *, layers: int) -> str:
     ]
     if report.targets:
         rows.append(('built for', f'compute capability {", ".join(report.targets)}'))
-    parts = [_rows(rows), _manifest_text(model.manifest)]
+    parts = [_format_rows(rows), _manifest_text(model.manifest)]
     if report.engine_info is None:
         parts.append(f'not loaded: {report.why_not_loaded}')
     else:
-        parts += [_facts_text(report.engine_info), _layers_text(report, layers)]
+        parts += [_engine_text(report.engine_info), _layers_text(report, layers)]
     return '\n\n'.join(parts)
 
 
-def _rows(rows: Sequence[tuple[str, str]]) -> str:
+def _format_rows(rows: Sequence[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in rows)
     return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
 
@@ -165,14 +166,14 @@ def _manifest_text(manifest: Manifest | None) -> str:
     if build is not None:
         rows += _batch_rows(build)
         rows += _build_rows(build)
-    return 'manifest\n' + _rows(rows)
+    return 'manifest\n' + _format_rows(rows)
 
 
 def _batch_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
-    """Yield how many images the engine takes at once, where profiles say it."""
+    """Yield a row with the batch sizes of the profiles, or no row without profiles of images."""
     sizes = []
     for profile in build.profiles:
-        for ranges in profile.values():  # the image's alone
+        for ranges in profile.values():  # profiles in a manifest have the image input only
             low, high = ranges.min[0], ranges.max[0]
             if len(ranges.min) == 4:
                 sizes.append(str(low) if low == high else f'{low} to {high}')
@@ -198,7 +199,9 @@ def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
             yield 'warning', agreed.warning
     yield 'built on', build.gpu.name if build.gpu else 'a machine without a GPU'
     built = build.precision.as_built
-    counts = 'unverified (--update-manifest on the target)' if built is None else _counts(built)
+    counts = (
+        'unverified (--update-manifest on the target)' if built is None else _counts_text(built)
+    )
     yield 'precision', f'{build.precision.asked} asked, as built: {counts}'
 
 
@@ -206,11 +209,11 @@ def _tensor_text(tensor: TensorSpec) -> str:
     return f'{"x".join("?" if side < 0 else str(side) for side in tensor.shape)} {tensor.dtype}'
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def _counts_text(counts: Mapping[str, int]) -> str:
     return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not reported'
 
 
-def _facts_text(engine_info: EngineInfo) -> str:
+def _engine_text(engine_info: EngineInfo) -> str:
     rows = [
         *((f'input {tensor.name}', _tensor_text(tensor)) for tensor in engine_info.inputs),
         *((f'output {tensor.name}', _tensor_text(tensor)) for tensor in engine_info.outputs),
@@ -228,19 +231,22 @@ def _facts_text(engine_info: EngineInfo) -> str:
         ('refittable', 'yes' if engine_info.refittable else 'no'),
         ('extra streams', str(engine_info.extra_streams)),
         ('load', f'{engine_info.load_s * 1000:.0f} ms'),
-        ('layers', f'{len(engine_info.layers)}; {_counts(layer_precisions(engine_info.layers))}'),
+        (
+            'layers',
+            f'{len(engine_info.layers)}; {_counts_text(layer_precisions(engine_info.layers))}',
+        ),
     ]
-    return 'engine\n' + _rows(rows)
+    return 'engine\n' + _format_rows(rows)
 
 
-def _layers_text(report: EngineReport, most: int) -> str:
+def _layers_text(report: EngineReport, max_layers: int) -> str:
     assert report.engine_info is not None
     if not report.engine_info.layers and not report.times:
         return 'layers: the engine was built with --profiling-verbosity none and reports nothing'
     timed = {row.layer.name: row for row in report.times}
     order = [row.layer for row in report.times] or list(report.engine_info.layers)
     lines = [f'{"ms":>8} {"share":>6}  {"type":<5} {"kind":<16} layer (tactic) <- ONNX nodes']
-    for layer in order[:most]:
+    for layer in order[:max_layers]:
         row = timed.get(layer.name)
         times = f'{row.ms:8.4f} {row.share:6.1%}' if row else f'{"":8} {"":6}'
         tactic = f' ({layer.tactic})' if layer.tactic else ''
@@ -248,8 +254,8 @@ def _layers_text(report: EngineReport, most: int) -> str:
         lines.append(
             f'{times}  {layer.precision:<5} {layer.kind[:16]:<16} {layer.name}{tactic}{nodes}'
         )
-    if len(order) > most:
-        lines.append(f'… and {len(order) - most} more (--layers {len(order)})')
-    whole = sum(row.ms for row in report.times)
-    title = f'layers, slowest first; {whole:.3f} ms together' if report.times else 'layers'
+    if len(order) > max_layers:
+        lines.append(f'… and {len(order) - max_layers} more (--layers {len(order)})')
+    total_ms = sum(row.ms for row in report.times)
+    title = f'layers, slowest first; {total_ms:.3f} ms together' if report.times else 'layers'
     return '\n'.join([title, *lines])

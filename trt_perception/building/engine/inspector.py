@@ -1,4 +1,4 @@
-"""Looking into a finished engine on a GPU: tensors, profiles, memory, layers and their times."""
+"""Inspects an engine on a GPU: tensors, profiles, memory, layers and layer times."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = ['EngineInfo', 'LayerTime', 'inspect_engine', 'load_with_zero_inputs',
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What a loaded engine reports of itself.
+    """Properties that a loaded engine reports.
 
     Attributes:
-        inputs: -1 for a side that may vary.
-        outputs: likewise.
-        profiles: for each profile (min, opt, max) of each input by name.
-        context_bytes: memory that one context needs, by profile.
-        weight_bytes: of the weights; None where the release does not report it.
-        verbosity: how much the engine reports: ``none``, ``layer_names_only``, ``detailed``.
-        refittable: whether weights can be replaced.
-        extra_streams: that run next to the main one.
-        layers: in the order they run; empty where the verbosity is none.
-        load_s: time to load it.
+        inputs: input tensors; a dynamic dimension is -1.
+        outputs: output tensors; a dynamic dimension is -1.
+        profiles: for each profile, the shapes (min, opt, max) of each input by name.
+        context_bytes: memory of one execution context in bytes, for each profile.
+        weight_bytes: size of the weights; None if the release does not report it.
+        verbosity: profiling verbosity of the build: ``none``, ``layer_names_only``, ``detailed``.
+        refittable: whether the weights can be replaced.
+        extra_streams: number of CUDA streams in addition to the main stream.
+        layers: layers in order of execution; empty if the verbosity is ``none``.
+        load_s: time to load the engine, in seconds.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -53,12 +53,13 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Time of one layer.
+    """The measured time of one layer.
 
     Attributes:
-        layer: which.
-        ms: mean over the runs, with a wait after each, so more than within a graph.
-        share: of the sum over all layers.
+        layer: the layer.
+        ms: mean time in milliseconds. The CPU waits after each run, so a layer takes longer than
+            in a CUDA graph.
+        share: share of the sum over all layers, 0…1.
     """
 
     layer: LayerInfo
@@ -67,20 +68,20 @@ class LayerTime:
 
 
 def inspect_engine(model: ModelFile, device: Device) -> EngineInfo:
-    """Load an engine and read all it reports.
+    """Load an engine and read its properties.
 
     Raises:
-        EngineError: it cannot be loaded here.
+        EngineError: the engine cannot be loaded on this machine.
     """
     start = time.perf_counter()
     engine = TensorRtEngine(model, device)
     try:
-        return _facts(engine, time.perf_counter() - start)
+        return _read_engine_info(engine, time.perf_counter() - start)
     finally:
         engine.close()
 
 
-def _facts(engine: TensorRtEngine, load_s: float) -> EngineInfo:
+def _read_engine_info(engine: TensorRtEngine, load_s: float) -> EngineInfo:
     trt = importlib.import_module(engine.header.module)
     native = engine.native
     verbosity = native.profiling_verbosity
@@ -101,7 +102,7 @@ def _facts(engine: TensorRtEngine, load_s: float) -> EngineInfo:
         context_bytes=tuple(
             int(native.get_device_memory_size_for_profile_v2(profile)) for profile in profiles
         ),
-        weight_bytes=(  # came with 10.15
+        weight_bytes=(  # needs TensorRT 10.15
             int(native.get_engine_stat(trt.EngineStat.TOTAL_WEIGHTS_SIZE))
             if hasattr(native, 'get_engine_stat')
             else None
@@ -109,12 +110,12 @@ def _facts(engine: TensorRtEngine, load_s: float) -> EngineInfo:
         verbosity=str(verbosity.name).lower(),
         refittable=bool(native.refittable),
         extra_streams=int(native.num_aux_streams),
-        layers=_layers(trt, native),
+        layers=_read_layers(trt, native),
         load_s=load_s,
     )
 
 
-def _layers(trt: Any, native: Any) -> tuple[LayerInfo, ...]:
+def _read_layers(trt: Any, native: Any) -> tuple[LayerInfo, ...]:
     if native.profiling_verbosity == trt.ProfilingVerbosity.NONE:
         return ()
     inspector = native.create_engine_inspector()
@@ -128,33 +129,35 @@ def time_layers(
     runs: int = 50,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[LayerTime, ...]:
-    """Measure each layer on zeros, at the shape that the first profile is tuned for.
+    """Measure the time of each layer, with zeros as input, at the opt shape of the first profile.
 
     Args:
         model: the engine.
-        device: must be the current one.
-        runs: to take the mean of; as many again, at most 10, warm up.
-        progress: called with how many runs are done, and of how many.
+        device: the current GPU.
+        runs: number of measured runs. As many runs, at most 10, precede them as warm-up.
+        progress: called after each run, with the number of finished runs and of all runs.
 
     Returns:
-        slowest first.
+        The layer times, slowest first.
 
     Raises:
-        EngineError: the engine cannot be run here, or reports no times.
-        CudaError: there is not enough memory.
+        EngineError: the engine cannot run on this machine, or reports no times.
+        CudaError: a CUDA call failed, for example because GPU memory is exhausted.
     """
     with load_with_zero_inputs(model, device) as (engine, context, stream):
         trt = importlib.import_module(engine.header.module)
-        layers = {layer.name: layer for layer in _layers(trt, engine.native)}
+        layers = {layer.name: layer for layer in _read_layers(trt, engine.native)}
         for _ in range(min(runs, 10)):
             context.enqueue(stream)
             stream.synchronize()
-        totals = _profile(trt, context, stream, runs, progress)
+        totals = _sum_layer_times(trt, context, stream, runs, progress)
     if not totals:
-        raise EngineError(str(model.path), 'TensorRT reported no times of layers')
-    whole = sum(totals.values())
+        raise EngineError(str(model.path), 'TensorRT reported no layer times')
+    total_ms = sum(totals.values())
     times = [
-        LayerTime(layers.get(name, LayerInfo(name)), total / runs, total / whole if whole else 0.0)
+        LayerTime(
+            layers.get(name, LayerInfo(name)), total / runs, total / total_ms if total_ms else 0.0
+        )
         for name, total in totals.items()
     ]
     return tuple(sorted(times, key=lambda row: row.ms, reverse=True))
@@ -164,25 +167,28 @@ def time_layers(
 def load_with_zero_inputs(
     model: ModelFile, device: Device, shape: tuple[int, ...] | None = None
 ) -> Iterator[tuple[TensorRtEngine, TensorRtContext, Stream]]:
-    """Load an engine, and give it a context whose tensors are all zeros.
+    """Load an engine, and create a context whose tensors are filled with zeros.
 
     Args:
         model: the engine.
-        device: must be the current one.
-        shape: of the image input; None for the one that the first profile is tuned for.
+        device: the current GPU.
+        shape: shape of the image input; None for the opt shape of the first profile.
+
+    Yields:
+        The engine, its context, and the stream to run the context on.
 
     Raises:
-        EngineError: it cannot be run here.
-        CudaError: there is not enough memory.
+        EngineError: the engine cannot run on this machine.
+        CudaError: a CUDA call failed, for example because GPU memory is exhausted.
     """
     with contextlib.ExitStack() as stack:
         engine = TensorRtEngine(model, device)
         stack.callback(engine.close)
         stream = stack.enter_context(Stream())
-        tuned = [_tuned_for(engine, tensor) for tensor in engine.inputs]
-        image, auxiliary = tuned[0], tuple(tuned[1:])  # any engine, not a detector's only
+        tensors = [_with_opt_shape(engine, tensor) for tensor in engine.inputs]
+        image, auxiliary = tensors[0], tuple(tensors[1:])  # the engine may be no detector
         if shape is not None:
-            image, auxiliary = split_inputs(model.path.name, tuned)
+            image, auxiliary = split_inputs(model.path.name, tensors)
             image = dataclasses.replace(image, shape=shape)
         context = engine.create_context(image, stream, auxiliary)
         stack.callback(context.close)
@@ -194,17 +200,17 @@ def load_with_zero_inputs(
         yield engine, context, stream
 
 
-def _tuned_for(engine: TensorRtEngine, tensor: TensorSpec) -> TensorSpec:
+def _with_opt_shape(engine: TensorRtEngine, tensor: TensorSpec) -> TensorSpec:
     if -1 not in tensor.shape:
         return tensor
     shape = engine.native.get_tensor_profile_shape(tensor.name, 0)[1]
     return dataclasses.replace(tensor, shape=tuple(int(side) for side in shape))
 
 
-def _profile(
+def _sum_layer_times(
     trt: Any, context: Any, stream: Stream, runs: int, progress: Callable[[int, int], None]
 ) -> dict[str, float]:
-    """Return the sum of milliseconds over the runs by layer."""
+    """Return the sum of the times over all runs in milliseconds, by layer name."""
     totals: dict[str, float] = {}
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]

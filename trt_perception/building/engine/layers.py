@@ -1,10 +1,11 @@
-"""The layers of a finished engine, as TensorRT's inspector reports them: types, tactics, origin.
+"""Reads the layers of an engine from the report of TensorRT's inspector.
 
-A layer is one kernel, made from several ONNX nodes or from a part of one. What is reported depends
-on the profiling verbosity of the build: ``detailed`` reports types, ``layer_names_only`` names,
-and ``none`` nothing. Types are the same words for TensorRT and TensorRT-RTX here; TensorRT reports
-them with the memory format (``Channel major FP16 format where channel % 8 == 0``), TensorRT-RTX
-without (``Half``). Non-guarantee: FP32 and TF32 look the same to the inspector.
+A layer is one kernel, made from several ONNX nodes or from a part of a node. The profiling
+verbosity of the build decides what the inspector reports: ``detailed`` includes types,
+``layer_names_only`` has names, and ``none`` nothing. This module uses the same type names for
+both flavours. TensorRT reports a type with its memory format (``Channel major FP16 format where
+channel % 8 == 0``), TensorRT-RTX without (``Half``). The inspector cannot distinguish FP32 and
+TF32.
 """
 
 from __future__ import annotations
@@ -27,22 +28,31 @@ __all__ = [
     'require_precision',
 ]
 
-#: Less than this share of the convolutions and matrix products in the precision asked for is an
+#: The smallest share of convolutions and matrix products in the requested precision. Less is an
 #: error.
 MIN_SHARE: Final = 0.5
-_WORD: Final = re.compile(r'[a-z]+[0-9]*')
-# Those that compute, from narrow to wide: a layer computes in the narrowest type that it reads.
-_WIDTH: Final[tuple[str, ...]] = ('fp4', 'int4', 'fp8', 'int8', 'uint8', 'fp16', 'bf16', 'fp32')
-# By the word that TensorRT or TensorRT-RTX has for it.
-_TYPES: Final = {name: name for name in (*_WIDTH, 'int32', 'int64', 'bool')} | {
+_TYPE_WORD: Final = re.compile(r'[a-z]+[0-9]*')
+# Types of arithmetic, narrowest first. A layer computes in the narrowest type that it reads.
+_TYPES_BY_WIDTH: Final[tuple[str, ...]] = (
+    'fp4',
+    'int4',
+    'fp8',
+    'int8',
+    'uint8',
+    'fp16',
+    'bf16',
+    'fp32',
+)
+# Our name of each type, by the word in reports of TensorRT and TensorRT-RTX.
+_TYPE_BY_WORD: Final = {name: name for name in (*_TYPES_BY_WIDTH, 'int32', 'int64', 'bool')} | {
     'float': 'fp32',
     'float32': 'fp32',
     'half': 'fp16',
     'float16': 'fp16',
     'bfloat16': 'bf16',
 }
-# What may stand in for the type asked for, because it is no wider.
-_FULFILS: Final = {
+# Types that fulfil a requested precision, because they are not wider.
+_ACCEPTED_TYPES: Final = {
     'fp32': ('fp32',),
     'tf32': ('fp32',),
     'fp16': ('fp16', 'fp8', 'int8'),
@@ -50,7 +60,7 @@ _FULFILS: Final = {
     'int8': ('int8', 'uint8'),
     'fp8': ('fp8',),
 }
-_COMPUTE: Final = re.compile(r'conv|corr|gemm|matmul|matrix_?mult|fully', re.IGNORECASE)
+_COMPUTE_WORDS: Final = re.compile(r'conv|corr|gemm|matmul|matrix_?mult|fully', re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,12 @@ class LayerInfo:
     """One layer of an engine.
 
     Attributes:
-        name: TensorRT's, which its profiler uses too.
-        kind: TensorRT's word for what it is, empty where it does not report.
-        inputs: type of each input, in the words of _TYPES.
-        outputs: type of each output.
-        tactic: the kernel chosen, empty where it does not report.
-        nodes: the ONNX nodes it was made from.
+        name: TensorRT's name, also used by its profiler.
+        kind: TensorRT's layer type; empty if not reported.
+        inputs: data type of each input; an unknown type is empty.
+        outputs: data type of each output; an unknown type is empty.
+        tactic: name of the kernel; empty if not reported.
+        nodes: names of the ONNX nodes that the layer was made from.
     """
 
     name: str
@@ -75,26 +85,29 @@ class LayerInfo:
 
     @property
     def precision(self) -> str:
-        """The type it computes in: the narrowest it reads; empty where nothing is reported."""
-        known = [kind for kind in _WIDTH if kind in self.inputs] or list(self.inputs[:1])
-        return known[0] if known else ''
+        """The type of the arithmetic: the narrowest input type; empty if not reported."""
+        reported = [kind for kind in _TYPES_BY_WIDTH if kind in self.inputs] or list(
+            self.inputs[:1]
+        )
+        return reported[0] if reported else ''
 
     @property
     def is_compute_layer(self) -> bool:
-        """Whether kind or name speak of a convolution or a matrix product."""
-        return bool(_COMPUTE.search(f'{self.kind} {self.name}'))
+        """Whether the layer's kind or name is that of a convolution or matrix product."""
+        return bool(_COMPUTE_WORDS.search(f'{self.kind} {self.name}'))
 
 
 @dataclass(frozen=True)
 class PrecisionCheck:
-    """How far an engine has the precision asked for.
+    """The result of comparing an engine's layers with the requested precision.
 
     Attributes:
-        requested: the precision.
-        share: of the convolutions and matrix products, those that compute in it or in a narrower
-            type; by number, 0…1. 1 where there are none.
-        deviations: type of each of the others, by ONNX node or by layer.
-        node_count: how many there are.
+        requested: the requested precision.
+        share: share of the convolutions and matrix products that compute in the requested or a
+            narrower type, by number, 0…1; 1 if there are none.
+        deviations: type of each other convolution and matrix product, by name of the ONNX node or
+            layer.
+        node_count: number of convolutions and matrix products with a known type.
     """
 
     requested: str
@@ -104,31 +117,31 @@ class PrecisionCheck:
 
 
 def parse_layers(text: str) -> tuple[LayerInfo, ...]:
-    """Read the inspector's JSON; () where the engine was built to report nothing.
+    """Return the layers in the inspector's JSON; () if the text is empty.
 
     Raises:
-        EngineError: it is not what TensorRT writes.
+        EngineError: the text is not a known report of TensorRT.
     """
     if not text.strip():
         return ()
     try:
         content = json.loads(text, strict=False)
-        return tuple(_layer(entry) for entry in content['Layers'])
+        return tuple(_parse_layer(entry) for entry in content['Layers'])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(
             "the inspector's text",
-            f'is not what TensorRT is known to write ({error!r}): {text[:200]!r}',
+            f'is not a known report of TensorRT ({error!r}): {text[:200]!r}',
         ) from error
 
 
-def _layer(entry: Any) -> LayerInfo:
+def _parse_layer(entry: Any) -> LayerInfo:
     if isinstance(entry, str):
         return LayerInfo(entry)
     return LayerInfo(
         name=str(entry['Name']),
         kind=' '.join(str(entry[key]) for key in ('LayerType', 'ParameterType') if entry.get(key)),
-        inputs=tuple(_type(tensor) for tensor in entry.get('Inputs', ())),
-        outputs=tuple(_type(tensor) for tensor in entry.get('Outputs', ())),
+        inputs=tuple(_tensor_type(tensor) for tensor in entry.get('Inputs', ())),
+        outputs=tuple(_tensor_type(tensor) for tensor in entry.get('Outputs', ())),
         tactic=str(entry.get('TacticName') or ''),
         nodes=tuple(
             dict.fromkeys(re.findall(r'\[ONNX Layer: (.*?)\]', str(entry.get('Metadata', ''))))
@@ -136,15 +149,15 @@ def _layer(entry: Any) -> LayerInfo:
     )
 
 
-def _type(tensor: Mapping[str, Any]) -> str:
-    words = _WORD.findall(str(tensor.get('Format/Datatype', '')).lower())
-    return next((_TYPES[word] for word in words if word in _TYPES), '')
+def _tensor_type(tensor: Mapping[str, Any]) -> str:
+    words = _TYPE_WORD.findall(str(tensor.get('Format/Datatype', '')).lower())
+    return next((_TYPE_BY_WORD[word] for word in words if word in _TYPE_BY_WORD), '')
 
 
 def layer_precisions(layers: Sequence[LayerInfo]) -> dict[str, int]:
-    """Return the number of layers by the type they compute in, most first.
+    """Return the number of layers for each type of arithmetic, the most frequent type first.
 
-    Layers that read nothing, and those whose type the inspector does not report, are left out.
+    Layers without inputs, or of unknown type, are left out.
     """
     return dict(Counter(layer.precision for layer in layers if layer.precision).most_common())
 
@@ -155,16 +168,17 @@ def check_precision(
     nodes: Collection[str] | None = None,
     excluded_nodes: Collection[str] = (),
 ) -> PrecisionCheck:
-    """Compare an engine's layers with the precision asked for.
+    """Compare an engine's layers with the requested precision.
 
     Args:
-        layers: from parse_layers, with types.
+        layers: layers from parse_layers, with types.
         requested: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
-        nodes: the ONNX model's convolutions and matrix products that were to have it; None
-            where the model is not there: then layers whose name or kind speaks of one.
-        excluded_nodes: ONNX nodes that were to stay in another precision.
+        nodes: names of the convolutions and matrix products in the ONNX model; None if the model
+            is unknown. Then layers count whose kind or name is that of a convolution or matrix
+            product.
+        excluded_nodes: ONNX nodes that deliberately have another precision.
     """
-    found: dict[str, str] = {}
+    type_by_name: dict[str, str] = {}
     for layer in layers:
         if nodes is None:
             names = [layer.name] if layer.is_compute_layer else []
@@ -172,23 +186,29 @@ def check_precision(
         else:
             names = [name for name in layer.nodes if name in nodes and name not in excluded_nodes]
         for name in names:
-            # A node's layers may include a conversion that reads the wider type.
-            found[name] = _narrower(found.get(name, ''), layer.precision)
-    known = {name: kind for name, kind in found.items() if kind}
-    deviations = {name: kind for name, kind in known.items() if kind not in _FULFILS[requested]}
-    share = 1 - len(deviations) / len(known) if known else 1.0
-    return PrecisionCheck(requested, share, deviations, len(known))
+            # A node may also have a conversion layer, which reads a wider type.
+            type_by_name[name] = _narrower_type(type_by_name.get(name, ''), layer.precision)
+    reported = {name: kind for name, kind in type_by_name.items() if kind}
+    deviations = {
+        name: kind for name, kind in reported.items() if kind not in _ACCEPTED_TYPES[requested]
+    }
+    share = 1 - len(deviations) / len(reported) if reported else 1.0
+    return PrecisionCheck(requested, share, deviations, len(reported))
 
 
-def _narrower(one: str, other: str) -> str:
-    return min((one, other), key=lambda kind: _WIDTH.index(kind) if kind in _WIDTH else 99)
+def _narrower_type(first: str, second: str) -> str:
+    return min(
+        (first, second),
+        key=lambda kind: _TYPES_BY_WIDTH.index(kind) if kind in _TYPES_BY_WIDTH else 99,
+    )
 
 
 def require_precision(check: PrecisionCheck, name: str) -> None:
-    """Refuse an engine that mostly lacks the precision asked for.
+    """Refuse an engine that mostly computes in a wider type than requested.
 
     Raises:
-        EngineError: less than half of its convolutions and matrix products have it.
+        EngineError: less than half of the convolutions and matrix products have the requested
+            precision.
     """
     if check.share >= MIN_SHARE:
         return
@@ -196,8 +216,9 @@ def require_precision(check: PrecisionCheck, name: str) -> None:
     built = ', '.join(f'{count} in {kind}' for kind, count in counts.most_common())
     raise EngineError(
         name,
-        f'only {check.share:.0%} of {check.node_count} convolutions and matrix '
-        f'products in it or narrower; {built}',
-        expected=check.requested,
-        fix='use another --precision: the GPU or the release may lack fast kernels for it',
+        f'{check.share:.0%} of {check.node_count}; {built}',
+        expected=f'at least half of the convolutions and matrix products in {check.requested} '
+        'or narrower',
+        fix='use another --precision, because the GPU or the release may lack fast kernels '
+        f'for {check.requested}',
     )

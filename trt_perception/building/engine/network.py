@@ -1,4 +1,4 @@
-"""From ONNX bytes to TensorRT's network: parsing, tensors, profiles, layers that stay in FP32."""
+"""Makes TensorRT's network from ONNX bytes: parsing, profiles, and layers that stay in FP32."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
 
-_SHOWN: Final = 20
-# How TensorRT and TensorRT-RTX 1.4 say that they have no such operator, with another error code.
-_UNKNOWN: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
+_MAX_LISTED: Final = 20
+# TensorRT and TensorRT-RTX 1.4 report a missing operator with this text and another error code.
+_UNKNOWN_OPERATOR: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
 
 
 def parse_onnx(
-    tensorrt: TensorRt, network: Any, said: TensorRtLog, content: bytes, name: str
+    tensorrt: TensorRt, network: Any, trt_log: TensorRtLog, content: bytes, name: str
 ) -> None:
-    """Fill the network.
+    """Parse an ONNX model into a TensorRT network.
 
     Args:
-        tensorrt: that builds.
-        network: empty.
-        said: what TensorRT says.
-        content: the ONNX model, weights within.
-        name: of the file, for messages.
+        tensorrt: TensorRT to build with.
+        network: an empty network.
+        trt_log: the log of TensorRT's messages.
+        content: the ONNX model with embedded weights.
+        name: name of the file, for messages.
 
     Raises:
-        EngineError: the model is damaged, or TensorRT cannot take it; all operators that it does
-            not support are listed, with where they are.
+        EngineError: the model is damaged, or TensorRT cannot use it. The message lists all
+            unsupported operators with their nodes.
     """
-    parser = tensorrt.module.OnnxParser(network, said.logger)
-    # Not supports_model_v2: it logs all errors again, and on releases that were tried it names
-    # whole subgraphs, supported nodes among them.
+    parser = tensorrt.module.OnnxParser(network, trt_log.logger)
+    # supports_model_v2 would log all errors again. On the releases tried, it names whole
+    # subgraphs, which include supported nodes.
     if not parser.parse(content):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        raise _parse_error(tensorrt, errors, said, name)
+        raise _parse_error(tensorrt, errors, trt_log, name)
     if network.num_inputs == 0 or network.num_outputs == 0:
         raise EngineError(
             name,
@@ -55,7 +55,7 @@ def parse_onnx(
 
 
 def _parse_error(
-    tensorrt: TensorRt, errors: list[Any], said: TensorRtLog, name: str
+    tensorrt: TensorRt, errors: list[Any], trt_log: TensorRtLog, name: str
 ) -> EngineError:
     unsupported: dict[str, list[str]] = {}
     others = []
@@ -64,46 +64,49 @@ def _parse_error(
         text = ' '.join(str(error.desc()).split())
         if not operator:
             others.append(text)
-        elif error.code().name.startswith('UNSUPPORTED_NODE') or _UNKNOWN.search(text):
-            # TensorRT says "false" where a sentence should stand.
-            reason = '' if text in ('false', '') or _UNKNOWN.search(text) else f' ({text})'
+        elif error.code().name.startswith('UNSUPPORTED_NODE') or _UNKNOWN_OPERATOR.search(text):
+            # For some nodes TensorRT's text is "false" instead of a sentence.
+            reason = (
+                '' if text in ('false', '') or _UNKNOWN_OPERATOR.search(text) else f' ({text})'
+            )
             unsupported.setdefault(operator, []).append(f'{node or "unnamed node"}{reason}')
         else:
             others.append(f'node {node} ({operator}): {text}')
-    untaken = f'{tensorrt.label} cannot take this model'
+    summary = f'{tensorrt.label} cannot use this model'
     if unsupported:
         found = '; '.join(
-            f'{operator} at {join_first(nodes, _SHOWN)}' for operator, nodes in unsupported.items()
+            f'{operator} at {join_first(nodes, _MAX_LISTED)}'
+            for operator, nodes in unsupported.items()
         )
-        lines = [untaken, f'unsupported operators: {found}', *others[:_SHOWN]]
-        fix = 'export the model without them, or load their plugin library with --plugins'
+        lines = [summary, f'unsupported operators: {found}', *others[:_MAX_LISTED]]
+        fix = 'export the model without these operators, or load their plugins with --plugins'
         return EngineError(name, '\n'.join(lines), fix=fix)
-    details = others[:_SHOWN] or list(said.errors)[-3:]
-    return tensorrt_error(name, untaken, details, [*others, *said.errors])
+    details = others[:_MAX_LISTED] or list(trt_log.errors)[-3:]
+    return tensorrt_error(name, summary, details, [*others, *trt_log.errors])
 
 
 def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return inputs and outputs of a network; -1 for a side that is open."""
+    """Return the inputs and the outputs of a network. A dynamic dimension is -1."""
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
-    return tuple(map(_spec, inputs)), tuple(map(_spec, outputs))
+    return tuple(map(_tensor_spec, inputs)), tuple(map(_tensor_spec, outputs))
 
 
-def _spec(tensor: Any) -> TensorSpec:
+def _tensor_spec(tensor: Any) -> TensorSpec:
     shape = tuple(int(side) for side in tensor.shape)
     return TensorSpec(str(tensor.name), shape, parse_tensorrt_dtype(tensor.dtype.name))
 
 
 def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapeProfile, ...]:
-    """Return the profiles for an image input, none where all its sides are fixed.
+    """Return the profiles for an image input; () if all its dimensions are fixed.
 
     Raises:
-        EngineError: sides are open and the options do not say what they are, or the options
-            contradict sides that are fixed.
+        EngineError: the options give no value for a dynamic dimension, or another value for a
+            fixed dimension.
     """
     allowed = 'x'.join('?' if side < 0 else str(side) for side in image.shape)
-    given = options.shapes or _from_sizes(image, options, allowed)
-    for ranges in given:
+    profiles = options.shapes or _profiles_from_sizes(image, options, allowed)
+    for ranges in profiles:
         for shape in (ranges.min, ranges.opt, ranges.max):
             if len(shape) != len(image.shape) or any(
                 side not in (-1, wanted) for side, wanted in zip(image.shape, shape, strict=True)
@@ -111,17 +114,23 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
                 raise EngineError(
                     f'input {image.name!r}',
                     'x'.join(map(str, shape)),
-                    expected=f'{allowed}, where ? may be any number',
-                    fix='export another ONNX model for other shapes'
-                    + '; one that leaves the batch open takes every --batch' * bool(options.batch),
+                    expected=f'{allowed}, with any number for ?',
+                    fix='export the model for other shapes'
+                    + '; a model with dynamic batch supports every --batch' * bool(options.batch),
                 )
-    return given if -1 in image.shape else ()
+    return profiles if -1 in image.shape else ()
 
 
-def _from_sizes(
+def _profiles_from_sizes(
     image: TensorSpec, options: BuildOptions, allowed: str
 ) -> tuple[ShapeProfile, ...]:
-    """Make the shape that input size and each batch ask for, as far as they are given."""
+    """Return a profile of one shape for each value of --batch, with the size of --input-size.
+
+    A value that the options lack is taken from the model.
+
+    Raises:
+        EngineError: a dimension stays dynamic.
+    """
     wanted = [image.shape]
     if len(image.shape) == 4:
         batch, channels, height, width = image.shape
@@ -130,9 +139,9 @@ def _from_sizes(
     if any(-1 in shape for shape in wanted):
         raise EngineError(
             f'input {image.name!r}',
-            f'leaves sides open ({allowed})',
-            fix='give --shapes, as in 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280; '
-            '--batch 1 does where only the first is open',
+            f'has dynamic dimensions ({allowed})',
+            fix='add --shapes, such as 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280; '
+            '--batch 1 is enough if only the first dimension is dynamic',
         )
     return tuple(ShapeProfile(shape, shape, shape) for shape in wanted)
 
@@ -140,12 +149,12 @@ def _from_sizes(
 def add_profiles(
     builder: Any, config: Any, inputs: tuple[TensorSpec, ...], options: BuildOptions
 ) -> tuple[ShapeProfile, ...]:
-    """Add the profiles of the image input to the configuration; return them.
+    """Add optimisation profiles to the configuration, and return the image input's shapes.
 
-    Open sides of the auxiliary inputs follow the image's.
+    Dynamic dimensions of the auxiliary inputs follow the image's shape.
 
     Raises:
-        EngineError: as resolve_profiles and split_inputs.
+        EngineError: TensorRT refuses a shape, or resolve_profiles or split_inputs raised it.
     """
     image, auxiliary = split_inputs(options.onnx.name, inputs)
     profiles = resolve_profiles(image, options)
@@ -166,15 +175,16 @@ def add_profiles(
 
 
 def keep_in_fp32(tensorrt: TensorRt, network: Any, nodes: Collection[str]) -> None:
-    """Hold the layers made from these ONNX nodes to FP32, in a weakly typed network.
+    """Make the layers of these ONNX nodes compute in FP32, in a weakly typed network.
 
-    A layer that computes no floating-point numbers stays as it is.
+    Layers without floating-point outputs, and constants, are not changed.
     """
     trt = tensorrt.module
     floats = (trt.DataType.FLOAT, trt.DataType.HALF)
     for index in range(network.num_layers):
         layer = network.get_layer(index)
-        # One node can become several layers; only the metadata names the node then.
+        # A node can become several layers, whose names differ from the node's name. Only the
+        # metadata has the node's name then.
         origin = re.match(r'\[ONNX Layer: (.*?)\]', str(layer.metadata))
         if (origin[1] if origin else layer.name) not in nodes:
             continue

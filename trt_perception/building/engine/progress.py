@@ -1,7 +1,7 @@
-"""How far a build is, and stopping it.
+"""Shows the progress of a build, and stops a build.
 
-TensorRT builds in a thread of its own, so that Ctrl-C reaches Python while C++ works: a signal
-that arrives inside TensorRT's callbacks would be swallowed.
+TensorRT builds in a thread of its own. In the main thread, a signal that arrives inside
+TensorRT's callbacks would be lost.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import Any, Final, TypeVar
 
 __all__ = ['EngineProgress', 'make_progress_monitor', 'run_in_build_thread']
 
-#: Called with what is done now, how many steps of it are done, and of how many.
+#: Called with the name of the current phase, its number of finished steps, and of all steps.
 EngineProgress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1
-_FINE: Final = 1000
+_PROGRESS_STEPS: Final = 1000
 _Result = TypeVar('_Result')
 
 
 def make_progress_monitor(trt: Any, stop: threading.Event) -> Any:
-    """Return a TensorRT progress monitor that ends the build once ``stop`` is set.
+    """Return a TensorRT progress monitor that ends the build after ``stop`` is set.
 
-    Its method ``position`` returns (phase, done, total), nested phases in one scale.
+    Its method ``position`` returns the innermost phase, and the progress as finished and total
+    steps. One scale covers all nested phases.
     """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
-            # TensorRT reports from any thread.
+            # TensorRT may call these methods from any thread.
             self._lock = threading.Lock()
             self._phases: dict[str, list[int]] = {}
 
@@ -53,7 +54,7 @@ def make_progress_monitor(trt: Any, stop: threading.Event) -> Any:
             share = 0.0
             for _, (done, total) in reversed(phases):
                 share = min(1.0, (done + share) / total)
-            return phases[-1][0] if phases else '', int(share * _FINE), _FINE
+            return phases[-1][0] if phases else '', int(share * _PROGRESS_STEPS), _PROGRESS_STEPS
 
     return Monitor()
 
@@ -62,47 +63,47 @@ def run_in_build_thread(
     work: Callable[[], _Result],
     stop: threading.Event,
     *,
-    watch: Callable[[], None],
+    on_poll: Callable[[], None],
 ) -> _Result:
-    """Do the work in a thread of its own; return its result.
+    """Call ``work`` in a new thread, wait for its end, and return its result.
 
     Args:
-        work: ends soon after ``stop`` is set.
-        stop: set when the work shall end early.
-        watch: called ten times a second in this thread, to show progress.
+        work: must end soon after ``stop`` is set.
+        stop: set here if waiting is interrupted.
+        on_poll: called ten times a second in the calling thread, to show progress.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; the work has ended by then.
-        BaseException: whatever the work raised.
+        KeyboardInterrupt: the user pressed Ctrl-C. The work has ended before it is raised.
+        BaseException: any exception of ``work``.
     """
     results: list[_Result] = []
     errors: list[BaseException] = []
-    # Not Thread.is_alive: up to Python 3.12 an exception within join() makes it say no for ever.
-    # TensorRT aborts the process where the interpreter ends before it.
-    begun, ended = threading.Event(), threading.Event()
+    # Thread.is_alive would not do: up to Python 3.12, it stays False after an exception within
+    # join(). Waiting matters, because TensorRT aborts the process if the interpreter ends first.
+    has_started, has_ended = threading.Event(), threading.Event()
 
     def run() -> None:
-        begun.set()
+        has_started.set()
         try:
-            # Ctrl-C may come while the thread starts; then nobody waits for it.
+            # Ctrl-C may arrive while the thread starts. Then the caller has stopped waiting.
             if not stop.is_set():
                 results.append(work())
         except BaseException as error:
             errors.append(error)
         finally:
-            ended.set()
+            has_ended.set()
 
-    # A daemon: a process that must end at once does not wait for it.
+    # The interpreter does not wait for a daemon thread, so the process can still end at once.
     thread = threading.Thread(target=run, name='build', daemon=True)
     try:
         thread.start()
-        while not ended.wait(_POLL_S):
-            watch()
+        while not has_ended.wait(_POLL_S):
+            on_poll()
     except BaseException:
         stop.set()
-        while begun.is_set() and not ended.is_set():
+        while has_started.is_set() and not has_ended.is_set():
             with contextlib.suppress(KeyboardInterrupt):
-                ended.wait(_POLL_S)
+                has_ended.wait(_POLL_S)
         raise
     if errors:
         raise errors[0]

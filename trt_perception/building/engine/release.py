@@ -1,6 +1,6 @@
-"""Which TensorRT builds: the module that is there, its release, and what that release has.
+"""Finds the installed TensorRT, its release, and the GPU of this machine.
 
-Names are looked up, never numbers: TensorRT renumbers its enumerations between releases.
+Code looks up names of enumerations, because TensorRT changes their numbers between releases.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trt_perception.errors import CudaError, EngineError
 
 __all__ = ['BuildGpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
 
-#: There with every NVIDIA driver on Linux, but on a Jetson, which has no TensorRT-RTX either.
-_DRIVER: Final = Path('/dev/nvidiactl')
-_MODULES: Final = {'tensorrt': 'TensorRT', 'tensorrt_rtx': 'TensorRT-RTX'}
-#: The oldest releases that the names used here were checked against.
-_OLDEST: Final = {'tensorrt': (10, 3), 'tensorrt_rtx': (1, 4)}
-# Up to 10.11 TensorRT may choose a layer's precision itself, and does it well; from 10.12 on that
-# is deprecated, and 11.0 removed it. TensorRT-RTX never had it.
-_FIRST_STRONG: Final = (10, 12)
+#: Every NVIDIA driver on Linux creates this file, except on Jetsons, which lack TensorRT-RTX too.
+_DRIVER_DEVICE: Final = Path('/dev/nvidiactl')
+_LABELS: Final = {'tensorrt': 'TensorRT', 'tensorrt_rtx': 'TensorRT-RTX'}
+#: The oldest supported releases. All names used here were checked against them.
+_MIN_RELEASES: Final = {'tensorrt': (10, 3), 'tensorrt_rtx': (1, 4)}
+# Up to 10.11, TensorRT chooses the precision of each layer in a weakly typed network, and does so
+# well. Weak typing is deprecated from 10.12 on, 11.0 removed it, and TensorRT-RTX never had it.
+_FIRST_STRONGLY_TYPED: Final = (10, 12)
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class BuildGpu:
     """The GPU of this machine.
 
     Attributes:
-        name: as the driver gives it.
-        compute_capability: as in ``8.6``.
-        cuda: versions of ``driver`` and ``runtime``.
+        name: the driver's name of the GPU.
+        compute_capability: such as ``8.6``.
+        cuda: CUDA versions of ``driver`` and ``runtime``.
     """
 
     name: str
@@ -47,14 +47,14 @@ class BuildGpu:
 
 @dataclass(frozen=True)
 class TensorRt:
-    """A TensorRT that can be imported.
+    """An imported TensorRT or TensorRT-RTX.
 
     Attributes:
         module: the Python module.
-        flavour: its name, ``tensorrt`` or ``tensorrt_rtx``.
-        version: as it gives it, like ``10.3.0.26``.
-        gpu: None where there is none, or no driver or cuda-python to ask.
-        why_no_gpu: why it is None.
+        flavour: name of the module, ``tensorrt`` or ``tensorrt_rtx``.
+        version: version of the module, such as ``10.3.0.26``.
+        gpu: GPU of this machine; None if there is no GPU, driver or cuda-python.
+        why_no_gpu: why ``gpu`` is None; otherwise empty.
     """
 
     module: Any
@@ -71,21 +71,24 @@ class TensorRt:
 
     @property
     def is_rtx(self) -> bool:
-        """Whether it is TensorRT-RTX."""
+        """Whether this is TensorRT-RTX."""
         return self.flavour == 'tensorrt_rtx'
 
     @property
     def unusable_gpu_reason(self) -> str:
-        """Why a GPU that must be there cannot be used; empty where there need be none."""
-        return '' if self.is_rtx and not _DRIVER.exists() else self.why_no_gpu
+        """Why a required GPU cannot be used; empty if a GPU is usable or not required.
+
+        Only TensorRT-RTX on a machine without an NVIDIA driver requires no GPU.
+        """
+        return '' if self.is_rtx and not _DRIVER_DEVICE.exists() else self.why_no_gpu
 
     @property
     def label(self) -> str:
         """Name and version for messages."""
-        return f'{_MODULES[self.flavour]} {self.version}'
+        return f'{_LABELS[self.flavour]} {self.version}'
 
     def find(self, path: str) -> Any:
-        """Return what a dotted name like ``BuilderFlag.FP16`` stands for, None for nothing."""
+        """Return the object with a dotted name such as ``BuilderFlag.FP16``; None if missing."""
         value = self.module
         for part in path.split('.'):
             value = getattr(value, part, None)
@@ -95,61 +98,67 @@ class TensorRt:
 
 
 def find_tensorrt(runtime: str) -> TensorRt:
-    """Import the TensorRT that shall build.
+    """Import TensorRT, and find the GPU.
 
     Args:
-        runtime: ``tensorrt``, ``tensorrt_rtx``, or ``auto`` for the first of them that is there.
+        runtime: ``tensorrt``, ``tensorrt_rtx``, or ``auto`` for the first installed module of
+            these two.
 
     Raises:
-        EngineError: there is none, or it is older than this package supports.
-        KeyboardInterrupt: Ctrl-C, after the import.
+        EngineError: the module cannot be imported, or is older than this package supports.
+        KeyboardInterrupt: the user pressed Ctrl-C. It is raised after the import.
     """
     reasons = []
-    for flavour in _MODULES if runtime == 'auto' else (runtime,):
+    for flavour in _LABELS if runtime == 'auto' else (runtime,):
         try:
-            with _signals_later():
+            with _defer_signals():
                 module = importlib.import_module(flavour)
         except Exception as error:
             reasons.append(f'{flavour}: {error}')
             continue
         found = TensorRt(module, flavour, str(module.__version__), *find_gpu())
-        if found.release < _OLDEST[flavour]:
-            oldest = '.'.join(map(str, _OLDEST[flavour]))
+        if found.release < _MIN_RELEASES[flavour]:
+            oldest = '.'.join(map(str, _MIN_RELEASES[flavour]))
             raise EngineError(
-                _MODULES[flavour],
+                _LABELS[flavour],
                 found.version,
                 expected=f'{oldest} or newer',
-                fix='JetPack 6.1 and newer bring one',
+                fix='install a newer release, for example with JetPack 6.1',
             )
         return found
     raise EngineError(
-        'TensorRT, which builds engines,',
+        'TensorRT',
         f'cannot be imported ({"; ".join(reasons)})',
         fix='on a Jetson: sudo apt install python3-libnvinfer; elsewhere: python3 -m pip install '
-        'tensorrt, or, to build without a GPU, tensorrt-rtx-cu13',
+        'tensorrt; without a GPU: python3 -m pip install tensorrt-rtx-cu13',
     )
 
 
 @contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
-    """Keep signals until an import has ended, which would make an ImportError of Ctrl-C."""
-    came: list[int] = []
+def _defer_signals() -> Iterator[None]:
+    """Defer SIGINT and SIGTERM during an import, which would turn Ctrl-C into an ImportError.
+
+    Only the main thread receives signals, so other threads defer nothing.
+    """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
+    old_handlers = [
+        signal.signal(number, lambda number, _: received.append(number)) for number in numbers
+    ]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(numbers, old_handlers, strict=True):
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 def find_gpu() -> tuple[BuildGpu | None, str]:
-    """Return the first GPU; None, and why, where there is none or nothing to ask with."""
+    """Return the first GPU and an empty text, or None and the reason."""
     try:
         device = gpu.Device(0)
         major, minor = device.compute_capability
@@ -159,13 +168,14 @@ def find_gpu() -> tuple[BuildGpu | None, str]:
 
 
 def uses_strong_typing(tensorrt: TensorRt, options: BuildOptions) -> bool:
-    """Tell whether the ONNX model's own types decide the precision of each layer.
+    """Return whether the types in the ONNX model decide the precision of each layer.
 
-    Otherwise TensorRT chooses among those that are allowed, and the model stays in FP32.
+    In a weakly typed network, TensorRT chooses among the types that the builder flags allow, and
+    the model must be in FP32.
     """
     if tensorrt.is_rtx:
         return True
     if options.precision == 'int8' and options.calibration_tool == 'tensorrt':
-        return False  # without Q/DQ nodes there are no INT8 types in the model
-    # Weakly typed FP8 was never more than a flag for plugins.
-    return tensorrt.release >= _FIRST_STRONG or options.precision == 'fp8'
+        return False  # a model without Q/DQ nodes has no INT8 types
+    # In weakly typed networks, the FP8 flag affects only plugins.
+    return tensorrt.release >= _FIRST_STRONGLY_TYPED or options.precision == 'fp8'

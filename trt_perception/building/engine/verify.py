@@ -1,4 +1,4 @@
-"""Looking at an engine that was just built: loaded where a GPU is, by its header where none is."""
+"""Checks a new engine on a GPU: precision of its layers, and latency."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from trt_perception.model.files.model_file import ModelFile
 
 __all__ = ['EngineCheck', 'EngineLatency', 'measure_latency', 'verify_engine', 'why_not_loadable']
 
-_RUNS: Final = 200
-# The GPU raises its clocks only after some work.
+_TIMED_RUNS: Final = 200
+# A GPU raises its clocks only under load.
 _WARM_UP_S: Final = 0.3
 
 
 @dataclass(frozen=True)
 class EngineLatency:
-    """Time of the network alone on the GPU, in milliseconds, one image at a time."""
+    """GPU time of the network alone for one batch, in milliseconds: median and 99th percentile."""
 
     p50: float
     p99: float
 
     def as_dict(self) -> dict[str, float]:
-        """Return the figures as JSON has them."""
+        """Return the times as JSON values."""
         return {'p50': self.p50, 'p99': self.p99}
 
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """What a loaded engine showed.
+    """The results of checking a loaded engine.
 
     Attributes:
-        layers: in the order they run; empty where the engine reports none.
-        deviations: type of each convolution and matrix product that has not the precision
-            asked for, by ONNX node or by layer.
-        context_bytes: memory of one context.
-        latency: of the network alone.
+        layers: layers in order of execution; empty if the engine reports none.
+        deviations: type of each convolution and matrix product in a wider type than requested, by
+            name of the ONNX node or layer.
+        context_bytes: memory of one execution context in bytes, for the largest profile.
+        latency: GPU time of the network alone.
     """
 
     layers: tuple[LayerInfo, ...]
@@ -62,36 +62,36 @@ class EngineCheck:
 
     @property
     def precisions(self) -> dict[str, int]:
-        """How many layers compute in each type; empty where the engine does not report it."""
+        """Number of layers for each type of arithmetic; empty if the engine reports no types."""
         return layer_precisions(self.layers)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the report's section on optimisation says."""
+        """Return the values for the section ``optimization`` of the report."""
         return {
             'precision_as_built': self.precisions or None,
             'not_as_asked': dict(self.deviations),
             'layers': [
                 {
-                    'name': one.name,
-                    'kind': one.kind,
-                    'precision': one.precision,
-                    'nodes': one.nodes,
+                    'name': layer.name,
+                    'kind': layer.kind,
+                    'precision': layer.precision,
+                    'nodes': layer.nodes,
                 }
-                for one in self.layers
+                for layer in self.layers
             ],
-            'fused_nodes': sum(len(one.nodes) for one in self.layers if len(one.nodes) > 1),
+            'fused_nodes': sum(len(layer.nodes) for layer in self.layers if len(layer.nodes) > 1),
             'context_bytes': self.context_bytes,
         }
 
 
 def why_not_loadable(gpu: BuildGpu | None, options: BuildOptions) -> str:
-    """Return why an engine cannot be loaded on this machine, empty where it can."""
+    """Return why an engine cannot be loaded on this machine; empty if it can."""
     if gpu is None:
-        return 'no GPU here to load it on'
+        return 'this machine has no GPU'
     targets = options.compute_capabilities
     if targets and gpu.compute_capability not in targets:
         return (
-            f'built for compute capabilities {", ".join(targets)}; {gpu.name} here has '
+            f'built for compute capabilities {", ".join(targets)}; this machine has {gpu.name}, '
             f'{gpu.compute_capability}'
         )
     return ''
@@ -104,28 +104,29 @@ def verify_engine(
     nodes: Collection[str],
     excluded_nodes: Collection[str],
 ) -> EngineCheck:
-    """Load an engine, hold its layers to the precision that was asked, and time it.
+    """Load an engine, check the precision of its layers, and measure its latency.
 
     Args:
         model: the engine.
-        options: what was asked.
-        shape: of the image input, to time it at.
-        nodes: the model's convolutions and matrix products that shall have that precision.
-        excluded_nodes: those that were to stay in another.
+        options: options of the build.
+        shape: shape of the image input for the latency, (N, 3, H, W).
+        nodes: names of the convolutions and matrix products in the ONNX model.
+        excluded_nodes: nodes that deliberately have another precision than requested.
 
     Raises:
-        EngineError: it cannot be loaded, or mostly computes in a wider type than asked.
+        EngineError: the engine cannot be loaded, or mostly computes in a wider type than
+            requested.
         CudaError: a CUDA call failed.
     """
     device = Device(0)
     engine_info = inspect_engine(model, device)
     deviations: Mapping[str, str] = {}
     if any(layer.precision for layer in engine_info.layers):
-        found = check_precision(engine_info.layers, options.precision, nodes, excluded_nodes)
-        if not found.node_count:  # the release does not report which nodes a layer came from
-            found = check_precision(engine_info.layers, options.precision)
-        require_precision(found, model.path.name)
-        deviations = found.deviations
+        check = check_precision(engine_info.layers, options.precision, nodes, excluded_nodes)
+        if not check.node_count:  # the release does not report the nodes of a layer
+            check = check_precision(engine_info.layers, options.precision)
+        require_precision(check, model.path.name)
+        deviations = check.deviations
     return EngineCheck(
         layers=engine_info.layers,
         deviations=deviations,
@@ -135,15 +136,18 @@ def verify_engine(
 
 
 def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) -> EngineLatency:
-    """Time an engine alone, on zeros, by a CUDA graph as in the node, where it can be captured.
+    """Measure the GPU time of an engine alone, with zeros as input.
+
+    Like the node, this function runs the engine as a CUDA graph if it can be captured. It also
+    saves the runtime cache, so that the node's first start on this machine finds it.
 
     Args:
         model: the engine.
-        device: must be the current one.
-        shape: of the image input.
+        device: the current GPU.
+        shape: shape of the image input, (N, 3, H, W).
 
     Raises:
-        EngineError: it cannot be run.
+        EngineError: the engine cannot run on this machine.
         CudaError: a CUDA call failed.
     """
     with (
@@ -153,21 +157,21 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
         Event() as end,
     ):
         launch = functools.partial(context.enqueue, stream)
-        launch()  # what is done in the first run only cannot be captured
+        launch()  # the first run does work that cannot be captured
         stream.synchronize()
         if context.is_capturable(stream):
             with contextlib.suppress(TrtPerceptionError):
                 graph = stack.enter_context(Graph(stream, launch))
                 launch = functools.partial(graph.launch, stream)
         seconds: list[float] = []
-        warm = time.perf_counter() + _WARM_UP_S
-        while len(seconds) < _RUNS:
+        warm_until_s = time.perf_counter() + _WARM_UP_S
+        while len(seconds) < _TIMED_RUNS:
             start.record(stream)
             launch()
             end.record(stream)
             stream.synchronize()
-            if time.perf_counter() > warm:
+            if time.perf_counter() > warm_until_s:
                 seconds.append(end.seconds_since(start))
-        engine.save_runtime_cache()  # the node's first start on this machine is its second
+        engine.save_runtime_cache()
         p50, p99 = (float(value) for value in np.percentile(seconds, (50, 99)))
         return EngineLatency(p50 * 1e3, p99 * 1e3)
