@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 from demo_tasks import TOPICS, keypoints_of, measure_of, more_of, with_carried
 
+from trt_perception.evaluation.annotated_shapes import read_shapes
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
-from trt_perception.evaluation.metrics.mistakes import match_detections, sum_up
-from trt_perception.evaluation.true_shapes import read_shapes
+from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
@@ -139,13 +139,13 @@ def accuracy(options, classes, results):
     matched = match_classes(classes, truth, allow_subset=True)
     measure = measure_of(options.task, options.truth)
     truth = read_shapes(truth, measure, matched.categories)
-    objects = {image.file_name: truth.boxes.get(image.id, ()) for image in truth.images}
+    objects = {image.file_name: truth.objects.get(image.id, ()) for image in truth.images}
     matched_images = []
     for name, found in results.items():
         compared = with_run_lengths(found)
         errors = match_detections(compared, objects[name], matched, measure)
         matched_images.append((errors, compared, objects[name]))
-    mistakes = sum_up(matched_images, matched)
+    mistakes = count_mistakes(matched_images, matched)
     figures = {
         'precision': round(mistakes.precision or 0.0, 4),
         'recall': round(mistakes.recall or 0.0, 4),

@@ -96,7 +96,7 @@ def measure_of(task, truth_file):
     """Return what of the objects is compared with the truth."""
     if task == 'pose':
         names, _ = keypoints_of(truth_file)
-        return Keypoints.of(names, (OKS_SIGMA,))
+        return Keypoints.for_model(names, (OKS_SIGMA,))
     return {'detect': BOXES, 'segment': Masks(), 'obb': OrientedBoxes()}[task]
 
 

@@ -19,7 +19,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != RO
 sys.path.insert(0, str(ROOT / 'test'))
 
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
-from trt_perception.tools.arguments import at_least  # noqa: E402
+from trt_perception.tools.arguments import integer_at_least  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -36,7 +36,7 @@ def parse():
         EXAMPLES,
     )
     parser.add_argument(
-        '--count', type=at_least(1), default=100_000, help='messages (default 100000)'
+        '--count', type=integer_at_least(1), default=100_000, help='messages (default 100000)'
     )
     parser.add_argument('--seed', type=int, default=0, help='others for another seed (default 0)')
     return parser.parse_args()

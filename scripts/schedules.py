@@ -19,7 +19,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != RO
 sys.path.insert(0, str(ROOT / 'test'))
 
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
-from trt_perception.tools.arguments import at_least  # noqa: E402
+from trt_perception.tools.arguments import integer_at_least  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -35,10 +35,15 @@ def parse():
         'idle, counted, in order, and no message held for longer than it is needed.',
         EXAMPLES,
     )
-    parser.add_argument('--count', type=at_least(1), default=1000, help='schedules (default 1000)')
+    parser.add_argument(
+        '--count', type=integer_at_least(1), default=1000, help='schedules (default 1000)'
+    )
     parser.add_argument('--seed', type=int, default=0, help='of the first one (default 0)')
     parser.add_argument(
-        '--messages', type=at_least(1), default=2000, help='of each schedule, about (default 2000)'
+        '--messages',
+        type=integer_at_least(1),
+        default=2000,
+        help='of each schedule, about (default 2000)',
     )
     return parser.parse_args()
 

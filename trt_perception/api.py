@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.run import batches
+from trt_perception.evaluation.offline_detection import split_into_batches
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
@@ -155,7 +155,7 @@ class Model:
         waiting: deque[int] = deque()
         try:
             # As many frames at a time as the pipeline has room for.
-            for index, chunk in enumerate(batches(frames, pipeline.batch)):
+            for index, chunk in enumerate(split_into_batches(frames, pipeline.batch)):
                 if len(waiting) == pipeline.depth:
                     results += collect_all(pipeline, waiting.popleft())
                 slot = index % pipeline.depth

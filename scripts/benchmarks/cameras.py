@@ -48,7 +48,7 @@ from vision_msgs.msg import Detection2DArray
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import matching, number_between
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.tools.arguments import add_file
+from trt_perception.tools.arguments import add_file_option
 
 EXAMPLES = """\
 examples:
@@ -392,7 +392,7 @@ def parse_arguments():
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the nodes'"
     )
     parser.add_argument('--view', metavar='TOPIC', help='subscribe to masks or debug_image, too')
-    add_file(parser, '--json', 'default benchmark_output/cameras.json')
+    add_file_option(parser, '--json', 'default benchmark_output/cameras.json')
     add_own_arguments(parser)
     options = parser.parse_args()
     if not options.model.is_file():

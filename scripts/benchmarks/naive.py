@@ -18,11 +18,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.measure import Spread
+from trt_perception.benchmarking.measure import TimeStatistics
 from trt_perception.benchmarking.model import BenchmarkOptions, measure_model
-from trt_perception.benchmarking.pace import Pace
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.gpu import copy_async
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.model_file import read_model_file
@@ -31,7 +31,7 @@ from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import channel_image, resize
-from trt_perception.tools.arguments import at_least
+from trt_perception.tools.arguments import integer_at_least
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config
 
 EXAMPLES = """\
@@ -53,7 +53,7 @@ class NaiveReport:
         cpu_ms: CPU time of all threads for a frame.
     """
 
-    latency_ms: Spread
+    latency_ms: TimeStatistics
     frames_per_s: float
     steps_ms: dict[str, float]
     cpu_ms: float
@@ -63,18 +63,18 @@ def main(arguments=None):
     options = parse_arguments(arguments)
     model = read_model_file(options.engine)
     frames = load_frames(options.image, None, 'bgr8', PICTURES)
-    pace = Pace(options.frames, warmup=min(100, options.frames))
+    control = MeasurementControl(options.frames, warmup=min(100, options.frames))
     config = detector_config(options, options.engine)
     wanted = BenchmarkOptions(
         count=options.frames,
         pipeline=config.pipeline_options(),
         thresholds=config.thresholds(()),
     )
-    measured, expected = measure_model(model, frames, wanted, pace)
+    measured, expected = measure_model(model, frames, wanted, control)
     single = replace(wanted.pipeline, depth=1, use_cuda_graph=False)
     with closing(CudaPipeline(model, single)) as pipeline:
-        naive, found = measure_naive(pipeline, frames, config, pace)
-    agreement = compare_runs(expected, found, ()).as_dict()
+        naive, found = measure_naive(pipeline, frames, config, control)
+    agreement = compare_detections(expected, found, ()).as_dict()
     over = {str(p.depth): p.frames_per_s / naive.frames_per_s for p in measured.pipelines}
     steps = ', '.join(f'{name} {mean:.3f}' for name, mean in naive.steps_ms.items())
     latency = naive.latency_ms
@@ -93,7 +93,7 @@ def parse_arguments(arguments):
     parser = OptionParser('scripts/benchmarks/naive.py', __doc__, EXAMPLES)
     parser.add_argument('engine', metavar='ENGINE', help='its tensors may not be bfloat16')
     parser.add_argument(
-        '--frames', type=at_least(1), default=1000, metavar='N', help='default: 1000'
+        '--frames', type=integer_at_least(1), default=1000, metavar='N', help='default: 1000'
     )
     parser.add_argument(
         '--image', default='', metavar='FILE', help="default: the demo's photographs with digits"
@@ -103,7 +103,7 @@ def parse_arguments(arguments):
     return parser.parse_args(arguments)
 
 
-def measure_naive(pipeline, frames, config, pace):
+def measure_naive(pipeline, frames, config, control):
     """Time the naive way on the engine, device buffers and stream of a pipeline.
 
     Returns:
@@ -112,15 +112,15 @@ def measure_naive(pipeline, frames, config, pace):
     job = NaiveJob(pipeline, config)
     found = [job.run(frame)[1] for frame in frames]
     done = 0
-    pace.begin_warm_up()
-    while pace.more(done, 0):
+    control.begin_warm_up()
+    while control.must_continue(done, 0):
         job.run(frames[done % len(frames)])
         done += 1
     marks = []
-    pace.begin('the naive way')
+    control.begin('the naive way')
     cpu = time.process_time()
     start = time.perf_counter()
-    while pace.more(len(marks)):
+    while control.must_continue(len(marks)):
         marks.append(job.run(frames[len(marks) % len(frames)])[0])
     wall_s = time.perf_counter() - start
     cpu_s = time.process_time() - cpu
@@ -128,7 +128,7 @@ def measure_naive(pipeline, frames, config, pace):
     means = np.diff(times, axis=1).mean(axis=0) * 1e3
     names = ('preprocess', 'upload', 'engine', 'download', 'decode')
     report = NaiveReport(
-        latency_ms=Spread.of_seconds((times[:, -1] - times[:, 0]).tolist()),
+        latency_ms=TimeStatistics.of_seconds((times[:, -1] - times[:, 0]).tolist()),
         frames_per_s=len(marks) / wall_s,
         steps_ms={name: float(mean) for name, mean in zip(names, means, strict=True)},
         cpu_ms=cpu_s / len(marks) * 1e3,

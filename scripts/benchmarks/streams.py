@@ -15,9 +15,9 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.measure import detect_all, measure_pipeline
-from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import constant_inputs
@@ -28,7 +28,7 @@ from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
-from trt_perception.tools.arguments import at_least
+from trt_perception.tools.arguments import integer_at_least
 
 EXAMPLES = """\
 examples:
@@ -216,11 +216,11 @@ def in_pipeline(model, options, frames, count, batch):
         copy_to_pipeline_memory(pipeline, frames) as placed,
     ):
         load_s = time.perf_counter() - start
-        pace = Pace(count, warmup=min(count, WARM_UP))
+        control = MeasurementControl(count, warmup=min(count, WARM_UP))
         thresholds = Thresholds()
         placed = placed[: len(placed) // batch * batch]
-        expected = detect_all(pipeline, placed, thresholds, pace, batch)
-        report = measure_pipeline(pipeline, placed, thresholds, expected, pace, batch)
+        expected = detect_all(pipeline, placed, thresholds, control, batch)
+        report = measure_pipeline(pipeline, placed, thresholds, expected, control, batch)
         return replace(report, load_s=load_s)
 
 
@@ -228,13 +228,21 @@ def parse_arguments(arguments):
     parser = OptionParser('scripts/benchmarks/streams.py', __doc__, EXAMPLES)
     parser.add_argument('engine', metavar='ENGINE')
     parser.add_argument(
-        '--depth', type=at_least(1), nargs='+', default=[1, 3, 4, 8], help='default: 1 3 4 8'
+        '--depth',
+        type=integer_at_least(1),
+        nargs='+',
+        default=[1, 3, 4, 8],
+        help='default: 1 3 4 8',
     )
     parser.add_argument(
-        '--batch', type=at_least(1), nargs='+', default=[1], help='frames of each; default: 1'
+        '--batch',
+        type=integer_at_least(1),
+        nargs='+',
+        default=[1],
+        help='frames of each; default: 1',
     )
     parser.add_argument(
-        '--frames', type=at_least(1), default=3000, metavar='N', help='default: 3000'
+        '--frames', type=integer_at_least(1), default=3000, metavar='N', help='default: 3000'
     )
     parser.add_argument('--encoding', default='bgr8', help='of the frames, 1080p; default: bgr8')
     parser.add_argument('--json', metavar='FILE', help='write all figures')

@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
+from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames, synthetic_image
-from trt_perception.benchmarking.measure import Spread, detect_all, measure_pipeline
-from trt_perception.benchmarking.pace import Pace
+from trt_perception.benchmarking.measure import TimeStatistics, detect_all, measure_pipeline
 from trt_perception.errors import ConfigError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import PIXEL_FORMATS
@@ -52,9 +52,9 @@ class RecordingPipeline:
 def test_the_pipeline_is_kept_full_and_in_order(depth):
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20, 30)]
     pipeline = RecordingPipeline(depth)
-    pace = Pace(7)
-    expected = detect_all(pipeline, frames, Thresholds(), pace)
-    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace)
+    control = MeasurementControl(7)
+    expected = detect_all(pipeline, frames, Thresholds(), control)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, control)
     assert pipeline.most == depth
     assert not pipeline.flying
     assert report.latency_ms.count == report.busy_latency_ms.count == 7
@@ -69,10 +69,10 @@ def test_batches_are_the_same_in_each_turn(batch, depth):
     widths = [8 + 2 * number for number in range(12)]
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in widths]
     pipeline = RecordingPipeline(depth, batch)
-    pace = Pace(20)
-    expected = detect_all(pipeline, frames, Thresholds(), pace, batch)
+    control = MeasurementControl(20)
+    expected = detect_all(pipeline, frames, Thresholds(), control, batch)
     assert [round(1000 * float(found.scores[0])) for found in expected] == widths
-    given = frames, Thresholds(), expected, pace
+    given = frames, Thresholds(), expected, control
     report = measure_pipeline(pipeline, *given, batch)
     assert pipeline.most == depth
     assert pipeline.order == widths + 2 * (widths + widths[:8])
@@ -80,12 +80,12 @@ def test_batches_are_the_same_in_each_turn(batch, depth):
     assert report.latency_ms.count == report.busy_latency_ms.count == 20 // batch
     assert (report.batch, report.name) == (batch, f'batch {batch}, depth {depth}')
     assert report.unequal == 0
-    swapped = frames, Thresholds(), expected[::-1], pace
+    swapped = frames, Thresholds(), expected[::-1], control
     assert measure_pipeline(pipeline, *swapped, batch).unequal == 40
 
 
 def test_spread():
-    spread = Spread.of_seconds([0.001 * value for value in range(1001)])
+    spread = TimeStatistics.of_seconds([0.001 * value for value in range(1001)])
     figures = spread.mean, spread.p50, spread.p95, spread.p99, spread.p999, spread.max
     assert figures == pytest.approx((500, 500, 950, 990, 999, 1000))
 

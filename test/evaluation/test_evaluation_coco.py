@@ -37,10 +37,10 @@ def test_what_is_read(tmp_path):
         (101, '001.png', (320, 240)),
     ]
     assert annotations.categories == {7: 'cat', 17: 'dog'}
-    (dog, cat) = annotations.boxes[101]
+    (dog, cat) = annotations.objects[101]
     assert (dog.category_id, dog.xywh, dog.area, dog.crowd) == (17, BOX, 5, True)
     assert (cat.category_id, cat.xywh, cat.area, cat.crowd) == (7, (0, 0, 3, 7), 21, False)
-    assert set(annotations.boxes) == {101}
+    assert set(annotations.objects) == {101}
 
 
 REFUSED = [
@@ -86,7 +86,7 @@ def test_wrong_annotations_are_refused(tmp_path):
 
 def test_some_boxes_reach_beyond_their_image(tmp_path):
     boxes = [(0, 'cat', BOX), (0, 'cat', (300, 200, 21, 41)), (0, 'dog', (300, 200, 100, 100))]
-    assert len(read_annotations(written(tmp_path, truth(boxes))).boxes[100]) == 3
+    assert len(read_annotations(written(tmp_path, truth(boxes))).objects[100]) == 3
 
 
 def test_ids_that_stand_twice(tmp_path, golden_messages):

@@ -21,9 +21,9 @@ from support.oracles.evaluation_support import (
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.evaluation.compare import accuracy_report, compare_models, evaluate_model
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.evaluation.metrics.shapes import box_iou
-from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.evaluation.offline_detection import open_for_evaluation
 from trt_perception.images.detections import Detections
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
@@ -40,7 +40,7 @@ def quiet(step, done, total):
 
 
 def compared(one, other, class_names=CLASSES):
-    return compare_runs(one, other, class_names)
+    return compare_detections(one, other, class_names)
 
 
 def test_no_detections_agree():
@@ -228,7 +228,7 @@ def test_without_pycocotools(tmp_path, monkeypatch, golden_messages):
 def digits():
     """Return the demo scenes, and the shipped model run over them once."""
     pytest.importorskip('pycocotools')
-    dataset = Dataset.of(sorted(ROOT.glob('demo/scenes/*.jpg')), ROOT / 'demo' / 'truth.json')
+    dataset = Dataset.read(sorted(ROOT.glob('demo/scenes/*.jpg')), ROOT / 'demo' / 'truth.json')
     pipeline = open_for_evaluation(
         read_model_file(ROOT / 'models' / 'digits.onnx'), PipelineOptions()
     )

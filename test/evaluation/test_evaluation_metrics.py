@@ -10,7 +10,7 @@ from support.oracles.evaluation_support import CLASSES, by_hand, found, truth, w
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.results import coco_rows
-from trt_perception.evaluation.metrics.average_precision import measure
+from trt_perception.evaluation.metrics.average_precision import compute_metrics
 
 pytestmark = needs('pycocotools')
 BOX = (100, 100, 100, 100)
@@ -26,7 +26,7 @@ def measured(tmp_path, content, answers):
         for row in coco_rows(image.id, answers.get(number, found()), classes.category_ids)
     ]
     ids = [image.id for image in annotations.images]
-    return measure(annotations, ids, classes.categories, rows), rows
+    return compute_metrics(annotations, ids, classes.categories, rows), rows
 
 
 def shifted(pixels):

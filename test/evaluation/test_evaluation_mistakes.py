@@ -7,12 +7,12 @@ import pytest
 from support.optional_packages import needs
 from support.oracles.evaluation_support import CLASSES, SIZE_WH, found, pictures
 from trt_perception.errors import ConfigError, WriteError
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
-from trt_perception.evaluation.metrics.mistakes import match_detections, sum_up
+from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.evaluation.report.plots import plot_accuracy
-from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes, write_worst
+from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes, write_worst_images
 
 CAT, DOG = 0, 17  # a category may be number 0
 MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})
@@ -23,7 +23,7 @@ ELSEWHERE = (0, 0, 50, 50)
 
 
 def true(category, xywh=BOX, crowd=False):
-    return TrueBox(category, xywh, xywh[2] * xywh[3], crowd)
+    return AnnotatedObject(category, xywh, xywh[2] * xywh[3], crowd)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_counts():
         (found(('cat', 0.9, BOX), ('cat', 0.8, ELSEWHERE)), [true(DOG)]),
         (found(('cat', 0.9, BOX)), [true(CAT)]),
     ]
-    mistakes = sum_up([(match_detections(*case, MAP), *case) for case in cases], MAP)
+    mistakes = count_mistakes([(match_detections(*case, MAP), *case) for case in cases], MAP)
     assert mistakes.confusions == (('cat', 'dog', 2), ('dog', 'cat', 1))
     assert mistakes.precision == 1 / 5
     assert mistakes.recall == 1 / 5
     assert mistakes.as_dict()['confusions'][0] == {'is': 'cat', 'taken_for': 'dog', 'count': 2}
-    nothing = sum_up([], MAP)
+    nothing = count_mistakes([], MAP)
     assert (nothing.precision, nothing.recall) == (None, None)
 
 
@@ -140,18 +140,18 @@ def test_the_worst_come_first(tmp_path):
         (path, match_detections(found(*row), [], MAP), found(*row), [])
         for path, row in zip(paths, rows, strict=True)
     ]
-    written = write_worst(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)
+    written = write_worst_images(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)
     assert [path.name for path in written] == ['montage.jpg', '01_002.jpg', '02_000.jpg']
     assert all(cv2.imread(str(path)) is not None for path in written)
     # The next run removes these, and nothing that it did not write.
     folder = tmp_path / 'a' / 'b'
     (folder / '03_mine.jpg').write_text('kept')
-    again = write_worst(folder, entries, CLASSES, MAP.categories, 1)
+    again = write_worst_images(folder, entries, CLASSES, MAP.categories, 1)
     kept = {'pictures.json', 'montage.jpg', '03_mine.jpg', again[1].name}
     assert {path.name for path in folder.iterdir()} == kept
-    assert write_worst(folder, [], CLASSES, MAP.categories, 1) == []
+    assert write_worst_images(folder, [], CLASSES, MAP.categories, 1) == []
     assert {path.name for path in folder.iterdir()} == {'03_mine.jpg'}
-    assert write_worst(tmp_path / 'none', entries[1:2], CLASSES, MAP.categories, 2) == []
+    assert write_worst_images(tmp_path / 'none', entries[1:2], CLASSES, MAP.categories, 2) == []
     assert not (tmp_path / 'none').exists()
 
 
@@ -164,9 +164,9 @@ def test_a_list_of_pictures_removes_nothing_else(tmp_path, content):
     (folder / 'pictures.json').write_text(content)
     if content == '[':
         with pytest.raises(ConfigError, match=r'pictures.json: is not JSON'):
-            write_worst(folder, [], CLASSES, MAP.categories, 1)
+            write_worst_images(folder, [], CLASSES, MAP.categories, 1)
     else:
-        write_worst(folder, [], CLASSES, MAP.categories, 1)
+        write_worst_images(folder, [], CLASSES, MAP.categories, 1)
     assert (tmp_path / 'a.jpg').is_file()
     assert (folder / 'mine.jpg').is_file()
 

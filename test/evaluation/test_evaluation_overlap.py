@@ -11,11 +11,11 @@ from pycocotools.cocoeval import COCOeval
 from support.oracles.evaluation_support import SIZE_WH, found
 from support.oracles.task_truth import with_masks
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.run_lengths import (
     MaskedDetections,
-    counts_of,
-    text_of,
+    decode_counts,
+    encode_counts,
     with_run_lengths,
 )
 from trt_perception.evaluation.metrics.keypoints import Keypoints
@@ -24,7 +24,7 @@ from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.evaluation.metrics.mistakes import angle_between
 from trt_perception.evaluation.metrics.oriented_boxes import OrientedBoxes, oriented_overlaps
 from trt_perception.evaluation.metrics.shapes import Shapes, box_iou
-from trt_perception.evaluation.metrics.table import common_measure, measure_of
+from trt_perception.evaluation.metrics.task_measures import common_measure, measure_of
 from trt_perception.images.detections import oriented_corners
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
@@ -71,7 +71,9 @@ def test_masks_overlap_by_their_pixels(seed):
 
     assert iou == pytest.approx(shared / np.maximum(union, 1), abs=1e-12)
     assert inside == pytest.approx(shared / np.maximum(sizes, 1)[:, None], abs=1e-12)
-    assert [text_of(counts_of(told['counts'])) for told in runs] == [it['counts'] for it in runs]
+    assert [encode_counts(decode_counts(told['counts'])) for told in runs] == [
+        it['counts'] for it in runs
+    ]
 
 
 def test_masks_are_written_as_pycocotools_writes_them():
@@ -95,9 +97,9 @@ def test_two_empty_masks_overlap_as_their_boxes_do():
 
 
 def test_mask_that_was_not_read_overlaps_with_nothing():
-    plain = TrueBox(1, (0, 0, 10, 5), 50, crowd=False)
+    plain = AnnotatedObject(1, (0, 0, 10, 5), 50, crowd=False)
     mask = encoded(np.ones((5, 10), bool))
-    true = Shapes.true([plain, replace(plain, mask=mask)])
+    true = Shapes.from_annotations([plain, replace(plain, mask=mask)])
 
     assert MASKS.overlaps(shapes_of([mask]), true).tolist() == [[0, 1]]
     assert MASKS.share_inside(shapes_of([mask]), true).tolist() == [[0, 1]]
@@ -107,7 +109,7 @@ def test_mask_that_was_not_read_overlaps_with_nothing():
 @pytest.mark.parametrize('text', ['', 'o', '\0', 'zé', 'ooooooooo1', '€1'])
 def test_what_is_no_run_lengths(text):
     with pytest.raises(ValueError, match='run'):
-        counts_of(text)
+        decode_counts(text)
 
 
 def test_masks_stay_with_their_detections():

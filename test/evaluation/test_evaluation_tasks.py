@@ -22,13 +22,13 @@ from support.oracles.task_truth import (
     read,
 )
 from trt_perception.errors import ConfigError
+from trt_perception.evaluation.annotated_shapes import read_shapes
 from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.run_lengths import text_of
+from trt_perception.evaluation.coco.run_lengths import encode_counts
 from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.evaluation.metrics.oriented_boxes import oriented_overlaps
 from trt_perception.evaluation.metrics.shapes import Shapes
-from trt_perception.evaluation.metrics.table import measure_of
-from trt_perception.evaluation.true_shapes import read_shapes
+from trt_perception.evaluation.metrics.task_measures import measure_of
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +130,7 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
     accepted = 0
     for _ in range(40):
         cuts = np.sort(rng.integers(0, HEIGHT * WIDTH + 1, rng.integers(0, 9)))  # some are equal
-        text = list(text_of(np.diff([0, *cuts, HEIGHT * WIDTH])))
+        text = list(encode_counts(np.diff([0, *cuts, HEIGHT * WIDTH])))
         if rng.random() < 0.5:
             place = rng.integers(len(text))
             text[place] = chr(max(33, ord(text[place]) + rng.integers(-40, 40)))
@@ -176,9 +176,9 @@ def test_the_digits_say_what_every_task_needs(task):
         corners = 'top_left', 'top_right', 'bottom_right', 'bottom_left'
         task = Pose(KeypointSpec(corners, 3))
     read = read_shapes(annotations, measure_of(task), annotations.categories)
-    boxes = [box for found in read.boxes.values() for box in found]
+    boxes = [box for found in read.objects.values() for box in found]
     assert len(boxes) == 430
-    shapes = Shapes.true(boxes)
+    shapes = Shapes.from_annotations(boxes)
     if task.has_masks:
         for box in boxes[:50]:
             rows, columns = np.nonzero(coco_masks.decode(box.mask))

@@ -38,9 +38,9 @@ from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.compare import compare_models
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.metrics.average_precision import measure
+from trt_perception.evaluation.metrics.average_precision import compute_metrics
 from trt_perception.evaluation.metrics.mistakes import match_detections
-from trt_perception.evaluation.metrics.table import measure_of
+from trt_perception.evaluation.metrics.task_measures import measure_of
 from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
 from trt_perception.model.tasks.detect import DETECT
 
@@ -109,7 +109,7 @@ def measured(folder, content, answers, task, sigmas=()):
     ]
     ids = [image.id for image in annotations.images]
     kind = measure_of(task, sigmas)
-    return measure(annotations, ids, classes.categories, rows, kind), rows
+    return compute_metrics(annotations, ids, classes.categories, rows, kind), rows
 
 
 def by_hand(folder, rows, kind, sigmas=()):
@@ -263,7 +263,7 @@ def shapes(task, folder):
         'keypoints': np.ravel(corners).tolist(),
         'oriented_bbox': turned[0].tolist(),
     }
-    box = read(folder, truth([(0, 'cat', BOX, more)]), task).boxes[100]
+    box = read(folder, truth([(0, 'cat', BOX, more)]), task).objects[100]
     right = replace(found(('cat', 0.9, BOX)), oriented=None)
     points = np.array([corners], np.float32)
     if task is SEGMENT:
@@ -281,7 +281,7 @@ def shapes(task, folder):
 @pytest.mark.parametrize('task', [SEGMENT, FOUR, OBB], ids=str)
 def test_what_matches_by_its_box_alone_is_drawn_as_a_mistake(tmp_path, task):
     right, wrong, box = shapes(task, tmp_path)
-    annotations = Dataset.of(pictures(tmp_path, 1), tmp_path / 'truth.json')
+    annotations = Dataset.read(pictures(tmp_path, 1), tmp_path / 'truth.json')
     classes = annotations.class_map(CLASSES)
     kind = measure_of(task)
     assert match_detections(right, box, classes, kind).right == ((0, 0),)

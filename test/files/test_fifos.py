@@ -15,7 +15,7 @@ from trt_perception.checks.shell import check_shell
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import read_class_map
-from trt_perception.evaluation.report.worst_images import write_worst
+from trt_perception.evaluation.report.worst_images import write_worst_images
 from trt_perception.model.files.model_file import read_model_file
 
 # Each moves the FIFO to where a reader looks for its file, and lets it read.
@@ -41,7 +41,7 @@ def as_profile(fifo):
 
 def as_list_of_pictures(fifo):
     fifo.rename(fifo.parent / 'pictures.json')
-    write_worst(fifo.parent, [], ('a',), {}, 1)
+    write_worst_images(fifo.parent, [], ('a',), {}, 1)
 
 
 def as_model(fifo):

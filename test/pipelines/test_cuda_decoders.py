@@ -15,7 +15,7 @@ from support.models.open_model import open_by_parameters
 from support.models.tiny_model import write_tiny_model
 from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, OUTPUTS, batched, known, network
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.run import detect
+from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
@@ -239,7 +239,7 @@ def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
     pipeline = open_offline(read_model_file(engine), config.pipeline_options())
     for start in (0, 4):
         for found, frame in zip(
-            detect(pipeline, frames[start : start + 4], Thresholds()),
+            detect_batch(pipeline, frames[start : start + 4], Thresholds()),
             frames[start : start + 4],
             strict=True,
         ):

@@ -23,7 +23,7 @@ from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
-from trt_perception.evaluation.metrics.agreement import compare_runs
+from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import DeferredFrame, frame_from_bgr
@@ -177,17 +177,17 @@ def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scene
         for name, given in (('OpenCV', decode_on_cpu(frame)), ('nvJPEG', frame)):
             runs[name].append(detect_one(pipeline, given, Thresholds()).detections)
         one, other = runs['OpenCV'][-1], runs['nvJPEG'][-1]
-        same = compare_runs([one], [other], DIGITS).overall
+        same = compare_detections([one], [other], DIGITS).overall
         differing += same.matched != max(same.reference, same.candidate)
     pipeline.close()
     figures = {}
     for name, found in runs.items():
-        overall = compare_runs(truth, found, DIGITS).overall
+        overall = compare_detections(truth, found, DIGITS).overall
         recall, precision = (
             overall.matched / total for total in (overall.reference, overall.candidate)
         )
         figures[name] = recall, precision
-    agreement = compare_runs(runs['OpenCV'], runs['nvJPEG'], DIGITS)
+    agreement = compare_detections(runs['OpenCV'], runs['nvJPEG'], DIGITS)
     print(figures, agreement.as_dict() | {'classes': None}, f'{differing} scenes differ')
     assert figures['nvJPEG'] == pytest.approx(figures['OpenCV'], abs=0.005)
     assert min(figures['OpenCV']) > 0.5

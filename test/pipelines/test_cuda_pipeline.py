@@ -16,10 +16,10 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
+from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.measure import detect_all
-from trt_perception.benchmarking.pace import Pace
 from trt_perception.errors import CudaError, EngineError, MissingModelInfoError
-from trt_perception.evaluation.metrics.agreement import above, compare_runs
+from trt_perception.evaluation.metrics.agreement import compare_detections, filter_by_score
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import read_model_file
@@ -198,10 +198,18 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
         HostPipeline(read_model_file(ONNX), all_of_them),
         CudaPipeline(read_model_file(engine), all_of_them),
     ):
-        runs.append(detect_all(pipeline, frames, Thresholds(confidence_threshold=0.001), Pace(1)))
+        runs.append(
+            detect_all(
+                pipeline, frames, Thresholds(confidence_threshold=0.001), MeasurementControl(1)
+            )
+        )
         # No score keeps any of the 6000 boxes out.
         counts.append(
-            len(detect_all(pipeline, frames[:1], Thresholds(confidence_threshold=0), Pace(1))[0])
+            len(
+                detect_all(
+                    pipeline, frames[:1], Thresholds(confidence_threshold=0), MeasurementControl(1)
+                )[0]
+            )
         )
         pipeline.close()
     _, expected, found = runs
@@ -210,10 +218,12 @@ def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
     # Not equal: ONNX Runtime's sigmoid is 0 where TensorRT's still tells boxes apart.
     assert min(many, on_device) > few + 100
     assert sum(map(len, expected)) > 80
-    overall = compare_runs(expected, found, tuple('0123456789')).overall
+    overall = compare_detections(expected, found, tuple('0123456789')).overall
     print(overall)
     assert overall.f1 > 0.98
-    sure = compare_runs(*(above(run, 0.25) for run in (expected, found)), tuple('0123456789'))
+    sure = compare_detections(
+        *(filter_by_score(run, 0.25) for run in (expected, found)), tuple('0123456789')
+    )
     assert (sure.overall.f1, sure.overall.mean_iou) == (1, pytest.approx(1, abs=1e-3))
 
 

@@ -17,7 +17,7 @@ from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
 from support.scheduling.detector_runs import found_by_cameras
-from trt_perception.evaluation.run import detect, detect_images
+from trt_perception.evaluation.offline_detection import detect_batch, detect_in_files
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
@@ -134,13 +134,13 @@ def test_an_open_batch_runs_as_many_as_there_are_and_a_fixed_one_is_filled(
     opened, batch, monkeypatch
 ):
     pipeline = opened(batch)
-    detect(pipeline, [colours(seed) for seed in (1, 2)], Thresholds())
+    detect_batch(pipeline, [colours(seed) for seed in (1, 2)], Thresholds())
     ran, run = [], pipeline._model.run
     monkeypatch.setattr(
         pipeline._model, 'run', lambda tensors: ran.append(len(tensors['images'])) or run(tensors)
     )
     for count in (1, 2, 4):
-        detect(pipeline, [colours(seed) for seed in range(count)], Thresholds())
+        detect_batch(pipeline, [colours(seed) for seed in range(count)], Thresholds())
     assert ran == ([1, 2, 4] if batch == OPEN else [4, 4, 4])
 
 
@@ -191,7 +191,7 @@ def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch, golden
     """What goes wrong later is no reason to try the frames one by one."""
     pipeline = opened(OPEN)
     frames = [colours(seed) for seed in range(3)]
-    detect(pipeline, frames, Thresholds())
+    detect_batch(pipeline, frames, Thresholds())
     ran = []
 
     def broken(tensors):
@@ -200,7 +200,7 @@ def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch, golden
 
     monkeypatch.setattr(pipeline._model, 'run', broken)
     with golden_messages.raises(RuntimeError):
-        detect(pipeline, frames, Thresholds())
+        detect_batch(pipeline, frames, Thresholds())
     assert ran == [3]
 
 
@@ -219,7 +219,7 @@ def offline(path):
     """Return what a model finds in some scenes."""
     files = [(scene, None) for scene in SOME_SCENES]
     pipeline = open_offline(read_model_file(path), PipelineOptions())
-    found = detect_images(pipeline, files, Thresholds(), lambda *_: None)
+    found = detect_in_files(pipeline, files, Thresholds(), lambda *_: None)
     pipeline.close()
     return found
 

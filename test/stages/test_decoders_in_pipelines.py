@@ -17,7 +17,7 @@ from support.oracles.family_outputs import (
     network,
     to_source,
 )
-from trt_perception.evaluation.run import detect
+from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
@@ -92,7 +92,7 @@ def test_a_network_of_a_batch_in_the_pipeline(name, tmp_path):
     frames = [grey(size) for size in SOURCES]
     letterboxes = [Letterbox.fit(source, NETWORK, 'letterbox') for source in SOURCES]
     for count in (2, 1):
-        run = detect(pipeline, frames[:count], Thresholds())
+        run = detect_batch(pipeline, frames[:count], Thresholds())
         assert len(run) == count
         for found, letterbox, one in zip(run, letterboxes, made, strict=False):
             assert_found(found, to_source(one[0], letterbox), *one[1:])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.coco.run_lengths import run_lengths
+from trt_perception.evaluation.coco.run_lengths import mask_run_lengths
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
@@ -159,6 +159,6 @@ def test_run_lengths_are_cocos(seed):
     mask = pytest.importorskip('pycocotools.mask')
     rng = np.random.default_rng(seed)
     whole = rng.random((37, 53)) < (0, 1, 0.5, 0.1, 0.9, 0.01, 0.99, 0.3)[seed]
-    told = run_lengths(masks_of(whole), 0)
+    told = mask_run_lengths(masks_of(whole), 0)
     expected = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
     assert told == {'size': [37, 53], 'counts': expected['counts'].decode()}

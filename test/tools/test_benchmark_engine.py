@@ -158,8 +158,8 @@ def test_batches_and_what_is_best_of_them(tmp_path, capsys):
 
 
 def test_encodings_that_mean_the_same_are_measured_once():
-    assert benchmark_engine._encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
-    names = benchmark_engine._encodings('all')
+    assert benchmark_engine._parse_encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
+    names = benchmark_engine._parse_encodings('all')
     assert names[0] == 'bgr8'
     assert len(names) == len({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
 

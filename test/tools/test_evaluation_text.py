@@ -3,8 +3,8 @@
 from support import golden
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
-from trt_perception.evaluation.metrics.mistakes import Mistakes
-from trt_perception.evaluation.run import Latency
+from trt_perception.evaluation.metrics.mistakes import MistakeCounts
+from trt_perception.evaluation.offline_detection import Latency
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools.evaluation_text import report_text
 
@@ -27,7 +27,7 @@ def model(name, m_ap50, classes):
         recalls=None,
         precisions50={},
     )
-    mistakes = Mistakes(3, 1, 0, 0, (('cat', 'dog', 1),))
+    mistakes = MistakeCounts(3, 1, 0, 0, (('cat', 'dog', 1),))
     return ModelAccuracy(name, ('a',), Latency(1.0, 2.0, 3.25), [], metrics, [], mistakes, [])
 
 

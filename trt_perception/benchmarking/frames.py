@@ -15,12 +15,12 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.image_source import ImageSource
 
-__all__ = ['DEFAULT_SIZE', 'load_frames', 'shipped_scenes', 'synthetic_image']
+__all__ = ['DEFAULT_SIZE', 'demo_scenes_folder', 'load_frames', 'synthetic_image']
 
 DEFAULT_SIZE: Final = (1920, 1080)
 
 
-def shipped_scenes() -> str:
+def demo_scenes_folder() -> str:
     """Return the folder of the demo's scenes, photographs with digits; '' where there is none."""
     package = Path(__file__).parents[1]
     # In a checkout next to the package, else where colcon installs data.
@@ -65,23 +65,23 @@ def load_frames(
         ConfigError: the source cannot be read, or an image is too small for the encoding.
     """
     if not source:
-        source, size_wh = shipped_scenes(), size_wh or DEFAULT_SIZE
+        source, size_wh = demo_scenes_folder(), size_wh or DEFAULT_SIZE
     if source:
         images = [image for _, image in itertools.islice(ImageSource(source), count)]
     else:
         images = [synthetic_image(size_wh or DEFAULT_SIZE, seed) for seed in range(count)]
     if size_wh is not None:
-        images = [_resized(image, size_wh) for image in images]
-    return [_frame(images[index % len(images)], encoding) for index in range(count)]
+        images = [_resize(image, size_wh) for image in images]
+    return [_encode_frame(images[index % len(images)], encoding) for index in range(count)]
 
 
-def _resized(bgr: npt.NDArray[np.uint8], size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def _resize(bgr: npt.NDArray[np.uint8], size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:
     if (bgr.shape[1], bgr.shape[0]) == size_wh:
         return bgr
     return cv2.resize(bgr, size_wh, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
 
 
-def _frame(bgr: npt.NDArray[np.uint8], encoding: str) -> Frame:
+def _encode_frame(bgr: npt.NDArray[np.uint8], encoding: str) -> Frame:
     pixel_format = PIXEL_FORMATS[encoding]
     smallest = max(pixel_format.min_side, 2 if pixel_format.even_width else 1)
     if min(bgr.shape[:2]) < smallest:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from trt_perception.benchmarking.measure import EncodingTime, Spread, StageTime
-from trt_perception.benchmarking.pace import Pace
+from trt_perception.benchmarking.control import MeasurementControl
+from trt_perception.benchmarking.measure import EncodingTime, StageTime, TimeStatistics
 from trt_perception.gpu import Event, Graph, Stream
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
@@ -23,16 +23,16 @@ from trt_perception.pipelines.cuda_slot import CudaSlot
 __all__ = ['measure_encodings', 'measure_steps', 'run_frame']
 
 # How often a short step stands in one graph.
-_REPEAT: Final = 20
-_MOST_ON_HOST: Final = 1000
+_STEPS_PER_GRAPH: Final = 20
+_MAX_HOST_RUNS: Final = 1000
 # Launches between two looks at the clock.
-_BATCH: Final = 16
+_LAUNCHES_PER_CHECK: Final = 16
 # The GPU raises its clocks only after some work.
 _WARM_UP_S: Final = 0.3
 
 
 def measure_steps(
-    slot: CudaSlot, frame: Frame, thresholds: Thresholds, pace: Pace
+    slot: CudaSlot, frame: Frame, thresholds: Thresholds, control: MeasurementControl
 ) -> dict[str, StageTime]:
     """Time each step on one frame.
 
@@ -40,7 +40,7 @@ def measure_steps(
         slot: nothing queued on its stream, without a graph of its own.
         frame: all steps see this one.
         thresholds: for the decoding step.
-        pace: says how often the engine is launched; the others are measured over about as many.
+        control: says how often the engine is launched; the others are measured over about as many.
 
     Returns:
         ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
@@ -48,34 +48,34 @@ def measure_steps(
         ``download`` and ``host_decode``, where the host decodes): from CUDA graphs; ``graph``: all
         but the upload in one graph; ``upload_graph``: all. What does not exist here is left out:
         the upload where the GPU shares the host's memory, the engine in a graph where TensorRT
-        does not allow it, and what had not begun when the pace was stopped; the engine is never.
+        does not allow it, and what had not begun when it was stopped; the engine is never.
     """
     # Fills every buffer, so that each step finds what it works on.
     run_frame(slot, frame, thresholds)
     times: dict[str, StageTime] = {}
 
     def measure(name: str, work: Callable[[], None], repeat: int = 1) -> None:
-        if not (times and pace.stopped):
-            times[name] = _replay(slot.stream, work, repeat, pace, name)
+        if not (times and control.stopped):
+            times[name] = _time_graph(slot.stream, work, repeat, control, name)
 
     capturable = slot.context.is_capturable(slot.stream)
     if capturable:
         measure('engine_graph', slot.infer)
-    if not (times and pace.stopped):
+    if not (times and control.stopped):
         times['engine_enqueue'] = StageTime(
-            _back_to_back(slot.stream, slot.infer, pace.count, pace) * 1e3,
-            _one_by_one(slot.stream, slot.infer, pace, 'engine_enqueue'),
+            _mean_seconds(slot.stream, slot.infer, control.count, control) * 1e3,
+            _time_single_launches(slot.stream, slot.infer, control, 'engine_enqueue'),
         )
     if not slot.device.integrated:
-        measure('upload', slot.upload, _REPEAT)
-    measure('letterbox', slot.letterbox, _REPEAT)
+        measure('upload', slot.upload, _STEPS_PER_GRAPH)
+    measure('letterbox', slot.letterbox, _STEPS_PER_GRAPH)
     if isinstance(slot.result, KernelDecoder):
-        measure('decode', slot.decode, _REPEAT)
+        measure('decode', slot.decode, _STEPS_PER_GRAPH)
         _measure_masks(slot, slot.result, measure)
     else:
-        measure('download', slot.decode, _REPEAT)
-        if not pace.stopped:
-            times['host_decode'] = _on_host(slot, pace)
+        measure('download', slot.decode, _STEPS_PER_GRAPH)
+        if not control.stopped:
+            times['host_decode'] = _time_host_decode(slot, control)
     if capturable:
         measure('graph', slot.run)
 
@@ -95,7 +95,7 @@ def _measure_masks(
     image = result.new_mask_image(letterbox)
     if image is not None:
         draw = partial(result.queue_mask_kernel, image, slot.outputs, 0, letterbox)
-        measure('masks', draw, _REPEAT)
+        measure('masks', draw, _STEPS_PER_GRAPH)
 
 
 def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
@@ -111,7 +111,7 @@ def measure_encodings(
     slot: CudaSlot,
     frames: Sequence[Frame],
     thresholds: Thresholds,
-    pace: Pace,
+    control: MeasurementControl,
 ) -> dict[str, EncodingTime]:
     """Time on frames of several encodings what depends on it, from CUDA graphs.
 
@@ -119,27 +119,31 @@ def measure_encodings(
         slot: nothing queued on its stream, without a graph of its own.
         frames: one of each encoding.
         thresholds: written into the frames' headers.
-        pace: says how often each step runs, about.
+        control: says how often each step runs, about.
 
     Returns:
         Times by the encoding's name, in the order of the frames; fewer where it was stopped.
     """
     times: dict[str, EncodingTime] = {}
     for frame in frames:
-        if pace.stopped:
+        if control.stopped:
             break
         slot.stage([frame], [thresholds])
         slot.upload()
         upload = None
         if not slot.device.integrated:
-            upload = _replay(slot.stream, slot.upload, _REPEAT, pace, 'upload').mean_ms
-        letterbox = _replay(slot.stream, slot.letterbox, _REPEAT, pace, 'letterbox').mean_ms
+            upload = _time_graph(
+                slot.stream, slot.upload, _STEPS_PER_GRAPH, control, 'upload'
+            ).mean_ms
+        letterbox = _time_graph(
+            slot.stream, slot.letterbox, _STEPS_PER_GRAPH, control, 'letterbox'
+        ).mean_ms
         times[frame.format.name] = EncodingTime(frame.data.size, upload, letterbox)
     return times
 
 
-def _replay(
-    stream: Stream, work: Callable[[], None], repeat: int, pace: Pace, name: str
+def _time_graph(
+    stream: Stream, work: Callable[[], None], repeat: int, control: MeasurementControl, name: str
 ) -> StageTime:
     """Time work that is captured several times into one graph; alone only if it is there once."""
 
@@ -149,26 +153,30 @@ def _replay(
 
     with Graph(stream, record) as graph:
         launch = lambda: graph.launch(stream)  # noqa: E731
-        launches = max(10, pace.count // repeat)
-        mean = _back_to_back(stream, launch, launches, pace) / repeat * 1e3
-        return StageTime(mean, _one_by_one(stream, launch, pace, name) if repeat == 1 else None)
+        launches = max(10, control.count // repeat)
+        mean = _mean_seconds(stream, launch, launches, control) / repeat * 1e3
+        return StageTime(
+            mean, _time_single_launches(stream, launch, control, name) if repeat == 1 else None
+        )
 
 
-def _on_host(slot: CudaSlot, pace: Pace) -> StageTime:
+def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
     """Time the decoding of the outputs that the last frame left in pinned memory."""
     seconds: list[float] = []
-    pace.begin('host_decode', min(pace.count, _MOST_ON_HOST))
-    while pace.more(len(seconds)):
+    control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
+    while control.must_continue(len(seconds)):
         start = time.perf_counter()
         slot.detections()
         seconds.append(time.perf_counter() - start)
-    spread = Spread.of_seconds(seconds)
+    spread = TimeStatistics.of_seconds(seconds)
     return StageTime(spread.mean, spread)
 
 
-def _back_to_back(stream: Stream, launch: Callable[[], None], most: int, pace: Pace) -> float:
+def _mean_seconds(
+    stream: Stream, launch: Callable[[], None], most: int, control: MeasurementControl
+) -> float:
     """Return seconds for each of many launches, none of which waits for the host."""
-    count = pace.fitting(_warm_up(stream, launch, pace), most)
+    count = control.runs_that_fit(_warm_up(stream, launch, control), most)
     with Event() as started, Event() as ended:
         started.record(stream)
         for _ in range(count):
@@ -178,31 +186,33 @@ def _back_to_back(stream: Stream, launch: Callable[[], None], most: int, pace: P
         return float(ended.seconds_since(started)) / count
 
 
-def _one_by_one(stream: Stream, launch: Callable[[], None], pace: Pace, name: str) -> Spread:
+def _time_single_launches(
+    stream: Stream, launch: Callable[[], None], control: MeasurementControl, name: str
+) -> TimeStatistics:
     """Time launches on an idle device, from before the launch to its end."""
-    _warm_up(stream, launch, pace)
+    _warm_up(stream, launch, control)
     seconds: list[float] = []
-    pace.begin(name)
+    control.begin(name)
     with Event() as started, Event() as ended:
-        while pace.more(len(seconds)):
+        while control.must_continue(len(seconds)):
             started.record(stream)
             launch()
             ended.record(stream)
             ended.synchronize()
             seconds.append(ended.seconds_since(started))
-    return Spread.of_seconds(seconds)
+    return TimeStatistics.of_seconds(seconds)
 
 
-def _warm_up(stream: Stream, launch: Callable[[], None], pace: Pace) -> float:
+def _warm_up(stream: Stream, launch: Callable[[], None], control: MeasurementControl) -> float:
     """Return seconds of a launch, as the last ones took."""
     end = time.perf_counter() + _WARM_UP_S
     done, seconds = 0, 0.0
-    pace.begin_warm_up()
-    while pace.more(done, 0) or time.perf_counter() < end:
+    control.begin_warm_up()
+    while control.must_continue(done, 0) or time.perf_counter() < end:
         start = time.perf_counter()
-        for _ in range(_BATCH):
+        for _ in range(_LAUNCHES_PER_CHECK):
             launch()
         stream.synchronize()
-        done += _BATCH
-        seconds = (time.perf_counter() - start) / _BATCH
+        done += _LAUNCHES_PER_CHECK
+        seconds = (time.perf_counter() - start) / _LAUNCHES_PER_CHECK
     return seconds

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_perception.benchmarking.pace import Pace
+from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
@@ -22,16 +22,16 @@ from trt_perception.pipelines.pipeline import Pipeline, collect_all
 __all__ = [
     'EncodingTime',
     'PipelineReport',
-    'Spread',
     'StageTime',
-    'cell_name',
+    'TimeStatistics',
     'detect_all',
     'measure_pipeline',
+    'measurement_name',
 ]
 
 
 @dataclass(frozen=True)
-class Spread:
+class TimeStatistics:
     """How a time is distributed, in milliseconds; ``p999`` is the 99.9th percentile.
 
     ``count`` is the number of values.
@@ -46,7 +46,7 @@ class Spread:
     count: int
 
     @classmethod
-    def of_seconds(cls, seconds: Sequence[float]) -> Spread:
+    def of_seconds(cls, seconds: Sequence[float]) -> TimeStatistics:
         """Describe at least one value, given in seconds."""
         values = np.array(seconds) * 1e3
         p50, p95, p99, p999, most = map(float, np.percentile(values, (50, 95, 99, 99.9, 100)))
@@ -63,7 +63,7 @@ class StageTime:
     """
 
     mean_ms: float
-    alone_ms: Spread | None = None
+    alone_ms: TimeStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class PipelineReport:
     """
 
     depth: int
-    latency_ms: Spread
+    latency_ms: TimeStatistics
     frames_per_s: float
-    busy_latency_ms: Spread
-    enqueue_ms: Spread
-    collect_ms: Spread
+    busy_latency_ms: TimeStatistics
+    enqueue_ms: TimeStatistics
+    collect_ms: TimeStatistics
     cpu_ms: float
     detections: float
     unequal: int
@@ -117,10 +117,10 @@ class PipelineReport:
     @property
     def name(self) -> str:
         """What tells it from others of its model."""
-        return cell_name(self.batch, self.depth)
+        return measurement_name(self.batch, self.depth)
 
 
-def cell_name(batch: int, depth: int) -> str:
+def measurement_name(batch: int, depth: int) -> str:
     """Return how a measurement is called, among those of other batches and depths."""
     return f'depth {depth}' if batch == 1 else f'batch {batch}, depth {depth}'
 
@@ -130,7 +130,7 @@ def measure_pipeline(
     frames: Sequence[Frame],
     thresholds: Thresholds,
     expected: Sequence[Detections],
-    pace: Pace,
+    control: MeasurementControl,
     batch: int = 1,
 ) -> PipelineReport:
     """Measure one batch at a time, then with frames always waiting.
@@ -140,18 +140,18 @@ def measure_pipeline(
         frames: taken in turn; as many batches as are in flight, or more.
         thresholds: for all frames.
         expected: of each frame, as ``detect_all`` returns them.
-        pace: says when each of the two runs ends, and the warm-up before it.
+        control: says when each of the two runs ends, and the warm-up before it.
         batch: frames of each batch, at most the pipeline's.
     """
-    work = _Work(pipeline, frames, thresholds, batch)
-    pace.begin_warm_up()
-    _run_one_by_one(work, pace, least=0)
-    pace.begin('one at a time')
-    latencies, alone = _run_one_by_one(work, pace)
-    pace.begin_warm_up()
-    _run_saturated(work, pace, least=0)
-    pace.begin('frames always waiting')
-    busy = _run_saturated(work, pace)
+    feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
+    control.begin_warm_up()
+    _run_one_by_one(feeder, control, least=0)
+    control.begin('one at a time')
+    latencies, alone = _run_one_by_one(feeder, control)
+    control.begin_warm_up()
+    _run_saturated(feeder, control, least=0)
+    control.begin('frames always waiting')
+    busy = _run_saturated(feeder, control)
     count = len(busy.results)
     unequal = sum(
         not _equal(found, expected[index % len(frames)])
@@ -160,11 +160,11 @@ def measure_pipeline(
     )
     return PipelineReport(
         depth=pipeline.depth,
-        latency_ms=Spread.of_seconds(latencies),
+        latency_ms=TimeStatistics.of_seconds(latencies),
         frames_per_s=count / busy.wall_s,
-        busy_latency_ms=Spread.of_seconds(busy.latency_s),
-        enqueue_ms=Spread.of_seconds(busy.enqueue_s),
-        collect_ms=Spread.of_seconds(busy.collect_s),
+        busy_latency_ms=TimeStatistics.of_seconds(busy.latency_s),
+        enqueue_ms=TimeStatistics.of_seconds(busy.enqueue_s),
+        collect_ms=TimeStatistics.of_seconds(busy.collect_s),
         cpu_ms=busy.cpu_s / count * 1e3,
         detections=float(np.mean([len(found) for found in expected])),
         unequal=unequal,
@@ -176,29 +176,29 @@ def detect_all(
     pipeline: Pipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
-    pace: Pace,
+    control: MeasurementControl,
     batch: int = 1,
 ) -> list[Detections]:
-    """Run all batches in order and return each frame's detections; fewer if `pace` is stopped.
+    """Run all batches in order and return each frame's detections; fewer if `control` is stopped.
 
     Args:
         pipeline: has no frames in flight.
         frames: a multiple of the batch.
         thresholds: for all frames.
-        pace: can stop the run.
+        control: can stop the run.
         batch: frames of each batch.
     """
-    work = _Work(pipeline, frames, thresholds, batch)
-    pace.begin('each image once', len(frames))
+    feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
+    control.begin('each image once', len(frames))
     found: list[Detections] = []
-    while pace.more(len(found), len(frames)) and not pace.stopped:
-        work.enqueue(0, len(found))
-        found += work.collect(0)
+    while control.must_continue(len(found), len(frames)) and not control.stopped:
+        feeder.enqueue(0, len(found))
+        found += feeder.collect(0)
     return found
 
 
 @dataclass(frozen=True)
-class _Work:
+class _BatchFeeder:
     """Batches of frames, taken in turn, for a pipeline."""
 
     pipeline: Pipeline
@@ -217,22 +217,22 @@ class _Work:
 
 
 def _run_one_by_one(
-    work: _Work, pace: Pace, least: int = 1
+    feeder: _BatchFeeder, control: MeasurementControl, least: int = 1
 ) -> tuple[list[float], list[Detections]]:
     """Return the latencies of batches in seconds, and the detections, in the frames' order."""
     latencies: list[float] = []
     results: list[Detections] = []
-    while pace.more(len(results), least):
-        slot = len(latencies) % work.pipeline.depth
+    while control.must_continue(len(results), least):
+        slot = len(latencies) % feeder.pipeline.depth
         start = time.perf_counter()
-        work.enqueue(slot, len(results))
-        results += work.collect(slot)
+        feeder.enqueue(slot, len(results))
+        results += feeder.collect(slot)
         latencies.append(time.perf_counter() - start)
     return latencies, results
 
 
 @dataclass
-class _Saturated:
+class _SaturatedRun:
     """What a run with frames always waiting gave; seconds of batches, in the frames' order."""
 
     wall_s: float
@@ -243,28 +243,30 @@ class _Saturated:
     results: list[Detections]
 
 
-def _run_saturated(work: _Work, pace: Pace, least: int = 1) -> _Saturated:
+def _run_saturated(
+    feeder: _BatchFeeder, control: MeasurementControl, least: int = 1
+) -> _SaturatedRun:
     """Enqueue whenever a slot is free, else collect the oldest, as scheduling/worker.py does."""
-    run = _Saturated(0.0, 0.0, [], [], [], [])
-    free = deque(range(work.pipeline.depth))
-    flying: deque[tuple[int, float]] = deque()
+    run = _SaturatedRun(0.0, 0.0, [], [], [], [])
+    free = deque(range(feeder.pipeline.depth))
+    in_flight: deque[tuple[int, float]] = deque()
     submitted = 0
     cpu = time.process_time()
     start = time.perf_counter()
     more = True
     while True:
-        more = more and pace.more(submitted, least)
+        more = more and control.must_continue(submitted, least)
         before = time.perf_counter()
         if free and more:
-            work.enqueue(free[0], submitted)
-            flying.append((free.popleft(), before))
-            submitted += work.batch
+            feeder.enqueue(free[0], submitted)
+            in_flight.append((free.popleft(), before))
+            submitted += feeder.batch
             run.enqueue_s.append(time.perf_counter() - before)
-        elif not flying:
+        elif not in_flight:
             break
         else:
-            slot, taken = flying.popleft()
-            found = work.collect(slot)
+            slot, taken = in_flight.popleft()
+            found = feeder.collect(slot)
             free.append(slot)
             now = time.perf_counter()
             run.collect_s.append(now - before)

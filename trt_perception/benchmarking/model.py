@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.gpu_steps import measure_encodings, measure_steps, run_frame
-from trt_perception.benchmarking.host import measure_host_steps
+from trt_perception.benchmarking.host_steps import measure_host_steps
 from trt_perception.benchmarking.measure import (
     EncodingTime,
     PipelineReport,
     StageTime,
-    cell_name,
     detect_all,
     measure_pipeline,
+    measurement_name,
 )
-from trt_perception.benchmarking.pace import Pace
 from trt_perception.gpu import Device
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
@@ -33,7 +33,7 @@ from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 
-__all__ = ['BenchmarkOptions', 'Best', 'ModelReport', 'Ratios', 'measure_model']
+__all__ = ['BenchmarkOptions', 'BestSetting', 'ModelReport', 'TimeRatios', 'measure_model']
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class BenchmarkOptions:
 
 
 @dataclass(frozen=True)
-class Ratios:
+class TimeRatios:
     """The times compared with each other.
 
     Attributes:
@@ -83,7 +83,7 @@ class Ratios:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestSetting:
     """The batch and depth of most frames a second.
 
     Attributes:
@@ -134,27 +134,27 @@ class ModelReport:
     encodings: dict[str, EncodingTime]
     candidates: tuple[int, ...]
     pipelines: tuple[PipelineReport, ...] = ()
-    ratios: tuple[Ratios, ...] = ()
+    ratios: tuple[TimeRatios, ...] = ()
     most_at_once: int = 0
     left_out: tuple[int, ...] = ()
-    best: Best | None = None
-    best_within_limit: Best | None = None
+    best: BestSetting | None = None
+    best_within_limit: BestSetting | None = None
 
 
 def measure_model(
     model: ModelFile,
     frames: Sequence[Frame],
     options: BenchmarkOptions,
-    pace: Pace,
+    control: MeasurementControl,
     encodings: Sequence[Frame] = (),
 ) -> tuple[ModelReport, list[Detections]] | None:
-    """Measure everything of one model, or as much as was begun before the pace was stopped.
+    """Measure everything of one model, or as much as was begun before the control was stopped.
 
     Args:
         model: an engine or ONNX file.
         frames: taken in turn; as many as are in flight at most, or more.
         options: what is measured.
-        pace: says when each measurement ends.
+        control: says when each measurement ends.
         encodings: a frame of each encoding to be compared, for engines.
 
     Returns:
@@ -166,14 +166,14 @@ def measure_model(
         CudaError: a CUDA call failed.
     """
     if model.is_onnx:
-        report = _on_host(model, frames, options, pace)
+        report = _measure_on_host(model, frames, options, control)
     else:
-        report = _on_gpu(model, frames, options, pace, encodings)
+        report = _measure_on_gpu(model, frames, options, control, encodings)
     if report is None:
         return None
     pipelines, detections, most = list[PipelineReport](), list[Detections](), 0
     for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
-        measured, found, most_at_once = _in_pipeline(model, frames, options, depth, pace)
+        measured, found, most_at_once = _measure_at_depth(model, frames, options, depth, control)
         pipelines += measured
         detections = found or detections
         most = most_at_once or most
@@ -181,7 +181,7 @@ def measure_model(
     report = replace(
         report,
         pipelines=tuple(pipelines),
-        ratios=tuple(_ratios(pipeline, report.engine_ms) for pipeline in singles),
+        ratios=tuple(_time_ratios(pipeline, report.engine_ms) for pipeline in singles),
         most_at_once=most,
         left_out=tuple(batch for batch in options.batches if 0 < most < batch),
         best=_best(pipelines, None),
@@ -192,51 +192,54 @@ def measure_model(
     return report, detections
 
 
-def _best(pipelines: Sequence[PipelineReport], limit_ms: float | None) -> Best | None:
+def _best(pipelines: Sequence[PipelineReport], limit_ms: float | None) -> BestSetting | None:
     """Return the one of most frames a second, of those that keep the limit."""
     every = [
-        Best(each.batch, each.depth, each.frames_per_s, each.busy_latency_ms.p99)
+        BestSetting(each.batch, each.depth, each.frames_per_s, each.busy_latency_ms.p99)
         for each in pipelines
     ]
     kept = [each for each in every if limit_ms is None or each.p99_ms <= limit_ms]
     return max(kept, key=lambda each: each.frames_per_s, default=None)
 
 
-def _on_gpu(
+def _measure_on_gpu(
     model: ModelFile,
     frames: Sequence[Frame],
     options: BenchmarkOptions,
-    pace: Pace,
+    control: MeasurementControl,
     encodings: Sequence[Frame],
 ) -> ModelReport | None:
-    pace.step(f'{model.path.name}: engine and steps')
+    control.step(f'{model.path.name}: engine and steps')
     single = replace(options.pipeline, depth=1, use_cuda_graph=False, max_batch=1)
     with closing(CudaPipeline(model, single)) as pipeline:
-        if pace.stopped:
+        if control.stopped:
             return None
         slot, spec = pipeline.slots[0], pipeline.spec
         thresholds = options.thresholds
-        with copy_to_pipeline_memory(pipeline, frames) as placed:
-            stages = measure_steps(slot, placed[0], thresholds, pace)
-            candidates = [run_frame(slot, frame, thresholds) for frame in placed]
-        with copy_to_pipeline_memory(pipeline, encodings) as placed:
-            times = measure_encodings(slot, placed, thresholds, pace)
-        return _report(model, spec, pipeline.runtime, stages, candidates, times)
+        with copy_to_pipeline_memory(pipeline, frames) as frames_in_place:
+            stages = measure_steps(slot, frames_in_place[0], thresholds, control)
+            candidates = [run_frame(slot, frame, thresholds) for frame in frames_in_place]
+        with copy_to_pipeline_memory(pipeline, encodings) as frames_in_place:
+            times = measure_encodings(slot, frames_in_place, thresholds, control)
+        return _steps_report(model, spec, pipeline.runtime, stages, candidates, times)
 
 
-def _on_host(
-    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, pace: Pace
+def _measure_on_host(
+    model: ModelFile,
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    control: MeasurementControl,
 ) -> ModelReport | None:
-    pace.step(f'{model.path.name}: steps')
+    control.step(f'{model.path.name}: steps')
     opened = HostPipeline(model, options.pipeline, provider=options.provider)
     with closing(opened) as pipeline:
-        if pace.stopped:
+        if control.stopped:
             return None
-        stages, candidates = measure_host_steps(pipeline, frames, options.thresholds, pace)
-        return _report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
+        stages, candidates = measure_host_steps(pipeline, frames, options.thresholds, control)
+        return _steps_report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
 
 
-def _report(
+def _steps_report(
     model: ModelFile,
     spec: ModelSpec,
     runtime: str,
@@ -259,22 +262,26 @@ def _report(
     )
 
 
-def _in_pipeline(
-    model: ModelFile, frames: Sequence[Frame], options: BenchmarkOptions, depth: int, pace: Pace
+def _measure_at_depth(
+    model: ModelFile,
+    frames: Sequence[Frame],
+    options: BenchmarkOptions,
+    depth: int,
+    control: MeasurementControl,
 ) -> tuple[list[PipelineReport], list[Detections], int]:
-    """Measure each batch at one depth, until the pace is stopped.
+    """Measure each batch at one depth, until the control is stopped.
 
     Returns:
         A report of each batch; what was found in each frame, in batches of the first; and how
         many frames the model takes at once, 0 where it was stopped before.
     """
-    if pace.stopped:
+    if control.stopped:
         return [], [], 0
     most = max(options.batches)
     at_depth = replace(options.pipeline, depth=depth, max_batch=most)
     device = None if model.is_onnx else Device(at_depth.device_id)
     free = device.memory()[0] if device else 0
-    pace.step(f'{model.path.name}: {cell_name(options.batches[0], depth)}')
+    control.step(f'{model.path.name}: {measurement_name(options.batches[0], depth)}')
     start = time.perf_counter()
     pipeline: Pipeline = (
         HostPipeline(model, at_depth, provider=options.provider, open_batch=most)
@@ -284,24 +291,26 @@ def _in_pipeline(
     load_s = time.perf_counter() - start
     reports: list[PipelineReport] = []
     first: list[Detections] = []
-    with closing(pipeline), copy_to_pipeline_memory(pipeline, frames) as placed:
+    with closing(pipeline), copy_to_pipeline_memory(pipeline, frames) as frames_in_place:
         thresholds = options.thresholds
         for index, batch in enumerate(each for each in options.batches if each <= pipeline.batch):
             if index:
-                pace.step(f'{model.path.name}: {cell_name(batch, depth)}')
-            whole = placed[: len(placed) // batch * batch]
-            _grow(pipeline, whole, thresholds, batch)
-            detections = detect_all(pipeline, whole, thresholds, pace, batch)
-            if pace.stopped and len(detections) < len(whole):
+                control.step(f'{model.path.name}: {measurement_name(batch, depth)}')
+            whole = frames_in_place[: len(frames_in_place) // batch * batch]
+            _allocate_for_largest(pipeline, whole, thresholds, batch)
+            detections = detect_all(pipeline, whole, thresholds, control, batch)
+            if control.stopped and len(detections) < len(whole):
                 break
             taken = free - device.memory()[0] if device else None
-            report = measure_pipeline(pipeline, whole, thresholds, detections, pace, batch)
+            report = measure_pipeline(pipeline, whole, thresholds, detections, control, batch)
             reports.append(replace(report, load_s=load_s, device_memory_bytes=taken))
             first = first or detections
     return reports, first, pipeline.batch
 
 
-def _grow(pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, batch: int) -> None:
+def _allocate_for_largest(
+    pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, batch: int
+) -> None:
     """Run the largest frames through each slot, which grows for them once."""
     largest = sorted(frames, key=lambda frame: frame.data.size, reverse=True)[:batch]
     for slot in range(pipeline.depth):
@@ -309,9 +318,9 @@ def _grow(pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, b
         collect_all(pipeline, slot)
 
 
-def _ratios(report: PipelineReport, engine_ms: float) -> Ratios:
+def _time_ratios(report: PipelineReport, engine_ms: float) -> TimeRatios:
     latency = report.latency_ms
-    return Ratios(
+    return TimeRatios(
         depth=report.depth,
         throughput_x_engine=report.frames_per_s * engine_ms / 1e3,
         p50_minus_engine_ms=latency.p50 - engine_ms,

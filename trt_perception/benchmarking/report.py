@@ -12,15 +12,15 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from trt_perception.benchmarking.measure import Spread, cell_name
-from trt_perception.benchmarking.model import Best, ModelReport
+from trt_perception.benchmarking.measure import TimeStatistics, measurement_name
+from trt_perception.benchmarking.model import BestSetting, ModelReport
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.files.plain_text import format_table
 from trt_perception.gpu import Device, versions
 
-__all__ = ['agreement_text', 'machine_facts', 'model_text']
+__all__ = ['agreement_text', 'describe_machine', 'model_text']
 
-_STAGES: Final = {
+_STEP_TITLES: Final = {
     'engine_graph': 'engine, CUDA graph',
     'engine_enqueue': 'engine, enqueue',
     'upload': 'upload',
@@ -35,18 +35,18 @@ _STAGES: Final = {
 _MIB: Final = 1024 * 1024
 
 
-def machine_facts(device_id: int | None) -> dict[str, Any]:
+def describe_machine(device_id: int | None) -> dict[str, Any]:
     """Return what the figures depend on; what is not known here is None.
 
     Args:
         device_id: the CUDA device that was used, None where none was.
     """
     return {
-        'processor': _line('/proc/cpuinfo', 'model name') or platform.machine(),
+        'processor': _first_value('/proc/cpuinfo', 'model name') or platform.machine(),
         'cores': len(os.sched_getaffinity(0)),
-        'board': _line('/proc/device-tree/model'),
+        'board': _first_value('/proc/device-tree/model'),
         'system': platform.platform(),
-        'gpu': None if device_id is None else _gpu_facts(device_id),
+        'gpu': None if device_id is None else _describe_gpu(device_id),
         'python': platform.python_version(),
         'numpy': np.__version__,
         'opencv': cv2.__version__,
@@ -59,20 +59,20 @@ def machine_facts(device_id: int | None) -> dict[str, Any]:
     }
 
 
-def _gpu_facts(device_id: int) -> dict[str, Any]:
+def _describe_gpu(device_id: int) -> dict[str, Any]:
     device = Device(device_id)
     return {
         'name': device.name,
         'compute_capability': '.'.join(map(str, device.compute_capability)),
         'integrated': device.integrated,
         'memory_bytes': device.memory()[1],
-        'driver': _line('/proc/driver/nvidia/version', 'NVRM version'),
-        'cuda_bindings': _version('cuda-bindings'),
+        'driver': _first_value('/proc/driver/nvidia/version', 'NVRM version'),
+        'cuda_bindings': _package_version('cuda-bindings'),
         'cuda': versions(),
     }
 
 
-def _line(path: str, key: str = '') -> str | None:
+def _first_value(path: str, key: str = '') -> str | None:
     """Return the value of the first line that starts with a key, of any line without one."""
     try:
         text = Path(path).read_text(encoding='utf-8', errors='replace')
@@ -83,7 +83,7 @@ def _line(path: str, key: str = '') -> str | None:
     return ' '.join(line.removeprefix(key).lstrip(' \t:').split()) if line else None
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -151,7 +151,7 @@ def _stage_table(report: ModelReport) -> str:
         alone = stage.alone_ms
         rows.append(
             [
-                _STAGES.get(name, name) if 'engine_enqueue' in report.stages else name,
+                _STEP_TITLES.get(name, name) if 'engine_enqueue' in report.stages else name,
                 _ms(stage.mean_ms),
                 _ms(alone.p50 if alone else None),
                 _ms(alone.p99 if alone else None),
@@ -184,7 +184,7 @@ def _pipeline_table(report: ModelReport) -> str:
                 _ms(pipeline.cpu_ms),
                 '' if memory is None else f'{memory / _MIB:.0f}',
                 f'{pipeline.load_s:.1f}',
-                _frames(times, pipeline.busy_latency_ms),
+                _frame_counts(times, pipeline.busy_latency_ms),
             ]
         )
     return format_table(rows)
@@ -213,22 +213,22 @@ def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
     """Return what is best, where there is a choice."""
     lines = []
     if len(report.pipelines) > 1 and report.best:
-        lines.append(f'most frames/s: {_best_words(report.best)}')
+        lines.append(f'most frames/s: {_setting_text(report.best)}')
     if max_latency_ms is not None:
         found = report.best_within_limit
-        words = _best_words(found) if found else 'none of these, with frames always waiting'
+        words = _setting_text(found) if found else 'none of these, with frames always waiting'
         lines.append(f'most frames/s within {max_latency_ms:g} ms: {words}')
     return ['\n'.join(lines)] if lines else []
 
 
-def _best_words(best: Best) -> str:
+def _setting_text(best: BestSetting) -> str:
     return (
-        f'{cell_name(best.batch, best.depth)}: {best.frames_per_s:.0f}, p99 {best.p99_ms:.2f} ms '
-        'with frames always waiting'
+        f'{measurement_name(best.batch, best.depth)}: {best.frames_per_s:.0f}, '
+        f'p99 {best.p99_ms:.2f} ms with frames always waiting'
     )
 
 
-def _frames(*spreads: Spread) -> str:
+def _frame_counts(*spreads: TimeStatistics) -> str:
     """Return of how many frames the figures are, one number where all are alike."""
     return ', '.join(str(count) for count in dict.fromkeys(each.count for each in spreads))
 

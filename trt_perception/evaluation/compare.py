@@ -13,18 +13,21 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.coco.results import coco_rows
 from trt_perception.evaluation.dataset import Dataset
-from trt_perception.evaluation.metrics.agreement import Agreement, above, compare_runs
-from trt_perception.evaluation.metrics.average_precision import Metrics
-from trt_perception.evaluation.metrics.average_precision import measure as measure_rows
+from trt_perception.evaluation.metrics.agreement import (
+    Agreement,
+    compare_detections,
+    filter_by_score,
+)
+from trt_perception.evaluation.metrics.average_precision import Metrics, compute_metrics
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.evaluation.metrics.mistakes import (
-    ImageErrors,
-    Mistakes,
+    ImageMatches,
+    MistakeCounts,
+    count_mistakes,
     match_detections,
-    sum_up,
 )
-from trt_perception.evaluation.metrics.table import common_measure
-from trt_perception.evaluation.run import CONFIDENCE, Latency, detect_images
+from trt_perception.evaluation.metrics.task_measures import common_measure
+from trt_perception.evaluation.offline_detection import MIN_SCORE, Latency, detect_in_files
 from trt_perception.images.detections import Detections
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
@@ -63,8 +66,8 @@ class ModelAccuracy:
     latency: Latency
     detections: Sequence[Detections] = field(repr=False)
     metrics: Metrics | None
-    image_errors: Sequence[ImageErrors] = field(repr=False)
-    mistakes: Mistakes | None
+    image_matches: Sequence[ImageMatches] = field(repr=False)
+    mistakes: MistakeCounts | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
     box_metrics: Metrics | None = None
 
@@ -190,7 +193,7 @@ def compare_models(
                 fix='build both from one model',
             )
     # A gate looks at some of the annotated images only.
-    dataset = Dataset.of(images, annotations, allow_missing=True)
+    dataset = Dataset.read(images, annotations, allow_missing=True)
     measure = common_measure({name: one.spec.task for name, one in models.items()})
     classes = dataset.class_map(models[first].spec.class_names)
     dataset = dataset.with_shapes(measure, classes.categories if classes else ())
@@ -230,41 +233,41 @@ def evaluate_model(
     Raises:
         ImageError: an image cannot be read.
     """
-    low = thresholds if classes is None else replace(thresholds, confidence_threshold=CONFIDENCE)
-    run = detect_images(
+    low = thresholds if classes is None else replace(thresholds, confidence_threshold=MIN_SCORE)
+    run = detect_in_files(
         pipeline,
         [(image.path, image.size_wh) for image in dataset.images],
         low,
         lambda done, total: progress(name, done, total),
         dataset.measure,
     )
-    sure = above(run.detections, thresholds.confidence_threshold)
+    confident = filter_by_score(run.detections, thresholds.confidence_threshold)
     if classes is None or dataset.annotations is None:
         names = pipeline.spec.class_names
-        return ModelAccuracy(name, names, run.latency, sure, None, (), None, ())
+        return ModelAccuracy(name, names, run.latency, confident, None, (), None, ())
     rows = [
         row
         for image, found in zip(dataset.images, run.detections, strict=True)
         for row in coco_rows(image.id, found, classes.category_ids)
     ]
     ids = {image.id for image in dataset.images}
-    truths = [dataset.truth(image) for image in dataset.images]
+    truths = [dataset.ground_truth(image) for image in dataset.images]
     errors = [
         match_detections(*pair, classes, dataset.measure)
-        for pair in zip(sure, truths, strict=True)
+        for pair in zip(confident, truths, strict=True)
     ]
     measured = [
-        measure_rows(dataset.annotations, ids, classes.categories, rows, kind)
+        compute_metrics(dataset.annotations, ids, classes.categories, rows, kind)
         for kind in dict.fromkeys((dataset.measure, BOXES))
     ]
     return ModelAccuracy(
         name,
         pipeline.spec.class_names,
         run.latency,
-        sure,
+        confident,
         measured[0],
         errors,
-        sum_up(list(zip(errors, sure, truths, strict=True)), classes),
+        count_mistakes(list(zip(errors, confident, truths, strict=True)), classes),
         rows,
         measured[1] if len(measured) > 1 else None,
     )
@@ -284,9 +287,9 @@ def accuracy_report(
     """
     first = models[0]
     agreements = {
-        model.name: compare_runs(
+        model.name: compare_detections(
             first.detections,
-            _renumbered(model, first.class_names),
+            _renumber_classes(model, first.class_names),
             first.class_names,
             dataset.measure,
         )
@@ -299,7 +302,7 @@ def accuracy_report(
     return AccuracyReport(tuple(models), agreements, count, truth, thresholds, dataset.measure)
 
 
-def _renumbered(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:
+def _renumber_classes(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:
     """Return a model's detections with the class ids that its names have in another model."""
     index = {name: place for place, name in enumerate(names)}
     ids = np.array([index[name] for name in model.class_names], np.int32)

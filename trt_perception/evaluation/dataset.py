@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import Annotations, TrueBox, read_annotations
+from trt_perception.evaluation.annotated_shapes import read_shapes
+from trt_perception.evaluation.coco.annotations import (
+    AnnotatedObject,
+    Annotations,
+    read_annotations,
+)
 from trt_perception.evaluation.coco.classes import ClassMap, match_classes
 from trt_perception.evaluation.coco.images import match_images
 from trt_perception.evaluation.coco.library import check_pycocotools
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
-from trt_perception.evaluation.true_shapes import read_shapes
 
 __all__ = ['Dataset', 'DatasetImage']
 
@@ -47,7 +51,7 @@ class Dataset:
     measure: Measure = BOXES
 
     @classmethod
-    def of(
+    def read(
         cls,
         images: Sequence[Path],
         annotations: Path | None = None,
@@ -83,9 +87,9 @@ class Dataset:
         annotated = self.annotations.images if self.annotations else ()
         return tuple(image.file_name for image in annotated if image.id not in here)
 
-    def truth(self, image: DatasetImage) -> tuple[TrueBox, ...]:
+    def ground_truth(self, image: DatasetImage) -> tuple[AnnotatedObject, ...]:
         """Return an image's objects; none without annotations."""
-        return self.annotations.boxes.get(image.id, ()) if self.annotations else ()
+        return self.annotations.objects.get(image.id, ()) if self.annotations else ()
 
     def with_shapes(self, measure: Measure, categories: Collection[int]) -> Dataset:
         """Return the data set with what is measured, and with the shapes of annotated objects.

@@ -10,11 +10,17 @@ from pathlib import Path
 from trt_perception.errors import ConfigError
 
 __all__ = [
-    *('add_file', 'at_least', 'check_output_file', 'check_output_folder', 'user_path'),
+    *(
+        'add_file_option',
+        'integer_at_least',
+        'check_output_file',
+        'check_output_folder',
+        'parse_path',
+    ),
 ]
 
 
-def at_least(lowest: int) -> Callable[[str], int]:
+def integer_at_least(lowest: int) -> Callable[[str], int]:
     """Return a reader of whole numbers for argparse."""
 
     def number(text: str) -> int:
@@ -27,7 +33,7 @@ def at_least(lowest: int) -> Callable[[str], int]:
     return number
 
 
-def user_path(text: str) -> Path:
+def parse_path(text: str) -> Path:
     """Read a path for argparse; ``~`` is the home folder where no shell saw to it."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path (got '')")
@@ -37,9 +43,9 @@ def user_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(f'{text}: {error}') from error
 
 
-def add_file(parser: argparse.ArgumentParser, option: str, use: str) -> None:
-    """Add an option that names a file; ``use`` says for what."""
-    parser.add_argument(option, type=user_path, metavar='FILE', help=use)
+def add_file_option(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
+    """Add an option that names a file; ``help_text`` says for what."""
+    parser.add_argument(option, type=parse_path, metavar='FILE', help=help_text)
 
 
 def check_output_file(path: Path | None) -> None:

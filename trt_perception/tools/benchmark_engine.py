@@ -10,13 +10,17 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from trt_perception.benchmarking.control import (
+    BenchmarkProgress,
+    MeasurementControl,
+    stop_on_interrupt,
+)
 from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.model import BenchmarkOptions, ModelReport, measure_model
-from trt_perception.benchmarking.pace import BenchmarkProgress, Pace, stopped_by_interrupt
 from trt_perception.benchmarking.plot import plot_reports
-from trt_perception.benchmarking.report import agreement_text, machine_facts, model_text
+from trt_perception.benchmarking.report import agreement_text, describe_machine, model_text
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
+from trt_perception.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import escape_controls
@@ -24,19 +28,19 @@ from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.onnx_runtime import CPU_PROVIDER
-from trt_perception.tools.arguments import add_file, at_least, check_output_file
+from trt_perception.tools.arguments import add_file_option, check_output_file, integer_at_least
+from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config
-from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['BenchmarkReport', 'main']
 
 _PROVIDERS: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
 # More bytes than caches hold, as a rule, and an image in flight is not the next one.
-_IMAGES: Final = 8
+_MIN_FRAMES: Final = 8
 # Of all these frames, page-locked copies lie in memory, too.
-_MOST_AT_ONCE: Final = 64
+_MAX_BATCH: Final = 64
 # A measurement's, unless the number of frames or of seconds was given.
-_SECONDS: Final = 10.0
+_DEFAULT_SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
 examples:
   ros2 run trt_perception benchmark_engine yolo.engine
@@ -101,9 +105,9 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_plot(options.plot)
     seconds = options.seconds
     if options.frames is None and seconds is None:
-        seconds = _SECONDS
+        seconds = _DEFAULT_SECONDS
     config = detector_config(options, '')
-    wanted = BenchmarkOptions(
+    benchmark_options = BenchmarkOptions(
         () if options.steps_only else options.depth,
         options.frames or BenchmarkOptions.count,
         options.warmup,
@@ -117,24 +121,24 @@ def _prepare(options: argparse.Namespace) -> _Job:
     if any(given.startswith('pipeline_depth') for given in options.param):
         raise ConfigError('--param pipeline_depth', 'is set by its own option', fix='use --depth')
     models = [read_model_file(path) for path in options.models]
-    for depth in wanted.depths:
+    for depth in benchmark_options.depths:
         replace(config, pipeline_depth=depth)
     first, *others = options.encoding
     # A frame is in one slot only, and no batch changes from turn to turn.
-    most = max(wanted.batches)
-    turns = max(*wanted.depths, 1, -(-_IMAGES // most))
-    frames = load_frames(options.image, options.size, first, most * turns)
-    compared = [
+    largest_batch = max(benchmark_options.batches)
+    batch_count = max(*benchmark_options.depths, 1, -(-_MIN_FRAMES // largest_batch))
+    frames = load_frames(options.image, options.size, first, largest_batch * batch_count)
+    encoding_frames = [
         load_frames(options.image, options.size, name, 1)[0]
         for name in (options.encoding if others else ())
     ]
-    return models, frames, compared, wanted
+    return models, frames, encoding_frames, benchmark_options
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
     """Measure, print each model's tables, and save what was asked for; return the exit code."""
     report = _measure(job)
-    saver = Saver('benchmark_engine')
+    saver = ResultSaver('benchmark_engine')
     if report.models and options.json:
         agreement = [one and one.as_dict() for one in report.agreement]
         content = {'command': options.command, **asdict(report), 'agreement': agreement}
@@ -146,8 +150,8 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     if report.models and options.plot:
         saver.save(options.plot, plot_reports, report.models)
     if report.partial:
-        so_far = 'the figures are partial' if report.models else 'nothing was measured'
-        say('benchmark_engine', f'interrupted; {so_far}')
+        outcome = 'the figures are partial' if report.models else 'nothing was measured'
+        print_message('benchmark_engine', f'interrupted; {outcome}')
         return 130
     return int(saver.failed)
 
@@ -157,15 +161,15 @@ def _measure(job: _Job) -> BenchmarkReport:
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
-    cells = [len(options.depths[:1] if m.is_onnx else options.depths) for m in models]
-    steps = sum(1 + count * len(options.batches) for count in cells)
+    depth_counts = [len(options.depths[:1] if m.is_onnx else options.depths) for m in models]
+    steps = sum(1 + count * len(options.batches) for count in depth_counts)
     with BenchmarkProgress(steps) as progress:
-        pace = Pace(options.count, options.warmup, options.seconds, progress)
-        with stopped_by_interrupt(pace):
+        control = MeasurementControl(options.count, options.warmup, options.seconds, progress)
+        with stop_on_interrupt(control):
             for model in models:
-                if pace.stopped:
+                if control.stopped:
                     break
-                measured = measure_model(model, frames, options, pace, encodings)
+                measured = measure_model(model, frames, options, control, encodings)
                 if measured is None:
                     break
                 reports.append(measured[0])
@@ -176,7 +180,7 @@ def _measure(job: _Job) -> BenchmarkReport:
                     flush=True,
                 )
     agreement = tuple(
-        compare_runs(detections[0], other, ()) if detections[0] and other else None
+        compare_detections(detections[0], other, ()) if detections[0] and other else None
         for other in detections[1:]
     )
     for report, one in zip(reports[1:], agreement, strict=True):
@@ -187,12 +191,12 @@ def _measure(job: _Job) -> BenchmarkReport:
     on_gpu = any(not model.is_onnx for model in models)
     return BenchmarkReport(
         date=date,
-        machine=machine_facts(options.pipeline.device_id if on_gpu else None),
+        machine=describe_machine(options.pipeline.device_id if on_gpu else None),
         options=options,
         images=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
         models=tuple(reports),
         agreement=agreement if options.depths else (),
-        partial=pace.stopped,
+        partial=control.stopped,
     )
 
 
@@ -208,65 +212,65 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--size',
-        type=_size,
+        type=_parse_size,
         metavar='WxH',
         help='of the frames in pixels (default: as the image is; without one 1920x1080)',
     )
     add(
         '--encoding',
-        type=_encodings,
+        type=_parse_encodings,
         default=('bgr8',),
         metavar='NAME,…',
         help='of the frames (default: bgr8); with several, or all, upload and letterbox kernel '
         f'are timed for each, everything else with the first; {", ".join(PIXEL_FORMATS)}',
     )
-    _add_measuring(parser)
-    add_file(parser, '--json', 'write all figures, with the machine')
-    add_file(parser, '--plot', 'draw them (.png, .svg, .pdf; needs matplotlib)')
+    _add_measurement_options(parser)
+    add_file_option(parser, '--json', 'write all figures, with the machine')
+    add_file_option(parser, '--plot', 'draw them (.png, .svg, .pdf; needs matplotlib)')
     add('--steps-only', action='store_true', help='measure no pipeline')
     add_model_arguments(parser)
     return parser
 
 
-def _add_measuring(parser: argparse.ArgumentParser) -> None:
+def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
     """Add what says how long and how often is measured, and by what."""
     add = parser.add_argument
     defaults = BenchmarkOptions()
     add(
         '--depth',
-        type=_numbers,
+        type=_parse_integers,
         default=defaults.depths,
         metavar='N,N…',
         help='batches in flight, one measurement each (default: 1,2,3,4; an ONNX file has 1)',
     )
     add(
         '--batch',
-        type=_batches,
+        type=_parse_batches,
         default=defaults.batches,
         metavar='N,N…',
         help='frames of each batch, one measurement each at each depth (default: 1)',
     )
     add(
         '--max-latency-ms',
-        type=_milliseconds,
+        type=_parse_milliseconds,
         metavar='MS',
         help='say what is best within this: p99 of a batch, with frames always waiting',
     )
     add(
         '--frames',
-        type=at_least(1),
+        type=integer_at_least(1),
         metavar='N',
         help='per measurement (default: 1000, or fewer if 10 seconds are over before)',
     )
     add(
         '--seconds',
-        type=_seconds,
+        type=_parse_seconds,
         metavar='S',
         help='most per measurement (default: 10, and with --frames as many as these take)',
     )
     add(
         '--warmup',
-        type=at_least(0),
+        type=integer_at_least(0),
         default=defaults.warmup,
         metavar='N',
         help='frames before that do not count (default: 100)',
@@ -279,7 +283,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _encodings(text: str) -> tuple[str, ...]:
+def _parse_encodings(text: str) -> tuple[str, ...]:
     """Return the names, without those that mean the same; ``all`` starts with bgr8."""
     if text == 'all':
         text = ','.join(['bgr8', *PIXEL_FORMATS])
@@ -293,30 +297,30 @@ def _encodings(text: str) -> tuple[str, ...]:
     return tuple(unique.values())
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= 86400:
             return float(text)
     raise argparse.ArgumentTypeError(f'expected seconds, above 0 to 86400 (got {text!r})')
 
 
-def _milliseconds(text: str) -> float:
+def _parse_milliseconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= 1e6:
             return float(text)
     raise argparse.ArgumentTypeError(f'expected milliseconds, above 0 to 1000000 (got {text!r})')
 
 
-def _batches(text: str) -> tuple[int, ...]:
-    sizes = _numbers(text)
-    if not all(1 <= size <= _MOST_AT_ONCE for size in sizes):
+def _parse_batches(text: str) -> tuple[int, ...]:
+    sizes = _parse_integers(text)
+    if not all(1 <= size <= _MAX_BATCH for size in sizes):
         raise argparse.ArgumentTypeError(
-            f'expected numbers from 1 to {_MOST_AT_ONCE}, as in 1,4,8 (got {text!r})'
+            f'expected numbers from 1 to {_MAX_BATCH}, as in 1,4,8 (got {text!r})'
         )
     return tuple(dict.fromkeys(sizes))
 
 
-def _size(text: str) -> tuple[int, int]:
+def _parse_size(text: str) -> tuple[int, int]:
     sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
     if (
         text.lower().count('x') != 1
@@ -329,7 +333,7 @@ def _size(text: str) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_integers(text: str) -> tuple[int, ...]:
     parts = text.split(',')
     if not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f'expected numbers, as in 1,2,3 (got {text!r})')

@@ -20,7 +20,7 @@ from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.running import Saver, say
+from trt_perception.tools.command_line import ResultSaver, print_message
 
 __all__ = ['main']
 
@@ -56,26 +56,26 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    arguments_given = sys.argv[1:] if arguments is None else list(arguments)
     stop = Interruption(130, message='\nstopping; once more ends at once\n')
-    before = [signal.signal(number, stop) for number in ENDING_SIGNALS]
+    previous_handlers = [signal.signal(number, stop) for number in ENDING_SIGNALS]
     try:
-        return _run(given)
+        return _run(arguments_given)
     except (ConfigError, MissingFileError) as error:
-        _say(error)
+        _print_message(error)
         return 2
     except (TrtPerceptionError, OSError) as error:
-        _say(error)
+        _print_message(error)
         return 1
     except KeyboardInterrupt:
-        _say('interrupted; no engine was written')
+        _print_message('interrupted; no engine was written')
         return 130
     finally:
-        for number, handler in zip(ENDING_SIGNALS, before, strict=True):
+        for number, handler in zip(ENDING_SIGNALS, previous_handlers, strict=True):
             signal.signal(number, handler)
 
 
-_say = functools.partial(say, 'build_engine')
+_print_message = functools.partial(print_message, 'build_engine')
 
 
 def _check_packages() -> None:
@@ -90,33 +90,35 @@ def _check_packages() -> None:
         )
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(arguments_given: Sequence[str]) -> int:
     _check_packages()
     from trt_perception.building.options.sources import given_options, load_options
     from trt_perception.building.output_files import check_report
     from trt_perception.building.report import BuildReport
 
-    parsed = _parser().parse_args(given)
+    parsed = _parser().parse_args(arguments_given)
     report = BuildReport()
     json_file = None
     try:
         options = load_options(parsed.config, given_options(parsed))
         check_report(options)
         json_file = options.json
-        report.configuration['command'] = shlex.join(['build_engine', *given])
+        report.configuration['command'] = shlex.join(['build_engine', *arguments_given])
         _build(options, report)
     except (TrtPerceptionError, OSError) as error:
         if report.status == 'running':
             report.fail(error)
         for text in report.warnings:
-            _say(f'warning: {text}')
+            _print_message(f'warning: {text}')
         raise
     except KeyboardInterrupt:
         engine = 'the engine was written' if report.output_engine else 'no engine was written'
-        _say(f'interrupted; {engine}' + (f'; {json_file} says how far it came' * bool(json_file)))
+        _print_message(
+            f'interrupted; {engine}' + (f'; {json_file} says how far it came' * bool(json_file))
+        )
         return 130
     finally:
-        saver = Saver('build_engine')
+        saver = ResultSaver('build_engine')
         if json_file is not None:
             saver.save(json_file, lambda path: write_atomically({path: report.json_text()}))
     return int(saver.failed)
@@ -140,11 +142,11 @@ def _build(options: Any, report: Any) -> None:
             bar.total, bar.n = total or 1, done
             bar.refresh()
 
-        def ended(step: Any) -> None:
+        def print_step(step: Any) -> None:
             bar.clear()
             print(escape_controls(step_line(step)), flush=True)
 
-        build(options, report, progress, ended)
+        build(options, report, progress, print_step)
     print(f'\n{escape_controls(report.text(), None)}')
 
 

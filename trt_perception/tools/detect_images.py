@@ -14,7 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from trt_perception.evaluation.run import Latency, batches, detect, read_ahead
+from trt_perception.evaluation.offline_detection import (
+    Latency,
+    detect_batch,
+    read_ahead,
+    split_into_batches,
+)
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.detections import Detections
@@ -27,18 +32,18 @@ from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.arguments import check_output_folder, user_path
-from trt_perception.tools.detection_output import Results, VideoOutput, write_image
+from trt_perception.tools.arguments import check_output_folder, parse_path
+from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
+from trt_perception.tools.detection_output import CocoResults, VideoOutput, write_image
 from trt_perception.tools.detection_sources import (
-    DETECTIONS,
-    RESULTS,
-    SUMMARY,
-    Plan,
-    Video,
+    DETECTIONS_FILE,
+    RESULTS_FILE,
+    SUMMARY_FILE,
+    DetectionPlan,
+    VideoFile,
     make_plan,
 )
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config
-from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['main']
 
@@ -68,24 +73,24 @@ class _DetectionRun:
 
     pipeline: Pipeline
     thresholds: Thresholds
-    plan: Plan
-    results: Results
+    plan: DetectionPlan
+    results: CocoResults
     bar: tqdm[NoReturn]
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def images(self) -> None:
+    def process_images(self) -> None:
         """Run the model over all images."""
         spec = self.pipeline.spec
         files = [(path, None) for _, path in self.plan.images]
-        decoded = read_ahead(files, self._unreadable)
+        decoded = read_ahead(files, self._skip_unreadable)
         named = ((self.plan.images[index][0], bgr) for index, bgr in decoded)
         for name, bgr, found in self._detect(named):
             if name in self.plan.targets:
                 target = self.plan.targets[name]
                 write_image(target, bgr, found, spec.class_names, spec.task)
 
-    def video(self, name: str, video: Video) -> None:
+    def process_video(self, name: str, video: VideoFile) -> None:
         """Run the model over the frames of a video."""
         before = len(self.results)
         target = self.plan.targets.get(name)
@@ -100,7 +105,7 @@ class _DetectionRun:
         count = len(self.results) - before
         # Some containers only estimate; a tenth less is more than an estimate is off.
         if count < 0.9 * video.frames:
-            self._problem(
+            self._report_problem(
                 f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '
                 'damaged or cut off'
             )
@@ -109,32 +114,34 @@ class _DetectionRun:
         self, images: Iterable[tuple[str, _Image]]
     ) -> Iterator[tuple[str, _Image, Detections]]:
         """Run the model over named images, as many at once as it takes."""
-        for chunk in batches(images, self.pipeline.batch):
+        for chunk in split_into_batches(images, self.pipeline.batch):
             frames = [frame_from_bgr(bgr) for _, bgr in chunk]
             started = time.perf_counter()
-            run = detect(self.pipeline, frames, self.thresholds)
+            run = detect_batch(self.pipeline, frames, self.thresholds)
             self.seconds.append((time.perf_counter() - started) / len(chunk))
             for (name, bgr), found in zip(chunk, run, strict=True):
                 self.results.add(name, (bgr.shape[1], bgr.shape[0]), found)
                 yield name, bgr, found
                 self.bar.update()
 
-    def _unreadable(self, message: str) -> None:
-        self._problem(message)
+    def _skip_unreadable(self, message: str) -> None:
+        self._report_problem(message)
         self.bar.update()
 
-    def _problem(self, message: str) -> None:
+    def _report_problem(self, message: str) -> None:
         self.problems.append(message)
         tqdm.write(escape_controls(f'detect_images: {message}'), file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    interrupted = f'interrupted; no {DETECTIONS} was written, and only whole images and videos'
+    interrupted = (
+        f'interrupted; no {DETECTIONS_FILE} was written, and only whole images and videos'
+    )
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
 
-def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Plan]:
+def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, DetectionPlan]:
     config = detector_config(options, options.engine)
     config = replace(config, class_filter=tuple(options.classes))
     model = read_model_file(options.engine)
@@ -148,11 +155,13 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, Pl
         with contextlib.suppress(OSError):
             if left_out := skipped_image_folders(source):
                 found = f'{source}: read without the folders in it: {join_first(left_out)}'
-                say('detect_images', f"{found}; '{source.rstrip('/')}/**' is all of them")
+                print_message(
+                    'detect_images', f"{found}; '{source.rstrip('/')}/**' is all of them"
+                )
     return model, config, plan
 
 
-def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespace) -> int:
+def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse.Namespace) -> int:
     """Do the work, write the results and say what they are; return the exit code."""
     model, config, plan = job
     with contextlib.closing(open_offline(model, config.pipeline_options())) as pipeline:
@@ -174,11 +183,11 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
-            results = Results(names, facts, pipeline.spec.task)
+            results = CocoResults(names, facts, pipeline.spec.task)
             work = _DetectionRun(pipeline, thresholds, plan, results, bar)
-            work.images()
+            work.process_images()
             for name, video in plan.videos:
-                work.video(name, video)
+                work.process_video(name, video)
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
     summary: dict[str, Any] = {
         'command': options.command,
@@ -188,10 +197,10 @@ def _run(job: tuple[ModelFile, DetectorConfig, Plan], options: argparse.Namespac
         'problems': work.problems,
     }
     print(escape_controls(_summary_text(summary), None), flush=True)
-    saver = Saver('detect_images')
-    saver.save(plan.folder / DETECTIONS, write_json, work.results.dataset())
-    saver.save(plan.folder / RESULTS, write_json, work.results.rows())
-    saver.save(plan.folder / SUMMARY, write_json, summary, 2)
+    saver = ResultSaver('detect_images')
+    saver.save(plan.folder / DETECTIONS_FILE, write_json, work.results.dataset())
+    saver.save(plan.folder / RESULTS_FILE, write_json, work.results.rows())
+    saver.save(plan.folder / SUMMARY_FILE, write_json, summary, 2)
     return 1 if work.problems or saver.failed else 0
 
 
@@ -219,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar='SOURCE',
         help='folders, patterns, image and video files',
     )
-    add('--output', type=user_path, required=True, metavar='DIR', help='folder of the results')
+    add('--output', type=parse_path, required=True, metavar='DIR', help='folder of the results')
     add('--overwrite', action='store_true', help='replace results of an earlier run')
     add('--no-pictures', action='store_true', help='write no annotated images and videos')
     add(

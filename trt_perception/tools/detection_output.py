@@ -16,19 +16,19 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.results import coco_rows
-from trt_perception.evaluation.coco.run_lengths import counts_of, with_run_lengths
+from trt_perception.evaluation.coco.run_lengths import decode_counts, with_run_lengths
 from trt_perception.files.atomic_files import make_folder, write_atomically
 from trt_perception.images.detections import Detections
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['Results', 'VideoOutput', 'write_image']
+__all__ = ['CocoResults', 'VideoOutput', 'write_image']
 
 _Image = npt.NDArray[np.uint8]
 _JPEG_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
 
 
-class Results:
+class CocoResults:
     """Detections of many images in COCO's form, images and categories with them.
 
     A category's id is the class's index plus 1: to some readers 0 is the background.
@@ -42,13 +42,13 @@ class Results:
     def __init__(
         self, class_names: Sequence[str], info: dict[str, Any], task: Task = DETECT
     ) -> None:
-        self._names = class_names
+        self._class_names = class_names
         self._task = task
         self._info = info
         self._images: list[dict[str, Any]] = []
         self._rows: list[dict[str, Any]] = []
         self._counts: Counter[str] = Counter()
-        self._with = 0
+        self._images_with_detections = 0
 
     def __len__(self) -> int:
         return len(self._images)
@@ -59,17 +59,17 @@ class Results:
         self._images.append(
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
         )
-        ids = range(1, len(self._names) + 1)
+        ids = range(1, len(self._class_names) + 1)
         for row in coco_rows(image_id, with_run_lengths(found), ids):
             width, height = row.get('oriented_bbox', row['bbox'])[2:4]
             area = round(width * height, 4)
             if found.masks is not None:
-                area = counts_of(row['segmentation']['counts'])[1::2].sum().item()
+                area = decode_counts(row['segmentation']['counts'])[1::2].sum().item()
             if 'keypoints' in row:
                 row['num_keypoints'] = len(row['keypoint_scores'])
             self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})
-        self._counts.update(self._names[class_id] for class_id in found.class_ids)
-        self._with += bool(len(found))
+        self._counts.update(self._class_names[class_id] for class_id in found.class_ids)
+        self._images_with_detections += bool(len(found))
 
     def dataset(self) -> dict[str, Any]:
         """Return what COCO calls a dataset; each annotation also has a score."""
@@ -78,7 +78,7 @@ class Results:
             'images': self._images,
             'categories': [
                 {'id': id_, 'name': name, **self._task.coco_category()}
-                for id_, name in enumerate(self._names, 1)
+                for id_, name in enumerate(self._class_names, 1)
             ],
             'annotations': self._rows,
         }
@@ -96,7 +96,7 @@ class Results:
         """Return counts; classes by how often they were found."""
         return {
             'images': len(self._images),
-            'images_with_detections': self._with,
+            'images_with_detections': self._images_with_detections,
             'detections': len(self._rows),
             'classes': dict(self._counts.most_common()),
         }
@@ -149,9 +149,9 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
     ) -> None:
         self._path = path
         self._fps = fps
-        self._names = class_names
+        self._class_names = class_names
         self._task = task
-        self._temporary = _temporary(path)
+        self._temporary_path = _temporary_path(path)
         self._writer: Any = None
         self._size = (0, 0)
         self._written = 0
@@ -171,7 +171,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
                 f'{size[0]}x{size[1]}',
                 expected=f'all frames to measure {self._size[0]}x{self._size[1]} pixels',
             )
-        self._task.draw(bgr, found, self._names)
+        self._task.draw(bgr, found, self._class_names)
         self._writer.write(bgr)
         self._written += 1
 
@@ -181,16 +181,16 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._writer.release()
         try:
             if kind is None:
-                self._check()
-                self._temporary.replace(self._path)
+                self._check_file()
+                self._temporary_path.replace(self._path)
         except OSError as error:
             raise ConfigError(str(self._path), f'cannot be written: {error.strerror}') from error
         finally:
-            self._temporary.unlink(missing_ok=True)
+            self._temporary_path.unlink(missing_ok=True)
 
-    def _check(self) -> None:
+    def _check_file(self) -> None:
         """Read the file again: OpenCV says nothing of a disk that is full."""
-        found = _frames_in(self._temporary, self._written)
+        found = _count_frames(self._temporary_path, self._written)
         if found < self._written:
             free = shutil.disk_usage(self._path.parent).free / 1e6
             raise ConfigError(
@@ -205,9 +205,9 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
     def _open(self, size_wh: tuple[int, int]) -> None:
         make_folder(self._path.parent)
         code = cv2.VideoWriter.fourcc(*'mp4v')
-        writer = cv2.VideoWriter(str(self._temporary), code, self._fps, size_wh)
+        writer = cv2.VideoWriter(str(self._temporary_path), code, self._fps, size_wh)
         if not writer.isOpened():
-            self._temporary.unlink(missing_ok=True)
+            self._temporary_path.unlink(missing_ok=True)
             raise ConfigError(
                 str(self._path),
                 f'cannot be written: the folder is not writable, or this OpenCV '
@@ -218,18 +218,18 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._writer, self._size = writer, size_wh
 
 
-def _frames_in(path: Path, most: int) -> int:
-    """Return how many frames of a video can be decoded, ``most`` at most."""
+def _count_frames(path: Path, max_count: int) -> int:
+    """Return how many frames of a video can be decoded, ``max_count`` at most."""
     capture = cv2.VideoCapture(str(path))
     try:
         count = 0
-        while count < most and capture.grab():
+        while count < max_count and capture.grab():
             count += 1
         return count
     finally:
         capture.release()
 
 
-def _temporary(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return a hidden name next to the target, with its suffix, which says the format."""
     return path.with_name(f'.{os.getpid()}.{path.name}')

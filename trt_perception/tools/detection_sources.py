@@ -14,18 +14,25 @@ import cv2
 from trt_perception.errors import ConfigError
 from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
-__all__ = ['DETECTIONS', 'RESULTS', 'SUMMARY', 'Plan', 'Video', 'make_plan']
+__all__ = [
+    'DETECTIONS_FILE',
+    'RESULTS_FILE',
+    'SUMMARY_FILE',
+    'DetectionPlan',
+    'VideoFile',
+    'make_plan',
+]
 
-DETECTIONS: Final = 'detections.json'
-RESULTS: Final = 'results.json'
-SUMMARY: Final = 'summary.json'
+DETECTIONS_FILE: Final = 'detections.json'
+RESULTS_FILE: Final = 'results.json'
+SUMMARY_FILE: Final = 'summary.json'
 # Other formats are written as PNG; not every OpenCV can write them.
 _SAME_FORMAT: Final = ('.jpg', '.jpeg', '.png')
 _FALLBACK_FPS: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Video:
+class VideoFile:
     """One video file.
 
     Attributes:
@@ -40,7 +47,7 @@ class Video:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DetectionPlan:
     """Sources and targets.
 
     Attributes:
@@ -52,7 +59,7 @@ class Plan:
 
     folder: Path
     images: tuple[tuple[str, Path], ...]
-    videos: tuple[tuple[str, Video], ...]
+    videos: tuple[tuple[str, VideoFile], ...]
     targets: dict[str, Path]
 
     @property
@@ -61,7 +68,9 @@ class Plan:
         return len(self.images) + sum(video.frames for _, video in self.videos)
 
 
-def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bool) -> Plan:
+def make_plan(
+    sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bool
+) -> DetectionPlan:
     """Find the sources, and make sure that nothing is replaced that should not be.
 
     Names in the results, and below ``folder``, are the files' paths from the folder that all of
@@ -76,17 +85,17 @@ def make_plan(sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bo
     Raises:
         ConfigError: a source has no images, or a target exists.
     """
-    files = list(dict.fromkeys(Path(os.path.abspath(p)) for s in sources for p in _files(s)))
+    files = list(dict.fromkeys(Path(os.path.abspath(p)) for s in sources for p in _find_files(s)))
     common = os.path.commonpath([file.parent for file in files])
     named = [(Path(os.path.relpath(file, common)).as_posix(), file) for file in files]
     images = [(name, file) for name, file in named if not _is_video(file)]
     videos = [(name, _open_video(file)) for name, file in named if _is_video(file)]
-    targets = {name: folder / (name + _suffix(file)) for name, file in named} if draw else {}
+    targets = {name: folder / (name + _added_suffix(file)) for name, file in named} if draw else {}
     _check_targets(folder, [*targets.values()], [file for _, file in named], overwrite)
-    return Plan(folder, tuple(images), tuple(videos), targets)
+    return DetectionPlan(folder, tuple(images), tuple(videos), targets)
 
 
-def _files(source: str) -> Iterator[Path]:
+def _find_files(source: str) -> Iterator[Path]:
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path) and _is_video(path):
         yield path
@@ -98,14 +107,14 @@ def _is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def _suffix(path: Path) -> str:
+def _added_suffix(path: Path) -> str:
     """Return what is added to a name, so that no two become the same."""
     if _is_video(path):
         return '' if path.suffix == '.mp4' else '.mp4'
     return '' if path.suffix.lower() in _SAME_FORMAT else '.png'
 
 
-def _open_video(path: Path) -> Video:
+def _open_video(path: Path) -> VideoFile:
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():
@@ -113,8 +122,8 @@ def _open_video(path: Path) -> Video:
         fps, frames = capture.get(cv2.CAP_PROP_FPS), capture.get(cv2.CAP_PROP_FRAME_COUNT)
     finally:
         capture.release()
-    sound = math.isfinite(fps) and 0 < fps <= 1000
-    return Video(path, fps if sound else _FALLBACK_FPS, int(max(0, min(frames, 2**31))))
+    is_usable = math.isfinite(fps) and 0 < fps <= 1000
+    return VideoFile(path, fps if is_usable else _FALLBACK_FPS, int(max(0, min(frames, 2**31))))
 
 
 def _check_targets(
@@ -122,14 +131,17 @@ def _check_targets(
 ) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f'--output {folder}', 'there is a file', expected='a folder')
-    real = {source.resolve() for source in sources}
-    every = [*targets, *(folder / name for name in (DETECTIONS, RESULTS, SUMMARY))]
-    for target in every:
-        if target.resolve() in real:
+    source_paths = {source.resolve() for source in sources}
+    output_files = [
+        *targets,
+        *(folder / name for name in (DETECTIONS_FILE, RESULTS_FILE, SUMMARY_FILE)),
+    ]
+    for target in output_files:
+        if target.resolve() in source_paths:
             raise ConfigError(
                 str(target), 'is a source and would be replaced', fix='choose another --output'
             )
-    existing = [target for target in every if os.path.lexists(target)]
+    existing = [target for target in output_files if os.path.lexists(target)]
     if existing and not overwrite:
         raise ConfigError(
             f'--output {folder}',

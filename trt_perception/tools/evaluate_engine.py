@@ -24,11 +24,11 @@ from trt_perception.evaluation.compare import (
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.keypoints import OKS_SIGMA
 from trt_perception.evaluation.metrics.measure import Measure
-from trt_perception.evaluation.metrics.table import common_measure
+from trt_perception.evaluation.metrics.task_measures import common_measure
+from trt_perception.evaluation.offline_detection import open_for_evaluation
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.evaluation.report.plots import plot_accuracy
-from trt_perception.evaluation.report.worst_images import write_worst
-from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.evaluation.report.worst_images import write_worst_images
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.image_source import find_images
@@ -39,15 +39,15 @@ from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import (
-    add_file,
-    at_least,
+    add_file_option,
     check_output_file,
     check_output_folder,
-    user_path,
+    integer_at_least,
+    parse_path,
 )
+from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config
-from trt_perception.tools.running import Saver, run_tool, say
 
 __all__ = ['main']
 
@@ -107,13 +107,13 @@ def _prepare(options: argparse.Namespace) -> _Job:
         _check_without_annotations(options)
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
-    dataset = Dataset.of(images, options.annotations, allow_missing=options.allow_missing)
+    dataset = Dataset.read(images, options.annotations, allow_missing=options.allow_missing)
     if missing := dataset.missing:
         found = (
             f'annotated images without a file, left out ({len(missing)}): {join_first(missing)}'
         )
-        say('evaluate_engine', found)
-    names = _names(options.engine)
+        print_message('evaluate_engine', found)
+    names = _paths_by_name(options.engine)
     models = {name: read_model_file(path) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
     return _Job(models, configs, dataset, class_map)
@@ -133,7 +133,7 @@ def _check_without_annotations(options: argparse.Namespace) -> None:
             )
 
 
-def _names(paths: Sequence[str]) -> dict[str, str]:
+def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
     """Return each model's path by the file's name, or by itself where two share that."""
     bare = [Path(path).name for path in paths]
     names = {
@@ -150,7 +150,7 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
-    maps, measure = _class_maps(job, options)
+    maps, measure = _match_classes(job, options)
     counted = {id_ for classes in maps.values() if classes for id_ in classes.categories}
     job = replace(job, dataset=job.dataset.with_shapes(measure, counted))
     report = _evaluate(job, maps)
@@ -168,7 +168,7 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
                 bar.total = total
                 bar.update(done - bar.n)
 
-            with contextlib.closing(_opened(job, name)) as pipeline:
+            with contextlib.closing(_open_pipeline(job, name)) as pipeline:
                 thresholds = job.configs[name].thresholds(pipeline.spec.class_names)
                 results.append(
                     evaluate_model(
@@ -184,13 +184,13 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
     return accuracy_report(results, job.dataset, thresholds)
 
 
-def _opened(job: _Job, name: str) -> Pipeline:
+def _open_pipeline(job: _Job, name: str) -> Pipeline:
     # Without mAP nothing below the node's threshold counts, so a node's pipeline will do.
-    opened = open_for_evaluation if job.dataset.annotations else open_offline
-    return opened(job.models[name], job.configs[name].pipeline_options())
+    open_model = open_for_evaluation if job.dataset.annotations else open_offline
+    return open_model(job.models[name], job.configs[name].pipeline_options())
 
 
-def _class_maps(
+def _match_classes(
     job: _Job, options: argparse.Namespace
 ) -> tuple[dict[str, ClassMap | None], Measure]:
     """Match each model's classes with the annotations, and say what is left out.
@@ -202,7 +202,7 @@ def _class_maps(
     """
     class_names, tasks = {}, {}
     for name in job.models:
-        with contextlib.closing(_opened(job, name)) as pipeline:
+        with contextlib.closing(_open_pipeline(job, name)) as pipeline:
             class_names[name] = pipeline.spec.class_names
             tasks[name] = DETECT if options.boxes_only else pipeline.spec.task
             for sentence in pipeline.spec.evidence:
@@ -230,7 +230,7 @@ def _class_maps(
 
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int:
     """Write what was asked for, and say where; return the exit code."""
-    saver = Saver('evaluate_engine')
+    saver = ResultSaver('evaluate_engine')
     if options.json:
         content = {
             'command': options.command,
@@ -248,7 +248,7 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
             saver.save(options.results / f'{name}.results.json', _save_rows, model.rows)
         if options.worst:
             folder = options.worst / name
-            saver.save(folder, _save_worst, model, job.dataset, options.worst_count)
+            saver.save(folder, _save_worst_images, model, job.dataset, options.worst_count)
     return int(saver.failed)
 
 
@@ -257,14 +257,14 @@ def _save_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_json(path, rows)
 
 
-def _save_worst(folder: Path, model: ModelAccuracy, dataset: Dataset, count: int) -> str:
+def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, count: int) -> str:
     assert dataset.annotations is not None
-    written = write_worst(
+    written = write_worst_images(
         folder,
         [
-            (image.path, mistakes, found, dataset.truth(image))
+            (image.path, mistakes, found, dataset.ground_truth(image))
             for image, mistakes, found in zip(
-                dataset.images, model.image_errors, model.detections, strict=True
+                dataset.images, model.image_matches, model.detections, strict=True
             )
         ],
         model.class_names,
@@ -289,14 +289,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--images',
-        type=user_path,
+        type=parse_path,
         required=True,
         metavar='DIR',
         help='folder of images, read with those below it; or a pattern',
     )
-    add_file(parser, '--annotations', 'what is to be found, as COCO JSON')
+    add_file_option(parser, '--annotations', 'what is to be found, as COCO JSON')
     classes = 'JSON object of class name to category name, or null to leave a class out'
-    add_file(parser, '--class-map', classes)
+    add_file_option(parser, '--class-map', classes)
     add(
         '--allow-subset',
         action='store_true',
@@ -319,25 +319,31 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--allow-missing', action='store_true', help='leave annotated images out that have no file'
     )
-    _add_output(parser)
+    _add_output_options(parser)
     add_model_arguments(parser)
     return parser
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add what says where results go."""
     add = parser.add_argument
-    add_file(parser, '--json', 'write all figures')
+    add_file_option(parser, '--json', 'write all figures')
     plotted = 'draw precision and recall (.png, .svg, .pdf; needs matplotlib)'
-    add_file(parser, '--plot', plotted)
+    add_file_option(parser, '--plot', plotted)
     add(
         '--worst',
-        type=user_path,
+        type=parse_path,
         metavar='DIR',
         help='draw the images with most mistakes; replaces those that an earlier run drew there',
     )
-    add('--worst-count', type=at_least(1), default=12, metavar='N', help='how many (default: 12)')
-    add('--results', type=user_path, metavar='DIR', help="write all detections as COCO's results")
+    add(
+        '--worst-count',
+        type=integer_at_least(1),
+        default=12,
+        metavar='N',
+        help='how many (default: 12)',
+    )
+    add('--results', type=parse_path, metavar='DIR', help="write all detections as COCO's results")
     add('--all-classes', action='store_true', help='show each category, not the 20 worst')
 
 

@@ -11,8 +11,8 @@ from trt_perception.files.plain_text import format_table
 
 __all__ = ['report_text']
 
-_MOST_CLASSES: Final = 20
-_MOST_CONFUSIONS: Final = 5
+_MAX_CLASSES: Final = 20
+_MAX_CONFUSIONS: Final = 5
 
 
 def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
@@ -26,7 +26,7 @@ def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
     if report.annotations is not None:
         parts.append(_metrics_table(report))
         if report.models[0].box_metrics is not None:
-            parts.append(_metrics_table(_of_boxes(report)))
+            parts.append(_metrics_table(_with_box_metrics(report)))
         parts.append(_threshold_table(report))
         if report.measure.has_angles:
             parts.append(_angle_table(report))
@@ -44,7 +44,7 @@ def _heading(report: AccuracyReport) -> str:
     return f'{report.images} images, {metrics.objects} objects, {report.annotations}'
 
 
-def _of_boxes(report: AccuracyReport) -> AccuracyReport:
+def _with_box_metrics(report: AccuracyReport) -> AccuracyReport:
     """Return the report with the boxes' figures in the place of what is measured."""
     models = tuple(
         replace(one, metrics=one.box_metrics, box_metrics=None) for one in report.models
@@ -52,7 +52,7 @@ def _of_boxes(report: AccuracyReport) -> AccuracyReport:
     return replace(report, models=models)
 
 
-def _measured(report: AccuracyReport) -> str:
+def _table_title(report: AccuracyReport) -> str:
     """Return what a table is about, empty where there is nothing but boxes."""
     metrics = report.models[0].metrics
     return '' if metrics is None or report.measure == BOXES else metrics.measure.title
@@ -61,7 +61,7 @@ def _measured(report: AccuracyReport) -> str:
 def _angle_table(report: AccuracyReport) -> str:
     errors = [model.mistakes.angle_error for model in report.models if model.mistakes]
     rows = [
-        [model.name, *map(_figure, (error.median, error.p90) if error else (None, None))]
+        [model.name, *map(_format_figure, (error.median, error.p90) if error else (None, None))]
         for model, error in zip(report.models, errors, strict=True)
     ]
     return format_table([['angle error of the right ones, degrees', 'p50', 'p90'], *rows])
@@ -69,16 +69,16 @@ def _angle_table(report: AccuracyReport) -> str:
 
 def _metrics_table(report: AccuracyReport) -> str:
     most = list(report.models[0].metrics.figures)[-1] if report.models[0].metrics else ''
-    head = [_measured(report), 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', most]
-    first = _figures(report.models[0])
+    head = [_table_title(report), 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', most]
+    first = _figure_values(report.models[0])
     rows = []
     for model in report.models:
-        figures = _figures(model)
-        rows.append([model.name, *map(_figure, figures)])
+        figures = _figure_values(model)
+        rows.append([model.name, *map(_format_figure, figures)])
         if _categories(model) != _categories(report.models[0]):  # means of other things
             rows.append(['  of other categories', *[''] * len(figures)])
         elif model is not report.models[0]:
-            rows.append(['  difference', *map(_change, figures, first)])
+            rows.append(['  difference', *map(_format_change, figures, first)])
     return format_table([head, *rows])
 
 
@@ -86,7 +86,7 @@ def _categories(model: ModelAccuracy) -> set[str]:
     return set(model.metrics.classes) if model.metrics else set()
 
 
-def _figures(model: ModelAccuracy) -> list[float | None]:
+def _figure_values(model: ModelAccuracy) -> list[float | None]:
     return list(model.metrics.figures.values()) if model.metrics else []
 
 
@@ -107,11 +107,11 @@ def _threshold_table(report: AccuracyReport) -> str:
         mistakes = model.mistakes
         assert mistakes is not None
         counts = mistakes.right, mistakes.wrong_class, mistakes.false, mistakes.missed
-        shares = _figure(mistakes.precision), _figure(mistakes.recall)
+        shares = _format_figure(mistakes.precision), _format_figure(mistakes.recall)
         rows.append([model.name, *shares, *map(str, counts)])
         confusions = [
             f'{one} taken for {other} {count}x'
-            for one, other, count in mistakes.confusions[:_MOST_CONFUSIONS]
+            for one, other, count in mistakes.confusions[:_MAX_CONFUSIONS]
         ]
         if confusions:
             lines.append(f'{model.name}: {", ".join(confusions)}')
@@ -122,8 +122,8 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
     tables = [model.metrics.classes for model in report.models if model.metrics]
     names = [name for name, one in tables[0].items() if one.ap is not None]
     shown = names
-    if not all_classes and len(names) > _MOST_CLASSES:
-        worst = sorted(names, key=lambda name: tables[0][name].ap or 0)[:_MOST_CLASSES]
+    if not all_classes and len(names) > _MAX_CLASSES:
+        worst = sorted(names, key=lambda name: tables[0][name].ap or 0)[:_MAX_CLASSES]
         shown = [name for name in names if name in worst]
     if len(tables) == 1:
         head = ['category', 'objects', 'AP', 'AP50']
@@ -135,7 +135,7 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
         figures = [one.ap if one else None for one in found]
         if len(tables) == 1:
             figures.append(tables[0][name].ap50)
-        rows.append([name, str(tables[0][name].objects), *map(_figure, figures)])
+        rows.append([name, str(tables[0][name].objects), *map(_format_figure, figures)])
     text = format_table([head, *rows])
     if len(shown) < len(names):
         text += f'\nthe {len(shown)} worst of {len(names)} categories; --all-classes shows all'
@@ -162,10 +162,10 @@ def _agreement_table(report: AccuracyReport) -> str:
         rows.append(
             [
                 name,
-                _figure(one.f1, 4),
-                _figure(one.mean_iou, 4),
+                _format_figure(one.f1, 4),
+                _format_figure(one.mean_iou, 4),
                 *map(str, counts),
-                _figure(agreement.max_score_difference, 4),
+                _format_figure(agreement.max_score_difference, 4),
             ]
         )
     return format_table([head, *rows])
@@ -182,11 +182,11 @@ def _latency_table(report: AccuracyReport) -> str:
     return format_table([['latency, ms', 'mean', 'p50', 'p99'], *rows])
 
 
-def _figure(value: float | None, digits: int = 3) -> str:
+def _format_figure(value: float | None, digits: int = 3) -> str:
     return '-' if value is None else f'{value:.{digits}f}'
 
 
-def _change(value: float | None, first: float | None) -> str:
+def _format_change(value: float | None, first: float | None) -> str:
     if value is None or first is None:
         return ''
     # A digit more than the figures: 0.000 would look wrong next to two that differ.

@@ -30,8 +30,13 @@ from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path, serialise_manifest
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.arguments import add_file, at_least, check_output_file, user_path
-from trt_perception.tools.running import Saver, run_tool, say
+from trt_perception.tools.arguments import (
+    add_file_option,
+    check_output_file,
+    integer_at_least,
+    parse_path,
+)
+from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 
 __all__ = ['main', 'update_manifest']
 
@@ -67,24 +72,24 @@ def _prepare(options: argparse.Namespace) -> EngineReport:
 
 
 def _run(report: EngineReport, options: argparse.Namespace) -> int:
-    report = _look(report, options)
-    failed = options.update_manifest and not _updated(report)
+    report = _inspect_loaded_engine(report, options)
+    failed = options.update_manifest and not _try_update_manifest(report)
     if str(options.json) == '-':
         print(json.dumps(report.as_dict(), indent=2))
         return int(failed)
     print(escape_controls(format_engine_report(report, layers=options.layers), None), flush=True)
-    saver = Saver('inspect_engine')
+    saver = ResultSaver('inspect_engine')
     if options.json is not None:
         saver.save(options.json, write_json, report.as_dict(), 2)
     return int(failed or saver.failed)
 
 
-def _updated(report: EngineReport) -> bool:
+def _try_update_manifest(report: EngineReport) -> bool:
     """Update the manifest and say so; that it fails keeps nothing else from being written."""
     try:
         counts = update_manifest(report)
     except TrtPerceptionError as error:
-        say('inspect_engine', error)
+        print_message('inspect_engine', error)
         return False
     written = ', '.join(f'{count} {kind}' for kind, count in counts.items())
     print(
@@ -136,7 +141,7 @@ def _manifest_file(engine: Path) -> Path:
     return path if path.exists() else manifest_path(engine.resolve())
 
 
-def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
+def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) -> EngineReport:
     """Add what is known of the loaded engine, where there is a GPU and it is wanted."""
     if options.no_gpu:
         return dataclasses.replace(report, why_not_loaded='--no-gpu')
@@ -163,22 +168,22 @@ def _look(report: EngineReport, options: argparse.Namespace) -> EngineReport:
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser('inspect_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
-    add('engine', type=user_path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
+    add('engine', type=parse_path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
     add(
         '--times',
-        type=at_least(0),
+        type=integer_at_least(0),
         default=0,
         metavar='N',
         help='measure each layer, mean of N runs (default: 0, not measured; needs a GPU)',
     )
     add(
         '--layers',
-        type=at_least(0),
+        type=integer_at_least(0),
         default=30,
         metavar='N',
         help='most rows in the table of layers (default: 30)',
     )
-    add_file(parser, '--json', 'write all of it; - writes it to the terminal')
+    add_file_option(parser, '--json', 'write all of it; - writes it to the terminal')
     add('--no-gpu', action='store_true', help='do not load the engine')
     add(
         '--update-manifest',

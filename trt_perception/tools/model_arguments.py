@@ -9,12 +9,12 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
-from trt_perception.tools.arguments import at_least
+from trt_perception.tools.arguments import integer_at_least
 
 __all__ = ['add_model_arguments', 'detector_config']
 
 # What these tools set by arguments of their own, or what only a node has.
-_OWN: Final = {
+_SET_ELSEWHERE: Final = {
     'engine_path': 'give the model as the argument',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
@@ -46,12 +46,18 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         '--max-detections',
-        type=at_least(1),
+        type=integer_at_least(1),
         default=defaults.max_detections,
         metavar='N',
         help=f'in one image, best scores first (default: {defaults.max_detections})',
     )
-    add('--device', type=at_least(0), default=0, metavar='N', help='CUDA device (default: 0)')
+    add(
+        '--device',
+        type=integer_at_least(0),
+        default=0,
+        metavar='N',
+        help='CUDA device (default: 0)',
+    )
     add(
         '--param',
         action='append',
@@ -85,7 +91,9 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
                 expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
                 'model.decoder=dense',
             )
-        if name in _OWN:
-            raise ConfigError(f'--param {given}', 'cannot be set by --param', fix=_OWN[name])
+        if name in _SET_ELSEWHERE:
+            raise ConfigError(
+                f'--param {given}', 'cannot be set by --param', fix=_SET_ELSEWHERE[name]
+            )
         values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
     return DetectorConfig.from_values(values)

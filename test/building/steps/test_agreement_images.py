@@ -27,7 +27,7 @@ class Counting:
             scores, ids = np.full(each, 0.9, np.float32), np.zeros(each, np.int32)
             return SimpleNamespace(detections=[Detections(boxes, scores, ids)] * len(pictures))
 
-        monkeypatch.setattr(agreement_gate, 'detect_images', detect)
+        monkeypatch.setattr(agreement_gate, 'detect_in_files', detect)
 
 
 @pytest.mark.parametrize(

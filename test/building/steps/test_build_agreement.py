@@ -21,8 +21,8 @@ from trt_perception.building.steps import validation
 from trt_perception.building.steps.validation import opened
 from trt_perception.checks.model import check_model
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.metrics.agreement import compare_runs
-from trt_perception.evaluation.run import detect_images
+from trt_perception.evaluation.metrics.agreement import compare_detections
+from trt_perception.evaluation.offline_detection import detect_in_files
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools import inspect_engine
@@ -70,9 +70,9 @@ def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
     for file in files:
         with opened(file) as pipeline:
             pictures = [(picture, None) for picture in sorted(SCENES.glob(SOME_SCENES.name))]
-            runs.append(detect_images(pipeline, pictures, Thresholds(), lambda *_: None))
+            runs.append(detect_in_files(pipeline, pictures, Thresholds(), lambda *_: None))
     names = [str(digit) for digit in range(10)]
-    counted = compare_runs(runs[0].detections, runs[1].detections, names).overall
+    counted = compare_detections(runs[0].detections, runs[1].detections, names).overall
     found = done.report['agreement']
     assert found['f1'] == pytest.approx(counted.f1)
     assert found['reference_detections'] == counted.reference

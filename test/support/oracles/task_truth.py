@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 
 from support.oracles.evaluation_support import SIZE_WH, written
+from trt_perception.evaluation.annotated_shapes import read_shapes
 from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.metrics.table import measure_of
-from trt_perception.evaluation.true_shapes import read_shapes
+from trt_perception.evaluation.metrics.task_measures import measure_of
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
@@ -52,7 +52,7 @@ def read(folder, content, task, sigmas=()):
 
 
 def only(annotations):
-    ((box,),) = annotations.boxes.values()
+    ((box,),) = annotations.objects.values()
     return box
 
 

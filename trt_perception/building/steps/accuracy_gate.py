@@ -14,7 +14,7 @@ from trt_perception.evaluation.compare import AccuracyReport, compare_models
 from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.table import measure_of
+from trt_perception.evaluation.metrics.task_measures import measure_of
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
@@ -39,7 +39,7 @@ def check_labels(
     """
     if not images:
         return
-    dataset = Dataset.of(images, annotations, allow_missing=True)
+    dataset = Dataset.read(images, annotations, allow_missing=True)
     try:
         classes = dataset.class_map(class_names)
     except ConfigError as error:

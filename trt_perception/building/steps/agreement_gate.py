@@ -16,9 +16,9 @@ from typing import Any, Final
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import StepProgress
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.metrics.agreement import Agreement, compare_runs
-from trt_perception.evaluation.metrics.table import measure_of
-from trt_perception.evaluation.run import batches, detect_images
+from trt_perception.evaluation.metrics.agreement import Agreement, compare_detections
+from trt_perception.evaluation.metrics.task_measures import measure_of
+from trt_perception.evaluation.offline_detection import detect_in_files, split_into_batches
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.detections import Detections
 from trt_perception.model.build_record import QUANTISED, AgreementRecord
@@ -114,8 +114,8 @@ def compare_until_sure(
     order = random.Random(_SEED).sample(list(images), min(len(images), _MOST_IMAGES))
     thresholds = Thresholds()
     found: list[Detections] = []
-    for chunk in batches(order, _AT_ONCE):
-        run = detect_images(
+    for chunk in split_into_batches(order, _AT_ONCE):
+        run = detect_in_files(
             reference,
             [(path, None) for path in chunk],
             thresholds,
@@ -126,14 +126,14 @@ def compare_until_sure(
         if len(found) >= _LEAST_IMAGES and sum(map(len, found)) >= _ENOUGH:
             break
     used = order[: len(found)]
-    run = detect_images(
+    run = detect_in_files(
         built,
         [(path, None) for path in used],
         thresholds,
         lambda done, total: progress('running what was built', done, total),
         measure,
     )
-    return compare_runs(found, run.detections, reference.spec.class_names, measure), used
+    return compare_detections(found, run.detections, reference.spec.class_names, measure), used
 
 
 def unmeasured(reason: str) -> AgreementRecord:

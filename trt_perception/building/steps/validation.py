@@ -27,7 +27,7 @@ from trt_perception.building.steps.agreement_gate import (
 )
 from trt_perception.building.steps.prepare import RecognisedModel
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.run import open_for_evaluation
+from trt_perception.evaluation.offline_detection import open_for_evaluation
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions

@@ -1,7 +1,7 @@
 """COCO's annotation file, read with care.
 
 Guarantee: Annotations that exist are whole: ids differ, each box is finite and belongs to an image
-and a category that are listed. Segmentations and keypoints are left to ``true_shapes``.
+and a category that are listed. Segmentations and keypoints are left to ``annotated_shapes``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trt_perception.evaluation.coco.run_lengths import RunLengths
 from trt_perception.evaluation.coco.section import MAX_ID, CocoSection, is_finite, read_coco
 from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_fault, short_repr
 
-__all__ = ['Annotations', 'CocoImage', 'TrueBox', 'read_annotations']
+__all__ = ['AnnotatedObject', 'Annotations', 'CocoImage', 'read_annotations']
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CocoImage:
 
 
 @dataclass(frozen=True)
-class TrueBox:
+class AnnotatedObject:
     """One annotated object.
 
     Attributes:
@@ -43,7 +43,7 @@ class TrueBox:
         area: square pixels, of the object's outline where the file has one.
         crowd: many objects in one box: it counts neither as found nor as missed, and detections
             within it are no mistakes.
-        mask: where ``true_shapes`` read masks.
+        mask: where ``annotated_shapes`` read masks.
         keypoints: where it read them: x, y and visibility of each, 0 not labelled, in turns.
         oriented: where it read oriented boxes: centre x, centre y, width, height and angle.
     """
@@ -70,13 +70,13 @@ class Annotations:
         path: the file.
         images: in the file's order.
         categories: names by id.
-        boxes: the objects of each image by the image's id; an image without objects is missing.
+        objects: the objects of each image by the image's id; an image without objects is missing.
     """
 
     path: Path
     images: tuple[CocoImage, ...]
     categories: Mapping[int, str]
-    boxes: Mapping[int, tuple[TrueBox, ...]]
+    objects: Mapping[int, tuple[AnnotatedObject, ...]]
 
 
 def read_annotations(path: Path) -> Annotations:
@@ -88,17 +88,17 @@ def read_annotations(path: Path) -> Annotations:
     content = read_coco(path)
     images: dict[int, CocoImage] = {}
     for entry in content.entries('images'):
-        image = CocoImage(entry.number_id('id'), _file_name(entry), _size(entry))
+        image = CocoImage(entry.read_id('id'), _read_file_name(entry), _read_size(entry))
         if image.id in images:
             raise ConfigError(entry.location, f'id {image.id} is listed twice')
         images[image.id] = image
-    categories = _categories(content)
+    categories = _read_categories(content)
     if not images or not categories:
         empty = 'images' if not images else 'categories'
         raise ConfigError(str(path), f'"{empty}" is empty, so there is nothing to compare with')
-    boxes: dict[int, list[TrueBox]] = {}
+    boxes: dict[int, list[AnnotatedObject]] = {}
     for entry in content.entries('annotations'):
-        image_id, box = entry.number_id('image_id'), _box(entry)
+        image_id, box = entry.read_id('image_id'), _read_object(entry)
         for key, value, known in (
             ('image_id', image_id, images),
             ('category_id', box.category_id, categories),
@@ -108,16 +108,16 @@ def read_annotations(path: Path) -> Annotations:
         boxes.setdefault(image_id, []).append(box)
     if not boxes:
         raise ConfigError(str(path), '"annotations" is empty, so nothing can be measured')
-    _check_form(path, images, boxes)
+    _check_box_format(path, images, boxes)
     whole = {image_id: tuple(found) for image_id, found in boxes.items()}
     return Annotations(path, tuple(images.values()), categories, whole)
 
 
-def _categories(content: CocoSection) -> dict[int, str]:
+def _read_categories(content: CocoSection) -> dict[int, str]:
     """Return the names of the categories by id."""
     categories: dict[int, str] = {}
     for entry in content.entries('categories', MAX_CLASSES):
-        category_id, name = entry.number_id('id'), entry.get('name')
+        category_id, name = entry.read_id('id'), entry.get('name')
         entry.check_value('name', name, name_fault)
         if category_id in categories:
             raise ConfigError(entry.location, f'id {category_id} is listed twice')
@@ -125,8 +125,8 @@ def _categories(content: CocoSection) -> dict[int, str]:
     return categories
 
 
-def _check_form(
-    path: Path, images: Mapping[int, CocoImage], boxes: Mapping[int, Sequence[TrueBox]]
+def _check_box_format(
+    path: Path, images: Mapping[int, CocoImage], boxes: Mapping[int, Sequence[AnnotatedObject]]
 ) -> None:
     """Refuse boxes that other formats write: they would measure as 0 and nobody would know why."""
     every = [(images[id_].size_wh, box.xywh) for id_, found in boxes.items() for box in found]
@@ -138,16 +138,16 @@ def _check_form(
             fix='multiply them by its width and height',
         )
     sized = [(size, xywh) for size, xywh in every if size is not None]
-    beyond = [
+    outside = [
         (size, xywh)
         for size, xywh in sized
         if xywh[0] + xywh[2] > size[0] + 1 or xywh[1] + xywh[3] > size[1] + 1
     ]
-    if 2 * len(beyond) > len(sized):
-        (width, height), xywh = beyond[0]
+    if 2 * len(outside) > len(sized):
+        (width, height), xywh = outside[0]
         raise ConfigError(
             f'{path}: "bbox"',
-            f'{len(beyond)} of {len(sized)} reach beyond their image, as {xywh} in '
+            f'{len(outside)} of {len(sized)} reach beyond their image, as {xywh} in '
             f'{width}x{height}',
             expected='[left, top, width, height]',
             fix='correct the boxes if they are [left, top, right, bottom], or the size of the '
@@ -155,14 +155,14 @@ def _check_form(
         )
 
 
-def _file_name(entry: CocoSection) -> str:
+def _read_file_name(entry: CocoSection) -> str:
     name: str = entry.check_value(
         'file_name', entry.get('file_name'), lambda name: name_fault(name, MAX_PATH_LENGTH)
     )
     return name.replace('\\', '/')  # as tools on Windows write it
 
 
-def _size(entry: CocoSection) -> tuple[int, int] | None:
+def _read_size(entry: CocoSection) -> tuple[int, int] | None:
     size = entry.get('width'), entry.get('height')
     if size == (None, None):
         return None
@@ -175,7 +175,7 @@ def _size(entry: CocoSection) -> tuple[int, int] | None:
     return size
 
 
-def _box(entry: CocoSection) -> TrueBox:
+def _read_object(entry: CocoSection) -> AnnotatedObject:
     bbox = entry.get('bbox')
     if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(is_finite, bbox)):
         expected = '[left, top, width, height], finite numbers in pixels'
@@ -191,5 +191,5 @@ def _box(entry: CocoSection) -> TrueBox:
     crowd = entry.get('iscrowd', 0)
     if crowd not in (0, 1):
         raise entry.refusal('iscrowd', crowd, '0 or 1')
-    category_id = entry.number_id('category_id')
-    return TrueBox(category_id, (left, top, width, height), float(area), bool(crowd))
+    category_id = entry.read_id('category_id')
+    return AnnotatedObject(category_id, (left, top, width, height), float(area), bool(crowd))

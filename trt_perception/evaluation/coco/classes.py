@@ -19,7 +19,7 @@ from trt_perception.files.plain_text import closest_words, short_repr
 __all__ = ['ClassMap', 'match_classes', 'read_class_map']
 
 _MAP_MAX_BYTES: Final = 4 * 1024**2
-_SHOWN: Final = 10
+_MAX_LISTED: Final = 10
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ def match_classes(
         ConfigError: names have no partner, which ones, and what they may have meant.
     """
     class_map = class_map or {}
-    _check_map(class_map, class_names, annotations, model)
-    by_name = _unique_names(annotations)
+    _check_class_map(class_map, class_names, annotations, model)
+    by_name = _category_ids_by_name(annotations)
     wanted = [class_map.get(name, name) for name in class_names]
     ids = tuple(None if name is None else by_name.get(name) for name in wanted)
-    used = {box.category_id for boxes in annotations.boxes.values() for box in boxes}
+    used = {box.category_id for boxes in annotations.objects.values() for box in boxes}
     without_category = [
         name
         for name, want, category in zip(class_names, wanted, ids, strict=True)
@@ -95,7 +95,9 @@ def match_classes(
     if not set(ids) & used or ((without_category or without_class) and not allow_subset):
         raise ConfigError(
             f'the class names of {model} and the categories of {annotations.path}',
-            _mismatch(class_names, annotations, without_category, without_class, set(ids) & used),
+            _describe_mismatch(
+                class_names, annotations, without_category, without_class, set(ids) & used
+            ),
             fix='give evaluate_engine a class map (--class-map FILE), a JSON file of '
             '{"class name": "category name", "another": null}'
             + (', or --allow-subset, to measure only what both have' if set(ids) & used else ''),
@@ -108,7 +110,7 @@ def match_classes(
     )
 
 
-def _check_map(
+def _check_class_map(
     class_map: Mapping[str, str | None],
     class_names: Sequence[str],
     annotations: Annotations,
@@ -124,12 +126,12 @@ def _check_map(
         if unknown:
             raise ConfigError(
                 'the class map',
-                f'it names what is not a {what}: {_listed(unknown, known)}',
-                fix=f'use one of: {_listed(known)}',
+                f'it names what is not a {what}: {_list_with_nearest(unknown, known)}',
+                fix=f'use one of: {_list_with_nearest(known)}',
             )
 
 
-def _unique_names(annotations: Annotations) -> dict[str, int]:
+def _category_ids_by_name(annotations: Annotations) -> dict[str, int]:
     by_name: dict[str, int] = {}
     for id_, name in annotations.categories.items():
         if name in by_name:
@@ -144,7 +146,7 @@ def _unique_names(annotations: Annotations) -> dict[str, int]:
     return by_name
 
 
-def _mismatch(
+def _describe_mismatch(
     class_names: Sequence[str],
     annotations: Annotations,
     without_category: Sequence[str],
@@ -156,24 +158,24 @@ def _mismatch(
     if without_category:
         lines.append(
             f'  classes without a category ({len(without_category)} of {len(class_names)}): '
-            f'{_listed(without_category, categories)}'
+            f'{_list_with_nearest(without_category, categories)}'
         )
     if without_class:
         lines.append(
             f'  annotated categories without a class ({len(without_class)} of '
-            f'{len(categories)}): {_listed(without_class, class_names)}'
+            f'{len(categories)}): {_list_with_nearest(without_class, class_names)}'
         )
     if not without_category and not without_class:
         lines.append('  no class has a category that anything is annotated with')
     return '\n'.join(lines)
 
 
-def _listed(names: Iterable[str], others: Sequence[str] = ()) -> str:
+def _list_with_nearest(names: Iterable[str], others: Sequence[str] = ()) -> str:
     """Return the first names, each with the one among the others that it resembles most."""
     names = list(names)
     folded = {other.casefold().replace('_', ' ').replace('-', ' '): other for other in others}
     listed = []
-    for name in names[:_SHOWN]:
+    for name in names[:_MAX_LISTED]:
         key = name.casefold().replace('_', ' ').replace('-', ' ')
         near = closest_words(key, folded)
         listed.append(

@@ -16,8 +16,8 @@ from trt_perception.images.image_files import read_image_file
 
 __all__ = ['match_images', 'read_image']
 
-_SHOWN: Final = 3
-_MOST_PARTS: Final = 8
+_MAX_LISTED: Final = 3
+_MAX_PATH_PARTS: Final = 8
 _Image = npt.NDArray[np.uint8]
 
 
@@ -37,17 +37,17 @@ def match_images(
     Raises:
         ConfigError: an image has no file, or several; how many, and examples.
     """
-    ends: dict[int, dict[tuple[str, ...], list[Path]]] = {1: _by_end(images, 1)}
+    files_by_end: dict[int, dict[tuple[str, ...], list[Path]]] = {1: _files_by_path_end(images, 1)}
     pairs, missing = [], []
     for image in annotations.images:
         parts = tuple(p for p in PurePosixPath(image.file_name).parts if p not in ('/', '.'))
         # Thousands of folders may each have a 000001.jpg.
-        count = max(1, min(len(parts), _MOST_PARTS))
-        if count not in ends:
-            ends[count] = _by_end(images, count)
-        near = ends[count].get(parts[-count:], [])
+        count = max(1, min(len(parts), _MAX_PATH_PARTS))
+        if count not in files_by_end:
+            files_by_end[count] = _files_by_path_end(images, count)
+        near = files_by_end[count].get(parts[-count:], [])
         found = [path for path in near if path.parts[-len(parts) :] == parts]
-        found = found or ends[1].get(parts[-1:], [])
+        found = found or files_by_end[1].get(parts[-1:], [])
         if len(found) > 1:
             raise ConfigError(
                 str(annotations.path),
@@ -59,11 +59,11 @@ def match_images(
         else:
             missing.append(image.file_name)
     if missing and (not pairs or not allow_missing):
-        raise _missing(annotations, images, missing)
+        raise _missing_files_error(annotations, images, missing)
     return pairs
 
 
-def _by_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Path]]:
+def _files_by_path_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Path]]:
     """Return files by the last parts of their paths."""
     found: dict[tuple[str, ...], list[Path]] = {}
     for path in images:
@@ -103,7 +103,7 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
     )
 
 
-def _missing(
+def _missing_files_error(
     annotations: Annotations, images: Sequence[Path], missing: Sequence[str]
 ) -> ConfigError:
     total = len(annotations.images)
@@ -111,13 +111,13 @@ def _missing(
         return ConfigError(
             str(annotations.path),
             f'{len(missing)} of the {total} images in it have no file: '
-            f'{join_first(missing, _SHOWN)}',
+            f'{join_first(missing, _MAX_LISTED)}',
             fix='add them, or give evaluate_engine --allow-missing',
         )
-    there = join_first([path.name for path in images], _SHOWN)
+    there = join_first([path.name for path in images], _MAX_LISTED)
     return ConfigError(
         str(annotations.path),
         f'none of the {total} images in it has a file: it names '
-        f'{join_first(missing, _SHOWN)}, the {len(images)} files given are {there}',
+        f'{join_first(missing, _MAX_LISTED)}, the {len(images)} files given are {there}',
         fix='give the folder of the annotated images',
     )

@@ -16,13 +16,20 @@ import numpy.typing as npt
 from trt_perception.images.detections import Detections, Masks
 
 __all__ = [
-    *('MaskedDetections', 'RunLengths', 'counts_of', 'run_lengths', 'text_of', 'with_run_lengths'),
+    *(
+        'MaskedDetections',
+        'RunLengths',
+        'decode_counts',
+        'mask_run_lengths',
+        'encode_counts',
+        'with_run_lengths',
+    ),
 ]
 
 #: ``size``, height and width, and ``counts``, text.
 RunLengths = dict[str, Any]
 # Five bits each: seven hold more than any image has pixels.
-_MOST_GROUPS: Final = 7
+_MAX_GROUPS: Final = 7
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,12 @@ def with_run_lengths(found: Detections) -> Detections:
     """Return detections with masks as run lengths, a mask after the other; others unchanged."""
     if found.masks is None:
         return found
-    runs = tuple(run_lengths(found.masks, index) for index in range(len(found)))
+    runs = tuple(mask_run_lengths(found.masks, index) for index in range(len(found)))
     own = found.xyxy, found.scores, found.class_ids, found.keypoints, found.oriented
     return MaskedDetections(*own, runs=runs)
 
 
-def run_lengths(masks: Masks, index: int) -> RunLengths:
+def mask_run_lengths(masks: Masks, index: int) -> RunLengths:
     """Return one mask as COCO's compressed run lengths, at the size of the image."""
     width, height = masks.size_wh
     left, top, part = masks.one(index)
@@ -64,10 +71,10 @@ def run_lengths(masks: Masks, index: int) -> RunLengths:
     runs = np.diff(ends)
     if len(runs) > 1 and runs[-1] == 0:
         runs = runs[:-1]
-    return {'size': [height, width], 'counts': text_of(runs)}
+    return {'size': [height, width], 'counts': encode_counts(runs)}
 
 
-def text_of(counts: npt.NDArray[np.int64]) -> str:
+def encode_counts(counts: npt.NDArray[np.int64]) -> str:
     """Return run lengths as text (maskApi.c, rleToString).
 
     Each is written as the difference to the one before the last, from the fourth on, in groups of
@@ -85,7 +92,7 @@ def text_of(counts: npt.NDArray[np.int64]) -> str:
     return ''.join(text)
 
 
-def counts_of(text: str) -> npt.NDArray[np.int64]:
+def decode_counts(text: str) -> npt.NDArray[np.int64]:
     """Return the run lengths that a text says: int64 (n,).
 
     Raises:
@@ -97,7 +104,7 @@ def counts_of(text: str) -> npt.NDArray[np.int64]:
     ends = np.flatnonzero(codes & 0x20 == 0)
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1
-    if lengths.max() > _MOST_GROUPS:
+    if lengths.max() > _MAX_GROUPS:
         raise ValueError('a run longer than any image')
     place = np.arange(len(codes)) - np.repeat(starts, lengths)
     values = np.add.reduceat((codes & 0x1F) << (5 * place), starts)

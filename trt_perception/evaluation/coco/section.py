@@ -39,11 +39,11 @@ class CocoSection(JsonSection):
         """Return a key's value, the default if it is missing."""
         return self._unread.get(key, default)
 
-    def number_id(self, key: str) -> int:
+    def read_id(self, key: str) -> int:
         """Return an id."""
         return self.integer(key, -MAX_ID, MAX_ID)
 
-    def wrong(self, key: str, found: str, expected: str, fix: str = '') -> TrtPerceptionError:
+    def error_at(self, key: str, found: str, expected: str, fix: str = '') -> TrtPerceptionError:
         """Return the error that says in words what was found at a key."""
         return self.error(self.subject(key), found, expected=expected, fix=fix)
 
@@ -53,9 +53,9 @@ class CocoSection(JsonSection):
         if not isinstance(entries, list):
             found = 'none' if entries is None else f'a {type(entries).__name__}'
             expected = 'a list; COCO annotations have the lists "images", "annotations" and '
-            raise self.wrong(key, found, expected + '"categories"')
+            raise self.error_at(key, found, expected + '"categories"')
         if len(entries) > most:
-            raise self.wrong(key, str(len(entries)), f'at most {most} entries')
+            raise self.error_at(key, str(len(entries)), f'at most {most} entries')
         for index, entry in enumerate(entries):
             yield CocoSection(entry, f'{self.location}: {key}[{index}]')
 

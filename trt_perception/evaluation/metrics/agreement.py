@@ -14,7 +14,7 @@ from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.evaluation.metrics.shapes import Shapes
 from trt_perception.images.detections import Detections
 
-__all__ = ['Agreement', 'ClassAgreement', 'above', 'compare_runs', 'match_by_iou']
+__all__ = ['Agreement', 'ClassAgreement', 'compare_detections', 'filter_by_score', 'match_by_iou']
 
 _Overlap = npt.NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class Agreement:
         }
 
 
-def compare_runs(
+def compare_detections(
     reference: Sequence[Detections],
     candidate: Sequence[Detections],
     class_names: Sequence[str],
@@ -92,23 +92,23 @@ def compare_runs(
     ious: dict[int, list[float]] = defaultdict(list)
     differences = [0.0]
     for one, other in zip(reference, candidate, strict=True):
-        overlap = measure.overlaps(Shapes.found(one), Shapes.found(other))
+        overlap = measure.overlaps(Shapes.from_detections(one), Shapes.from_detections(other))
         overlap[one.class_ids[:, None] != other.class_ids] = 0
         for i, j in match_by_iou(overlap):
             ious[int(one.class_ids[i])].append(float(overlap[i, j]))
             differences.append(abs(float(one.scores[i]) - float(other.scores[j])))
-    counts = [_counts(run, len(class_names)) for run in (reference, candidate)]
+    counts = [_count_by_class(run, len(class_names)) for run in (reference, candidate)]
     classes = {
         name: _agreement(int(counts[0][id_]), int(counts[1][id_]), ious[id_])
         for id_, name in enumerate(class_names)
         if counts[0][id_] or counts[1][id_]
     }
-    everything = [iou for found in ious.values() for iou in found]
-    overall = _agreement(int(counts[0].sum()), int(counts[1].sum()), everything)
+    all_ious = [iou for found in ious.values() for iou in found]
+    overall = _agreement(int(counts[0].sum()), int(counts[1].sum()), all_ious)
     return Agreement(overall, classes, max(differences))
 
 
-def above(run: Iterable[Detections], confidence: float) -> list[Detections]:
+def filter_by_score(run: Iterable[Detections], confidence: float) -> list[Detections]:
     """Return the detections with a score above the threshold.
 
     What NMS keeps at a low threshold and lies above a higher one is what it keeps at the higher
@@ -130,7 +130,7 @@ def match_by_iou(overlap: _Overlap, lowest: float = 0.5) -> list[tuple[int, int]
     return pairs
 
 
-def _counts(run: Sequence[Detections], classes: int) -> npt.NDArray[np.int64]:
+def _count_by_class(run: Sequence[Detections], classes: int) -> npt.NDArray[np.int64]:
     ids = [found.class_ids for found in run]
     counts: npt.NDArray[np.int64] = np.bincount(
         np.concatenate(ids) if ids else np.empty(0, np.int64), minlength=classes

@@ -23,10 +23,10 @@ from trt_perception.evaluation.coco.annotations import Annotations
 from trt_perception.evaluation.coco.library import pycocotools
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
 
-__all__ = ['ClassMetrics', 'Metrics', 'measure']
+__all__ = ['ClassMetrics', 'Metrics', 'compute_metrics']
 
 _ALL_AREAS: Final = 0
-_MOST_DETECTIONS: Final = -1  # the last of COCO's limits 1, 10 and 100; of keypoints 20
+_LAST_LIMIT: Final = -1  # the last of COCO's limits 1, 10 and 100; of keypoints 20
 _Curve = npt.NDArray[np.float64]
 
 
@@ -91,12 +91,12 @@ class Metrics:
         }
 
 
-def measure(
+def compute_metrics(
     annotations: Annotations,
     image_ids: Collection[int],
     categories: Mapping[int, str],
     rows: Sequence[Mapping[str, Any]],
-    of: Measure = BOXES,
+    measure: Measure = BOXES,
 ) -> Metrics:
     """Compute COCO's figures.
 
@@ -105,25 +105,25 @@ def measure(
         image_ids: what is measured; an image without objects may still have false detections.
         categories: id and name of what is measured.
         rows: detections as ``coco_rows`` makes them, of any image and category.
-        of: what of the objects is compared.
+        measure: what of the objects is compared.
 
     Raises:
         ConfigError: pycocotools is not installed.
     """
-    truth = _truth_rows(annotations, image_ids, categories, of)
+    truth = _ground_truth_rows(annotations, image_ids, categories, measure)
     found = [r for r in rows if r['image_id'] in image_ids and r['category_id'] in categories]
-    evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found, of)
+    evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found, measure)
     precision = evaluation.eval['precision']  # IoU, recall, category, area, limit
     classes, curves = {}, {}
     objects = Counter(row['category_id'] for row in truth if not row['ignore'])
     detections = Counter(row['category_id'] for row in found)
     for index, id_ in enumerate(sorted(categories)):
-        curve = precision[:, :, index, _ALL_AREAS, _MOST_DETECTIONS]
+        curve = precision[:, :, index, _ALL_AREAS, _LAST_LIMIT]
         classes[categories[id_]] = ClassMetrics(
             objects[id_],
             detections[id_],
-            _mean(curve),
-            _mean(curve[0]),
+            _mean_precision(curve),
+            _mean_precision(curve[0]),
         )
         if curve[0].min() > -1:
             curves[categories[id_]] = curve[0].astype(np.float64)
@@ -131,24 +131,24 @@ def measure(
         images=len(image_ids),
         objects=sum(one.objects for one in classes.values()),
         # Where it has nothing to measure, pycocotools says -1.
-        figures=of.figures([None if it < 0 else float(it) for it in evaluation.stats]),
+        figures=measure.figures([None if it < 0 else float(it) for it in evaluation.stats]),
         classes=classes,
         recalls=np.asarray(evaluation.params.recThrs, np.float64),
         precisions50=curves,
-        measure=of,
+        measure=measure,
     )
 
 
-def _truth_rows(
+def _ground_truth_rows(
     annotations: Annotations,
     image_ids: Collection[int],
     categories: Mapping[int, str],
-    of: Measure,
+    measure: Measure,
 ) -> list[dict[str, Any]]:
     """Return what is to be found, numbered from 1: to pycocotools a match with 0 is none."""
     chosen = [
         (image_id, box)
-        for image_id, boxes in annotations.boxes.items()
+        for image_id, boxes in annotations.objects.items()
         if image_id in image_ids
         for box in boxes
         if box.category_id in categories
@@ -162,7 +162,7 @@ def _truth_rows(
             'area': box.area,
             'iscrowd': int(box.crowd),
             'ignore': int(box.crowd),
-            **of.truth_fields(box),
+            **measure.ground_truth_fields(box),
         }
         for number, (image_id, box) in enumerate(chosen, 1)
     ]
@@ -173,13 +173,13 @@ def _evaluate(
     category_ids: Sequence[int],
     truth: list[dict[str, Any]],
     found: Sequence[Mapping[str, Any]],
-    of: Measure,
+    measure: Measure,
 ) -> Any:
     """Return pycocotools' evaluation, whose progress on stdout is nobody's business."""
     tables, evaluator = pycocotools('coco').COCO, pycocotools('cocoeval').COCOeval
     with contextlib.redirect_stdout(io.StringIO()):
         both = []
-        for rows in (truth, _result_rows(found, of)):
+        for rows in (truth, _result_rows(found, measure)):
             table = tables()
             table.dataset = {
                 # Sizes are for polygons; here all masks are run lengths.
@@ -189,23 +189,23 @@ def _evaluate(
             }
             table.createIndex()
             both.append(table)
-        evaluation = evaluator(*both, of.coco_kind)
-        of.prepare(evaluation)
+        evaluation = evaluator(*both, measure.coco_kind)
+        measure.configure(evaluation)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
     return evaluation
 
 
-def _result_rows(found: Sequence[Mapping[str, Any]], of: Measure) -> list[dict[str, Any]]:
+def _result_rows(found: Sequence[Mapping[str, Any]], measure: Measure) -> list[dict[str, Any]]:
     """Return detections with what pycocotools' loadRes() adds; it cannot take an empty list."""
     return [
-        {**row, 'id': number, 'area': of.result_area(row), 'iscrowd': 0}
+        {**row, 'id': number, 'area': measure.detection_area(row), 'iscrowd': 0}
         for number, row in enumerate(found, 1)
     ]
 
 
-def _mean(precision: npt.NDArray[np.float64]) -> float | None:
+def _mean_precision(precision: npt.NDArray[np.float64]) -> float | None:
     """Return the mean, None where pycocotools has nothing to measure and says -1."""
     there = precision[precision > -1]
     return float(there.mean()) if there.size else None

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.section import CocoSection, is_finite
-from trt_perception.evaluation.metrics.measure import BOXES_ONLY, Measure
+from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio
 from trt_perception.files.plain_text import join_first
 
-__all__ = ['FARTHEST', 'OKS_SIGMA', 'Keypoints']
+__all__ = ['MAX_COORDINATE', 'OKS_SIGMA', 'Keypoints']
 
 #: COCO's, by keypoint of a person.
 _COCO_SIGMAS: Final = (
@@ -29,8 +29,8 @@ _COCO_SIGMAS: Final = (
 #: For other keypoints by default: about the median of COCO's.
 OKS_SIGMA: Final = 0.05
 #: A coordinate further away is no pixel of any image. Its square is still a number.
-FARTHEST: Final = 1e9
-_LEAST: Final = np.spacing(1)
+MAX_COORDINATE: Final = 1e9
+_EPSILON: Final = np.spacing(1)
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Keypoints(Measure):
     sigmas: tuple[float, ...]
 
     @classmethod
-    def of(cls, keypoint_names: Sequence[str], sigmas: Sequence[float]) -> Keypoints:
-        """Return the measure of a model; see ``Measure.of``.
+    def for_model(cls, keypoint_names: Sequence[str], sigmas: Sequence[float]) -> Keypoints:
+        """Return the measure of a model; see ``Measure.for_model``.
 
         By default the sigmas are COCO's for 17 keypoints, else 0.05.
         """
@@ -89,21 +89,21 @@ class Keypoints(Measure):
         if set(texts) == set(self.names):
             expected = f'the order of the model: {join_first(self.names, 5)}'
             fix = 'write the keypoints of all annotations in that order'
-            raise category.wrong('keypoints', join_first(texts, 5), expected, fix)
+            raise category.error_at('keypoints', join_first(texts, 5), expected, fix)
 
-    def true_shape(
+    def read_shape(
         self,
         entry: CocoSection,
-        box: TrueBox,
+        box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
-    ) -> TrueBox:
+    ) -> AnnotatedObject:
         """Return an object with its keypoints. A crowd may have none."""
         key, count = 'keypoints', len(self.names)
         points = entry.get(key)
         if points is None and box.crowd:
             return replace(box, keypoints=(0.0,) * 3 * count)
         if points is None:
-            raise entry.wrong(key, 'none', 'a list', BOXES_ONLY)
+            raise entry.error_at(key, 'none', 'a list', BOXES_ONLY_FIX)
         if not isinstance(points, list) or not all(map(is_finite, points)):
             raise entry.refusal(key, points, 'a list of numbers')
         if len(points) != 3 * count:
@@ -112,22 +112,22 @@ class Keypoints(Measure):
                 'model has'
             )
             fix = 'use annotations of the keypoints that the model was trained with'
-            raise entry.wrong(key, f'{len(points)} numbers', expected, fix)
-        if max(map(abs, points)) > FARTHEST:
-            raise entry.wrong(key, 'a point far outside', 'pixels')
+            raise entry.error_at(key, f'{len(points)} numbers', expected, fix)
+        if max(map(abs, points)) > MAX_COORDINATE:
+            raise entry.error_at(key, 'a point far outside', 'pixels')
         if wrong := [flag for flag in points[2::3] if flag not in (0, 1, 2)]:
             expected = '0 (not labelled), 1 (hidden) or 2 (visible)'
-            raise entry.wrong(key, f'a visibility of {wrong[0]}', expected)
+            raise entry.error_at(key, f'a visibility of {wrong[0]}', expected)
         return replace(box, keypoints=tuple(map(float, points)))
 
-    def truth_fields(self, box: TrueBox) -> dict[str, Any]:
+    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the keypoints, and whether the object is ignored."""
         points = box.keypoints or ()
         labelled = sum(flag > 0 for flag in points[2::3])
         ignored = int(box.is_ignored)
         return {'keypoints': list(points), 'num_keypoints': labelled, 'ignore': ignored}
 
-    def prepare(self, evaluation: Any) -> None:
+    def configure(self, evaluation: Any) -> None:
         """Set the sigmas."""
         evaluation.params.kpt_oks_sigmas = np.array(self.sigmas)
 
@@ -147,7 +147,7 @@ class Keypoints(Measure):
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
         """Return OKS, 0 if no keypoint counts. Areas and keypoints that count are the other's."""
         apart = one.keypoints[:, None, :, :2] - other.keypoints[None, :, :, :2]
-        spread = 2 * (2 * np.array(self.sigmas)) ** 2 * (other.areas[:, None] + _LEAST)
+        spread = 2 * (2 * np.array(self.sigmas)) ** 2 * (other.areas[:, None] + _EPSILON)
         near = np.exp(-(apart**2).sum(axis=3) / spread)
         counts = other.keypoints[:, :, 2] > 0
         return ratio((near * counts).sum(axis=2), counts.sum(axis=1)[None].astype(np.float64))

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.library import check_pycocotools, pycocotools
-from trt_perception.evaluation.coco.run_lengths import RunLengths, counts_of, text_of
+from trt_perception.evaluation.coco.run_lengths import RunLengths, decode_counts, encode_counts
 from trt_perception.evaluation.coco.section import CocoSection, is_finite
-from trt_perception.evaluation.metrics.measure import BOXES_ONLY, Measure
+from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, box_iou
 from trt_perception.images.compressed import MAX_PIXELS
 from trt_perception.images.frame import MAX_SIDE
@@ -25,9 +25,9 @@ __all__ = ['Masks']
 _KEY: Final = 'segmentation'
 # Maximum outline of an object, in pixels. pycocotools samples it at fifths of a pixel, and needs
 # about 50 bytes per pixel.
-_LONGEST_OUTLINE: Final = 2**22
+_MAX_OUTLINE_PIXELS: Final = 2**22
 # Letters or numbers of a mask's run lengths: each costs a hundred bytes while they are read.
-_MOST_RUNS: Final = 2**24
+_MAX_RUNS: Final = 2**24
 
 
 @dataclass(frozen=True)
@@ -40,41 +40,41 @@ class Masks(Measure):
     has_masks: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, keypoint_names: Sequence[str], sigmas: Sequence[float]) -> Measure:
-        """Return the measure of a model; see ``Measure.of``.
+    def for_model(cls, keypoint_names: Sequence[str], sigmas: Sequence[float]) -> Measure:
+        """Return the measure of a model; see ``Measure.for_model``.
 
         Raises:
             ConfigError: pycocotools is not installed.
         """
         check_pycocotools()
-        return super().of(keypoint_names, sigmas)
+        return super().for_model(keypoint_names, sigmas)
 
-    def true_shape(
-        self, entry: CocoSection, box: TrueBox, size_wh: tuple[int, int] | None
-    ) -> TrueBox:
+    def read_shape(
+        self, entry: CocoSection, box: AnnotatedObject, size_wh: tuple[int, int] | None
+    ) -> AnnotatedObject:
         """Return an object with its mask, as text of run lengths."""
         outline = entry.get(_KEY)
         if outline in (None, []):
-            raise entry.wrong(_KEY, 'none', 'polygons or run lengths', BOXES_ONLY)
+            raise entry.error_at(_KEY, 'none', 'polygons or run lengths', BOXES_ONLY_FIX)
         if size_wh is None:
-            raise entry.wrong(_KEY, 'the image has no "width" and "height"', '', 'add them')
+            raise entry.error_at(_KEY, 'the image has no "width" and "height"', '', 'add them')
         width, height = size_wh
         # pycocotools needs four bytes for each pixel, and ends the process where it gets none.
         if width * height > MAX_PIXELS or max(size_wh) > MAX_SIDE:
             expected = f'at most {MAX_PIXELS} pixels, and {MAX_SIDE} a side'
-            raise entry.wrong(_KEY, f'an image of {width}x{height}', expected)
-        read = _run_lengths if isinstance(outline, dict) else _of_polygons
+            raise entry.error_at(_KEY, f'an image of {width}x{height}', expected)
+        read = _check_run_lengths if isinstance(outline, dict) else _fill_polygons
         return replace(box, mask=read(entry, outline, size_wh))
 
-    def true_area(self, box: TrueBox) -> float:
+    def shape_area(self, box: AnnotatedObject) -> float:
         """Return the number of the mask's pixels."""
         return float(pycocotools('mask').area(box.mask))
 
-    def truth_fields(self, box: TrueBox) -> dict[str, Any]:
+    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the mask."""
         return {_KEY: box.mask}
 
-    def result_area(self, row: Mapping[str, Any]) -> float:
+    def detection_area(self, row: Mapping[str, Any]) -> float:
         """Return the number of the mask's pixels."""
         return float(pycocotools('mask').area(row[_KEY]))
 
@@ -82,28 +82,30 @@ class Masks(Measure):
         """Return the IoU of masks, and of boxes where two masks have no pixel at all."""
         own, others = (_areas(side.masks) for side in (one, other))
         empty = own[:, None] + others == 0
-        iou = _iou(one.masks, other.masks, of_own=False)
+        iou = _iou(one.masks, other.masks, relative_to_first=False)
         return np.where(empty, box_iou(one.xyxy, other.xyxy), iou) if empty.any() else iou
 
     def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
         """Return the share of each mask's pixels in each region."""
-        return _iou(one.masks, regions.masks, of_own=True)
+        return _iou(one.masks, regions.masks, relative_to_first=True)
 
 
 def _areas(masks: Sequence[RunLengths]) -> Floats:
     return np.array(pycocotools('mask').area(list(masks)), np.float64)
 
 
-def _iou(one: Sequence[RunLengths], other: Sequence[RunLengths], *, of_own: bool) -> Floats:
+def _iou(
+    one: Sequence[RunLengths], other: Sequence[RunLengths], *, relative_to_first: bool
+) -> Floats:
     """Return IoU of all pairs: float64 (n, m); of_own: the shared part of the first mask."""
     if not one or not other:
         return np.zeros((len(one), len(other)))
-    iou = pycocotools('mask').iou(list(one), list(other), [int(of_own)] * len(other))
+    iou = pycocotools('mask').iou(list(one), list(other), [int(relative_to_first)] * len(other))
     # It is not a number for a part of nothing.
     return np.nan_to_num(np.asarray(iou, np.float64))
 
 
-def _of_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -> RunLengths:
+def _fill_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -> RunLengths:
     width, height = size_wh
     polygons = outline if isinstance(outline, list) else [None]
     for polygon in polygons:
@@ -118,22 +120,22 @@ def _of_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -> 
         # Work and memory of drawing it grow with its length.
         if min(polygon) < -max(size_wh) or max(polygon) > 2 * max(size_wh):
             expected = f'points within {width}x{height} pixels'
-            raise entry.wrong(_KEY, 'a point far outside', expected)
-    if sum(map(_length, polygons)) > _LONGEST_OUTLINE:
-        expected = f'one of at most {_LONGEST_OUTLINE} pixels'
-        raise entry.wrong(_KEY, 'a longer outline', expected)
+            raise entry.error_at(_KEY, 'a point far outside', expected)
+    if sum(map(_outline_length, polygons)) > _MAX_OUTLINE_PIXELS:
+        expected = f'one of at most {_MAX_OUTLINE_PIXELS} pixels'
+        raise entry.error_at(_KEY, 'a longer outline', expected)
     mask = pycocotools('mask')
     runs = mask.merge(mask.frPyObjects(polygons, height, width))
     return {'size': [height, width], 'counts': runs['counts'].decode('ascii')}
 
 
-def _length(polygon: Sequence[float]) -> float:
+def _outline_length(polygon: Sequence[float]) -> float:
     """Return how many pixels a polygon's outline has."""
     points = np.array(polygon, np.float64).reshape(-1, 2)
     return float(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
 
 
-def _run_lengths(
+def _check_run_lengths(
     entry: CocoSection, outline: dict[str, Any], size_wh: tuple[int, int]
 ) -> RunLengths:
     """Read run lengths. pycocotools reads beyond the end of a text that is none."""
@@ -142,22 +144,22 @@ def _run_lengths(
     if size != [height, width]:
         found = f'a mask of the size {entry.format_value(size)}'
         expected = f'[{height}, {width}], height and width of the image'
-        raise entry.wrong(_KEY, found, expected, 'use annotations made for images of this size')
+        raise entry.error_at(_KEY, found, expected, 'use annotations made for images of this size')
     try:
-        runs = _runs(counts, width * height)
+        runs = _read_counts(counts, width * height)
     except ValueError as error:
         expected = f'run lengths of {width * height} pixels together'
         where = f'{entry.subject(_KEY)}: "counts"'
         raise entry.error(where, str(error), expected=expected) from error
-    return {'size': [height, width], 'counts': text_of(runs)}
+    return {'size': [height, width], 'counts': encode_counts(runs)}
 
 
-def _runs(counts: object, pixels: int) -> Any:
+def _read_counts(counts: object, pixels: int) -> Any:
     """Return run lengths, int64 (r,), of so many pixels together."""
-    if isinstance(counts, str | list) and len(counts) > _MOST_RUNS:
-        raise ValueError(f'more than {_MOST_RUNS} of them')
+    if isinstance(counts, str | list) and len(counts) > _MAX_RUNS:
+        raise ValueError(f'more than {_MAX_RUNS} of them')
     if isinstance(counts, str):
-        runs = counts_of(counts)
+        runs = decode_counts(counts)
     elif isinstance(counts, list) and all(type(one) is int for one in counts):
         # A number may have more than 64 bits.
         runs = np.array([max(-1, min(one, pixels + 1)) for one in counts], np.int64)

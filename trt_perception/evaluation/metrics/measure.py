@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.section import CocoSection
 from trt_perception.evaluation.metrics.shapes import (
     Floats,
@@ -18,10 +18,10 @@ from trt_perception.evaluation.metrics.shapes import (
     shared_areas,
 )
 
-__all__ = ['BOXES', 'BOXES_ONLY', 'Measure']
+__all__ = ['BOXES', 'BOXES_ONLY_FIX', 'Measure']
 
 #: What to do where annotations lack what is measured.
-BOXES_ONLY: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
+BOXES_ONLY_FIX: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measure:
     has_angles: ClassVar[bool] = False
 
     @classmethod
-    def of(
+    def for_model(
         cls,
         keypoint_names: Sequence[str],  # noqa: ARG003
         sigmas: Sequence[float],
@@ -80,12 +80,12 @@ class Measure:
             ConfigError: it does.
         """
 
-    def true_shape(
+    def read_shape(
         self,
         entry: CocoSection,  # noqa: ARG002
-        box: TrueBox,
+        box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
-    ) -> TrueBox:
+    ) -> AnnotatedObject:
         """Return an object with the shape that is measured.
 
         Args:
@@ -98,20 +98,20 @@ class Measure:
         """
         return box
 
-    def true_area(self, box: TrueBox) -> float:
+    def shape_area(self, box: AnnotatedObject) -> float:
         """Return an object's area in square pixels, for a file that does not have it."""
         return box.area
 
-    def truth_fields(self, box: TrueBox) -> dict[str, Any]:  # noqa: ARG002
+    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:  # noqa: ARG002
         """Return what pycocotools needs of an annotated object besides its box."""
         return {}
 
-    def result_area(self, row: Mapping[str, Any]) -> float:
+    def detection_area(self, row: Mapping[str, Any]) -> float:
         """Return the area in square pixels of a detection in COCO's form."""
         width, height = row['bbox'][2:]
         return float(width * height)
 
-    def prepare(self, evaluation: Any) -> None:
+    def configure(self, evaluation: Any) -> None:
         """Set up pycocotools' evaluation, a ``COCOeval``."""
 
     def figures(self, values: Sequence[float | None]) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.classes import ClassMap
 from trt_perception.evaluation.metrics.agreement import match_by_iou
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
@@ -20,15 +20,22 @@ from trt_perception.evaluation.metrics.shapes import Shapes
 from trt_perception.images.detections import Detections
 
 __all__ = [
-    *('AngleError', 'ImageErrors', 'Mistakes', 'angle_between', 'match_detections', 'sum_up'),
+    *(
+        'AngleError',
+        'ImageMatches',
+        'MistakeCounts',
+        'angle_between',
+        'match_detections',
+        'count_mistakes',
+    ),
 ]
 
 _MIN_IOU = 0.5
-_SQUARE = 1.1
+_MAX_SQUARE_RATIO = 1.1
 
 
 @dataclass(frozen=True)
-class ImageErrors:
+class ImageMatches:
     """Detections of one image compared with the truth; indices into either.
 
     Attributes:
@@ -67,7 +74,7 @@ class AngleError:
 
 
 @dataclass(frozen=True)
-class Mistakes:
+class MistakeCounts:
     """Counts over all images.
 
     Attributes:
@@ -117,10 +124,10 @@ class Mistakes:
 
 def match_detections(
     found: Detections,
-    truth: Sequence[TrueBox],
+    truth: Sequence[AnnotatedObject],
     classes: ClassMap,
     measure: Measure = BOXES,
-) -> ImageErrors:
+) -> ImageMatches:
     """Compare the detections of one image with its objects.
 
     As COCO does at IoU 0.50: from the best score to the worst each detection takes the object of
@@ -139,8 +146,8 @@ def match_detections(
     measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
     crowd = np.array([box.is_ignored for box in truth], np.bool_)
     categories = np.array([box.category_id for box in truth], np.int64)
-    shapes, true_shapes = Shapes.found(found), Shapes.true(truth)
-    overlap = measure.overlaps(shapes, true_shapes)
+    shapes, annotated_shapes = Shapes.from_detections(found), Shapes.from_annotations(truth)
+    overlap = measure.overlaps(shapes, annotated_shapes)
     same = named[:, None] == categories
     free = measured & ~crowd
     waiting = counted.copy()
@@ -152,14 +159,14 @@ def match_detections(
             free[partner] = waiting[index] = False
             right.append((int(index), partner))
     # Of a detection within a crowd, only its own area counts.
-    covered = measure.share_inside(shapes, true_shapes)
+    covered = measure.share_inside(shapes, annotated_shapes)
     in_crowd = (same & (measured & crowd) & (covered >= _MIN_IOU)).any(axis=1) & waiting
     waiting &= ~in_crowd
     left = np.where(waiting[:, None] & free, overlap, 0.0)
     wrong = match_by_iou(np.where(same, 0.0, left), _MIN_IOU)
     for index, partner in wrong:
         waiting[index] = free[partner] = False
-    return ImageErrors(
+    return ImageMatches(
         tuple(right),
         tuple(wrong),
         tuple(int(index) for index in np.flatnonzero(waiting)),
@@ -168,9 +175,9 @@ def match_detections(
     )
 
 
-def sum_up(
-    images: Sequence[tuple[ImageErrors, Detections, Sequence[TrueBox]]], classes: ClassMap
-) -> Mistakes:
+def count_mistakes(
+    images: Sequence[tuple[ImageMatches, Detections, Sequence[AnnotatedObject]]], classes: ClassMap
+) -> MistakeCounts:
     """Count the mistakes of all images.
 
     Args:
@@ -185,8 +192,8 @@ def sum_up(
             is_ = truth[partner].category_id
             confusions[classes.categories[is_], classes.categories[taken_for]] += 1
     every = [mistakes for mistakes, _, _ in images]
-    angles = [angle for image in images for angle in _angles(*image)]
-    return Mistakes(
+    angles = [angle for image in images for angle in _angle_errors(*image)]
+    return MistakeCounts(
         sum(len(one.right) for one in every),
         sum(len(one.wrong_class) for one in every),
         sum(len(one.false) for one in every),
@@ -202,13 +209,15 @@ def sum_up(
 def angle_between(one: Sequence[float], other: Sequence[float]) -> float:
     """Return by how many degrees two oriented boxes are turned; see ``AngleError``."""
     long_sides = [box[4] + (0.0 if box[2] >= box[3] else np.pi / 2) for box in (one, other)]
-    square = any(max(box[2:4]) < _SQUARE * min(box[2:4]) for box in (one, other))
+    square = any(max(box[2:4]) < _MAX_SQUARE_RATIO * min(box[2:4]) for box in (one, other))
     symmetry = 90.0 if square else 180.0
     apart = float(np.degrees(long_sides[0] - long_sides[1])) % symmetry
     return min(apart, symmetry - apart)
 
 
-def _angles(errors: ImageErrors, found: Detections, truth: Sequence[TrueBox]) -> list[float]:
+def _angle_errors(
+    errors: ImageMatches, found: Detections, truth: Sequence[AnnotatedObject]
+) -> list[float]:
     if found.oriented is None:
         return []
     boxes = found.oriented.astype(np.float64).tolist()

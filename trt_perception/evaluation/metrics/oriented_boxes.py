@@ -17,18 +17,18 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.section import CocoSection, is_finite
-from trt_perception.evaluation.metrics.keypoints import FARTHEST
-from trt_perception.evaluation.metrics.measure import BOXES_ONLY, Measure
+from trt_perception.evaluation.metrics.keypoints import MAX_COORDINATE
+from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio, shared_areas
 from trt_perception.images.detections import oriented_corners
 
 __all__ = ['OrientedBoxes', 'oriented_overlaps']
 
 _KEY: Final = 'oriented_bbox'
-_FIVE: Final = '[centre x, centre y, width, height, angle in radians]'
-_LEAST: Final = np.spacing(1)
+_LAYOUT: Final = '[centre x, centre y, width, height, angle in radians]'
+_EPSILON: Final = np.spacing(1)
 
 
 @dataclass(frozen=True)
@@ -39,30 +39,30 @@ class OrientedBoxes(Measure):
     has_shapes: ClassVar[bool] = True
     has_angles: ClassVar[bool] = True
 
-    def true_shape(
+    def read_shape(
         self,
         entry: CocoSection,
-        box: TrueBox,
+        box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
-    ) -> TrueBox:
+    ) -> AnnotatedObject:
         """Return an object with its oriented box."""
-        read = _of_corners if entry.get(_KEY) is None else _as_given
+        read = _fit_to_corners if entry.get(_KEY) is None else _read_oriented_box
         return replace(box, oriented=read(entry))
 
-    def true_area(self, box: TrueBox) -> float:
+    def shape_area(self, box: AnnotatedObject) -> float:
         """Return the area of the oriented box."""
         assert box.oriented is not None
         return box.oriented[2] * box.oriented[3]
 
-    def truth_fields(self, box: TrueBox) -> dict[str, Any]:
+    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the oriented box."""
         return {_KEY: box.oriented}
 
-    def result_area(self, row: Mapping[str, Any]) -> float:
+    def detection_area(self, row: Mapping[str, Any]) -> float:
         """Return the area of the oriented box."""
         return float(row[_KEY][2] * row[_KEY][3])
 
-    def prepare(self, evaluation: Any) -> None:
+    def configure(self, evaluation: Any) -> None:
         """Replace the IoU of upright boxes."""
         evaluation.computeIoU = functools.partial(_coco_iou, evaluation)
 
@@ -76,31 +76,33 @@ class OrientedBoxes(Measure):
         return oriented_overlaps(one.oriented, regions.oriented, everywhere)
 
 
-def _as_given(entry: CocoSection) -> tuple[float, ...]:
+def _read_oriented_box(entry: CocoSection) -> tuple[float, ...]:
     given = entry.get(_KEY)
     if (
         not isinstance(given, list)
         or len(given) != 5
         or not all(map(is_finite, given))
         or min(given[2:4]) < 0
-        or max(map(abs, given)) > FARTHEST
+        or max(map(abs, given)) > MAX_COORDINATE
     ):
-        raise entry.refusal(_KEY, given, _FIVE)
+        raise entry.refusal(_KEY, given, _LAYOUT)
     if abs(given[4]) > 2 * math.pi:
         fix = 'if these are degrees, multiply all angles by pi / 180'
         found = f'an angle of {entry.format_value(given[4])}'
-        raise entry.wrong(_KEY, found, 'radians, from -2 pi to 2 pi', fix)
+        raise entry.error_at(_KEY, found, 'radians, from -2 pi to 2 pi', fix)
     return tuple(map(float, given))
 
 
-def _of_corners(entry: CocoSection) -> tuple[float, ...]:
+def _fit_to_corners(entry: CocoSection) -> tuple[float, ...]:
     outline = entry.get('segmentation')
     corners = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
     if not isinstance(corners, list) or len(corners) != 8 or not all(map(is_finite, corners)):
         nothing = outline in (None, [])
         found = 'none' if nothing else 'none, and something else in "segmentation"'
         corner_text = 'one polygon of four corners, [[x, y, x, y, x, y, x, y]]'
-        raise entry.wrong(_KEY, found, f'{_FIVE}, or in "segmentation" {corner_text}', BOXES_ONLY)
+        raise entry.error_at(
+            _KEY, found, f'{_LAYOUT}, or in "segmentation" {corner_text}', BOXES_ONLY_FIX
+        )
     points = np.clip(corners, -1e6, 1e6).astype(np.float32).reshape(4, 1, 2)
     (x, y), (width, height), degrees = cv2.minAreaRect(points)
     return x, y, width, height, float(np.radians(degrees))
@@ -119,29 +121,29 @@ def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
 
 
 def oriented_overlaps(
-    one: Floats, other: Floats, crowd: npt.NDArray[np.bool_] | None = None
+    one: Floats, other: Floats, is_crowd: npt.NDArray[np.bool_] | None = None
 ) -> Floats:
     """Return intersection over union of all pairs of oriented boxes, as true areas.
 
     Args:
         one: float64 (n, 5), as ``Detections.oriented``.
         other: float64 (m, 5).
-        crowd: (m,), of which the share of the first box inside counts instead, as in COCO.
+        is_crowd: (m,), of which the share of the first box inside counts instead, as in COCO.
 
     Returns:
         float64 (n, m).
     """
     own, others = (side[:, 2:4].prod(axis=1) for side in (one, other))
     shared = np.zeros((len(own), len(others)))
-    i, j = np.nonzero(shared_areas(_around(one), _around(other)) > 0)
-    shared[i, j] = _oriented_shared(one[i], other[j])
+    i, j = np.nonzero(shared_areas(_enclosing_boxes(one), _enclosing_boxes(other)) > 0)
+    shared[i, j] = _oriented_shared_areas(one[i], other[j])
     union = own[:, None] + others - shared
-    if crowd is not None:
-        union = np.where(crowd, own[:, None], union)
+    if is_crowd is not None:
+        union = np.where(is_crowd, own[:, None], union)
     return ratio(shared, union)
 
 
-def _oriented_shared(one: Floats, other: Floats) -> Floats:
+def _oriented_shared_areas(one: Floats, other: Floats) -> Floats:
     """Return the area that pairs of oriented boxes share: float64 (n,) from two of (n, 5).
 
     The outline of the first is cut at each side of the second. Corners outside go to the nearest
@@ -154,15 +156,15 @@ def _oriented_shared(one: Floats, other: Floats) -> Floats:
     for index in range(4):
         start, end = sides[:, index], sides[:, (index + 1) % 4]
         normal = np.stack([end[:, 1] - start[:, 1], start[:, 0] - end[:, 0]], axis=1)
-        normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), _LEAST)
-        outline = _cut(outline, start, normal)
+        normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), _EPSILON)
+        outline = _clip(outline, start, normal)
     x, y = outline[..., 0], outline[..., 1]
     twice = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)
     area: Floats = np.abs(twice) / 2
     return area
 
 
-def _cut(outline: Floats, start: Floats, normal: Floats) -> Floats:
+def _clip(outline: Floats, start: Floats, normal: Floats) -> Floats:
     """Return (n, 2k, 2) from (n, k, 2): each edge's part that is not behind a line.
 
     Args:
@@ -189,7 +191,7 @@ def _corners(oriented: Floats) -> Floats:
     return corners
 
 
-def _around(oriented: Floats) -> Floats:
+def _enclosing_boxes(oriented: Floats) -> Floats:
     """Return the upright boxes around oriented ones, not cut at the image."""
     corners = _corners(oriented)
     return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)

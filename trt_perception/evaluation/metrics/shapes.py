@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
 from trt_perception.images.detections import Detections
 
@@ -38,7 +38,7 @@ class Shapes:
     oriented: Floats
 
     @classmethod
-    def found(cls, found: Detections) -> Shapes:
+    def from_detections(cls, found: Detections) -> Shapes:
         """Return what a model found; all its keypoints count."""
         count = len(found)
         xyxy = found.xyxy.astype(np.float64)
@@ -56,7 +56,7 @@ class Shapes:
         )
 
     @classmethod
-    def true(cls, objects: Sequence[TrueBox]) -> Shapes:
+    def from_annotations(cls, objects: Sequence[AnnotatedObject]) -> Shapes:
         """Return what is annotated; what has no shape, as none was read, overlaps with nothing."""
         xywh = np.array([one.xywh for one in objects], np.float64).reshape(-1, 4)
         most = max((len(one.keypoints or ()) for one in objects), default=0)

@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.library import pycocotools
 from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
 from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.images.drawing import draw_box
 
-__all__ = ['Outline', 'draw_outline', 'found_outline', 'true_outline']
+__all__ = ['Outline', 'detection_outline', 'draw_outline', 'ground_truth_outline']
 
 _Image = npt.NDArray[np.uint8]
 
@@ -37,7 +37,7 @@ class Outline:
     points: Sequence[Sequence[float]] = ()
 
 
-def found_outline(found: Detections, index: int) -> Outline:
+def detection_outline(found: Detections, index: int) -> Outline:
     """Return what is drawn of a detection."""
     return Outline(
         tuple(map(float, found.xyxy[index])),
@@ -47,7 +47,7 @@ def found_outline(found: Detections, index: int) -> Outline:
     )
 
 
-def true_outline(box: TrueBox) -> Outline:
+def ground_truth_outline(box: AnnotatedObject) -> Outline:
     """Return what is drawn of an annotated object."""
     left, top, width, height = box.xywh
     turned = None if box.oriented is None else np.array([box.oriented], np.float32)

@@ -14,7 +14,7 @@ from trt_perception.evaluation.report.plot_files import new_figure, write_figure
 __all__ = ['plot_accuracy']
 
 # More bars than that nobody reads; those with the worst figures are shown.
-_MOST_CLASSES: Final = 20
+_MAX_CLASSES: Final = 20
 
 
 def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
@@ -58,7 +58,7 @@ def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
 def _plot_classes(axes: Any, models: Mapping[str, Metrics]) -> None:
     first = next(iter(models.values()))
     figures = {name: one.ap50 for name, one in first.classes.items() if one.ap50 is not None}
-    worst = sorted(figures, key=lambda name: figures[name])[:_MOST_CLASSES]
+    worst = sorted(figures, key=lambda name: figures[name])[:_MAX_CLASSES]
     shown = [name for name in figures if name in worst]
     height = 0.8 / len(models)
     for index, (name, metrics) in enumerate(models.items()):

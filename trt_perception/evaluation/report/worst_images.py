@@ -13,15 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
-from trt_perception.evaluation.coco.annotations import TrueBox
+from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.coco.section import read_json
-from trt_perception.evaluation.metrics.mistakes import ImageErrors
-from trt_perception.evaluation.report.outlines import draw_outline, found_outline, true_outline
+from trt_perception.evaluation.metrics.mistakes import ImageMatches
+from trt_perception.evaluation.report.outlines import (
+    detection_outline,
+    draw_outline,
+    ground_truth_outline,
+)
 from trt_perception.files.atomic_files import make_folder, write_atomically, write_json
 from trt_perception.images.detections import Detections
 
-__all__ = ['COLORS', 'draw_mistakes', 'write_worst']
+__all__ = ['COLORS', 'draw_mistakes', 'write_worst_images']
 
 _Image = npt.NDArray[np.uint8]
 
@@ -34,19 +38,19 @@ COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
 }
 _LONGEST_SIDE: Final = 1280
 _SHORTEST_SIDE: Final = 480
-_CELL: Final = (480, 400)
+_CELL_SIZE: Final = (480, 400)
 #: Which files are ours to remove in the next run.
-_LIST: Final = 'pictures.json'
+_LIST_FILE: Final = 'pictures.json'
 _LIST_MAX_BYTES: Final = 4 * 1024**2
-_OWN_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
+_OUTPUT_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
 _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 
 
 def draw_mistakes(
     bgr: _Image,
-    mistakes: ImageErrors,
+    mistakes: ImageMatches,
     found: Detections,
-    truth: Sequence[TrueBox],
+    truth: Sequence[AnnotatedObject],
     class_names: Sequence[str],
     categories: Mapping[int, str],
 ) -> _Image:
@@ -66,13 +70,13 @@ def draw_mistakes(
     def detection(index: int, kind: str, more: str = '') -> None:
         name = class_names[found.class_ids[index]]
         label = f'{name} {found.scores[index]:.2f}{more}'
-        draw_outline(canvas, found_outline(found, index), scale, label, COLORS[kind], 2)
+        draw_outline(canvas, detection_outline(found, index), scale, label, COLORS[kind], 2)
 
     for index, _ in mistakes.right:  # no label: what is wrong must be seen
-        draw_outline(canvas, found_outline(found, index), scale, '', COLORS['right'])
+        draw_outline(canvas, detection_outline(found, index), scale, '', COLORS['right'])
     for missed in mistakes.missed:
         name = categories[truth[missed].category_id]
-        draw_outline(canvas, true_outline(truth[missed]), scale, name, COLORS['missed'], 2)
+        draw_outline(canvas, ground_truth_outline(truth[missed]), scale, name, COLORS['missed'], 2)
     for index in mistakes.false:
         detection(index, 'false')
     for index, partner in mistakes.wrong_class:
@@ -86,9 +90,9 @@ def draw_mistakes(
     return np.concatenate([canvas, _legend(canvas.shape[1], counts)])
 
 
-def write_worst(
+def write_worst_images(
     folder: Path,
-    images: Sequence[tuple[Path, ImageErrors, Detections, Sequence[TrueBox]]],
+    images: Sequence[tuple[Path, ImageMatches, Detections, Sequence[AnnotatedObject]]],
     class_names: Sequence[str],
     categories: Mapping[int, str],
     count: int,
@@ -118,7 +122,7 @@ def write_worst(
         return []
     targets = [folder / f'{number:02d}_{row[0].stem}.jpg' for number, row in enumerate(worst, 1)]
     montage = folder / 'montage.jpg'
-    _list_files(folder, [montage, *targets])
+    _write_file_list(folder, [montage, *targets])
     cells = []
     for target, (path, mistakes, found, truth) in zip(targets, worst, strict=True):
         drawn = draw_mistakes(read_image(path), mistakes, found, truth, class_names, categories)
@@ -128,20 +132,20 @@ def write_worst(
     return [montage, *targets]
 
 
-def _list_files(folder: Path, files: Sequence[Path]) -> None:
+def _write_file_list(folder: Path, files: Sequence[Path]) -> None:
     """Write the list before the files, so that it has them even if something fails halfway."""
     make_folder(folder)
-    write_json(folder / _LIST, {'files': [path.name for path in files]}, indent=2)
+    write_json(folder / _LIST_FILE, {'files': [path.name for path in files]}, indent=2)
 
 
 def _remove_earlier(folder: Path) -> None:
     """Remove the images that are listed, so that those of two runs do not mix."""
-    listed = folder / _LIST
+    listed = folder / _LIST_FILE
     content = read_json(listed, _LIST_MAX_BYTES) if listed.exists() else {}
     names = content.get('files') if isinstance(content, dict) else None
     try:
         for name in names if isinstance(names, list) else ():
-            if isinstance(name, str) and _OWN_NAME.fullmatch(name):
+            if isinstance(name, str) and _OUTPUT_NAME.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
         listed.unlink(missing_ok=True)
     except OSError as error:
@@ -178,7 +182,7 @@ def _resized(bgr: _Image, scale: float) -> _Image:
 
 def _cell(bgr: _Image, name: str) -> _Image:
     """Return the image on a dark field of one size, its name above."""
-    width, height = _CELL
+    width, height = _CELL_SIZE
     cell = np.full((height, width, 3), 16, np.uint8)
     small = _resized(bgr, min((width - 8) / bgr.shape[1], (height - 28) / bgr.shape[0]))
     left = (width - small.shape[1]) // 2

@@ -57,7 +57,8 @@ class Task:
 
     Attributes:
         name: in manifests, in metadata of Ultralytics and in reports.
-        measure: what evaluation compares of the objects, a name in `evaluation/metrics/table.py`.
+        measure: what evaluation compares of the objects, a name in
+            `evaluation/metrics/task_measures.py`.
         topics: published for each image, in this order.
         has_masks: the outputs include masks, or prototypes that masks are made of.
         is_oriented: boxes are rotated. Their rows hold centre, size and an angle.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trt_perception.benchmarking.measure import Spread, StageTime
-from trt_perception.benchmarking.pace import Pace
+from trt_perception.benchmarking.control import MeasurementControl
+from trt_perception.benchmarking.measure import StageTime, TimeStatistics
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host_pipeline import HostPipeline
@@ -21,7 +21,7 @@ def measure_host_steps(
     pipeline: HostPipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
-    pace: Pace,
+    control: MeasurementControl,
 ) -> tuple[dict[str, StageTime], list[int]]:
     """Time preprocessing, inference and decoding, one after the other, frame by frame.
 
@@ -29,7 +29,7 @@ def measure_host_steps(
         pipeline: nothing in flight.
         frames: taken in turn.
         thresholds: for all frames.
-        pace: says when it ends; before it each frame is run once at least.
+        control: says when it ends; before it each frame is run once at least.
 
     Returns:
         ``preprocess``, ``inference`` and ``decode``; and for each frame how many boxes were above
@@ -54,17 +54,17 @@ def measure_host_steps(
         return before, preprocessed, inferred, decoded
 
     done = 0
-    pace.begin_warm_up(len(frames))
-    while pace.more(done, 0 if pace.stopped else len(frames)):
+    control.begin_warm_up(len(frames))
+    while control.must_continue(done, 0 if control.stopped else len(frames)):
         run(done)
         done += 1
     marks: list[tuple[float, ...]] = []
-    pace.begin('step by step')
-    while pace.more(len(marks)):
+    control.begin('step by step')
+    while control.must_continue(len(marks)):
         marks.append(run(len(marks)))
     times = np.diff(np.array(marks), axis=1).T
     names = ('preprocess', 'inference', 'decode')
-    spreads = [Spread.of_seconds(row.tolist()) for row in times]
+    spreads = [TimeStatistics.of_seconds(row.tolist()) for row in times]
     stages = {
         name: StageTime(spread.mean, spread) for name, spread in zip(names, spreads, strict=True)
     }

@@ -16,11 +16,15 @@ from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.optional_packages import needs
 from support.programs import UNMEASURED, Program, executable
+from trt_perception.benchmarking import control
 from trt_perception.benchmarking import frames as benchmark_frames
-from trt_perception.benchmarking import pace
-from trt_perception.benchmarking.frames import load_frames, shipped_scenes
+from trt_perception.benchmarking.control import (
+    BenchmarkProgress,
+    MeasurementControl,
+    stop_on_interrupt,
+)
+from trt_perception.benchmarking.frames import demo_scenes_folder, load_frames
 from trt_perception.benchmarking.measure import detect_all, measure_pipeline
-from trt_perception.benchmarking.pace import BenchmarkProgress, Pace, stopped_by_interrupt
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools import benchmark_engine
 
@@ -31,68 +35,68 @@ ROOT = Path(__file__).resolve().parents[2]
 def clock(monkeypatch):
     """Return a clock of a list of one entry, which stands until a test moves it."""
     now = [0.0]
-    monkeypatch.setattr(pace.time, 'perf_counter', lambda: now[0])
+    monkeypatch.setattr(control.time, 'perf_counter', lambda: now[0])
     return now
 
 
-def runs(pace, clock, seconds_each, least=1):
+def runs(control, clock, seconds_each, least=1):
     done = 0
-    while pace.more(done, least):
+    while control.must_continue(done, least):
         clock[0] += seconds_each
         done += 1
     return done
 
 
 def test_frames_end_a_measurement(clock):
-    pace = Pace(7)
-    pace.begin('x')
-    assert runs(pace, clock, 1000) == 7
-    pace.begin('x', 3)
-    assert runs(pace, clock, 0) == 3
+    control = MeasurementControl(7)
+    control.begin('x')
+    assert runs(control, clock, 1000) == 7
+    control.begin('x', 3)
+    assert runs(control, clock, 0) == 3
 
 
 def test_seconds_end_it_before(clock):
-    pace = Pace(1000, seconds=10)
-    pace.begin('x')
-    assert runs(pace, clock, 0.5) == 20
-    pace.begin('x')
-    assert runs(pace, clock, 60) == 1  # never none
-    pace.begin('x')
-    assert runs(pace, clock, 60, least=3) == 3
+    control = MeasurementControl(1000, seconds=10)
+    control.begin('x')
+    assert runs(control, clock, 0.5) == 20
+    control.begin('x')
+    assert runs(control, clock, 60) == 1  # never none
+    control.begin('x')
+    assert runs(control, clock, 60, least=3) == 3
 
 
 def test_a_warm_up_takes_a_fifth_and_may_have_none(clock):
-    pace = Pace(1000, warmup=100, seconds=10)
-    pace.begin_warm_up()
-    assert runs(pace, clock, 0.5, least=0) == 4
-    pace.begin_warm_up(200)
-    assert runs(pace, clock, 0, least=0) == 200
-    Pace(1000).begin_warm_up()
-    assert runs(Pace(1000), clock, 0, least=0) == 0
+    control = MeasurementControl(1000, warmup=100, seconds=10)
+    control.begin_warm_up()
+    assert runs(control, clock, 0.5, least=0) == 4
+    control.begin_warm_up(200)
+    assert runs(control, clock, 0, least=0) == 200
+    MeasurementControl(1000).begin_warm_up()
+    assert runs(MeasurementControl(1000), clock, 0, least=0) == 0
 
 
 def test_stopped_it_ends_with_the_first_frame(clock):
-    pace = Pace(1000)
-    pace.begin('x')
-    pace.stopped = True
-    assert runs(pace, clock, 1) == 1
-    assert pace.fitting(0.001, 500) == 1
+    control = MeasurementControl(1000)
+    control.begin('x')
+    control.stopped = True
+    assert runs(control, clock, 1) == 1
+    assert control.runs_that_fit(0.001, 500) == 1
 
 
 def test_runs_of_a_known_time(clock):
-    assert Pace(1000, seconds=10).fitting(0.5, 1000) == 20
-    assert Pace(1000, seconds=10).fitting(0.001, 1000) == 1000
-    assert Pace(1000, seconds=10).fitting(60, 1000) == 1
-    assert Pace(1000).fitting(60, 1000) == 1000
+    assert MeasurementControl(1000, seconds=10).runs_that_fit(0.5, 1000) == 20
+    assert MeasurementControl(1000, seconds=10).runs_that_fit(0.001, 1000) == 1000
+    assert MeasurementControl(1000, seconds=10).runs_that_fit(60, 1000) == 1
+    assert MeasurementControl(1000).runs_that_fit(60, 1000) == 1000
 
 
 def test_lines_say_how_far_it_has_come(clock, capsys, golden_messages):
     with BenchmarkProgress(2) as progress:
-        pace = Pace(100, progress=progress)
-        pace.step('model: steps')
-        pace.begin('one at a time')
-        runs(pace, clock, 1)
-        pace.step('model: depth 1')
+        control = MeasurementControl(100, progress=progress)
+        control.step('model: steps')
+        control.begin('one at a time')
+        runs(control, clock, 1)
+        control.step('model: depth 1')
     golden_messages.add(capsys.readouterr().err)
 
 
@@ -100,14 +104,14 @@ def test_lines_say_how_far_it_has_come(clock, capsys, golden_messages):
 def test_a_pipeline_is_measured_for_so_long(clock, depth):
     frames = [load_frames('', (10 + number, 8), 'mono8', 1)[0] for number in range(3)]
     pipeline = RecordingPipeline(depth)
-    pace = Pace(1000, warmup=100, seconds=10)
-    expected = detect_all(pipeline, frames, Thresholds(), pace)
+    control = MeasurementControl(1000, warmup=100, seconds=10)
+    expected = detect_all(pipeline, frames, Thresholds(), control)
 
     def tick():
         clock[0] += 1
 
     pipeline.clock = tick
-    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, control)
     assert report.latency_ms.count == 10
     assert report.busy_latency_ms.count == 10 + depth - 1  # those that were in flight
     assert not pipeline.flying
@@ -117,32 +121,32 @@ def test_a_pipeline_is_measured_for_so_long(clock, depth):
 def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
     frames = [load_frames('', (10 + number, 8), 'mono8', 1)[0] for number in range(3)]
     pipeline = RecordingPipeline(depth)
-    pace = Pace(1000, warmup=100)
-    expected = detect_all(pipeline, frames, Thresholds(), pace)
+    control = MeasurementControl(1000, warmup=100)
+    expected = detect_all(pipeline, frames, Thresholds(), control)
     left = [150]
 
     def tick():
         clock[0] += 1
         left[0] -= 1
-        pace.stopped = left[0] <= 0
+        control.stopped = left[0] <= 0
 
     pipeline.clock = tick
-    report = measure_pipeline(pipeline, frames, Thresholds(), expected, pace)
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, control)
     assert report.latency_ms.count == 50
     assert report.busy_latency_ms.count == 1
     assert not pipeline.flying
-    assert detect_all(pipeline, frames, Thresholds(), pace) == []
+    assert detect_all(pipeline, frames, Thresholds(), control) == []
 
 
 def test_nothing_is_measured_that_was_stopped_before(
     tmp_path, monkeypatch, capsys, golden_messages
 ):
     @contextlib.contextmanager
-    def stopped(pace):
-        pace.stopped = True
+    def stopped(control):
+        control.stopped = True
         yield
 
-    monkeypatch.setattr(benchmark_engine, 'stopped_by_interrupt', stopped)
+    monkeypatch.setattr(benchmark_engine, 'stop_on_interrupt', stopped)
     path, saved = write_model(tmp_path, outputs=OUTPUTS), tmp_path / 'result.json'
     assert benchmark_engine.main([str(path), '--size', '64x48', '--json', str(saved)]) == 130
     printed = capsys.readouterr()
@@ -163,9 +167,9 @@ def benchmark(*arguments):
 # benchmark_engine, which says every 0.1 s how far it has come: nobody waits 10 s for its word.
 TALKATIVE = """
 import sys
-from trt_perception.benchmarking import pace
+from trt_perception.benchmarking import control
 from trt_perception.tools.benchmark_engine import main
-pace._LINE_S = 0.1
+control._LINE_INTERVAL_S = 0.1
 sys.exit(main())
 """
 
@@ -202,10 +206,10 @@ def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
 
 
 def test_a_second_ctrl_c_gives_up():
-    pace = Pace(10)
-    with stopped_by_interrupt(pace):
+    control = MeasurementControl(10)
+    with stop_on_interrupt(control):
         signal.raise_signal(signal.SIGINT)
-        assert pace.stopped
+        assert control.stopped
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -214,10 +218,10 @@ def test_a_second_ctrl_c_gives_up():
 def test_a_shell_in_the_background_ignores_ctrl_c():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        pace = Pace(10)
-        with stopped_by_interrupt(pace):
+        control = MeasurementControl(10)
+        with stop_on_interrupt(control):
             signal.raise_signal(signal.SIGINT)
-        assert not pace.stopped
+        assert not control.stopped
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -252,7 +256,7 @@ def test_frames_that_were_asked_for_are_not_cut_off(model, given, seconds, frame
 
 
 def test_the_demos_scenes_are_the_default():
-    folder = shipped_scenes()
+    folder = demo_scenes_folder()
     assert folder.endswith('demo/scenes')
     frames = load_frames('', (640, 480), 'bgr8', 8)
     scenes = [cv2.imread(str(path)) for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[:8]]
@@ -264,7 +268,7 @@ def test_the_demos_scenes_are_the_default():
 
 
 def test_without_them_pictures_are_made(monkeypatch):
-    monkeypatch.setattr(benchmark_frames, 'shipped_scenes', lambda: '')
+    monkeypatch.setattr(benchmark_frames, 'demo_scenes_folder', lambda: '')
     frames = load_frames('', (64, 48), 'bgr8', 3)
     assert len({frame.data.tobytes() for frame in frames}) == 3
 

@@ -14,9 +14,9 @@ from trt_perception.model.tasks.task import Task
 
 __all__ = ['MEASURES', 'common_measure', 'measure_of']
 
-_CLASSES: Final = (Measure, Masks, Keypoints, OrientedBoxes)
+_MEASURE_CLASSES: Final = (Measure, Masks, Keypoints, OrientedBoxes)
 #: By name.
-MEASURES: Final[Mapping[str, type[Measure]]] = {each.kind: each for each in _CLASSES}
+MEASURES: Final[Mapping[str, type[Measure]]] = {each.kind: each for each in _MEASURE_CLASSES}
 
 
 def measure_of(task: Task, sigmas: Sequence[float] = ()) -> Measure:
@@ -30,7 +30,7 @@ def measure_of(task: Task, sigmas: Sequence[float] = ()) -> Measure:
     Raises:
         ConfigError: the sigmas do not fit, or pycocotools is needed and not installed.
     """
-    return MEASURES[task.measure].of(task.keypoint_names, sigmas)
+    return MEASURES[task.measure].for_model(task.keypoint_names, sigmas)
 
 
 def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> Measure:

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-__all__ = ['BenchmarkProgress', 'Pace', 'stopped_by_interrupt']
+__all__ = ['BenchmarkProgress', 'MeasurementControl', 'stop_on_interrupt']
 
 # Of the time of a measurement, what its warm-up may take at most.
 _WARM_UP_SHARE: Final = 0.2
 # Between two words on a terminal, and elsewhere; each takes as long as a frame of a fast model.
-_TERMINAL_S: Final = 0.5
-_LINE_S: Final = 10.0
+_BAR_INTERVAL_S: Final = 0.5
+_LINE_INTERVAL_S: Final = 10.0
 
 
 class BenchmarkProgress:
@@ -40,8 +40,8 @@ class BenchmarkProgress:
         self._bar: Any = None
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, leave=False, bar_format='{l_bar}{bar}| {n}/{total}')
-        self._every = _LINE_S if self._bar is None else _TERMINAL_S
-        self._next = 0.0
+        self._interval_s = _LINE_INTERVAL_S if self._bar is None else _BAR_INTERVAL_S
+        self._next_report_s = 0.0
 
     def __enter__(self) -> BenchmarkProgress:
         return self
@@ -54,35 +54,35 @@ class BenchmarkProgress:
         """Say what is measured next."""
         self._number += 1
         self._name = name
-        self._next = time.perf_counter() + self._every
+        self._next_report_s = time.perf_counter() + self._interval_s
         if self._bar is not None:
             self._bar.n = self._number - 1
             self._bar.set_description(name)
         else:
-            self._line(name)
+            self._print_line(name)
 
     def frame(self, what: str, done: int, count: int, seconds: float) -> None:
         """Say how far it has come, now and then: it is called for each frame."""
         now = time.perf_counter()
-        if now < self._next:
+        if now < self._next_report_s:
             return
-        self._next = now + self._every
+        self._next_report_s = now + self._interval_s
         text = f'{self._name}: {what}, {done} of {count} frames, {seconds:.0f} s'
         if self._bar is not None:
             self._bar.set_description(text)
         else:
-            self._line(text)
+            self._print_line(text)
 
     def clear(self) -> None:
         """Make room for other text on the terminal."""
         if self._bar is not None:
             self._bar.clear()
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         print(f'[{self._number}/{self._total}] {text}', file=sys.stderr, flush=True)
 
 
-class Pace:
+class MeasurementControl:
     """Says when measurements end.
 
     Args:
@@ -108,7 +108,7 @@ class Pace:
         self.stopped = False
         self._progress = progress
         self._what = ''
-        self._most = 0
+        self._max_frames = 0
         self._start = 0.0
         self._limit: float | None = None
 
@@ -132,26 +132,26 @@ class Pace:
         self._begin('warming up', max(self.warmup, least), share)
 
     def _begin(self, what: str, most: int, limit: float | None) -> None:
-        self._what, self._most, self._limit = what, most, limit
+        self._what, self._max_frames, self._limit = what, most, limit
         self._start = time.perf_counter()
 
-    def more(self, done: int, least: int = 1) -> bool:
+    def must_continue(self, done: int, least: int = 1) -> bool:
         """Return whether another frame is to begin.
 
         Args:
             done: how many have begun.
             least: so many begin in any case, unless ``begin`` was given fewer.
         """
-        if done >= self._most:
+        if done >= self._max_frames:
             return False
         seconds = time.perf_counter() - self._start
         if self._progress is not None:
-            self._progress.frame(self._what, done, self._most, seconds)
+            self._progress.frame(self._what, done, self._max_frames, seconds)
         if done < least:
             return True
         return not self.stopped and (self._limit is None or seconds < self._limit)
 
-    def fitting(self, seconds_each: float, most: int) -> int:
+    def runs_that_fit(self, seconds_each: float, most: int) -> int:
         """Return how many runs of a known time fit into a measurement, at least one."""
         if self.stopped:
             return 1
@@ -161,20 +161,20 @@ class Pace:
 
 
 @contextlib.contextmanager
-def stopped_by_interrupt(pace: Pace) -> Iterator[None]:
-    """Let the first Ctrl-C stop the pace within; the second gives up at once.
+def stop_on_interrupt(control: MeasurementControl) -> Iterator[None]:
+    """Let the first Ctrl-C stop the measurements; the second gives up at once.
 
     An exception in the middle of a call into CUDA, TensorRT or ONNX Runtime would leave things
     half done.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):  # a shell in the background ignores it
+    previous_handler = signal.getsignal(signal.SIGINT)
+    if previous_handler in (signal.SIG_IGN, None):  # a shell in the background ignores it
         yield
         return
 
     def stop(*_: object) -> None:
-        pace.stopped = True
-        signal.signal(signal.SIGINT, before)
+        control.stopped = True
+        signal.signal(signal.SIGINT, previous_handler)
         # Not by print: the signal may come in the middle of one.
         os.write(2, b'ending with the frame in work; Ctrl-C again gives up\n')
 
@@ -182,4 +182,4 @@ def stopped_by_interrupt(pace: Pace) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

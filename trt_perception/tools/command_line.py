@@ -12,7 +12,7 @@ from typing import TypeVar
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['Saver', 'run_tool', 'say']
+__all__ = ['ResultSaver', 'print_message', 'run_tool']
 
 _Job = TypeVar('_Job')
 
@@ -40,23 +40,23 @@ def run_tool(
         try:
             job = prepare(options)
         except TrtPerceptionError as error:
-            say(parser.prog, error)
+            print_message(parser.prog, error)
             return 2
         return work(job, options)
     except (TrtPerceptionError, OSError) as error:
-        say(parser.prog, error)
+        print_message(parser.prog, error)
         return 1
     except KeyboardInterrupt:
-        say(parser.prog, interrupted)
+        print_message(parser.prog, interrupted)
         return 130
 
 
-def say(tool: str, text: object) -> None:
+def print_message(tool: str, text: object) -> None:
     """Print a tool's message on standard error."""
     print(escape_controls(f'{tool}: {text}'), file=sys.stderr)
 
 
-class Saver:
+class ResultSaver:
     """Writes a tool's results; one that cannot be saved keeps no other from being written.
 
     Args:
@@ -83,6 +83,6 @@ class Saver:
             said = write(path, *content) or f'saved {path}'
         except (TrtPerceptionError, OSError) as error:
             self.failed = True
-            say(self._tool, f'not saved: {error}')
+            print_message(self._tool, f'not saved: {error}')
         else:
             print(escape_controls(said), flush=True)

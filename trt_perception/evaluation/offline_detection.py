@@ -27,22 +27,22 @@ from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
 __all__ = [
-    'CONFIDENCE',
+    'MIN_SCORE',
     'Latency',
-    'Run',
-    'batches',
-    'detect',
-    'detect_images',
+    'RunResult',
+    'detect_batch',
+    'detect_in_files',
     'open_for_evaluation',
     'read_ahead',
+    'split_into_batches',
 ]
 
 #: Detections above this enter mAP; below it they change nothing that can be seen.
-CONFIDENCE: Final = 0.001
+MIN_SCORE: Final = 0.001
 #: At so low a threshold thousands of boxes enter NMS; a node keeps 1024.
 MAX_CANDIDATES: Final = 30_000
 _DECODED_AHEAD: Final = 4
-_DECODERS: Final = 2
+_DECODER_THREADS: Final = 2
 
 #: Called with how many of how many images are done.
 ImageProgress = Callable[[int, int], None]
@@ -75,7 +75,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResult:
     """What a model found.
 
     Attributes:
@@ -104,7 +104,7 @@ def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
     return open_offline(model, replace(options, limits=limits))
 
 
-def detect(
+def detect_batch(
     pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds
 ) -> list[Detections]:
     """Run a model once, on as many frames as it takes at once or fewer.
@@ -121,13 +121,13 @@ def detect(
     return [result.detections for result in collect_all(pipeline, 0)]
 
 
-def detect_images(
+def detect_in_files(
     pipeline: Pipeline,
     images: Sequence[tuple[Path, tuple[int, int] | None]],
     thresholds: Thresholds,
     progress: ImageProgress,
     measure: Measure = BOXES,
-) -> Run:
+) -> RunResult:
     """Run a model over image files, one after the other.
 
     Args:
@@ -144,12 +144,12 @@ def detect_images(
     detections: list[Detections] = []
     seconds: list[float] = []
     progress(0, len(images))
-    for chunk in batches(read_ahead(images), pipeline.batch):
+    for chunk in split_into_batches(read_ahead(images), pipeline.batch):
         frames = [frame_from_bgr(bgr) for _, bgr in chunk]
         if not detections:  # the first run of a model allocates: its time says nothing
-            detect(pipeline, frames, thresholds)
+            detect_batch(pipeline, frames, thresholds)
         started = time.perf_counter()
-        found = detect(pipeline, frames, thresholds)
+        found = detect_batch(pipeline, frames, thresholds)
         seconds.append((time.perf_counter() - started) / len(frames))
         # Masks of thousands of images would fill the memory.
         if measure.has_masks:
@@ -157,10 +157,10 @@ def detect_images(
         else:
             detections += [replace(one, masks=None) for one in found]
         progress(len(detections), len(images))
-    return Run(tuple(detections), Latency.of_seconds(seconds, pipeline.batch))
+    return RunResult(tuple(detections), Latency.of_seconds(seconds, pipeline.batch))
 
 
-def batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
     """Yield lists of ``size`` items; the last may be shorter."""
     waiting = iter(items)
     while chunk := list(itertools.islice(waiting, size)):
@@ -169,13 +169,13 @@ def batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
 
 def read_ahead(
     images: Sequence[tuple[Path, tuple[int, int] | None]],
-    unreadable: Callable[[str], None] | None = None,
+    on_unreadable: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[int, _Image]]:
     """Yield decoded images in order, while threads decode the next.
 
     Args:
         images: file, and the size in pixels that it must have, or None.
-        unreadable: called with the reason for each file that cannot be read, which is then left
+        on_unreadable: called with the reason for each file that cannot be read, which is then left
             out; None makes it an error.
 
     Yields:
@@ -186,7 +186,7 @@ def read_ahead(
     """
     waiting: deque[tuple[int, Future[_Image]]] = deque()
     todo = enumerate(images)
-    with ThreadPoolExecutor(_DECODERS, 'decode') as pool:
+    with ThreadPoolExecutor(_DECODER_THREADS, 'decode') as pool:
         try:
             while True:
                 while len(waiting) < _DECODED_AHEAD and (entry := next(todo, None)):
@@ -197,9 +197,9 @@ def read_ahead(
                 try:
                     bgr = future.result()
                 except ImageError as error:
-                    if unreadable is None:
+                    if on_unreadable is None:
                         raise
-                    unreadable(str(error))
+                    on_unreadable(str(error))
                     continue
                 yield index, bgr
         finally:

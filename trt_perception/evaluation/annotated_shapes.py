@@ -40,7 +40,7 @@ def read_shapes(
         if category.get('id') in categories:
             measure.check_category(category)
     sizes = {image.id: image.size_wh for image in annotations.images}
-    objects = {image_id: list(boxes) for image_id, boxes in annotations.boxes.items()}
+    objects = {image_id: list(boxes) for image_id, boxes in annotations.objects.items()}
     seen = dict.fromkeys(objects, 0)
     for entry in content.entries('annotations'):
         image_id = entry.get('image_id')
@@ -54,8 +54,8 @@ def read_shapes(
         seen[image_id] += 1
         box = objects[image_id][place]
         if box.category_id in categories:
-            box = measure.true_shape(entry, box, sizes[image_id])
+            box = measure.read_shape(entry, box, sizes[image_id])
             if entry.get('area') is None:
-                box = replace(box, area=measure.true_area(box))
+                box = replace(box, area=measure.shape_area(box))
             objects[image_id][place] = box
-    return replace(annotations, boxes={key: tuple(found) for key, found in objects.items()})
+    return replace(annotations, objects={key: tuple(found) for key, found in objects.items()})
