@@ -50,8 +50,8 @@ PARTS = {
     'executor': ('executor', '#f3d19c', True),
 }
 LONG_CALLS = {
-    'copied': (lambda: rcl.load().slow, 'rcl_take_serialized_message'),
-    'waited': (lambda: rcl.load().slow, 'rcl_wait'),
+    'copied': (lambda: rcl.load_rcl().releases_gil, 'rcl_take_serialized_message'),
+    'waited': (lambda: rcl.load_rcl().releases_gil, 'rcl_wait'),
     'slept': (lambda: _rclpy.WaitSet, 'wait'),
     'taken': (lambda: _rclpy.Subscription, 'take_message'),
     'decoded': (lambda: cv2, 'imdecode'),

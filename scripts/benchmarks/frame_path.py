@@ -82,7 +82,7 @@ class ThreadClocks:
         self._away_s = {}
         self._adding = threading.Lock()
         _rclpy.WaitSet.wait = self._left_out(_rclpy.WaitSet.wait)
-        slow = rcl.load().slow
+        slow = rcl.load_rcl().releases_gil
         for name in ('rcl_wait', 'rcl_take_serialized_message'):
             setattr(slow, name, self._left_out(getattr(slow, name)))
 

@@ -60,7 +60,7 @@ SCENES = {
         [{'in_flight': 1}, (2, 15, {'published': 0, 'replaced': 14})],
     ),
     'slow model, known by the warm-up': (
-        lambda: Life(frame_s=1.5),
+        lambda: Life(frame_time_s=1.5),
         [{'in_flight': 1}, (7, 1, {'published': 0})],
     ),
     'slow model, known by frames': (
@@ -191,7 +191,7 @@ def test_the_graph_is_asked_only_while_nothing_arrives():
 @pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
 def test_a_camera_is_left_the_time_that_the_others_take(known_by):
     # 20 cameras in turn, 0.1 s each; this one sends 30 Hz, so that what comes out is young.
-    life = Life(frame_s=0.1, turns=20)
+    life = Life(frame_time_s=0.1, batches_per_turn=20)
     if known_by == 'frames':
         life.times = [FrameTimes(0.02, 0.0, compute=0.1, publish=0.0, total=0.13)]
     life.in_flight = 1

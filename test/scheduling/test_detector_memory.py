@@ -89,7 +89,7 @@ def test_each_is_let_go_as_soon_as_it_was_published_while_the_worker_sleeps():
     wait_until(lambda: 20 in alive)
     pipeline.finish(11, 22)
     wait_until(lambda: not any(reference() for reference in held.values()))
-    assert detector.alive
+    assert detector.is_alive
     detector.stop()
     assert faults == []
     assert alive[10] == {10, 20, 11, 22}

@@ -37,7 +37,7 @@ def test_each_camera_is_served_by_its_pipeline():
     pipelines = two(batch=2)
     with Recorder(*pipelines, cameras=4) as run:
         assert sorted(t.name for t in detector_threads()) == ['detector_0', 'detector_1']
-        assert run.detector.alive
+        assert run.detector.is_alive
         for index in range(10):
             submit_to_all(run, index)
             while run.counts()[4]:
@@ -49,7 +49,7 @@ def test_each_camera_is_served_by_its_pipeline():
     for camera in range(4):
         assert run.published_of(camera) == [camera * CAMERA + index for index in range(10)]
     assert [part.frames for part in run.detector.pipeline_statistics()] == [20, 20]
-    assert not run.detector.alive
+    assert not run.detector.is_alive
 
 
 def test_a_pipeline_that_hangs_holds_no_other():
@@ -84,7 +84,7 @@ def test_a_fault_of_one_ends_all_once(where):
         assert run.counts(1) == (1, 0, {}, 0, 1)
         pipelines[1].finish(CAMERA)
         wait_until(lambda: not detector_threads())
-        assert not run.detector.alive
+        assert not run.detector.is_alive
     assert run.faults == [error]
     assert run.published == [CAMERA]
     assert run.counts() == (4, 1, {'inactive': 2}, 1, 0)

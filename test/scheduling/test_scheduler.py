@@ -101,7 +101,7 @@ def test_nobody_is_passed_over_more_often_than_the_others_need(cameras, batch, r
 def passes(rate_hz, times):
     """Return those of the times at which a message is let through."""
     limit = RateLimit()
-    return [when for when in times if limit.lets_through(when, rate_hz)]
+    return [when for when in times if limit.allows(when, rate_hz)]
 
 
 @pytest.mark.parametrize('late', [0.0, 0.2, 0.49])
@@ -134,14 +134,14 @@ def test_a_faster_camera_comes_close_to_the_rate(camera_hz, rate_hz):
 
 def test_a_new_rate_holds_at_once():
     limit = RateLimit()
-    assert limit.lets_through(0.0, 0.01)
-    assert not limit.lets_through(1.0, 0.01)
-    assert limit.lets_through(1.0, 10.0), 'or it would wait for the rest of the old period'
+    assert limit.allows(0.0, 0.01)
+    assert not limit.allows(1.0, 0.01)
+    assert limit.allows(1.0, 10.0), 'or it would wait for the rest of the old period'
 
 
 def test_a_new_rate_holds_at_once_after_one_that_came_early():
     limit = RateLimit()
-    assert limit.lets_through(0.0, 0.01)
-    assert limit.lets_through(50.0, 0.01), 'half a period early'
+    assert limit.allows(0.0, 0.01)
+    assert limit.allows(50.0, 0.01), 'half a period early'
     # Counted from that one: at the latest one period of the new rate after it.
-    assert [t for t in (50.0, 50.05, 50.1, 50.2) if limit.lets_through(t, 10.0)] == [50.1, 50.2]
+    assert [t for t in (50.0, 50.05, 50.1, 50.2) if limit.allows(t, 10.0)] == [50.1, 50.2]

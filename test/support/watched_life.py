@@ -16,7 +16,7 @@ class Life:
     camera_name = ''
     topic = '/image'
 
-    def __init__(self, start_s=100.0, frame_s=0.02, topic_state=None, turns=1):
+    def __init__(self, start_s=100.0, frame_time_s=0.02, topic_state=None, batches_per_turn=1):
         self.time_s = start_s
         self.state = topic_state or TopicState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
@@ -28,7 +28,11 @@ class Life:
         self.received_s = self.published_s = 0.0
         self.findings = []
         self.watchdog = CameraWatchdog(
-            self, start_s=start_s, frame_s=frame_s, turns=turns, loss_cure=CURE
+            self,
+            start_s=start_s,
+            frame_time_s=frame_time_s,
+            batches_per_turn=batches_per_turn,
+            loss_cure=CURE,
         )
 
     def topic_state(self):

@@ -117,8 +117,8 @@ class CameraWatchdog:
     Args:
         camera: the subscription.
         start_s: time of the activation, by a clock that only goes forward.
-        frame_s: seconds that the model takes for a frame, measured in the warm-up.
-        turns: batches per turn of this camera, if all cameras send more than the model takes.
+        frame_time_s: seconds that the model takes for a frame, measured in the warm-up.
+        batches_per_turn: of this camera, if all cameras send more than the model takes.
         loss_cure: what to do about large images that the transport loses.
     """
 
@@ -127,14 +127,14 @@ class CameraWatchdog:
         camera: WatchedCamera,
         *,
         start_s: float,
-        frame_s: float = 0.0,
-        turns: int = 1,
+        frame_time_s: float = 0.0,
+        batches_per_turn: int = 1,
         loss_cure: str = '',
     ) -> None:
         self._camera = camera
         self._topic = camera.topic
-        self._frame_s = frame_s
-        self._turns = turns
+        self._frame_time_s = frame_time_s
+        self._batches_per_turn = batches_per_turn
         self._loss_cure = loss_cure
         self._start_s = start_s
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
@@ -236,9 +236,9 @@ class CameraWatchdog:
         """Return how long it takes until a frame comes out, with its camera's turn waited for."""
         latency = counts.latency
         if not latency:
-            return self._turns * self._frame_s
+            return self._batches_per_turn * self._frame_time_s
         # A frame that comes out is young: while its camera waited, newer ones replaced older ones.
-        others_s = (self._turns - 1) * latency['compute'].p50_ms * 1e-3
+        others_s = (self._batches_per_turn - 1) * latency['compute'].p50_ms * 1e-3
         return latency['total'].p50_ms * 1e-3 + others_s
 
     def _no_images(self, now: _CountSnapshot) -> Problem | None:

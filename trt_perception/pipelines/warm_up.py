@@ -115,10 +115,10 @@ def open_warm_pipelines(
         for number, device in enumerate(devices):
             served = len(range(number, cameras, len(devices)))
             own = replace(options, device_id=device, max_batch=served)
-            pipeline, frame_s = open_warm_pipeline(path, own, open_pipeline)
+            pipeline, frame_time_s = open_warm_pipeline(path, own, open_pipeline)
             opened.callback(pipeline.close)
             pipelines.append(pipeline)
-            slowest_s = max(slowest_s, frame_s)
+            slowest_s = max(slowest_s, frame_time_s)
         opened.pop_all()
         return pipelines, slowest_s
 

@@ -26,11 +26,11 @@ from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
 from trt_perception.process.interruption import interrupted
 from trt_perception.ros.camera.camera import NodeCamera
-from trt_perception.ros.camera.camera_health import OFF
+from trt_perception.ros.camera.camera_health import OFF_REASON
 from trt_perception.ros.camera.transport_choice import choose_transports
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.shared import SharedIntake
+from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.runtime.timers import steady_timer
@@ -93,7 +93,7 @@ class DetectorNode(LifecycleNode):
         self._open_pipeline = open_pipeline
         # Made by configure, freed by _release.
         self._pipelines: list[Pipeline] = []
-        self._frame_s = 0.0  # as the warm-up showed
+        self._frame_time_s = 0.0  # as the warm-up showed
         self._buffers: MessageBuffers | None = None
         self._cameras: list[NodeCamera] = []
         # Made by activate, freed by _stop.
@@ -147,7 +147,7 @@ class DetectorNode(LifecycleNode):
         self._health.start(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
         configs = self._parameters_of_node.configs
-        self._pipelines, self._frame_s = open_warm_pipelines(
+        self._pipelines, self._frame_time_s = open_warm_pipelines(
             self.config.engine_path,
             configs.pipeline_options(),
             self._open_pipeline,
@@ -186,7 +186,10 @@ class DetectorNode(LifecycleNode):
         )
         self._detector = Detector(
             self._pipelines,
-            [camera.begin(choice) for camera, choice in zip(self._cameras, choices, strict=True)],
+            [
+                camera.create_detector_camera(choice)
+                for camera, choice in zip(self._cameras, choices, strict=True)
+            ],
             fault_handler=self,
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )
@@ -196,13 +199,13 @@ class DetectorNode(LifecycleNode):
 
     def _subscribe(self, detector: Detector[Any], buffers: MessageBuffers) -> None:
         """Let the images of all cameras come, and watch them."""
-        typed = self.config.image_intake == 'rclpy'
-        intake = SharedIntake(self, buffers, typed=typed, fault_handler=self)
+        uses_rclpy = self.config.image_intake == 'rclpy'
+        intake = SharedIntake(self, buffers, uses_rclpy=uses_rclpy, fault_handler=self)
         # A frame may wait until all other cameras that its pipeline serves had their turn.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
-        turns = math.ceil(len(self._cameras) / at_once)
+        batches_per_turn = math.ceil(len(self._cameras) / at_once)
         topics = [
-            camera.subscribe(intake, detector, index, self._frame_s, turns)
+            camera.subscribe(intake, detector, index, self._frame_time_s, batches_per_turn)
             for index, camera in enumerate(self._cameras)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
@@ -211,7 +214,7 @@ class DetectorNode(LifecycleNode):
         on = ', '.join(topic for camera, topic in cameras if camera.config.enabled)
         off = ', '.join(topic for camera, topic in cameras if not camera.config.enabled)
         parts = [f'waiting for images on {on}, taken {intake.description}'] * bool(on)
-        parts += [f'switched off, as {OFF}: {off}'] * bool(off)
+        parts += [f'switched off, as {OFF_REASON}: {off}'] * bool(off)
         self.get_logger().info(f'active: {"; ".join(parts)}')
 
     @_logged(on_failure=TransitionCallbackReturn.ERROR)
@@ -387,4 +390,4 @@ class DetectorNode(LifecycleNode):
 
     def _apply_parameters(self) -> None:
         for camera in self._cameras:
-            camera.apply(self._parameters_of_node.camera_config(camera.name))
+            camera.apply_config(self._parameters_of_node.camera_config(camera.name))

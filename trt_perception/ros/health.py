@@ -133,7 +133,7 @@ class NodeHealth:
     def _check(self) -> None:
         if self._detector is None or self.error:
             return
-        if not self._detector.alive:
+        if not self._detector.is_alive:
             self._fault_handler.on_fault(RuntimeError('the worker thread has died'))
             return
         now = time.monotonic()
@@ -153,7 +153,7 @@ class NodeHealth:
         else:
             changed = False
         for camera, counts in zip(self._cameras, parts, strict=True):
-            changed |= camera.check(counts, now, same_name=of_name, notes=notes)
+            changed |= camera.check(counts, now, same_name_note=of_name, notes=notes)
         if changed:
             self.publish()
 

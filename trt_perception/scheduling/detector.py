@@ -69,7 +69,7 @@ class Detector(Generic[Message]):
         self._clock = clock
         self._fault_reported = False
         self._state = DetectorState(self.cameras, [FrameStatistics() for _ in cameras], clock)
-        self._limits = [RateLimit() for _ in cameras]
+        self._rate_limits = [RateLimit() for _ in cameras]
         self._workers = [
             PipelineWorker(
                 'detector' if len(pipelines) == 1 else f'detector_{index}',
@@ -105,7 +105,7 @@ class Detector(Generic[Message]):
         May be called again.
         """
         with self._state.lock:
-            self._halt()
+            self._stop_accepting()
         for worker in self._workers:
             worker.join()
         with self._state.lock:
@@ -113,7 +113,7 @@ class Detector(Generic[Message]):
                 worker.abandon_frames()  # one that died without a word
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether all workers are there; without one, some cameras are never answered."""
         return all(worker.is_alive for worker in self._workers)
 
@@ -129,7 +129,7 @@ class Detector(Generic[Message]):
                 counts.drop('inactive')
             elif not source.enabled:
                 counts.drop('disabled')
-            elif (rate_hz := source.max_rate_hz) and not self._limits[camera].lets_through(
+            elif (rate_hz := source.max_rate_hz) and not self._rate_limits[camera].allows(
                 pending.received_s, rate_hz
             ):
                 counts.drop('rate_limit')
@@ -150,7 +150,7 @@ class Detector(Generic[Message]):
         with self._state.lock:
             return tuple(worker.statistics.snapshot() for worker in self._workers)
 
-    def _halt(self) -> None:
+    def _stop_accepting(self) -> None:
         """Take no messages any more, and let the workers come to an end; with the lock held."""
         self._state.is_running = False
         for worker in self._workers:
@@ -160,7 +160,7 @@ class Detector(Generic[Message]):
     def on_worker_failed(self, worker: PipelineWorker[Message], error: BaseException) -> None:
         """Take what ended a worker, in its thread: all others end, too."""
         with self._state.lock:
-            self._halt()
+            self._stop_accepting()
             worker.abandon_frames()
             first = not self._fault_reported
             self._fault_reported = True

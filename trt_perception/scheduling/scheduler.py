@@ -20,10 +20,10 @@ __all__ = ['RateLimit', 'Scheduler']
 Item = TypeVar('Item')
 
 # How much too early a message may be, as a share of the period: drivers and networks are uneven.
-_EARLY: Final = 0.5
+_EARLY_SHARE: Final = 0.5
 
 
-class _Waiting(NamedTuple, Generic[Item]):
+class _WaitingItem(NamedTuple, Generic[Item]):
     """What waits for one camera.
 
     Attributes:
@@ -39,45 +39,45 @@ class Scheduler(Generic[Item]):
     """The mailboxes of one pipeline's cameras.
 
     Args:
-        batch: most messages that are taken at once.
+        batch_size: most messages that are taken at once.
         max_delay_s: how long a message may wait for others to fill the batch.
 
     Attributes:
         waiting_cameras: the cameras that have a message waiting; follows.
     """
 
-    def __init__(self, batch: int, max_delay_s: float = 0.0) -> None:
-        self._batch = batch
+    def __init__(self, batch_size: int, max_delay_s: float = 0.0) -> None:
+        self._batch_size = batch_size
         self._max_delay_s = max_delay_s
         # By camera, in the order in which the messages came.
-        self._waiting: dict[int, _Waiting[Item]] = {}
+        self._waiting: dict[int, _WaitingItem[Item]] = {}
         self.waiting_cameras: KeysView[int] = self._waiting.keys()
         # By camera, how many messages of all had been taken when its last one was.
-        self._served: dict[int, int] = {}
-        self._taken = 0
+        self._last_turn: dict[int, int] = {}
+        self._turn_count = 0
 
     def put(self, camera: int, item: Item, now_s: float) -> Item | None:
         """Let a message wait; return the one that it replaces."""
-        before = self._waiting.pop(camera, None)
-        if before is None:
-            self._waiting[camera] = _Waiting(item, now_s)
+        replaced = self._waiting.pop(camera, None)
+        if replaced is None:
+            self._waiting[camera] = _WaitingItem(item, now_s)
             return None
-        self._waiting[camera] = _Waiting(item, before.since_s)
-        return before.item
+        self._waiting[camera] = _WaitingItem(item, replaced.since_s)
+        return replaced.item
 
     def remove(self, camera: int) -> Item | None:
         """Return a camera's message, which waits no more; None: it has none."""
         waiting = self._waiting.pop(camera, None)
         return waiting.item if waiting is not None else None
 
-    def next_batch_wait_s(self, now_s: float, cameras: int) -> float:
+    def next_batch_wait_s(self, now_s: float, camera_count: int) -> float:
         """Return in how many seconds the next batch is to be taken; 0 or less: now.
 
         Args:
             now_s: the time.
-            cameras: how many may have a message; a batch of so many is full.
+            camera_count: how many may have a message; a batch of so many is full.
         """
-        if len(self._waiting) >= min(self._batch, cameras):
+        if len(self._waiting) >= min(self._batch_size, camera_count):
             return 0.0
         first_s = min(waiting.since_s for waiting in self._waiting.values())
         return first_s + self._max_delay_s - now_s
@@ -92,11 +92,11 @@ class Scheduler(Generic[Item]):
         # unevenly: it is always the same two that share a place.
         chosen = list(self._waiting)
         if len(chosen) > 1:
-            chosen.sort(key=lambda camera: self._served.get(camera, 0))
+            chosen.sort(key=lambda camera: self._last_turn.get(camera, 0))
         items = []
-        for camera in chosen[: self._batch]:
-            self._taken += 1
-            self._served[camera] = self._taken
+        for camera in chosen[: self._batch_size]:
+            self._turn_count += 1
+            self._last_turn[camera] = self._turn_count
             items.append(self._waiting.pop(camera).item)
         return items
 
@@ -111,15 +111,15 @@ class RateLimit:
 
     def __init__(self) -> None:
         # When the last one that was let through was expected, or came where it was later.
-        self._last_s = float('-inf')
+        self._last_expected_s = float('-inf')
 
-    def lets_through(self, now_s: float, rate_hz: float) -> bool:
+    def allows(self, now_s: float, rate_hz: float) -> bool:
         """Tell whether a message that comes now is let through; the rate is above 0."""
         period_s = 1.0 / rate_hz
         # At a lower rate, one that came early may have been expected much later than now.
-        self._last_s = min(self._last_s, now_s + _EARLY * period_s)
-        expected_s = self._last_s + period_s
-        if now_s < expected_s - _EARLY * period_s:
+        self._last_expected_s = min(self._last_expected_s, now_s + _EARLY_SHARE * period_s)
+        expected_s = self._last_expected_s + period_s
+        if now_s < expected_s - _EARLY_SHARE * period_s:
             return False
-        self._last_s = max(now_s, expected_s)
+        self._last_expected_s = max(now_s, expected_s)
         return True

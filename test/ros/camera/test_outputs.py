@@ -158,11 +158,11 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
 def test_masks_that_were_not_made_are_not_published(client, node):
     """A GPU makes them of frames that came while somebody looked."""
     outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
-    assert not outputs.masks_wanted()
+    assert not outputs.wants_masks()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
     client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
-    client.spin_until(outputs.masks_wanted, 'a subscription')
+    client.spin_until(outputs.wants_masks, 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
 
     class Drawn:
@@ -194,14 +194,14 @@ def test_what_is_refused_is_published_later(client, outputs, labels):
     assert refusing.errors == [BUSY, BUSY], 'the caller does not wait'
     client.spin_until(lambda: labels[-1].threshold == 0.75, 'label_info with the new threshold')
     assert not refusing.errors
-    assert outputs._again is None
+    assert outputs._retry_timer is None
 
 
 def test_the_newest_threshold_wins(client, outputs, labels):
     refuse(outputs, BUSY)
     outputs.publish_label_info(0.5)
     outputs.publish_label_info(0.75)
-    assert outputs._again is None, 'nothing publishes the one before later'
+    assert outputs._retry_timer is None, 'nothing publishes the one before later'
     client.spin_until(lambda: labels and labels[-1].threshold == 0.75, 'the newest threshold')
 
 
@@ -216,4 +216,4 @@ def test_other_errors_are_not_kept(outputs):
     refuse(outputs, ValueError('not bytes'))
     with pytest.raises(ValueError, match='not bytes'):
         outputs.publish_label_info(0.5)
-    assert outputs._again is None
+    assert outputs._retry_timer is None

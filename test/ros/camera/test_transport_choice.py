@@ -43,7 +43,7 @@ def test_each_camera_by_itself(node, offered, golden_messages):
     golden_messages.add(chosen['front'].reason)
     assert chosen['rear'].transport == 'raw'
     golden_messages.add(chosen['rear'].reason)
-    assert chosen['rear'].retry
+    assert chosen['rear'].may_change
     assert chosen['left'] == TransportChoice('compressed')
     assert chosen['right'] == TransportChoice('raw')
 
@@ -52,7 +52,7 @@ def test_nothing_is_asked_where_jpeg_is_not_decoded_on_a_gpu(node, offered, gold
     chosen = choose_transports(node, PLANS, decodes_jpeg=False)
     assert [choice.transport for choice in chosen] == ['raw', 'raw', 'compressed', 'raw']
     golden_messages.add(chosen[0].reason)
-    assert not chosen[0].retry
+    assert not chosen[0].may_change
 
 
 def test_many_cameras_wait_no_longer_than_one(node, monkeypatch):

@@ -84,7 +84,7 @@ def test_without_any_memory_the_thread_ends_until_there_is_some(make_taker):
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert 'no memory is left' in taker.logged[0]
     taker.buffers.there = 'any'
-    assert taker.input.restore()
+    assert taker.input.resubscribe_if_lost()
     taker.client.spin_until(camera.get_subscription_count, 'the subscription')
     camera.publish(order(2, 2))
     taker.wait(1)

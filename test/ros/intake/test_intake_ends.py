@@ -19,7 +19,7 @@ from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.camera.transport_choice import RAW
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.shared import SharedIntake
+from trt_perception.ros.intake.shared_intake import SharedIntake
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -58,7 +58,7 @@ def test_the_end_comes_in_any_order(first):
     executor = SingleThreadedExecutor(context=context)
     images = []
     intake = SharedIntake(
-        node, MessageBuffers(), typed=False, fault_handler=FaultCallback(pytest.fail)
+        node, MessageBuffers(), uses_rclpy=False, fault_handler=FaultCallback(pytest.fail)
     )
     taken = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1
@@ -96,14 +96,14 @@ def test_a_receiver_that_raises_ends_the_thread_and_the_watch_subscribes_again(m
         taker.images.append(arrived)
 
     taker.open(receive)
-    assert not taker.input.restore()
+    assert not taker.input.resubscribe_if_lost()
     taker.camera(VGA, hz=50)
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert 'the receiver broke' in taker.logged[0]
     broken.clear()
-    assert taker.input.restore()
+    assert taker.input.resubscribe_if_lost()
     taker.wait(3)
-    assert not taker.input.restore()
+    assert not taker.input.resubscribe_if_lost()
 
 
 def test_what_cannot_be_made_leaves_nothing_behind(make_taker, monkeypatch):

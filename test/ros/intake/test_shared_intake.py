@@ -11,7 +11,7 @@ from support.nodes.intake_taker import VGA, intakes, spot
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
-from trt_perception.ros.intake.shared import CAMERAS_OF_A_THREAD
+from trt_perception.ros.intake.shared_intake import CAMERAS_PER_THREAD
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
 
@@ -97,7 +97,7 @@ def test_each_camera_gets_its_own_images(several):
 
 
 def test_many_cameras_have_several_threads(several):
-    takers = several(CAMERAS_OF_A_THREAD + 2)
+    takers = several(CAMERAS_PER_THREAD + 2)
     takers[-1].open(intake=takers[0].intake)
     assert intakes() == 2
     for taker in takers:
@@ -127,7 +127,7 @@ def test_no_image_is_torn_where_several_threads_lend_memory(several):
     takers[0].input.close()
     takers[0].open()
     intake = takers[0].intake
-    intake._cameras = 1  # a thread each
+    intake._cameras_per_thread = 1  # a thread each
     for taker, size in zip(takers, ('320x240', VGA, '64x48'), strict=True):
         if taker.input is not None:
             taker.input.close()
@@ -168,11 +168,11 @@ def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
     send(well, camera, 5, 6, 7)
     assert len(broken.logged) == 1, 'it is called no more'
     assert not well.logged
-    assert not well.input.restore()
+    assert not well.input.resubscribe_if_lost()
     fault.clear()
-    assert broken.input.restore()
+    assert broken.input.resubscribe_if_lost()
     broken.wait(3)
-    assert not broken.input.restore()
+    assert not broken.input.resubscribe_if_lost()
     send(well, camera, 8, 9)
     assert [stamp_of(image) for image in well.images] == [*range(1, 10)]
     assert image_thread() is thread
@@ -201,10 +201,10 @@ def test_all_are_subscribed_again_where_the_thread_ends(several):
     assert 'no memory is left' in first.logged[0]
     first.buffers.there = True
     for taker in (first, second):
-        assert taker.input.restore()
+        assert taker.input.resubscribe_if_lost()
         taker.wait(len(taker.images) + 2)
     assert intakes() == 1
-    assert not first.input.restore()
+    assert not first.input.resubscribe_if_lost()
 
 
 def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monkeypatch):
@@ -225,7 +225,7 @@ def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monk
     taker.wait(1)
     assert isinstance(taker.images[0], SerializedMessage)
     assert intakes() == 1
-    assert not taker.intake.typed
+    assert not taker.intake.uses_rclpy
     assert not taker.logged
     taker.client.node.destroy_publisher(camera)
 
@@ -234,15 +234,17 @@ def test_rclpy_takes_all_images_where_rcl_is_another(several, monkeypatch):
     first, second = several(2)
     second.open(intake=first.intake)
     monkeypatch.setattr(
-        rcl.Taking, 'take', lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong'))
+        rcl.MessageTaker,
+        'take',
+        lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong')),
     )
     cameras = [taker.publisher() for taker in (first, second)]
     cameras[1].publish(order(3, 1))
     first.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert len(first.logged) == 1
-    assert first.intake.typed
+    assert first.intake.uses_rclpy
     for number, (taker, camera) in enumerate(zip((first, second), cameras, strict=True)):
-        assert taker.input.restore()
+        assert taker.input.resubscribe_if_lost()
         taker.client.spin_until(camera.get_subscription_count, 'the subscription')
         camera.publish(order(number + 4, 2))
         taker.wait(1)

@@ -134,7 +134,7 @@ def offer(debug, name=''):
     """Offer a frame; return what tells whether somebody still has it."""
     data = bytes(12 * 16 * 3)
     frame = Frame.view(data, width=16, height=12, step=48, encoding='bgr8')
-    debug.offer(Header(frame_id=name), frame, Detections.empty())
+    debug.put(Header(frame_id=name), frame, Detections.empty())
     return weakref.ref(frame)
 
 

@@ -37,24 +37,24 @@ def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, m
     elif fault == 'array':
         monkeypatch.setattr(rcl, 'SerializedArray', _Longer)
     elif fault == 'function':
-        monkeypatch.setattr(rcl, '_SLOW', {'rcl_of_tomorrow': ()})
+        monkeypatch.setattr(rcl, '_RELEASES_GIL', {'rcl_of_tomorrow': ()})
     else:
 
         def missing(name):
             raise OSError(f'{name}: cannot open shared object file')
 
         monkeypatch.setattr(ctypes, 'CDLL', missing)
-    rcl.load.cache_clear()
+    rcl.load_rcl.cache_clear()
     try:
         taker = make_taker()
         taker.open()
         with pytest.raises(RclError):  # doctor says so, too
             check_intake(taker.client.context)
     finally:
-        rcl.load.cache_clear()
+        rcl.load_rcl.cache_clear()
     assert len(taker.logged) == 1
     assert intakes() == 0
-    assert taker.intake.typed
+    assert taker.intake.uses_rclpy
     camera = taker.publisher()
     camera.publish(order(3, 1))
     taker.wait(1)
@@ -68,12 +68,14 @@ def test_another_rcl_that_is_noticed_late_is_left_for_rclpy(make_taker, monkeypa
     taker = make_taker()
     taker.open()
     monkeypatch.setattr(
-        rcl.Taking, 'take', lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong'))
+        rcl.MessageTaker,
+        'take',
+        lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong')),
     )
     camera = taker.publisher()
     camera.publish(order(3, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
-    assert taker.input.restore()
+    assert taker.input.resubscribe_if_lost()
     taker.client.spin_until(camera.get_subscription_count, 'the subscription')
     camera.publish(order(4, 2))
     taker.wait(1)

@@ -17,7 +17,7 @@ from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.camera.transport_choice import RAW
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.ros.intake.shared import SharedIntake
+from trt_perception.ros.intake.shared_intake import SharedIntake
 
 VGA = '640x480'
 topics = (f'/intake_{number}/image' for number in itertools.count())
@@ -79,7 +79,7 @@ class Taker:
         self.intake = intake or SharedIntake(
             self.node,
             self.buffers,
-            typed=self.config.image_intake == 'rclpy',
+            uses_rclpy=self.config.image_intake == 'rclpy',
             fault_handler=FaultCallback(self.faults.append),
         )
         sink = MessageSink(receive or self.images.append)

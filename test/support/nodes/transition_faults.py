@@ -102,7 +102,15 @@ class Fault:
 
 ONE = {'engine_path': 'none'}
 #: What destroys something is called so.
-CLOSING = ('destroy_', '_close', 'close', '_unsubscribe', 'remove', '_wait_until_served', '_end')
+CLOSING = (
+    'destroy_',
+    '_close',
+    'close',
+    '_unsubscribe',
+    'remove',
+    '_wait_until_served',
+    '_request_end',
+)
 #: Two cameras on two GPUs.
 SEVERAL = {**ONE, 'cameras': ['front', 'rear'], 'device_ids': [0, 1]}
 

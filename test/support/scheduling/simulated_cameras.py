@@ -189,7 +189,7 @@ class World:
     def _stop(self):
         self._stopped = True
         with self.detector._state.lock:
-            self.detector._halt()
+            self.detector._stop_accepting()
 
     # What the detector is given and asked for.
 

@@ -22,12 +22,12 @@ from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.ros.camera.camera_health import OFF, CameraHealth
+from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.camera.transport_choice import TransportChoice
-from trt_perception.ros.intake.shared import SharedIntake
+from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
@@ -74,10 +74,10 @@ class NodeCamera:
         # Made by begin and subscribe, freed by close_input.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
-        self._read: Callable[[Any], PipelineInput] | None = None
+        self._read_message: Callable[[Any], PipelineInput] | None = None
         self._input: ImageInput | None = None
 
-    def begin(self, choice: TransportChoice) -> Camera[Any]:
+    def create_detector_camera(self, choice: TransportChoice) -> Camera[Any]:
         """Return what a detector has to know of the camera in a new activation.
 
         Args:
@@ -86,14 +86,14 @@ class NodeCamera:
         if choice.reason:
             self._log.info(f'image_transport auto: {choice.transport}, as {choice.reason}')
         self._choice = choice
-        self._read = self._reader(choice)
+        self._read_message = self._make_reader(choice)
         self._camera = Camera(
             self.name,
             self,
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
             pipeline_index=self._pipeline_index,
         )
-        self._apply()
+        self._apply_live_parameters()
         return self._camera
 
     def subscribe(
@@ -101,8 +101,8 @@ class NodeCamera:
         intake: SharedIntake,
         detector: Detector[Any],
         camera_index: int,
-        frame_s: float,
-        turns: int,
+        frame_time_s: float,
+        batches_per_turn: int,
     ) -> str:
         """Subscribe and watch the images that arrive. Return the topic.
 
@@ -110,23 +110,23 @@ class NodeCamera:
             intake: takes the images.
             detector: receives the images.
             camera_index: index of this camera in `detector.cameras`.
-            frame_s: seconds that the model takes for a frame.
-            turns: batches per turn of this camera, if all cameras send more than the model takes.
+            frame_time_s: seconds that the model takes for a frame.
+            batches_per_turn: of this camera, if all cameras send more than the model takes.
         """
         assert self._choice is not None
         self.close_input()  # if it could not be closed before
         self._input = ImageInput(
             self._node, self.config, self._choice, intake, detector, camera_index
         )
-        self.health.watch(self._input, frame_s, turns)
+        self.health.watch(self._input, frame_time_s, batches_per_turn)
         return self._input.topic
 
-    def apply(self, config: DetectorConfig) -> None:
+    def apply_config(self, config: DetectorConfig) -> None:
         """Take the camera's parameters as they are now."""
         before, self.config = self.config, config
-        self._apply()
+        self._apply_live_parameters()
         if config.enabled != before.enabled:
-            self._log.info(f'switched {"on" if config.enabled else f"off: {OFF}"}')
+            self._log.info(f'switched {"on" if config.enabled else f"off: {OFF_REASON}"}')
         if config.max_rate_hz != before.max_rate_hz:
             limit = f'{config.max_rate_hz:g} Hz' if config.max_rate_hz else 'no limit'
             self._log.info(f'max_rate_hz is now {limit}')
@@ -134,7 +134,7 @@ class NodeCamera:
         if changed and self._outputs is not None:
             self._outputs.publish_label_info(config.confidence_threshold)
 
-    def _apply(self) -> None:
+    def _apply_live_parameters(self) -> None:
         config, camera = self.config, self._camera
         self.health.enabled = config.enabled
         if self._input is not None:
@@ -158,22 +158,22 @@ class NodeCamera:
 
     # CameraHandler: the worker calls these methods.
 
-    def _reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
+    def _make_reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
         """Return what makes frames of messages, in the worker."""
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
-            files = JpegFrameReader()
-            read = CompressedReader(files)
+            jpeg_reader = JpegFrameReader()
+            read = CompressedReader(jpeg_reader)
             return lambda message: DeferredFrame(
-                functools.partial(read, message), is_fast_to_decode=files.is_fast_to_decode
+                functools.partial(read, message), is_fast_to_decode=jpeg_reader.is_fast_to_decode
             )
         return frame_from_compressed
 
     def read_frame(self, message: Any) -> PipelineInput:
         """Return the image of a message."""
-        assert self._read is not None
-        return self._read(message)
+        assert self._read_message is not None
+        return self._read_message(message)
 
     def on_image_error(self, error: ImageError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
@@ -181,10 +181,10 @@ class NodeCamera:
 
     def wants_masks(self) -> bool:
         """Return whether the topic of masks has a subscriber."""
-        return self._outputs is not None and self._outputs.masks_wanted()
+        return self._outputs is not None and self._outputs.wants_masks()
 
     def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
         self._outputs.publish(message.header, frame, found)
-        self.health.published(message.header.stamp)
+        self.health.on_published(message.header.stamp)

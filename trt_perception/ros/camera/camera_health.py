@@ -26,13 +26,13 @@ from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
 from trt_perception.ros.wire.cdr import StampView
 from trt_perception.transport.advice import loss_cure
 
-__all__ = ['OFF', 'CameraHealth', 'ProblemLog', 'counts_text']
+__all__ = ['OFF_REASON', 'CameraHealth', 'ProblemLog', 'counts_text']
 
 #: Why a camera is switched off.
-OFF: Final = 'enabled is false'
+OFF_REASON: Final = 'enabled is false'
 
 # The diagnostics' rates are of at least so long: a message may follow another at once.
-_RATE_S = 1.0
+_RATE_WINDOW_S = 1.0
 # Severity of a log line, indexed by `Level`.
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 
@@ -97,7 +97,7 @@ class CameraHealth:
         self._input: ImageInput | None = None
         self._watchdog: CameraWatchdog | None = None
         self._problems = ProblemLog(self._log)
-        self._refusal = ''
+        self._last_error = ''
         self._age = AgeOfOutput()
         # Time, received and published at the last diagnostics messages, for rates.
         self._rate_counts: deque[tuple[float, int, int]] = deque()
@@ -105,25 +105,29 @@ class CameraHealth:
         self._last_counts = FrameStatistics()
         self._last_not_delivered: int | None = 0
 
-    def watch(self, image_input: ImageInput, frame_s: float, turns: int) -> None:
+    def watch(self, image_input: ImageInput, frame_time_s: float, batches_per_turn: int) -> None:
         """Watch a new subscription.
 
         Args:
             image_input: of the camera.
-            frame_s: seconds that the model takes for a frame.
-            turns: batches per turn of this camera, if all cameras send more than the model takes.
+            frame_time_s: seconds that the model takes for a frame.
+            batches_per_turn: of this camera, if all cameras send more than the model takes.
         """
         now = time.monotonic()
         self._rate_counts = deque([(now, 0, 0)])
         self._age = AgeOfOutput()
-        self._refusal = ''
+        self._last_error = ''
         self._input = image_input
         profile = Path(get_package_share_directory('trt_perception')) / 'config'
         cure = loss_cure(
             str(profile / 'fastdds_large_images.xml'), image_input.reliability, camera=self.name
         )
         self._watchdog = CameraWatchdog(
-            image_input, start_s=now, frame_s=frame_s, turns=turns, loss_cure=cure
+            image_input,
+            start_s=now,
+            frame_time_s=frame_time_s,
+            batches_per_turn=batches_per_turn,
+            loss_cure=cure,
         )
         self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
 
@@ -137,12 +141,12 @@ class CameraHealth:
 
     def log_dropped_image(self, error: ImageError) -> None:
         """Log an image that cannot be read or published. Called by the worker."""
-        self._refusal = escape_controls(error)
+        self._last_error = escape_controls(error)
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
 
-    def published(self, stamp: Time | StampView) -> None:
+    def on_published(self, stamp: Time | StampView) -> None:
         """Take the stamp of an image whose detections are published. Called by the worker."""
         # Not by rclpy's Time, which refuses a negative stamp: a camera may send any. And to make
         # one of what the clock says takes much longer than to ask it.
@@ -155,7 +159,7 @@ class CameraHealth:
         counts: FrameStatistics,
         now_s: float,
         *,
-        same_name: str = '',
+        same_name_note: str = '',
         notes: tuple[str, ...] = (),
     ) -> bool:
         """Check the camera, and subscribe again if the subscription is lost.
@@ -163,7 +167,7 @@ class CameraHealth:
         Args:
             counts: since the activation.
             now_s: time of the monotonic clock.
-            same_name: that other nodes have this node's name; empty if none has.
+            same_name_note: that other nodes have this node's name; empty if none has.
             notes: sentences about other things that somebody should look at.
 
         Returns:
@@ -171,16 +175,16 @@ class CameraHealth:
         """
         if self._input is None or self._watchdog is None:
             return False
-        if self._input.restore():
+        if self._input.resubscribe_if_lost():
             lost = f'the subscription to {self._input.topic} was lost; subscribed again'
             return self._problems.update(Problem(Level.ERROR, 'subscription_lost', lost), now_s)
         if self.enabled:
-            problem = self._watchdog.check(now_s, counts, self._refusal)
+            problem = self._watchdog.check(now_s, counts, self._last_error)
         else:
             self._watchdog.skip(now_s, counts)
-            problem = Problem(Level.OK, '', f'switched off: {OFF}')
+            problem = Problem(Level.OK, '', f'switched off: {OFF_REASON}')
         own_notes = [note for note in (self._age.note(now_s), *notes) if note]
-        problem = with_notes(problem, same_name, own_notes)
+        problem = with_notes(problem, same_name_note, own_notes)
         if not self.enabled and not problem.kind:
             # Switching a camera off repairs nothing: the log must not say "recovered".
             return self._problems.restart(problem)
@@ -206,7 +210,7 @@ class CameraHealth:
         """Return how many frames a second were received and published since the last message."""
         now = time.monotonic()
         self._rate_counts.append((now, counts.received, counts.published))
-        while now - self._rate_counts[1][0] >= _RATE_S:
+        while now - self._rate_counts[1][0] >= _RATE_WINDOW_S:
             self._rate_counts.popleft()
         then, received, published = self._rate_counts[0]
         seconds = max(now - then, 1e-3)

@@ -33,7 +33,7 @@ __all__ = ['NO_EVENTS', 'DebugImage']
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 # Python refuses to wait for centuries, which a very low rate would ask for.
-_LONGEST_WAIT_S: Final = 3600.0
+_MAX_WAIT_S: Final = 3600.0
 
 
 class DebugImage:
@@ -65,7 +65,7 @@ class DebugImage:
         self._class_names = class_names
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
-        self._newest: tuple[Header | HeaderView, Frame, TaskResult] | None = None
+        self._newest_result: tuple[Header | HeaderView, Frame, TaskResult] | None = None
         self._closed = False
         # Of the thread alone: the serialised message, used again while its size stays.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -88,16 +88,16 @@ class DebugImage:
             self._thread = thread
 
     @property
-    def watched(self) -> bool:
+    def has_subscriber(self) -> bool:
         """Whether somebody subscribes."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
-    def offer(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
+    def put(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
         """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
-        if not self.watched:
+        if not self.has_subscriber:
             return
         with self._changed:
-            self._newest = header, frame, found
+            self._newest_result = header, frame, found
             self._changed.notify()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class DebugImage:
         """
         with self._changed:
             self._closed = True
-            self._newest = None
+            self._newest_result = None
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
@@ -118,7 +118,7 @@ class DebugImage:
 
     def _run(self, publisher: Publisher, period_s: float) -> None:
         due_s = 0.0
-        while (newest := self._take(due_s)) is not None:
+        while (newest := self._wait_for_result(due_s)) is not None:
             due_s = time.monotonic() + period_s
             try:
                 if publisher.get_subscription_count():  # they may have left meanwhile
@@ -128,17 +128,19 @@ class DebugImage:
                 self._report(error)
             del newest  # the wait for the next one may be long
 
-    def _take(self, due_s: float) -> tuple[Header | HeaderView, Frame, TaskResult] | None:
+    def _wait_for_result(
+        self, due_s: float
+    ) -> tuple[Header | HeaderView, Frame, TaskResult] | None:
         """Wait for the newest result, until it may be drawn; None: closed."""
         with self._changed:
             while not self._closed:
                 wait_s = due_s - time.monotonic()
-                if self._newest is None:
+                if self._newest_result is None:
                     self._changed.wait()
                 elif wait_s > 0:
-                    self._changed.wait(min(wait_s, _LONGEST_WAIT_S))
+                    self._changed.wait(min(wait_s, _MAX_WAIT_S))
                 else:
-                    newest, self._newest = self._newest, None
+                    newest, self._newest_result = self._newest_result, None
                     return newest
         return None
 

@@ -21,7 +21,7 @@ from trt_perception.monitoring.watchdog import TopicState
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
-from trt_perception.ros.intake.shared import SharedIntake
+from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.same_name import node_of
@@ -33,7 +33,7 @@ __all__ = ['ImageInput']
 
 # Log incompatible publishers at most this often: each of them raises an event, and a query of the
 # ROS graph is slow.
-_QUIET_S: Final = 10.0
+_LOG_INTERVAL_S: Final = 10.0
 
 
 class ImageInput:
@@ -83,11 +83,11 @@ class ImageInput:
         self._delivery = DeliveryCounter()
         self.message_bytes = 0
         self.enabled = config.enabled
-        self._quiet_until_s = 0.0
+        self._next_log_s = 0.0
         self._adapted_s = 0.0
         self._message_type: Any = CompressedImage if choice.transport == 'compressed' else Image
-        self._name = source_name(node, camera, choice.transport)
-        self.topic = node.resolve_topic_name(self._name)
+        self._topic_name = source_name(node, camera, choice.transport)
+        self.topic = node.resolve_topic_name(self._topic_name)
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
         # The intake's thread may receive the event, and cannot replace its own subscription.
@@ -110,24 +110,24 @@ class ImageInput:
 
     def topic_state(self) -> TopicState:
         """Return the publishers of the topic, as the ROS graph knows them."""
-        wanted = _type_name(self._message_type)
-        publishers, mismatch, other = 0, '', ''
-        for info in self._node.get_publishers_info_by_topic(self._name):
-            if info.topic_type == wanted:
+        expected_type = _type_name(self._message_type)
+        publishers, mismatch, wrong_type = 0, '', ''
+        for info in self._node.get_publishers_info_by_topic(self._topic_name):
+            if info.topic_type == expected_type:
                 publishers += 1
                 mismatch = self._mismatch(info) or mismatch
             else:
-                other = (
+                wrong_type = (
                     f'{node_of(info)} publishes {info.topic_type} on {self.topic}, expected '
-                    f'{wanted}: {self._other_type(info.topic_type)}'
+                    f'{expected_type}: {self._wrong_type_fix(info.topic_type)}'
                 )
-        elsewhere = '' if publishers else self._elsewhere()
+        other_topics = '' if publishers else self._other_topics_advice()
         # Publishers of other types do no harm once a publisher of images exists.
         return TopicState(
-            publishers, mismatch if publishers else other, elsewhere, self._adapted_s
+            publishers, mismatch if publishers else wrong_type, other_topics, self._adapted_s
         )
 
-    def restore(self) -> bool:
+    def resubscribe_if_lost(self) -> bool:
         """Subscribe again where the subscription is lost; return whether it was."""
         if self._subscription is None or not self._subscription.lost:
             return False
@@ -147,7 +147,7 @@ class ImageInput:
         self._incompatible_qos = None  # the new subscription has not met that camera
 
     def _subscribe(self) -> ImageSubscription:
-        options = ImageTopicOptions(self._node, self._message_type, self._name, self._qos())
+        options = ImageTopicOptions(self._node, self._message_type, self._topic_name, self._qos())
         return self._intake.subscribe(options, self)
 
     def _qos(self) -> QoSProfile:
@@ -201,12 +201,12 @@ class ImageInput:
         elif (
             self.enabled
             and self._delivery.any_arrived
-            and (now_s := time.monotonic()) >= self._quiet_until_s
+            and (now_s := time.monotonic()) >= self._next_log_s
         ):
             # Log one of many cameras that come at once. Before the first image the watchdog does.
-            self._quiet_until_s = now_s + _QUIET_S
-            other = f'a camera on {self.topic} offers an incompatible QoS'
-            self._log.error(log_text(self.topic_state().mismatch or other))
+            self._next_log_s = now_s + _LOG_INTERVAL_S
+            general_reason = f'a camera on {self.topic} offers an incompatible QoS'
+            self._log.error(log_text(self.topic_state().mismatch or general_reason))
 
     def _mismatch(self, info: Any) -> str:
         """Return why a publisher's images do not arrive and what to set, empty where they do."""
@@ -226,14 +226,14 @@ class ImageInput:
             )
         return f'a camera on {self.topic} offers an incompatible QoS: {reason.strip()}'
 
-    def _other_type(self, found: str) -> str:
+    def _wrong_type_fix(self, found: str) -> str:
         """Return what to type where something else than our images is on the topic."""
         base = self.topic.removesuffix('/compressed')
         if found == _type_name(CompressedImage) and base != self.topic:
             return f'start with {how_to_start(base, "compressed", self.camera_name)}'
         return f'start with another topic: {how_to_start("/its/topic", camera=self.camera_name)}'
 
-    def _elsewhere(self) -> str:
+    def _other_topics_advice(self) -> str:
         """Return where images are published, and how to take them from there."""
         node = self._node
         here = node.get_name(), node.get_namespace()
@@ -244,7 +244,7 @@ class ImageInput:
         others = {
             name: types[0]
             for name, types in node.get_topic_names_and_types()
-            if types[0] in _IMAGES and name not in own
+            if types[0] in _IMAGE_TYPES and name not in own
         }
         topics = {
             name: kind
@@ -252,18 +252,18 @@ class ImageInput:
             if name != self.topic and node.count_publishers(name)
         }
         image = image_topic(node, self.camera_name)
-        if self._choice.retry:
-            other = (
+        if self._choice.may_change:
+            other_topic = (
                 image
                 if self._choice.transport == 'compressed'
                 else compressed_topic(node, self.camera_name)
             )
-            kind = Image if other == image else CompressedImage
-            if topics.get(other) == _type_name(kind):
+            kind = Image if other_topic == image else CompressedImage
+            if topics.get(other_topic) == _type_name(kind):
                 name = self._node.get_fully_qualified_name()
                 return (
-                    f'images are on {other}, which were not there when image_transport auto was '
-                    f'decided: ros2 lifecycle set {name} deactivate, then activate'
+                    f'images are on {other_topic}, which were not there when image_transport auto '
+                    f'was decided: ros2 lifecycle set {name} deactivate, then activate'
                 )
         return images_elsewhere(topics, image, self._choice.transport, self.camera_name)
 
@@ -272,4 +272,4 @@ def _type_name(kind: Any) -> str:
     return f'sensor_msgs/msg/{kind.__name__}'
 
 
-_IMAGES: Final = tuple(map(_type_name, (Image, CompressedImage)))
+_IMAGE_TYPES: Final = tuple(map(_type_name, (Image, CompressedImage)))

@@ -33,7 +33,7 @@ __all__ = [
     *('frame_from_image', 'header_message'),
 ]
 
-_FrameOfFile: TypeAlias = Callable[[npt.NDArray[np.uint8]], Frame]
+_FileReader: TypeAlias = Callable[[npt.NDArray[np.uint8]], Frame]
 
 # Each detection carries the frame_id, so a long one would grow a thousandfold.
 _MAX_FRAME_ID_BYTES: Final = 256
@@ -76,7 +76,7 @@ def frame_from_image(message: Any) -> Frame:
         ImageError: it is not a message, or frame_id, size, step, length or encoding are wrong.
     """
     lease = message.lease if isinstance(message, SerializedMessage) else None
-    message = _read(message, read_image)
+    message = _deserialize(message, read_image)
     _check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
         return _frame_by_cv_bridge(message)
@@ -99,27 +99,27 @@ class FrameReader:
     """
 
     def __init__(self) -> None:
-        self._before: tuple[HeaderCache, tuple[int, int, int, PixelFormat, bool]] | None = None
+        self._cache: tuple[HeaderCache, tuple[int, int, int, PixelFormat, bool]] | None = None
 
     def __call__(self, message: Any) -> Frame:
         """Return the message's frame; as ``frame_from_image``."""
         if not isinstance(message, SerializedMessage) or message.lease is None:
             return frame_from_image(message)
-        if self._before is not None:
-            like, described = self._before
-            header = like.header(message.data)
+        if self._cache is not None:
+            cache, fields = self._cache
+            header = cache.read(message.data)
             if header is not None:
                 message.header = header
-                return Frame(message.data[like.pixels], *described, message.lease.memory)
+                return Frame(message.data[cache.pixels], *fields, message.lease.memory)
         frame = frame_from_image(message)
         if frame.memory is not None:  # else the pixels are cv_bridge's
             # Not the frame itself: that would keep the memory.
-            described = frame.width, frame.height, frame.step, frame.format, frame.big_endian
-            self._before = HeaderCache(message.data, message.header, frame.data), described
+            fields = frame.width, frame.height, frame.step, frame.format, frame.big_endian
+            self._cache = HeaderCache(message.data, message.header, frame.data), fields
         return frame
 
 
-def _read(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
+def _deserialize(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
     """Return the message of a serialised one, any other as it is."""
     if not isinstance(message, SerializedMessage):
         return message
@@ -136,7 +136,7 @@ def _read(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
 
 
 def _check_frame_id(header: Any) -> None:
-    if fault := _text_fault(header.frame_id, _MAX_FRAME_ID_BYTES):
+    if fault := _name_fault(header.frame_id, _MAX_FRAME_ID_BYTES):
         raise ImageError(
             'bad_frame_id',
             "the image's header.frame_id",
@@ -145,15 +145,15 @@ def _check_frame_id(header: Any) -> None:
         )
 
 
-def _text_fault(text: str, most_bytes: int) -> Fault | None:
+def _name_fault(text: str, max_bytes: int) -> Fault | None:
     """Return what is wrong with a short text; None where it is fine or empty."""
-    if len(text.encode(errors='replace')) > most_bytes:
-        return Fault(found=f'more: {short_repr(text)}', expected=f'at most {most_bytes} bytes')
+    if len(text.encode(errors='replace')) > max_bytes:
+        return Fault(found=f'more: {short_repr(text)}', expected=f'at most {max_bytes} bytes')
     return name_fault(text) if text else None
 
 
 def _frame_by_cv_bridge(message: Any) -> Frame:
-    if fault := _text_fault(message.encoding, _MAX_ENCODING_BYTES):
+    if fault := _name_fault(message.encoding, _MAX_ENCODING_BYTES):
         raise ImageError('unknown_encoding', 'the image encoding', **fault)
     try:
         import cv_bridge  # optional
@@ -176,52 +176,52 @@ def _frame_by_cv_bridge(message: Any) -> Frame:
     return frame_from_bgr(bgr)
 
 
-def _decoded(file: npt.NDArray[np.uint8]) -> Frame:
+def _decode_file(file: npt.NDArray[np.uint8]) -> Frame:
     return decode_to_frame(check_image_file(file))
 
 
-def frame_from_compressed(message: Any, frame_of_file: _FrameOfFile = _decoded) -> Frame:
+def frame_from_compressed(message: Any, read_file: _FileReader = _decode_file) -> Frame:
     """Make a frame of a JPEG or PNG.
 
     Args:
         message: a CompressedImage, or a serialised one, whose ``header`` is set.
-        frame_of_file: makes the frame, and checks the file.
+        read_file: makes the frame, and checks the file.
 
     Raises:
         ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
             ``too_large``; of a Bayer mosaic also ``unknown_encoding`` or ``bad_size``.
     """
-    view = _read(message, read_compressed)
+    view = _deserialize(message, read_compressed)
     _check_frame_id(view.header)
-    return _frame_of_file(view, frame_of_file)
+    return _read_file(view, read_file)
 
 
 class CompressedReader:
     """``frame_from_compressed`` for one subscription, as FrameReader is ``frame_from_image``.
 
-    Any thread may use it, several at once, if they may use ``frame_of_file`` so.
+    Any thread may use it, several at once, if they may use ``read_file`` so.
     """
 
-    def __init__(self, frame_of_file: _FrameOfFile) -> None:
-        self._frame_of_file = frame_of_file
-        self._before: CompressedHeaderCache | None = None
+    def __init__(self, read_file: _FileReader) -> None:
+        self._read_file = read_file
+        self._cache: CompressedHeaderCache | None = None
 
     def __call__(self, message: Any) -> Frame:
         """Return the message's frame; as ``frame_from_compressed``."""
-        before = self._before
+        cache = self._cache
         if not isinstance(message, SerializedMessage) or message.lease is None:
-            return frame_from_compressed(message, self._frame_of_file)
-        if before is not None and (view := before.read(message.data)) is not None:
+            return frame_from_compressed(message, self._read_file)
+        if cache is not None and (view := cache.read(message.data)) is not None:
             message.header = view.header
-            return _frame_of_file(view, self._frame_of_file)
-        view = _read(message, read_compressed)
+            return _read_file(view, self._read_file)
+        view = _deserialize(message, read_compressed)
         _check_frame_id(view.header)
         if view.data.size:  # else it has no place in the message
-            self._before = CompressedHeaderCache(message.data, view)
-        return _frame_of_file(view, self._frame_of_file)
+            self._cache = CompressedHeaderCache(message.data, view)
+        return _read_file(view, self._read_file)
 
 
-def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
+def _read_mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
     """Return the frame of a Bayer mosaic, compressed as if it were grey."""
     if encoding not in PIXEL_FORMATS:
         raise ImageError(
@@ -239,15 +239,15 @@ def _mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
     return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
 
 
-def _frame_of_file(message: Any, frame_of_file: _FrameOfFile) -> Frame:
+def _read_file(message: Any, read_file: _FileReader) -> Frame:
     # As image_transport writes it: `rgb8; jpeg compressed bgr8`; where the camera's own encoding
     # was compressed nothing stands behind it, as with PNG of a Bayer camera. Or `jpeg` alone.
     encoding, _, compressed = message.format.partition(';')
     if encoding.startswith('bayer_') and compressed.rstrip().endswith('compressed'):
-        frame_of_file = partial(_mosaic, encoding)
+        read_file = partial(_read_mosaic, encoding)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
-        return frame_of_file(data)
+        return read_file(data)
     except ImageError as error:
         raise ImageError(
             error.reason,

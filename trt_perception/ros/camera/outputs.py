@@ -25,7 +25,7 @@ from trt_perception.ros.wire.cdr import HeaderView
 
 __all__ = ['DetectorOutputs']
 
-_AGAIN_S: Final = 0.05
+_RETRY_S: Final = 0.05
 
 
 class DetectorOutputs:
@@ -56,7 +56,7 @@ class DetectorOutputs:
         self._topics: list[TaskTopic] = []
         self._label_info: Any = None
         self._debug_image: DebugImage | None = None
-        self._again: Timer | None = None
+        self._retry_timer: Timer | None = None
         try:
             for topic in task.topics:
                 self._topics.append(TASK_TOPICS[topic.name](node, class_names, camera))
@@ -97,7 +97,7 @@ class DetectorOutputs:
                     f'the middleware did not take them: {error}',
                     fix='look for a subscriber that is too slow, or behind a slow network',
                 ) from error
-        self._debug_image.offer(header, frame, found)
+        self._debug_image.put(header, frame, found)
 
     def _publish_on_demand(
         self,
@@ -117,13 +117,13 @@ class DetectorOutputs:
                 throttle_duration_sec=5.0,
             )
 
-    def masks_wanted(self) -> bool:
+    def wants_masks(self) -> bool:
         """Tell whether somebody looks at what a frame that comes now has on demand."""
         assert self._debug_image is not None
         on_demand = [topic for topic in self._topics if topic.topic.on_demand]
         if not on_demand:
             return False
-        return any(topic.has_subscriber for topic in on_demand) or self._debug_image.watched
+        return any(topic.has_subscriber for topic in on_demand) or self._debug_image.has_subscriber
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for subscribers of now and later.
@@ -131,7 +131,7 @@ class DetectorOutputs:
         Fast DDS refuses it while it still sends the one before, as there is room for one only: it
         is published a moment later then.
         """
-        self._forget_again()
+        self._cancel_retry()
         assert self._label_info is not None
         message = LabelInfo(class_map=self._classes, threshold=confidence_threshold)
         message.header.stamp = self._node.get_clock().now().to_msg()
@@ -142,13 +142,13 @@ class DetectorOutputs:
                 f'label_info is not out yet, trying again: {log_text(error)}',
                 throttle_duration_sec=5.0,
             )
-            again = partial(self.publish_label_info, confidence_threshold)
-            self._again = steady_timer(self._node, _AGAIN_S, again)
+            retry = partial(self.publish_label_info, confidence_threshold)
+            self._retry_timer = steady_timer(self._node, _RETRY_S, retry)
 
-    def _forget_again(self) -> None:
-        if self._again is not None:
-            self._node.destroy_timer(self._again)
-            self._again = None
+    def _cancel_retry(self) -> None:
+        if self._retry_timer is not None:
+            self._node.destroy_timer(self._retry_timer)
+            self._retry_timer = None
 
     def close(self) -> None:
         """Destroy the publishers. May be called again."""
@@ -161,4 +161,4 @@ class DetectorOutputs:
         publisher, self._label_info = self._label_info, None
         if publisher is not None:
             self._node.destroy_publisher(publisher)
-        self._forget_again()
+        self._cancel_retry()

@@ -31,7 +31,7 @@ __all__ = ['TASK_TOPICS', 'TaskTopic', 'keypoints_message']
 
 # A copy of a message above this size (bytes) in the middleware takes longer than to release and
 # take the interpreter's lock.
-_LARGE: Final = 2**14
+_LARGE_MESSAGE_BYTES: Final = 2**14
 _KEYPOINT_BYTES: Final = 12
 _KEYPOINT_FIELDS: Final = [
     PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
@@ -98,7 +98,7 @@ class DetectionsTopic(TaskTopic):
     def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
         """Publish all boxes."""
         message = self._serialize(header, found)
-        if len(message) < _LARGE:
+        if len(message) < _LARGE_MESSAGE_BYTES:
             self._publisher.publish(bytes(message))
         else:
             publish_unlocked(self._publisher, np.frombuffer(message, np.uint8))

@@ -17,8 +17,8 @@ __all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
 #: What is published on a compressed topic.
 COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
 # Those that publish already are heard of at once as a rule. *activate* takes no longer for it.
-_DISCOVERY_S: Final = 1.0
-_LOOK_S: Final = 0.05
+_DISCOVERY_LIMIT_S: Final = 1.0
+_POLL_INTERVAL_S: Final = 0.05
 
 
 class TransportChoice(NamedTuple):
@@ -27,12 +27,12 @@ class TransportChoice(NamedTuple):
     Attributes:
         transport: ``raw`` or ``compressed``.
         reason: why, where it was ``auto``; else empty.
-        retry: another activation may decide otherwise.
+        may_change: another activation may decide otherwise.
     """
 
     transport: str
     reason: str = ''
-    retry: bool = False
+    may_change: bool = False
 
 
 #: Raw images, whatever is published.
@@ -63,7 +63,7 @@ def choose_transports(
         for index in undecided:
             choices[index] = TransportChoice('raw', 'JPEG is not decoded on a GPU here')
         return choices
-    end_s = time.monotonic() + _DISCOVERY_S
+    end_s = time.monotonic() + _DISCOVERY_LIMIT_S
     while undecided:
         is_last_look = time.monotonic() >= end_s
         for index in undecided:
@@ -73,7 +73,7 @@ def choose_transports(
             break
         if undecided:
             check_interruption()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
     return choices
 
 
@@ -83,5 +83,5 @@ def _choose_by_publishers(node: Node, camera: str) -> TransportChoice:
     topic = compressed_topic(node, camera)
     if any(info.topic_type == COMPRESSED_TYPE for info in infos):
         reason = f'{topic} is published and the GPU decodes JPEG'
-        return TransportChoice('compressed', reason, retry=True)
-    return TransportChoice('raw', f'nobody publishes {topic}', retry=True)
+        return TransportChoice('compressed', reason, may_change=True)
+    return TransportChoice('raw', f'nobody publishes {topic}', may_change=True)

@@ -25,7 +25,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 #: A larger message is refused: no camera sends it.
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
-_FIRST_BYTES: Final = 2**16
+_MIN_BUFFER_BYTES: Final = 2**16
 
 
 class Lease:
@@ -37,7 +37,7 @@ class Lease:
 
     def __init__(self, memory: HostMemory, give_back: Callable[[HostMemory], None]) -> None:
         self.memory = memory
-        self._return_to_ring = give_back
+        self._give_back = give_back
         self.__array_interface__ = {
             'data': (memory.pointer, False),
             'shape': (memory.size,),
@@ -50,7 +50,7 @@ class Lease:
         return np.asarray(self)
 
     def __del__(self) -> None:
-        self._return_to_ring(self.memory)
+        self._give_back(self.memory)
 
 
 class MessageBuffers:
@@ -73,13 +73,13 @@ class MessageBuffers:
     ) -> None:
         self._allocate = allocate
         self._limit = limit
-        self._size = _FIRST_BYTES
+        self._size = _MIN_BUFFER_BYTES
         self._free: deque[HostMemory] = deque()
         self._closed = False
         self.count = 0
-        self._lending = threading.Lock()
+        self._lend_lock = threading.Lock()
         # Reentrant: garbage collection can return a lease while this thread holds the lock.
-        self._counting = threading.RLock()
+        self._count_lock = threading.RLock()
 
     def lend(self, message_bytes: int = 0) -> Lease:
         """Return memory for a message of so many bytes.
@@ -90,33 +90,33 @@ class MessageBuffers:
         """
         if message_bytes > self._limit:
             raise MemoryError(f'{message_bytes} bytes; at most {self._limit}')
-        with self._lending:
+        with self._lend_lock:
             return self._lend(message_bytes)
 
     def _lend(self, message_bytes: int) -> Lease:
         size = self._size
-        least = max(message_bytes, _FIRST_BYTES)
-        if least > size:
+        min_size = max(message_bytes, _MIN_BUFFER_BYTES)
+        if min_size > size:
             # Compressed images differ: not each that is a little larger shall move all others.
-            size = max(least, size + size // 4)
+            size = max(min_size, size + size // 4)
         while self._free:
             memory = self._free.pop()
             if memory.size >= size:
-                return Lease(memory, self._return_to_ring)
+                return Lease(memory, self._give_back)
             self._free_memory(memory)
         try:
-            memory = self._allocated(size)
+            memory = self._allocate_memory(size)
         except MemoryError:
-            if size == least:
+            if size == min_size:
                 raise
             # After one message of a size that is rare, others find memory of theirs.
-            size, memory = least, self._allocated(least)
+            size, memory = min_size, self._allocate_memory(min_size)
         self._size = size  # only now: a smaller message may find its place where this one did not
-        with self._counting:
+        with self._count_lock:
             self.count += 1
-        return Lease(memory, self._return_to_ring)
+        return Lease(memory, self._give_back)
 
-    def _allocated(self, size: int) -> HostMemory:
+    def _allocate_memory(self, size: int) -> HostMemory:
         try:
             return self._allocate(size)
         except CudaError as error:  # page-locked memory
@@ -133,7 +133,7 @@ class MessageBuffers:
         self._closed = True
         self._free_all()
 
-    def _return_to_ring(self, memory: HostMemory) -> None:
+    def _give_back(self, memory: HostMemory) -> None:
         # From wherever the last reader ended, maybe within the garbage collection: no lock here.
         self._free.append(memory)
         if self._closed:
@@ -152,6 +152,6 @@ class MessageBuffers:
                 freeing.callback(self._free_memory, memory)
 
     def _free_memory(self, memory: HostMemory) -> None:
-        with self._counting:
+        with self._count_lock:
             self.count -= 1
         memory.close()

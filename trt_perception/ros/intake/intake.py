@@ -19,7 +19,14 @@ from rclpy.context import Context
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 
 from trt_perception.ros.intake.buffers import Lease, MessageBuffers
-from trt_perception.ros.wire.rcl import BAD_ALLOC, TAKE_FAILED, RclError, Taking, WaitSet, load
+from trt_perception.ros.wire.rcl import (
+    BAD_ALLOC,
+    TAKE_FAILED,
+    MessageTaker,
+    RclError,
+    WaitSet,
+    load_rcl,
+)
 
 __all__ = [
     *('EndedError', 'ImageReceiver', 'Intake', 'IntakeOwner', 'SerializedMessage', 'Source'),
@@ -123,7 +130,7 @@ class Intake:
         buffers: MessageBuffers,
         owner: IntakeOwner,
     ) -> None:
-        rcl = load()
+        rcl = load_rcl()
         self._context = cast(Any, context.handle)  # its type differs between distributions
         self._buffers = buffers
         self._owner = owner
@@ -131,23 +138,23 @@ class Intake:
         # Used by the thread only: memory for the next message; size of a message that did not fit,
         # and why it got no memory.
         self._lease: Lease | None = None
-        self._asked = 0
-        self._refusal: Exception | None = None
-        self._guard = _rclpy.GuardCondition(self._context)
+        self._requested_bytes = 0
+        self._allocation_error: Exception | None = None
+        self._wake_up = _rclpy.GuardCondition(self._context)
         # One lock for these; whoever changes them notifies.
         self._changed = threading.Condition()
         self._sources: tuple[Source, ...] = ()
-        self._served: tuple[Source, ...] | None = None
+        self._served_sources: tuple[Source, ...] | None = None
         self._error: BaseException | None = None
-        self._running = True
-        self._thread = threading.Thread(target=self._work, name='intake', daemon=True)
+        self._is_running = True
+        self._thread = threading.Thread(target=self._run, name='intake', daemon=True)
         self._thread.start()
-        context.on_shutdown(self._end)
+        context.on_shutdown(self._request_end)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the thread is there, and will be."""
-        return self._running and self._thread.is_alive()
+        return self._is_running and self._thread.is_alive()
 
     def __len__(self) -> int:
         """Return how many sources it serves."""
@@ -155,7 +162,7 @@ class Intake:
 
     def serves(self, source: Source) -> bool:
         """Tell whether messages of this source are taken."""
-        return self.alive and source in self._sources
+        return self.is_alive and source in self._sources
 
     def add(self, source: Source) -> None:
         """Take from this one, too, from when this returns.
@@ -169,7 +176,7 @@ class Intake:
             self._sources = (*self._sources, source)
             self._wait_until_served()
             # One that is gone already has failed, and knows it.
-            if self._served is not self._sources and source in self._sources:
+            if self._served_sources is not self._sources and source in self._sources:
                 raise self._error or EndedError('the intake of images', 'has ended')
 
     def remove(self, source: Source) -> None:
@@ -181,72 +188,74 @@ class Intake:
             self._sources = tuple(each for each in self._sources if each is not source)
             if self._sources:
                 self._wait_until_served()
-        if not (self._sources and self._running):
+        if not (self._sources and self._is_running):
             self.close()
 
     def _wait_until_served(self) -> None:
         """Wait until the thread serves the sources as they are now, or ends; with the lock."""
-        self._guard.trigger_guard_condition()
-        self._changed.wait_for(lambda: self._served is self._sources or not self._running)
+        self._wake_up.trigger_guard_condition()
+        self._changed.wait_for(
+            lambda: self._served_sources is self._sources or not self._is_running
+        )
 
     def close(self) -> None:
         """End the thread; nothing arrives afterwards. May be called again."""
-        self._end()
+        self._request_end()
         self._thread.join()
 
-    def _end(self) -> None:
+    def _request_end(self) -> None:
         # Without the lock: the thread may hold it, and waits for nobody who holds the context's.
-        self._running = False
-        self._guard.trigger_guard_condition()
+        self._is_running = False
+        self._wake_up.trigger_guard_condition()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
-            while self._running:
-                self._serve()
+            while self._is_running:
+                self._take_until_changed()
         except BaseException as error:
             with self._changed:
                 self._error = error
-                is_raised_by_add = self._served is not self._sources
+                is_raised_by_add = self._served_sources is not self._sources
             if not is_raised_by_add:
                 self._owner.on_intake_failed(error)
         finally:
             self._lease = None
             with self._changed:
-                self._running = False
+                self._is_running = False
                 self._changed.notify_all()
 
-    def _serve(self) -> None:
+    def _take_until_changed(self) -> None:
         """Take from the sources as they are now, until they change."""
         with self._changed:
             sources = self._sources
         events = [(*event, source) for source in sources for event in source.events]
-        with ExitStack() as held:
+        with ExitStack() as resources:
             # What is held so is not destroyed meanwhile.
-            for each in (self._context, self._guard):
-                held.enter_context(each)
+            for each in (self._context, self._wake_up):
+                resources.enter_context(each)
             for each in (*(source.subscription for source in sources), *(e for e, *_ in events)):
-                held.enter_context(each)
-            waiting = WaitSet(
+                resources.enter_context(each)
+            wait_set = WaitSet(
                 self._rcl,
                 self._context.pointer,
                 [source.subscription.pointer for source in sources],
-                [self._guard.pointer],
+                [self._wake_up.pointer],
                 [event.pointer for event, *_ in events],
             )
-            held.callback(waiting.close)
-            taking = Taking(self._rcl, self._allocate_for_take)
+            resources.callback(wait_set.close)
+            taker = MessageTaker(self._rcl, self._allocate_for_take)
             with self._changed:
-                self._served = sources
+                self._served_sources = sources
                 self._changed.notify_all()
             addressed = [(source.subscription.pointer, source) for source in sources]
-            while self._running and self._sources is sources:
-                waiting.wait()
-                for each, ready in zip(events, waiting.ready_events(), strict=True):
+            while self._is_running and self._sources is sources:
+                wait_set.wait()
+                for each, ready in zip(events, wait_set.ready_events(), strict=True):
                     if ready:
                         self._pass_on_event(*each)
-                for address, ready in zip(addressed, waiting.ready_subscriptions(), strict=True):
+                for address, ready in zip(addressed, wait_set.ready_subscriptions(), strict=True):
                     if ready:
-                        self._take(taking, *address)
+                        self._take(taker, *address)
 
     def _pass_on_event(
         self, event: Any, handle_event: Callable[[Any], None], source: Source
@@ -256,40 +265,42 @@ class Intake:
             if (status := event.take_event()) is not None:
                 handle_event(status)
         except Exception as error:
-            self._give_up(source, error)
+            self._remove_failed_source(source, error)
 
     def _deliver(self, source: Source, message: SerializedMessage, number: int | None) -> None:
         try:
             source.receiver.on_image(message, number)
         except Exception as error:
-            self._give_up(source, error)
+            self._remove_failed_source(source, error)
 
-    def _give_up(self, source: Source, error: Exception) -> None:
+    def _remove_failed_source(self, source: Source, error: Exception) -> None:
         """Remove a source whose receiver raised."""
         with self._changed:
             was_served = source in self._sources
             self._sources = tuple(each for each in self._sources if each is not source)
             if not self._sources:
-                self._running = False
+                self._is_running = False
         if was_served:
             source.receiver.on_receiver_failed(error)
 
-    def _take(self, taking: Taking, subscription: int, source: Source) -> None:
+    def _take(self, taker: MessageTaker, subscription: int, source: Source) -> None:
         """Take one message from an address, so that no source keeps the others waiting."""
         lease = self._lease = self._lease or self._buffers.lend()
         memory = lease.memory
-        status = taking.take(subscription, memory.pointer, memory.size)
+        status = taker.take(subscription, memory.pointer, memory.size)
         if status == TAKE_FAILED:
             return
-        number = taking.info.publication_sequence_number or None
+        number = taker.info.publication_sequence_number or None
         if status == BAD_ALLOC:
-            if not isinstance(self._refusal, MemoryError):
-                raise self._refusal or RclError('a take', 'found no memory and asked for none')
+            if not isinstance(self._allocation_error, MemoryError):
+                raise self._allocation_error or RclError(
+                    'a take', 'found no memory and asked for none'
+                )
             empty = np.empty(0, np.uint8)
-            self._deliver(source, SerializedMessage(empty, self._asked, None), number)
+            self._deliver(source, SerializedMessage(empty, self._requested_bytes, None), number)
             return
         lease, self._lease = self._lease, None
-        address, size = taking.array.buffer, taking.array.length
+        address, size = taker.array.buffer, taker.array.length
         if address != lease.memory.pointer or size > lease.memory.size:
             raise RclError('a taken message', 'lies somewhere else than asked for')
         data = lease.array()[:size]
@@ -297,11 +308,11 @@ class Intake:
 
     def _allocate_for_take(self, size: int) -> int:
         """Return memory for a message that does not fit, or 0 where there is none."""
-        self._asked, self._refusal = size, None
+        self._requested_bytes, self._allocation_error = size, None
         try:
             self._lease = self._buffers.lend(size)
         except Exception as error:  # the C library that calls this can pass none on
-            self._refusal = error
+            self._allocation_error = error
             return 0
         return self._lease.memory.pointer
 
@@ -314,4 +325,4 @@ def check_intake(context: Context) -> None:
     """
     handle: Any = context.handle
     with handle:
-        WaitSet(load(), handle.pointer, [0], [0], [0]).close()
+        WaitSet(load_rcl(), handle.pointer, [0], [0], [0]).close()

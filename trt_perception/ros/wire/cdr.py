@@ -30,15 +30,15 @@ __all__ = [
 
 _Bytes = npt.NDArray[np.uint8]
 # By what a message begins with: numbers that follow each other, by their letters of ``struct``.
-_ORDERS: Final = {
-    begin: {kinds: struct.Struct(order + kinds) for kinds in ('iII', 'iI', 'III', 'II', 'I', 'B')}
+_INTEGER_LAYOUTS: Final = {
+    begin: {codes: struct.Struct(order + codes) for codes in ('iII', 'iI', 'III', 'II', 'I', 'B')}
     for begin, order in ((b'\x00\x00', '>'), (b'\x00\x01', '<'))
 }
 _ENCAPSULATION_BYTES: Final = 4
-_STAMP_AT: Final = _ENCAPSULATION_BYTES
+_STAMP_OFFSET: Final = _ENCAPSULATION_BYTES
 # Bytes of a text that are read: whoever looks at it refuses far less, and 200 MB of it would keep
 # the interpreter's lock for seconds and take a gigabyte.
-_TEXT_BYTES: Final = 2**16
+_MAX_TEXT_BYTES: Final = 2**16
 
 
 class StampView(NamedTuple):
@@ -85,24 +85,24 @@ def read_image(message: _Bytes) -> ImageView:
         ImageError: with the reason ``bad_message``.
     """
     reader = _Reader(message)
-    header = reader.header()
-    height, width, size = reader.numbers('III')
-    encoding = reader.string('encoding', size)
-    (is_bigendian,) = reader.numbers('B')
-    step, size = reader.numbers('II')
+    header = reader.read_header()
+    height, width, size = reader.read_integers('III')
+    encoding = reader.read_string('encoding', size)
+    (is_bigendian,) = reader.read_integers('B')
+    step, size = reader.read_integers('II')
     return ImageView(
-        header, height, width, encoding, is_bigendian, step, reader.octets('data', size)
+        header, height, width, encoding, is_bigendian, step, reader.read_bytes('data', size)
     )
 
 
 def read_compressed(message: _Bytes) -> CompressedImageView:
     """Read a serialised sensor_msgs/CompressedImage; as ``read_image``."""
     reader = _Reader(message)
-    header = reader.header()
-    (size,) = reader.numbers('I')
-    encoding = reader.string('format', size)
-    (size,) = reader.numbers('I')
-    return CompressedImageView(header, encoding, reader.octets('data', size))
+    header = reader.read_header()
+    (size,) = reader.read_integers('I')
+    encoding = reader.read_string('format', size)
+    (size,) = reader.read_integers('I')
+    return CompressedImageView(header, encoding, reader.read_bytes('data', size))
 
 
 class HeaderCache:
@@ -122,21 +122,21 @@ class HeaderCache:
         self.pixels = slice(start, start + pixels.size)
         self._frame_id = header.frame_id
         self._size = message.size
-        self._begin = message[:_STAMP_AT].tobytes()
-        self._fields = slice(_STAMP_AT + 8, start)
-        self._same = message[self._fields].tobytes()
-        self._stamp = _ORDERS[self._begin[:2]]['iI']
+        self._encapsulation = message[:_STAMP_OFFSET].tobytes()
+        self._fields = slice(_STAMP_OFFSET + 8, start)
+        self._same_bytes = message[self._fields].tobytes()
+        self._stamp = _INTEGER_LAYOUTS[self._encapsulation[:2]]['iI']
 
-    def header(self, message: _Bytes) -> HeaderView | None:
+    def read(self, message: _Bytes) -> HeaderView | None:
         """Return the header of another message; None if other bytes differ, too."""
         memory = message.data
         if (
             message.size != self._size
-            or bytes(memory[self._fields]) != self._same
-            or bytes(memory[:_STAMP_AT]) != self._begin
+            or bytes(memory[self._fields]) != self._same_bytes
+            or bytes(memory[:_STAMP_OFFSET]) != self._encapsulation
         ):
             return None
-        sec, nanosec = self._stamp.unpack_from(memory, _STAMP_AT)
+        sec, nanosec = self._stamp.unpack_from(memory, _STAMP_OFFSET)
         return HeaderView(StampView(sec, nanosec), self._frame_id)
 
 
@@ -149,28 +149,28 @@ class CompressedHeaderCache:
     """
 
     def __init__(self, message: _Bytes, view: CompressedImageView) -> None:
-        self._size_at = _address(view.data) - _address(message) - 4
-        self._begin = message[:_STAMP_AT].tobytes()
-        self._fields = slice(_STAMP_AT + 8, self._size_at)
-        self._same = message[self._fields].tobytes()
+        self._size_offset = _address(view.data) - _address(message) - 4
+        self._encapsulation = message[:_STAMP_OFFSET].tobytes()
+        self._fields = slice(_STAMP_OFFSET + 8, self._size_offset)
+        self._same_bytes = message[self._fields].tobytes()
         self._frame_id, self._format = view.header.frame_id, view.format
-        layouts = _ORDERS[self._begin[:2]]
+        layouts = _INTEGER_LAYOUTS[self._encapsulation[:2]]
         self._stamp, self._file_size = layouts['iI'], layouts['I']
 
     def read(self, message: _Bytes) -> CompressedImageView | None:
         """Return the view of another message; None if more than stamp and file differ."""
         memory = message.data
         if (
-            message.size < self._size_at + 4
-            or bytes(memory[self._fields]) != self._same
-            or bytes(memory[:_STAMP_AT]) != self._begin
+            message.size < self._size_offset + 4
+            or bytes(memory[self._fields]) != self._same_bytes
+            or bytes(memory[:_STAMP_OFFSET]) != self._encapsulation
         ):
             return None
-        (size,) = self._file_size.unpack_from(memory, self._size_at)
-        begin = self._size_at + 4
+        (size,) = self._file_size.unpack_from(memory, self._size_offset)
+        begin = self._size_offset + 4
         if begin + size > message.size:
             return None
-        stamp = StampView(*self._stamp.unpack_from(memory, _STAMP_AT))
+        stamp = StampView(*self._stamp.unpack_from(memory, _STAMP_OFFSET))
         header = HeaderView(stamp, self._frame_id)
         return CompressedImageView(header, self._format, message[begin : begin + size])
 
@@ -186,9 +186,9 @@ class _Reader:
     def __init__(self, message: _Bytes) -> None:
         memory = message.data
         begin = bytes(memory[:_ENCAPSULATION_BYTES])
-        layouts = _ORDERS.get(begin[:2]) if len(begin) == _ENCAPSULATION_BYTES else None
+        layouts = _INTEGER_LAYOUTS.get(begin[:2]) if len(begin) == _ENCAPSULATION_BYTES else None
         if layouts is None:
-            raise _bad(
+            raise _bad_message(
                 f'{message.size} bytes ({begin.hex(" ")} …)',
                 'CDR, which begins with 00 00 or 00 01',
             )
@@ -197,45 +197,45 @@ class _Reader:
         self._memory = memory
         self._size = message.size
         # The 4-byte encapsulation header does not change 4-byte alignment.
-        self._at = _ENCAPSULATION_BYTES
+        self._offset = _ENCAPSULATION_BYTES
 
-    def numbers(self, kinds: str) -> tuple[int, ...]:
+    def read_integers(self, codes: str) -> tuple[int, ...]:
         """Return the next integers, which follow each other, by their letters of ``struct``."""
-        layout = self._layouts[kinds]
-        start = self._at + (-self._at % 4 if layout.size > 1 else 0)
-        self._at = self._end(start, layout.size, 'a number')
+        layout = self._layouts[codes]
+        start = self._offset + (-self._offset % 4 if layout.size > 1 else 0)
+        self._offset = self._end_offset(start, layout.size, 'a number')
         return layout.unpack_from(self._memory, start)
 
-    def string(self, name: str, size: int) -> str:
+    def read_string(self, name: str, size: int) -> str:
         """Return the next bytes up to their first NUL; what is not UTF-8 as in rclpy.
 
         What is longer than 64 KiB is cut there.
         """
-        start, self._at = self._at, self._end(self._at, size, name)
-        text = self._memory[start : min(self._at, start + _TEXT_BYTES)]
+        start, self._offset = self._offset, self._end_offset(self._offset, size, name)
+        text = self._memory[start : min(self._offset, start + _MAX_TEXT_BYTES)]
         return str(text, 'utf-8', 'replace').partition('\0')[0]
 
-    def octets(self, name: str, size: int) -> _Bytes:
+    def read_bytes(self, name: str, size: int) -> _Bytes:
         """Return the next bytes as a view."""
-        start, self._at = self._at, self._end(self._at, size, name)
-        return self._message[start : self._at]
+        start, self._offset = self._offset, self._end_offset(self._offset, size, name)
+        return self._message[start : self._offset]
 
-    def header(self) -> HeaderView:
+    def read_header(self) -> HeaderView:
         """Return the next std_msgs/Header."""
-        sec, nanosec, size = self.numbers('iII')
-        return HeaderView(StampView(sec, nanosec), self.string('frame_id', size))
+        sec, nanosec, size = self.read_integers('iII')
+        return HeaderView(StampView(sec, nanosec), self.read_string('frame_id', size))
 
-    def _end(self, start: int, size: int, what: str) -> int:
+    def _end_offset(self, start: int, size: int, value_name: str) -> int:
         end = start + size
         if end > self._size:
-            raise _bad(
-                f'{self._size} bytes, of which {what} would end at {end}',
+            raise _bad_message(
+                f'{self._size} bytes, of which {value_name} would end at {end}',
                 'a whole message',
             )
         return end
 
 
-def _bad(found: str, expected: str) -> ImageError:
+def _bad_message(found: str, expected: str) -> ImageError:
     return ImageError(
         'bad_message',
         "the camera's message",

@@ -20,12 +20,12 @@ __all__ = [
     'Allocator',
     'ErrorString',
     'MessageInfo',
+    'MessageTaker',
     'Rcl',
     'RclError',
     'SerializedArray',
-    'Taking',
     'WaitSet',
-    'load',
+    'load_rcl',
 ]
 
 _OK: Final = 0
@@ -34,7 +34,7 @@ _TIMEOUT: Final = 2
 TAKE_FAILED: Final = 401
 #: What a take returns where ``reallocate`` gave no memory.
 BAD_ALLOC: Final = 10
-_PATTERN: Final = b'\xa5' * 64
+_GUARD_BYTES: Final = b'\xa5' * 64
 
 
 class RclError(TrtPerceptionError):
@@ -89,7 +89,7 @@ class _WaitSetStruct(ctypes.Structure):
 _Struct = TypeVar('_Struct', bound=ctypes.Structure)
 
 
-class _Guarded(Generic[_Struct]):
+class _CheckedStruct(Generic[_Struct]):
     """A struct that rcl fills, zero at first; a pattern behind it shows when rcl's is larger.
 
     Attributes:
@@ -100,15 +100,15 @@ class _Guarded(Generic[_Struct]):
     def __init__(self, kind: type[_Struct]) -> None:
         self._size = ctypes.sizeof(kind)
         self._memory = ctypes.create_string_buffer(
-            bytes(self._size) + _PATTERN, self._size + len(_PATTERN)
+            bytes(self._size) + _GUARD_BYTES, self._size + len(_GUARD_BYTES)
         )
         self.struct = kind.from_buffer(self._memory)
         self.pointer = ctypes.addressof(self._memory)
 
     @property
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether rcl has written nothing behind the struct."""
-        return self._memory.raw[self._size :] == _PATTERN
+        return self._memory.raw[self._size :] == _GUARD_BYTES
 
 
 class ErrorString(ctypes.Structure):
@@ -120,12 +120,12 @@ class ErrorString(ctypes.Structure):
 _POINTER: Final = ctypes.c_void_p
 _SIZE: Final = ctypes.c_size_t
 #: What may take long is called without the interpreter's lock.
-_SLOW: Final[dict[str, tuple[Any, ...]]] = {
+_RELEASES_GIL: Final[dict[str, tuple[Any, ...]]] = {
     'rcl_wait': (_POINTER, ctypes.c_int64),
     'rcl_take_serialized_message': (_POINTER, _POINTER, _POINTER, _POINTER),
 }
 #: The rest keeps it: to give it away and to get it back takes longer than such a call.
-_QUICK: Final[dict[str, tuple[Any, ...]]] = {
+_KEEPS_GIL: Final[dict[str, tuple[Any, ...]]] = {
     'rcl_wait_set_init': (_POINTER, *(_SIZE,) * 6, _POINTER, Allocator),
     'rcl_wait_set_fini': (_POINTER,),
     'rcl_wait_set_clear': (_POINTER,),
@@ -141,8 +141,8 @@ class Rcl:
     """The loaded library.
 
     Attributes:
-        slow: its functions that wait or copy, by name; they release the interpreter's lock.
-        quick: the others.
+        releases_gil: its functions that wait or copy, by name; they release the GIL.
+        keeps_gil: the others.
 
     Raises:
         RclError: it is not found, a function is missing, or layouts are not the ones expected.
@@ -150,14 +150,17 @@ class Rcl:
 
     def __init__(self) -> None:
         try:
-            self.slow, self.quick = ctypes.CDLL('librcl.so'), ctypes.PyDLL('librcl.so')
-            for library, signatures in ((self.slow, _SLOW), (self.quick, _QUICK)):
+            self.releases_gil, self.keeps_gil = ctypes.CDLL('librcl.so'), ctypes.PyDLL('librcl.so')
+            for library, signatures in (
+                (self.releases_gil, _RELEASES_GIL),
+                (self.keeps_gil, _KEEPS_GIL),
+            ):
                 for name, arguments in signatures.items():
                     function = getattr(library, name)
                     function.argtypes, function.restype = arguments, ctypes.c_int
             rcutils = ctypes.PyDLL('librcutils.so')
             self._default_allocator = rcutils.rcutils_get_default_allocator
-            self._make_array = rcutils.rcutils_uint8_array_init
+            self._init_array = rcutils.rcutils_uint8_array_init
             self._free_array = rcutils.rcutils_uint8_array_fini
             self._error_string = rcutils.rcutils_get_error_string
             self._reset_error = rcutils.rcutils_reset_error
@@ -165,7 +168,7 @@ class Rcl:
             raise RclError("rcl's C interface", str(error), expected='that of Jazzy') from error
         self._default_allocator.restype = Allocator
         self._error_string.restype = ErrorString
-        self._make_array.argtypes = (_POINTER, _SIZE, _POINTER)
+        self._init_array.argtypes = (_POINTER, _SIZE, _POINTER)
         self._free_array.argtypes = (_POINTER,)
         self._check_array()
 
@@ -175,14 +178,14 @@ class Rcl:
         Raises:
             RclError: they differ.
         """
-        size, allocator, array = 12345, self.allocator(), _Guarded(SerializedArray)
+        size, allocator, array = 12345, self.allocator(), _CheckedStruct(SerializedArray)
         self.check(
             'rcutils_uint8_array_init',
-            self._make_array(array.pointer, size, ctypes.byref(allocator)),
+            self._init_array(array.pointer, size, ctypes.byref(allocator)),
         )
-        made = array.struct
-        same = bytes(made.allocator) == bytes(allocator)
-        found = (bool(made.buffer), made.length, made.capacity, same, array.intact)
+        initial = array.struct
+        same = bytes(initial.allocator) == bytes(allocator)
+        found = (bool(initial.buffer), initial.length, initial.capacity, same, array.is_intact)
         if found != (True, 0, size, True, True):
             raise RclError('rcutils_uint8_array_t', f'{found}', expected='the layout of Jazzy')
         self.check('rcutils_uint8_array_fini', self._free_array(array.pointer))
@@ -194,7 +197,7 @@ class Rcl:
             self._reset_error()
             raise RclError(function, f'{status}: {text}')
 
-    def forget_error(self) -> None:
+    def clear_error(self) -> None:
         """Clear the error that rcl keeps, where a failure is no fault."""
         self._reset_error()
 
@@ -204,24 +207,25 @@ class Rcl:
         return allocator
 
 
-class Taking:
+class MessageTaker:
     """What a take writes to: memory of ours, and where it is too small, larger memory of ours.
 
     Args:
         rcl: the library.
-        larger: given the bytes that a message needs, returns the address of as many or more, or 0.
+        allocate_larger: called with the bytes of a message; returns the address of at least as
+            much memory, or 0.
     """
 
-    def __init__(self, rcl: Rcl, larger: Callable[[int], int]) -> None:
+    def __init__(self, rcl: Rcl, allocate_larger: Callable[[int], int]) -> None:
         self._rcl = rcl
         # Kept here: ctypes would free them.
-        self._reallocate = _REALLOCATE(lambda _, size, __: larger(size))
+        self._reallocate = _REALLOCATE(lambda _, size, __: allocate_larger(size))
         self._deallocate = _DEALLOCATE(lambda *_: None)
         self.array = SerializedArray()
         self.array.allocator = rcl.allocator()
         self.array.allocator.reallocate = ctypes.cast(self._reallocate, _POINTER)
         self.array.allocator.deallocate = ctypes.cast(self._deallocate, _POINTER)
-        self._info = _Guarded(MessageInfo)
+        self._info = _CheckedStruct(MessageInfo)
         self.info = self._info.struct
         self._arguments = ctypes.byref(self.array), self._info.pointer, None
 
@@ -237,10 +241,12 @@ class Taking:
         array = self.array
         array.buffer, array.length, array.capacity = address, 0, capacity
         self.info.publication_sequence_number = 0
-        status: int = self._rcl.slow.rcl_take_serialized_message(subscription, *self._arguments)
+        status: int = self._rcl.releases_gil.rcl_take_serialized_message(
+            subscription, *self._arguments
+        )
         if status in (TAKE_FAILED, BAD_ALLOC):
-            self._rcl.forget_error()
-        elif status or not self._info.intact:
+            self._rcl.clear_error()
+        elif status or not self._info.is_intact:
             self._rcl.check('rcl_take_serialized_message', status)
             raise RclError('rmw_message_info_t', 'a larger one', expected='the layout of Jazzy')
         return status
@@ -269,27 +275,27 @@ class WaitSet:
         events: Sequence[int],
     ) -> None:
         self._rcl = rcl
-        self._set = _Guarded(_WaitSetStruct)
+        self._set = _CheckedStruct(_WaitSetStruct)
         self._struct, self._pointer = self._set.struct, self._set.pointer
         counts = len(subscriptions), len(guards), 0, 0, 0, len(events)
-        quick = rcl.quick
-        status = quick.rcl_wait_set_init(self._pointer, *counts, context, rcl.allocator())
+        keeps_gil = rcl.keeps_gil
+        status = keeps_gil.rcl_wait_set_init(self._pointer, *counts, context, rcl.allocator())
         rcl.check('rcl_wait_set_init', status)
         struct = self._struct
         found = (struct.subscriptions_count, struct.guards_count, struct.events_count)
-        if found != (counts[0], counts[1], counts[5]) or not self._set.intact:
+        if found != (counts[0], counts[1], counts[5]) or not self._set.is_intact:
             self.close()
             raise RclError(
                 "rcl's wait set", f'counts {found}', expected=f'the layout of Jazzy, {counts}'
             )
-        self._clear = quick.rcl_wait_set_clear
-        self._adding = [
-            *((quick.rcl_wait_set_add_subscription, each) for each in subscriptions),
-            *((quick.rcl_wait_set_add_guard_condition, each) for each in guards),
-            *((quick.rcl_wait_set_add_event, each) for each in events),
+        self._clear = keeps_gil.rcl_wait_set_clear
+        self._add_calls = [
+            *((keeps_gil.rcl_wait_set_add_subscription, each) for each in subscriptions),
+            *((keeps_gil.rcl_wait_set_add_guard_condition, each) for each in guards),
+            *((keeps_gil.rcl_wait_set_add_event, each) for each in events),
         ]
-        self._subscriptions = _entries(struct.subscriptions_pointers, len(subscriptions))
-        self._events = _entries(struct.events_pointers, len(events))
+        self._subscriptions = _ready_entries(struct.subscriptions_pointers, len(subscriptions))
+        self._events = _ready_entries(struct.events_pointers, len(events))
 
     def wait(self, timeout_ns: int = -1) -> None:
         """Wait until one of them is ready, or the time is over.
@@ -299,13 +305,13 @@ class WaitSet:
         """
         rcl, pointer = self._rcl, self._pointer
         status = self._clear(pointer)
-        for add, each in self._adding:
+        for add, each in self._add_calls:
             status = status or add(pointer, each, None)
         if status:
             rcl.check('rcl_wait_set_add', status)
-        status = rcl.slow.rcl_wait(pointer, timeout_ns)
+        status = rcl.releases_gil.rcl_wait(pointer, timeout_ns)
         if status == _TIMEOUT:
-            rcl.forget_error()
+            rcl.clear_error()
         elif status:
             rcl.check('rcl_wait', status)
 
@@ -321,10 +327,10 @@ class WaitSet:
         """Free what rcl has for it; may be called again."""
         if self._pointer:
             pointer, self._pointer = self._pointer, 0
-            self._rcl.check('rcl_wait_set_fini', self._rcl.quick.rcl_wait_set_fini(pointer))
+            self._rcl.check('rcl_wait_set_fini', self._rcl.keeps_gil.rcl_wait_set_fini(pointer))
 
 
-def _entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
+def _ready_entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
     """Return an array of rcl's, where it lies; rcl sets to NULL what is not ready."""
     if not count:
         return (_POINTER * 0)()
@@ -332,6 +338,6 @@ def _entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
 
 
 @functools.cache
-def load() -> Rcl:
+def load_rcl() -> Rcl:
     """Return the library."""
     return Rcl()

@@ -28,11 +28,11 @@ _ENCAPSULATION: Final = b'\x00\x01\x00\x00'
 _STAMP: Final = struct.Struct('<iI')
 _COUNT: Final = struct.Struct('<I')
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
-_BOX_NUMBERS: Final = 5
+_BOX_NUMBER_COUNT: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
 # Where score and box are in front of the id, times 8 bytes; between the two is the pose.
-_NUMBERS_AT: Final = np.array(
-    (-_BOX_NUMBERS - len(_POSE) // 8 - 1, *range(-_BOX_NUMBERS, 0)), np.int64
+_NUMBER_WORDS: Final = np.array(
+    (-_BOX_NUMBER_COUNT - len(_POSE) // 8 - 1, *range(-_BOX_NUMBER_COUNT, 0)), np.int64
 )[:, None]
 # What packs the numbers of an entry around a text, and the text.
 _Template = tuple[Callable[..., bytes], bytes]
@@ -48,17 +48,17 @@ class DetectionsSerializer:
 
     Args:
         class_names: by class id.
-        many: detections that take as long either way.
+        array_from: detections that take as long either way.
     """
 
-    def __init__(self, class_names: Sequence[str], many: int = 64) -> None:
-        self._class_names = [_string(name) for name in class_names]
-        self._least_many = many
+    def __init__(self, class_names: Sequence[str], array_from: int = 64) -> None:
+        self._class_names = [_cdr_string(name) for name in class_names]
+        self._array_from = array_from
         # By class and by where what is before ends modulo 8, which decides the padding.
-        self._detections: dict[tuple[int, int], _Template] = {}
-        self._blanks: dict[int, bytes] = {}
+        self._templates: dict[tuple[int, int], _Template] = {}
+        self._zero_entries: dict[int, bytes] = {}
         # By class, how many times 8 bytes the blank has.
-        self._words = np.zeros(len(class_names), np.int64)
+        self._entry_words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
     def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes | memoryview:
@@ -67,19 +67,19 @@ class DetectionsSerializer:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
         class_ids = detections.class_ids.tolist()
-        pack, text = self._start
+        pack, text = self._start_template
         parts = [pack(_ENCAPSULATION, sec, nanosec, text, len(class_ids))]
         end = (len(parts[0]) - len(_ENCAPSULATION)) % 8
-        if len(class_ids) >= self._least_many:
-            return self._many(header, parts[0], class_ids, detections)
-        scores, boxes = detections.scores.tolist(), _centred(detections)
+        if len(class_ids) >= self._array_from:
+            return self._serialize_with_arrays(header, parts[0], class_ids, detections)
+        scores, boxes = detections.scores.tolist(), _box_numbers(detections)
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
-            pack, text = self._detections.get((class_id, end)) or self._make(class_id, end)
+            pack, text = self._templates.get((class_id, end)) or self._make_template(class_id, end)
             end = len(_NO_ID)  # score, pose and box before it are multiples of 8
             parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
         return b''.join(parts)
 
-    def _many(
+    def _serialize_with_arrays(
         self,
         header: Header | HeaderView,
         start: bytes,
@@ -95,51 +95,53 @@ class DetectionsSerializer:
             detections: not none.
         """
         try:
-            blanks = list(map(self._blanks.__getitem__, class_ids))
+            entries = list(map(self._zero_entries.__getitem__, class_ids))
         except KeyError:
             for class_id in set(class_ids):
-                blank = self._blanks[class_id] = self._blank(class_id, len(_NO_ID))
-                self._words[class_id] = len(blank) // 8
-            blanks = list(map(self._blanks.__getitem__, class_ids))
+                entry = self._zero_entries[class_id] = self._zero_entry(class_id, len(_NO_ID))
+                self._entry_words[class_id] = len(entry) // 8
+            entries = list(map(self._zero_entries.__getitem__, class_ids))
         stamp = header.stamp.sec, header.stamp.nanosec
-        blanks[0] = self._blank(class_ids[0], (len(start) - len(_ENCAPSULATION)) % 8, stamp)
+        entries[0] = self._zero_entry(class_ids[0], (len(start) - len(_ENCAPSULATION)) % 8, stamp)
         # A multiple of 8 in the message is one in memory.
-        front = bytes(-len(_ENCAPSULATION) % 8)
-        message = bytearray().join((front, start, *blanks))
+        front_padding = bytes(-len(_ENCAPSULATION) % 8)
+        message = bytearray().join((front_padding, start, *entries))
         # Each detection ends with its id, which begins at a multiple of 8.
-        words = self._words[detections.class_ids]
-        first = len(front) + len(start) + len(blanks[0]) - len(_NO_ID)
+        words = self._entry_words[detections.class_ids]
+        first = len(front_padding) + len(start) + len(entries[0]) - len(_NO_ID)
         ids = np.cumsum(words) + (first // 8 - int(words[0]))
         numbers = np.frombuffer(message, '<f8', len(message) // 8)
-        numbers[ids + _NUMBERS_AT] = _numbers(detections)
+        numbers[ids + _NUMBER_WORDS] = _number_array(detections)
         # The stamp is the first of each, at the next multiple.
         numbers.view('<u8')[ids[:-1] + 1] = int.from_bytes(_STAMP.pack(*stamp), 'little')
-        return memoryview(message)[len(front) :]
+        return memoryview(message)[len(front_padding) :]
 
-    def _blank(self, class_id: int, before: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
-        """Return a detection that follows ``before`` bytes, with zeros for its numbers."""
-        pack, text = self._detections.get((class_id, before)) or self._make(class_id, before)
-        return pack(*stamp, text, 0, _POSE, *[0] * _BOX_NUMBERS, _NO_ID)
+    def _zero_entry(self, class_id: int, offset: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
+        """Return a detection that follows ``offset`` bytes, with zeros for its numbers."""
+        pack, text = self._templates.get((class_id, offset)) or self._make_template(
+            class_id, offset
+        )
+        return pack(*stamp, text, 0, _POSE, *[0] * _BOX_NUMBER_COUNT, _NO_ID)
 
     def _set_frame_id(self, frame_id: str) -> None:
         self._frame_id = frame_id
-        text = _aligned(_string(frame_id), 4)
-        self._start = struct.Struct(f'<4siI{len(text)}sI').pack, text
-        self._detections.clear()
-        self._blanks.clear()
+        text = _pad(_cdr_string(frame_id), 4)
+        self._start_template = struct.Struct(f'<4siI{len(text)}sI').pack, text
+        self._templates.clear()
+        self._zero_entries.clear()
 
-    def _make(self, class_id: int, before: int) -> _Template:
-        """Make what writes a detection that follows ``before`` bytes."""
-        padding = -before % 4
-        text = _aligned(_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
-        text = _aligned(text, 8, before + padding + _STAMP.size)
-        numbers = f'd{len(_POSE)}s{_BOX_NUMBERS}d'
+    def _make_template(self, class_id: int, offset: int) -> _Template:
+        """Make what writes a detection that follows ``offset`` bytes."""
+        padding = -offset % 4
+        text = _pad(_cdr_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
+        text = _pad(text, 8, offset + padding + _STAMP.size)
+        numbers = f'd{len(_POSE)}s{_BOX_NUMBER_COUNT}d'
         layout = f'<{padding}xiI{len(text)}s{numbers}{len(_NO_ID)}s'
-        template = self._detections[class_id, before] = struct.Struct(layout).pack, text
+        template = self._templates[class_id, offset] = struct.Struct(layout).pack, text
         return template
 
 
-def _centred(detections: Detections) -> list[tuple[float, ...]]:
+def _box_numbers(detections: Detections) -> list[tuple[float, ...]]:
     """Return what a BoundingBox2D has: centre x, centre y, angle, width, height of each."""
     if detections.oriented is not None:
         return [(x, y, angle, w, h) for x, y, w, h, angle in detections.oriented.tolist()]
@@ -149,9 +151,9 @@ def _centred(detections: Detections) -> list[tuple[float, ...]]:
     ]
 
 
-def _numbers(detections: Detections) -> npt.NDArray[np.float64]:
+def _number_array(detections: Detections) -> npt.NDArray[np.float64]:
     """Return the score and the same of each as an array, float64 (6, n)."""
-    numbers = np.empty((1 + _BOX_NUMBERS, len(detections)))
+    numbers = np.empty((1 + _BOX_NUMBER_COUNT, len(detections)))
     numbers[0] = detections.scores
     if detections.oriented is not None:
         numbers[1:] = detections.oriented.T[[0, 1, 4, 2, 3]]
@@ -165,11 +167,11 @@ def _numbers(detections: Detections) -> npt.NDArray[np.float64]:
     return numbers
 
 
-def _string(text: str) -> bytes:
+def _cdr_string(text: str) -> bytes:
     encoded = text.encode() + b'\x00'
     return _COUNT.pack(len(encoded)) + encoded
 
 
-def _aligned(text: bytes, size: int, before: int = 0) -> bytes:
-    """Return the text with padding behind it, where ``before`` bytes come before it."""
-    return text + bytes(-(before + len(text)) % size)
+def _pad(text: bytes, size: int, offset: int = 0) -> bytes:
+    """Return the text with padding behind it, where ``offset`` bytes come before it."""
+    return text + bytes(-(offset + len(text)) % size)

@@ -22,11 +22,11 @@ from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.scheduling.detector import FaultHandler
 
-__all__ = ['CAMERAS_OF_A_THREAD', 'SharedIntake']
+__all__ = ['CAMERAS_PER_THREAD', 'SharedIntake']
 
 #: To take a raw 1080p image takes 1.7 ms without the lock: at 30 Hz sixteen cameras would keep one
 #: thread busy for 0.8 of the time, and images would wait for each other for milliseconds.
-CAMERAS_OF_A_THREAD: Final = 4
+CAMERAS_PER_THREAD: Final = 4
 
 
 class SharedIntake:
@@ -38,12 +38,12 @@ class SharedIntake:
     Args:
         node: subscribes.
         buffers: memory for the messages; not closed here.
-        typed: rclpy is to take the images.
+        uses_rclpy: rclpy is to take the images.
         fault_handler: notified if a thread ends because the GPU is lost.
-        cameras: that a thread serves at most.
+        cameras_per_thread: that a thread serves at most.
 
     Attributes:
-        typed: rclpy takes the images of new subscriptions, as asked or because rcl's interface is
+        uses_rclpy: rclpy takes the images of new subscriptions, as asked or as rcl's interface is
             not the one expected.
     """
 
@@ -52,25 +52,25 @@ class SharedIntake:
         node: Node,
         buffers: MessageBuffers,
         *,
-        typed: bool,
+        uses_rclpy: bool,
         fault_handler: FaultHandler,
-        cameras: int = CAMERAS_OF_A_THREAD,
+        cameras_per_thread: int = CAMERAS_PER_THREAD,
     ) -> None:
         self._node = node
         self._buffers = buffers
-        self.typed = typed
+        self.uses_rclpy = uses_rclpy
         self._fault_handler = fault_handler
-        self._cameras = cameras
+        self._cameras_per_thread = cameras_per_thread
         self._intakes: list[Intake] = []
 
     @property
     def description(self) -> str:
         """Who takes the images, in words."""
-        return 'through rclpy' if self.typed else 'by a thread of its own'
+        return 'through rclpy' if self.uses_rclpy else 'by a thread of its own'
 
     def subscribe(self, options: ImageTopicOptions, receiver: ImageReceiver) -> ImageSubscription:
         """Subscribe to a topic of images. The caller closes the subscription."""
-        if self.typed:
+        if self.uses_rclpy:
             return TypedSubscription(options, receiver)
         try:
             with ExitStack() as resources:
@@ -86,9 +86,9 @@ class SharedIntake:
 
     def _running_intake(self) -> Intake:
         """Return the intake with the fewest cameras, or a new one if all are full."""
-        running = [intake for intake in self._intakes if intake.alive]
+        running = [intake for intake in self._intakes if intake.is_alive]
         least = min(running, key=len, default=None)
-        if least is None or len(least) >= self._cameras:
+        if least is None or len(least) >= self._cameras_per_thread:
             least = Intake(self._node.context, self._buffers, self)
             running.append(least)
         self._intakes = running
@@ -105,9 +105,9 @@ class SharedIntake:
             self._node.get_logger().error(log_text(f'the intake of images ended\n{trace}'))
 
     def _fall_back(self, error: RclError) -> None:
-        if self.typed:
+        if self.uses_rclpy:
             return  # another thread has found out, too
-        self.typed = True
+        self.uses_rclpy = True
         self._node.get_logger().warning(
             log_text(f'images are taken through rclpy, which costs twice the CPU: {error}')
         )
