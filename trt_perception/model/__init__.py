@@ -1,1 +1,1 @@
-"""What a model is: tensors, preprocessing, manifest, files, layouts of inputs and outputs."""
+"""Describes models: tensors, preprocessing, decoders, tasks, manifest and files."""

@@ -1,4 +1,6 @@
-"""How an engine was made: the manifest's ``build`` section, read strictly and written in full.
+"""The manifest's ``build`` section: how build_engine built an engine.
+
+The reader refuses unknown keys, and the writer writes all keys.
 
 Page: docs/manifest.md.
 """
@@ -30,11 +32,11 @@ __all__ = [
 FLAVOURS: Final = ('tensorrt', 'tensorrt_rtx')
 Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
-#: Those that need a quantised model: calibrated, or with Q/DQ nodes.
+#: Precisions that need a quantised model: a calibrated model, or a model with Q/DQ nodes.
 QUANTISED: Final[tuple[Precision, ...]] = ('int8', 'fp8')
-#: What the images were given for on which an engine was compared with its original.
+#: Purpose of the images on which an engine was compared with the original model.
 IMAGE_ORIGINS: Final = ('validation', 'calibration', 'none')
-#: In place of the layers' precision, where the engine could not be loaded when it was built.
+#: Stands for the precisions of the layers if the engine could not be loaded after the build.
 UNVERIFIED: Final = 'unverified'
 
 OptionValue = str | int | float | bool | tuple[str | int | float, ...]
@@ -49,7 +51,10 @@ _Shape = Annotated[
 
 @dataclass(frozen=True)
 class ProfileRange:
-    """The shapes of one input that an optimisation profile takes, and the one it is tuned for."""
+    """The smallest, usual and largest shape of one input in an optimisation profile.
+
+    TensorRT chooses kernels for the shape ``opt``.
+    """
 
     min: _Shape
     opt: _Shape
@@ -90,13 +95,13 @@ def _layers_content(layers: Mapping[str, int] | None) -> str | dict[str, Any]:
 
 @dataclass(frozen=True)
 class PrecisionRecord:
-    """What was asked and what came of it.
+    """The requested precision, and the precisions of the built layers.
 
     Attributes:
-        asked: one of PRECISIONS.
-        keep_fp32: patterns of the layers that were to stay in FP32.
-        as_built: number of layers of the engine by the type they compute in, as TensorRT's
-            inspector reports; None means nobody has looked yet.
+        asked: the requested precision, one of PRECISIONS.
+        keep_fp32: name patterns of the layers that stay in FP32.
+        as_built: number of layers by the data type of their computation, from TensorRT's engine
+            inspector; None if the engine was not inspected.
     """
 
     asked: Annotated[str, choice_reader(*PRECISIONS)]
@@ -106,13 +111,13 @@ class PrecisionRecord:
 
 @dataclass(frozen=True)
 class CalibrationRecord:
-    """How ranges for INT8 were found.
+    """The calibration that measured the INT8 ranges.
 
     Attributes:
         tool: ``onnxruntime`` or ``tensorrt``; ``modelopt`` in manifests of earlier releases.
         method: ``entropy``, ``percentile`` or ``minmax``.
-        images: how many were used.
-        images_sha256: over their contents in their order, lower-case hex.
+        images: number of calibration images.
+        images_sha256: SHA-256 of the files' contents in calibration order, lower-case hex.
     """
 
     tool: str
@@ -123,16 +128,16 @@ class CalibrationRecord:
 
 @dataclass(frozen=True)
 class AccuracyRecord:
-    """What the validation found, in short; the report has the rest.
+    """The main figures of the validation. The build report has all figures.
 
     Attributes:
-        images: how many.
-        measure: ``mAP50`` with labels, of other tasks than detect ``mAP50 of masks``, ``… of
-            keypoints`` or ``… of oriented boxes``; else ``agreement`` with the reference's
-            detections.
-        reference: what the original model in FP32 reaches, 0…1.
-        built: what was built reaches, 0…1.
-        runtime: what ran that which was built.
+        images: number of validation images.
+        measure: with labels ``mAP50``, and for other tasks than detect ``mAP50 of masks``, ``… of
+            keypoints`` or ``… of oriented boxes``. Without labels ``agreement`` with the
+            detections of the original model.
+        reference: the measure of the original model in FP32, 0…1.
+        built: the measure of the built engine, 0…1.
+        runtime: the library that ran the built engine.
     """
 
     images: Annotated[int, integer_reader(1)]
@@ -149,16 +154,16 @@ def _read_share(section: JsonSection, key: str) -> float | None:
 
 @dataclass(frozen=True)
 class AgreementRecord:
-    """How far what was built finds the objects that the original finds.
+    """The agreement of the built engine with the original model.
 
     Attributes:
-        f1: share of the detections of both that pair up at IoU 0.5 within a class, 0…1; None
-            where it was not measured.
-        reference_detections: how many the original has.
-        images: how many were looked at.
-        images_of: one of IMAGE_ORIGINS.
-        runtime: what ran that which was built, empty where nothing did.
-        warning: what there is to worry about and what to do, empty where there is nothing.
+        f1: F1 score of the detections of both models, paired at IoU 0.5 within a class, 0…1; None
+            if the agreement was not measured.
+        reference_detections: number of detections of the original model.
+        images: number of compared images.
+        images_of: purpose of these images, one of IMAGE_ORIGINS.
+        runtime: the library that ran the built engine; empty if the engine did not run.
+        warning: a problem and its remedy; empty if the agreement is good.
     """
 
     f1: Annotated[float | None, _read_share]
@@ -171,7 +176,7 @@ class AgreementRecord:
 
 @dataclass(frozen=True)
 class TensorRtRecord:
-    """The TensorRT that built an engine: one of FLAVOURS, and its version."""
+    """The flavour (one of FLAVOURS) and version of the TensorRT that built an engine."""
 
     flavour: Annotated[str, choice_reader(*FLAVOURS)]
     version: str
@@ -179,7 +184,7 @@ class TensorRtRecord:
 
 @dataclass(frozen=True)
 class GpuRecord:
-    """The GPU an engine was built on: its name and compute capability (``8.6``)."""
+    """Name and compute capability (``8.6``) of the GPU on which an engine was built."""
 
     name: str
     compute_capability: str
@@ -187,7 +192,7 @@ class GpuRecord:
 
 @dataclass(frozen=True)
 class CudaRecord:
-    """The versions of CUDA's driver and runtime."""
+    """The versions of the CUDA driver and the CUDA runtime."""
 
     driver: str
     runtime: str
@@ -207,18 +212,18 @@ def _read_option(section: JsonSection, name: str) -> OptionValue:
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """How an engine was made.
+    """How build_engine built an engine.
 
     Attributes:
-        tensorrt: what built it.
-        gpu: the GPU it was built on; None without one.
-        cuda: None without a GPU.
-        options: what build_engine was given, by name; defaults are left out.
-        profiles: for each optimisation profile the ranges of the inputs by name.
-        precision: asked and as built.
-        calibration: None where nothing was calibrated.
-        accuracy: None where nothing was validated.
-        agreement: None in manifests of releases that did not look.
+        tensorrt: the TensorRT that built the engine.
+        gpu: the GPU on which the engine was built; None if the machine had no GPU.
+        cuda: None if the machine had no GPU.
+        options: values of build_engine's options by name, without defaults.
+        profiles: for each optimisation profile, the range of each input by name.
+        precision: requested and built.
+        calibration: None if the build had no calibration.
+        accuracy: None if the build had no validation.
+        agreement: None in manifests of releases that did not compare the models.
     """
 
     tensorrt: TensorRtRecord

@@ -1,4 +1,4 @@
-"""The boxes that a decoder reads off a model's outputs, before any is dropped."""
+"""The boxes that a decoder reads from a model's outputs, before thresholds and NMS."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ __all__ = [
     *('normalised_to_xyxy', 'mask_indices'),
 ]
 
-#: Computation after the network is in float32.
+#: The computation after the network uses float32.
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a decoder read off the outputs of one image; anything may still be no box.
+    """The boxes that a decoder read from the outputs of one image. No value was checked yet.
 
     Attributes:
-        xyxy: float32 (n, 4), network pixels; of oriented boxes as they are before they turn.
+        xyxy: float32 (n, 4), network pixels: left, top, right, bottom. For oriented boxes: the box
+            before its rotation around its centre.
         scores: float32 (n,), probabilities.
-        class_ids: int (n,), into the class names.
-        task_values: float32 (n, v), what the task's rows hold behind that, in network pixels; of
-            objects with masks of their own the mask's place; None where they hold nothing.
-        prototypes: float (m, rows, columns) of the masks, where there are any; or the logits of
-            masks that belong to one object each.
+        class_ids: int (n,), indices of class names.
+        task_values: float32 (n, v), the values behind the scores of each row, in network pixels.
+            With one mask per object: (n, 1), the index of the object's mask. None if v is 0.
+        prototypes: float (m, rows, columns), prototypes of masks, or the logits of m masks if each
+            object has a mask of its own. None without masks.
     """
 
     xyxy: Floats
@@ -45,23 +46,28 @@ class Candidates:
 
 
 def mask_indices(count: int) -> Floats:
-    """Return the numbers from 0 on as something that candidates carry: float32 (count, 1)."""
+    """Return the indices of ``count`` masks as task values: float32 (count, 1), from 0."""
     return np.arange(count, dtype=np.float32)[:, None]
 
 
 def cxcywh_to_xyxy(cxcywh: Floats) -> Floats:
-    """Return left, top, right, bottom from centre x, centre y, width, height: float32 (n, 4)."""
+    """Convert centre x, centre y, width, height to left, top, right, bottom: float32 (n, 4)."""
     half = cxcywh[:, 2:] * np.float32(0.5)
     return np.concatenate([cxcywh[:, :2] - half, cxcywh[:, :2] + half], axis=1)
 
 
 def normalised_to_xyxy(cxcywh: Floats, network_wh: tuple[int, int]) -> Floats:
-    """Return left, top, right, bottom in network pixels from centre and size in 0…1."""
+    """Convert boxes in 0…1 of the input to left, top, right, bottom in network pixels.
+
+    Args:
+        cxcywh: float32 (n, 4), centre x, centre y, width, height in 0…1.
+        network_wh: width and height of the network's input in pixels.
+    """
     return cxcywh_to_xyxy(cxcywh) * np.array(network_wh * 2, np.float32)
 
 
 def best_class_candidates(xyxy: Floats, scores: Floats) -> Candidates:
-    """Return each box with its best class, the first of equals.
+    """Return each box with its best class. Of equal scores, the first class wins.
 
     Args:
         xyxy: float32 (n, 4), network pixels.
@@ -79,13 +85,13 @@ def final_candidates(
     task_values: Floats | None = None,
     prototypes: npt.NDArray[np.floating] | None = None,
 ) -> Candidates:
-    """Return final boxes of one image as they are.
+    """Return candidates for the final boxes of one image, which need no NMS.
 
     Args:
         xyxy: float32 (K, 4), network pixels.
         scores: float32 (K,).
-        labels: float or int (K,). A box whose label is NaN gets the score NaN.
-        first_label: the label that the first class name stands for.
+        labels: float or int (K,). A box with the label NaN gets the score NaN.
+        first_label: the label of the first class name.
         task_values: see Candidates.
         prototypes: see Candidates.
     """
@@ -93,7 +99,7 @@ def final_candidates(
         known = np.isfinite(labels.astype(np.float32))
         scores = np.where(known, scores, np.float32(np.nan))
         labels = np.rint(np.where(known, labels, first_label))
-    # Wide labels stay apart from small ones also after the cast to int32.
+    # The clip keeps labels beyond int32 different from small labels after the cast to int32.
     ids = np.clip(labels.astype(np.int64) - first_label, -1, 2**31 - 1)
     return Candidates(xyxy, scores, ids, task_values, prototypes)
 
@@ -105,7 +111,15 @@ def counted_candidates(
     labels: npt.NDArray[np.generic],
     first_label: int = 0,
 ) -> Candidates:
-    """Return the first ``number`` of K final boxes; a number outside 0 … K takes none or all."""
+    """Return candidates for the first ``number`` of K final boxes.
+
+    Args:
+        number: one value. Below 0 or not finite: no boxes. Above K: all boxes.
+        xyxy: float32 (K, 4), network pixels.
+        scores: float32 (K,).
+        labels: see final_candidates.
+        first_label: see final_candidates.
+    """
     value = float(number.reshape(-1)[0])
     count = int(np.clip(value, 0, len(scores))) if np.isfinite(value) else 0
     return final_candidates(xyxy[:count], scores[:count], labels[:count], first_label)

@@ -1,4 +1,4 @@
-"""The classes that a filter names, as indices."""
+"""Turns a class filter into class indices."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ __all__ = ['class_filter_ids']
 _MAX_LISTED: Final = 20
 
 
-@functools.lru_cache(maxsize=2)  # asked again with any change of another parameter
+@functools.lru_cache(maxsize=2)  # called again after a change of any live parameter
 def class_filter_ids(
     class_filter: tuple[str, ...], class_names: tuple[str, ...]
 ) -> tuple[int, ...]:
-    """Return the indices of the wanted names, sorted, each once; empty where none is wanted.
+    """Return the sorted indices of the classes in a filter, without duplicates.
 
     Args:
-        class_filter: the parameter ``class_filter``.
-        class_names: of the model.
+        class_filter: class names, the parameter ``class_filter``; empty for all classes.
+        class_names: class names of the model.
+
+    Returns:
+        Empty if the filter is empty.
 
     Raises:
-        ConfigError: the model has no class of such a name.
+        ConfigError: the filter has a name that is not a class of the model.
     """
     by_name = _index_by_name(class_names) if class_filter else {}
     unknown = [name for name in class_filter if name not in by_name]

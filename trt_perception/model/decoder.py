@@ -1,8 +1,9 @@
-"""How a model's outputs are read: the base classes of decoders, and their presets.
+"""The base classes of decoders, which read a model's outputs, and of their presets.
 
-A class is a family of outputs, and its fields are the constants that the tensors do not show: the
-keys of "decoder" in a manifest. A preset is a name that the parameter ``model.decoder`` takes. The
-modules of ``model/decoders`` define both, and ``model/decoders/table.py`` lists them.
+Each decoder class reads one family of outputs. The fields of the class are the constants that the
+tensors do not show. A manifest has these constants under "decoder". A preset is a value of the
+parameter ``model.decoder``. The modules of ``model/decoders`` define classes and presets, and
+``model/decoders/table.py`` lists them.
 """
 
 from __future__ import annotations
@@ -34,24 +35,26 @@ __all__ = [
     *('FindPassing', 'SelectDetections'),
 ]
 
-#: An output of one image. Floats are float32.
+#: An output of one image, without the batch axis. Floats are float32.
 OutputArray = npt.NDArray[Any]
-#: Returns the indices of the scores, float32 (n,), that are above the threshold and whose class
-#: ids, int (n,), are asked for.
+#: Returns the indices of the boxes that pass. The arguments are scores, float32 (n,), and class
+#: ids, int (n,). A box passes if its score is above the threshold and its class is not filtered
+#: out.
 FindPassing = Callable[[Floats, npt.NDArray[np.integer]], npt.NDArray[np.int64]]
-#: Turns the candidates of a decoder into detections.
+#: Selects among the candidates of a decoder (thresholds, NMS), and returns detections.
 SelectDetections = Callable[['ObjectDecoder', Candidates], Detections]
 
 
 @dataclass(frozen=True)
 class ImageContext:
-    """What a decoder may need to know of the image whose outputs it reads.
+    """The image whose outputs a decoder reads.
 
     Attributes:
-        index: the place of the image in the batch.
+        index: index of the image in the batch.
         network_wh: width and height of the network's input in pixels.
-        task: what the outputs say of each object.
-        find_passing: for decoders that need not look at all scores.
+        task: what the outputs describe of each object.
+        find_passing: returns the indices of passing boxes. A decoder may call this function early,
+            and convert only the boxes that pass.
     """
 
     index: int
@@ -62,17 +65,17 @@ class ImageContext:
 
 @dataclass(frozen=True)
 class AnchorRowLayout:
-    """How the kernels read an output with a row for each anchor.
+    """The layout of an output with one row per anchor, for the kernels.
 
-    A row holds centre x, centre y, width and height, then objectness if there is one, the class
-    scores, and the values of the task.
+    A row holds centre x, centre y, width and height, then the objectness (optional), the class
+    scores, and the task values.
 
     Attributes:
-        objectness: whether a score that multiplies the class scores stands before them.
+        objectness: whether a row has an objectness score, which multiplies the class scores.
         transposed: whether the output is (B, N, C) instead of (B, C, N).
-        strides: network pixels between two cells of each grid, finest grid first. Then a box is
-            an offset to its cell and the logarithm of its size, in strides. Empty if boxes are in
-            network pixels.
+        strides: network pixels between two cells of each grid, finest grid first. With strides, a
+            box is an offset to its cell and the logarithm of its size, in strides. Empty if boxes
+            are in network pixels.
     """
 
     objectness: bool
@@ -82,18 +85,18 @@ class AnchorRowLayout:
 
 @dataclass(frozen=True)
 class Decoder(ABC):
-    """A family of outputs. The fields of its class are the constants that a manifest holds.
+    """A decoder for one family of outputs. The fields of a subclass are keys of a manifest.
 
     Attributes:
         family: name of the family in manifests.
-        allows_task_values: whether rows may hold the values of a task behind the scores.
-        tasks_with_own_outputs: names of tasks that have further outputs.
-        is_transformer: whether the network is a transformer, which loses accuracy in 16 bits.
+        allows_task_values: whether rows may hold task values behind the scores.
+        tasks_with_own_outputs: names of the tasks that add outputs to the box outputs.
+        is_transformer: whether the network is a transformer. Transformers lose accuracy in FP16.
         is_background_first: whether label 0 is the background.
         needs_size_input: whether boxes are in units of the input ``orig_target_sizes``.
         documented_outputs: the outputs, for docs/decoders.md.
-        documented_boxes: coordinates and their unit, likewise.
-        documented_scores: what the scores are, likewise.
+        documented_boxes: coordinates and unit of boxes, for docs/decoders.md.
+        documented_scores: meaning of the scores, for docs/decoders.md.
     """
 
     family: ClassVar[str]
@@ -112,39 +115,41 @@ class Decoder(ABC):
 
         Args:
             classes: the number of class names; None if unknown.
-            task: what the outputs say of each object. The decoder may not support the task: then
-                the result is empty.
+            task: what the outputs describe of each object.
+
+        Returns:
+            Empty if the decoder does not support the task.
         """
 
     @abstractmethod
     def decode(
         self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
     ) -> TaskResult:
-        """Return what the outputs of one image say.
+        """Return the task's result for one image.
 
         Args:
-            arrays: the outputs of the image, without the axis of the batch.
+            arrays: the outputs of the image, without the batch axis, in the order of ``outputs``.
             image: the image.
-            select: the steps that follow in all decoders of objects.
+            select: the steps after reading, which all decoders of objects share.
 
         Raises:
-            EngineError: the values contradict the decoder.
+            EngineError: the outputs have values or sizes that this family cannot have.
         """
 
     def anchor_row_layout(self) -> AnchorRowLayout | None:
-        """Return how the GPU's kernels read the output; None if the host decodes."""
+        """Return the layout for decoding on the GPU; None if the host decodes."""
         return None
 
     def grid_strides(self) -> tuple[int, ...]:
-        """Return the strides of the grids whose cells are the anchors; empty if there are none."""
+        """Return the strides of the grids whose cells are the anchors; empty without grids."""
         return ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the family and its constants, as a manifest has them."""
+        """Return the family and its constants, as in a manifest."""
         return {'family': self.family, **to_json(self)}
 
     def __str__(self) -> str:
-        """Return it for messages: ``dense (objectness false, transposed true)``."""
+        """Return the decoder for messages: ``dense (objectness false, transposed true)``."""
         shown = ', '.join(f'{key} {_shown(value)}' for key, value in to_json(self).items())
         return f'{self.family} ({shown})' if shown else self.family
 
@@ -155,7 +160,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class ObjectDecoder(Decoder):
-    """A family of outputs that say where objects are.
+    """A decoder for one family of outputs that describe objects.
 
     Attributes:
         needs_nms: whether non-maximum suppression follows.
@@ -177,7 +182,7 @@ class ObjectDecoder(Decoder):
 
     @abstractmethod
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
-        """Return the outputs that boxes, scores and classes are read from.
+        """Return the outputs that hold boxes, scores and classes.
 
         Args:
             classes: the number of class names; None if unknown.
@@ -198,7 +203,7 @@ class ObjectDecoder(Decoder):
 
     @abstractmethod
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the boxes of one image. The arguments are those of ``decode``."""
+        """Return the boxes of one image, before selection. See ``decode`` for the arguments."""
 
     def decode(
         self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
@@ -215,20 +220,22 @@ def _prototypes(task: Task) -> tuple[OutputTensor, ...]:
 
 @dataclass(frozen=True)
 class DecoderPreset:
-    """A decoder with the training that its models usually have.
+    """A decoder with the usual preprocessing of its models.
 
     Attributes:
         name: a value of the parameter ``model.decoder``.
         decoder: family and constants.
         documented_models: the models, for docs/decoders.md.
-        documented_outputs: the outputs, for docs/decoders.md. Empty if shapes describe them.
-        preprocessing: fields of Preprocessing that the training had. If empty, they must be set.
-        transformers: values of "model_type" in a config.json of Hugging Face.
-        image_processors: names of image processors in transformers whose default filter is
-            bilinear.
-        tensor_names: sets of names of all outputs that only this exporter gives.
-        anchors_per_cell: possible numbers of anchors of a grid's cell.
-        background: which class name is the background, for errors.
+        documented_outputs: the outputs, for docs/decoders.md; empty to show the shape of the
+            output.
+        preprocessing: values for fields of Preprocessing, as in the usual training. If empty, the
+            user must set the fields.
+        transformers: values of "model_type" in a Hugging Face config.json.
+        image_processors: names of Hugging Face image processors whose default filter is bilinear.
+        tensor_names: sets of output names that only the exporter of this preset writes. A set has
+            the names of all outputs.
+        anchors_per_cell: possible numbers of anchors per grid cell.
+        background: a sentence for errors about which class name is the background; may be empty.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Grids of cells over the network's input: each stride has one grid, and anchors are its cells.
+"""Grids of cells over the network's input: one grid for each stride, one anchor for each cell.
 
-Anchors stand in the order of the strides, and in each grid row by row.
+Anchors are in the order of the strides, and in row-major order within a grid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ __all__ = ['cell_count', 'check_anchor_count', 'grid_cells', 'read_strides']
 
 
 def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
-    """Read strides from a manifest: network pixels between two cells of each grid."""
+    """Read strides from a manifest, in network pixels between two cells of each grid.
+
+    Raises:
+        ManifestError: the value is not 1 to 8 whole numbers from 1 to 1024.
+    """
     strides = section.items(key)
     whole = all(type(side) is int and 1 <= side <= 1024 for side in strides)
     if not whole or not 1 <= len(strides) <= 8:
@@ -27,16 +31,21 @@ def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
 
 
 def cell_count(strides: Sequence[int], network_wh: tuple[int, int]) -> int:
-    """Return the number of cells of all grids."""
+    """Return the number of cells of all grids. Cells at the edge may be cut.
+
+    Args:
+        strides: network pixels between two cells of each grid.
+        network_wh: width and height of the network's input in pixels.
+    """
     width, height = network_wh
     return sum(-(-width // stride) * -(-height // stride) for stride in strides)
 
 
 def check_anchor_count(anchors: int, strides: Sequence[int], network_wh: tuple[int, int]) -> None:
-    """Compare the number of anchors with the number of cells.
+    """Check that there are as many anchors as cells.
 
     Raises:
-        EngineError: the numbers differ.
+        EngineError: the number of anchors differs from the number of cells.
     """
     count = cell_count(strides, network_wh)
     if count != anchors:
@@ -51,7 +60,7 @@ def check_anchor_count(anchors: int, strides: Sequence[int], network_wh: tuple[i
 
 @functools.lru_cache(maxsize=4)
 def grid_cells(strides: tuple[int, ...], network_wh: tuple[int, int]) -> Floats:
-    """Return column, row and stride of every cell: float32 (N, 3)."""
+    """Return column, row and stride of each cell in anchor order: float32 (N, 3)."""
     parts = []
     for stride in strides:
         columns, rows = -(-network_wh[0] // stride), -(-network_wh[1] // stride)

@@ -1,10 +1,10 @@
-"""Which input is the image, how it lies in memory, and what the inputs next to it are given.
+"""Finds the image input of a model, and its layout in memory. Computes the auxiliary inputs.
 
-The inputs next to it are the same for each frame:
+Auxiliary inputs have the same values for each frame:
 
-    orig_target_sizes   (B, 2): the size to which boxes are scaled. It is given the network's own
-                        size, so that boxes come in network pixels as from any other model.
-    pixel_mask          (B, H, W): 1 where the input is image. All of it is.
+    orig_target_sizes   (B, 2): the size to which the model scales boxes. The value is the size of
+                        the network's input, so boxes are in network pixels.
+    pixel_mask          (B, H, W): 1 for image pixels, 0 for padding. The value is 1 everywhere.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ _AUXILIARY: Final = ('orig_target_sizes', 'pixel_mask')
 def split_inputs(
     name: str, inputs: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, tuple[TensorSpec, ...]]:
-    """Return the image and the inputs next to it.
+    """Return the image input and the auxiliary inputs.
 
     Args:
-        name: the model's file name, for messages.
-        inputs: as the runtime reports them.
+        name: file name of the model, for messages.
+        inputs: all inputs, as the runtime reports them.
 
     Raises:
-        EngineError: there is no single image of three channels, or an input that nothing is known
-            about.
+        EngineError: the model has no image input with three channels, or several other inputs.
     """
     auxiliary_inputs = tuple(tensor for tensor in inputs if _is_auxiliary(tensor))
     images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
@@ -71,27 +70,32 @@ def split_inputs(
 
 def _is_auxiliary(tensor: TensorSpec) -> bool:
     if tensor.name not in _AUXILIARY:
-        # The size has a form that no image has.
+        # An integer input of shape (B, 2) must be the size, because an image has more axes.
         return len(tensor.shape) == 2 and tensor.shape[1] == 2 and tensor.dtype in INDEX_DTYPES
     return len(tensor.shape) == (2 if tensor.name == 'orig_target_sizes' else 3)
 
 
 def image_layout(tensor: TensorSpec) -> str:
-    """Return how the image lies: ``nchw``, ``nhwc``, or ``chw`` without an axis for the batch."""
+    """Return the layout of the image: ``nchw``, ``nhwc``, or ``chw`` without a batch axis."""
     if len(tensor.shape) == 3:
         return 'chw'
     return 'nhwc' if tensor.shape[3] == 3 and tensor.shape[1] != 3 else 'nchw'
 
 
 def image_size(tensor: TensorSpec) -> tuple[int, int] | None:
-    """Return width and height of the image, None where one of them is open."""
+    """Return width and height of the image in pixels; None if a side is dynamic."""
     rows = {'nchw': 2, 'nhwc': 1, 'chw': 1}[image_layout(tensor)]
     height, width = tensor.shape[rows : rows + 2]
     return (width, height) if min(width, height) > 0 else None
 
 
 def with_fixed_size(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSpec:
-    """Return the image without open sides: one image of this width and height."""
+    """Return the image input with fixed dimensions.
+
+    Args:
+        tensor: the image input.
+        network_wh: width and height in pixels, for dynamic sides. A dynamic batch becomes 1.
+    """
     width, height = network_wh
     own = {
         'nchw': (1, 3, height, width),
@@ -106,19 +110,25 @@ def _fill_dynamic_sides(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[i
 
 
 def batch_size(image: TensorSpec) -> int:
-    """Return how many images a closed image input takes."""
+    """Return the batch size of an image input; -1 if the batch is dynamic."""
     return image.shape[0] if len(image.shape) == 4 else 1
 
 
 def has_size_input(auxiliary_inputs: Sequence[TensorSpec]) -> bool:
-    """Whether one of the inputs next to the image is given the size that boxes are scaled to."""
+    """Return whether one of the auxiliary inputs is the size to which the model scales boxes."""
     return any(len(tensor.shape) == 2 for tensor in auxiliary_inputs)
 
 
 def constant_inputs(
     auxiliary_inputs: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return what the inputs next to the image are given, by name; open sides are closed."""
+    """Return the values of the auxiliary inputs by name.
+
+    Args:
+        auxiliary_inputs: may have dynamic dimensions.
+        network_wh: width and height of the network's input in pixels.
+        batch: number of images in the batch.
+    """
     width, height = network_wh
     constants: dict[str, npt.NDArray[Any]] = {}
     for tensor in auxiliary_inputs:
@@ -134,7 +144,12 @@ def constant_inputs(
 def auxiliary_shapes(
     image: TensorSpec, auxiliary_inputs: Sequence[TensorSpec]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs next to an image without open sides, by name."""
+    """Return the fixed shapes of the auxiliary inputs by name.
+
+    Args:
+        image: the image input. Its dimensions must be fixed.
+        auxiliary_inputs: may have dynamic dimensions.
+    """
     size = image_size(image)
     assert size is not None
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))

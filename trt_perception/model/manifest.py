@@ -1,13 +1,13 @@
-"""The manifest: how to feed a model and how to read it, in a JSON file next to it.
+"""The manifest: a JSON file next to a model that describes its inputs and outputs.
 
-A manifest also says by which command build_engine made an engine.
+The manifest of an engine also holds the options of build_engine.
 
 Page: docs/manifest.md.
 
-Guarantees: a Manifest that exists is complete and consistent in itself; a key that this reader
-does not know is an error, so nothing in a file is ever ignored; what is written is read as the
-same. Non-guarantee: a manifest is not signed. It proves that a file was not changed by accident,
-not that nobody replaced both.
+Guarantees: a Manifest object is complete and consistent. Unknown keys are errors, so the reader
+ignores nothing. A manifest that was written reads back as an equal object. Non-guarantee: a
+manifest is not signed. Its hash detects accidental changes of the model. Somebody who replaces
+both files stays undetected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _SCHEMA: Final = 2
-#: Keys that schema 1, of detectors of boxes alone, does not have.
+#: Keys that schema 1 lacks. Schema 1 supports only detectors of boxes.
 _KEYS_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
 MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
 
@@ -66,7 +66,7 @@ def _read_sha256(section: JsonSection, key: str) -> str:
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Which file a manifest speaks of: its name, SHA-256 (lower-case hex) and size in bytes."""
+    """Name, SHA-256 (lower-case hex) and size in bytes of the file that a manifest describes."""
 
     file: Annotated[str, _read_file_name]
     sha256: Annotated[str, _read_sha256]
@@ -88,7 +88,20 @@ def _class_names_fault(names: Sequence[object]) -> Fault | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A whole manifest; ``build`` is None for a model that build_engine did not make."""
+    """The content of a manifest.
+
+    Attributes:
+        task: what the outputs describe of each object.
+        onnx: the ONNX file; None if unknown.
+        engine: the engine file; None for the manifest of an ONNX file.
+        inputs: all inputs, with -1 for a dynamic dimension.
+        outputs: all outputs, with -1 for a dynamic dimension.
+        preprocessing: how pixels become the input.
+        decoder: the decoder that reads the outputs.
+        class_names: in the order of the network's outputs.
+        notes: any texts of the user by any keys.
+        build: None if build_engine did not build the model.
+    """
 
     task: Annotated[Task, read_task, write_task] = DETECT
     onnx: FileIdentity | None
@@ -104,32 +117,32 @@ class Manifest:
     build: BuildRecord | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of the JSON file, but for the schema."""
+        """Return the content of the JSON file, without the schema."""
         content = to_json(self)
         return {**content.pop('task'), **content}
 
 
 def manifest_path(model: Path) -> Path:
-    """Return where a model's manifest is: ``digits.onnx`` has ``digits.onnx.json``."""
+    """Return the path of a model's manifest: ``digits.onnx.json`` for ``digits.onnx``."""
     return model.with_name(model.name + '.json')
 
 
 def serialise_manifest(manifest: Manifest) -> bytes:
-    """Return the JSON file that parse_manifest reads as this manifest, with all keys."""
+    """Return the JSON file of a manifest, with all keys. ``parse_manifest`` is the inverse."""
     content = {'schema': _SCHEMA, **manifest.as_dict()}
     return (json.dumps(content, indent=2) + '\n').encode()
 
 
 def parse_manifest(text: bytes, origin: str) -> Manifest:
-    """Read a manifest.
+    """Read and check a manifest.
 
     Args:
-        text: the JSON file's bytes.
-        origin: its name, for messages.
+        text: content of the JSON file.
+        origin: name of the file, for messages.
 
     Raises:
-        ManifestError: it is not JSON, a key is missing, unknown or of the wrong type, or a value
-            is out of range.
+        ManifestError: the text is not JSON or too long, a key is missing, unknown or of the wrong
+            type, or a value is out of range.
     """
     if len(text) > MANIFEST_MAX_BYTES:
         raise ManifestError(
@@ -146,14 +159,13 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         raise ManifestError(
             origin,
             f'"{early[0]}" in schema 1',
-            expected=f'it in schema {_SCHEMA} only',
+            expected=f'this key only in schema {_SCHEMA}',
             fix=f'write "schema": {_SCHEMA}',
         )
     if schema == _SCHEMA and not top.has('task'):
         raise ManifestError(origin, "'task' is missing", fix=f'add one of {", ".join(TASKS)}')
-    for name in filter(
-        None, top.unread_texts(except_key='notes')
-    ):  # only these may have several lines
+    # Only notes may have several lines.
+    for name in filter(None, top.unread_texts(except_key='notes')):
         if fault := name_fault(name, MAX_PATH_LENGTH):
             raise ManifestError(f'{origin}: a text outside "notes"', **fault)
     manifest = read_record(Manifest, top)
@@ -170,7 +182,7 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
 
 
 def _check_task(manifest: Manifest, origin: str) -> None:
-    """Check that the manifest's keys of the task and the decoder's family fit the task."""
+    """Check that the per-object keys and the decoder's family fit the task."""
     task, family = manifest.task, manifest.decoder.family
     if fault := task.manifest_fault(
         family, has_own_outputs=task.name in manifest.decoder.tasks_with_own_outputs
@@ -186,13 +198,17 @@ def _check_task(manifest: Manifest, origin: str) -> None:
 
 
 def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
-    """Return the command that makes an engine again, as it was made if the manifest tells.
+    """Return the command that builds an engine again, with the options of the manifest.
 
-    The ONNX file is looked for next to the engine; where it is not, it is named as it was then.
-    For an ONNX file it says what to do instead.
+    The command names the ONNX file next to the engine. If this file is missing, the command has
+    the path of the first build. For an ONNX file, the result is a sentence that names the docs.
+
+    Args:
+        manifest: manifest of the engine; None if unknown.
+        engine: path of the engine, or of an ONNX file.
     """
     if engine.suffix == '.onnx':
-        return 'for an ONNX file docs/manifest.md says how'
+        return 'see docs/manifest.md for the manifest of an ONNX file'
     words = ['ros2', 'run', 'trt_perception', 'build_engine', '--onnx']
     options = dict(manifest.build.options) if manifest and manifest.build else {}
     asked = str(options.pop('onnx', ''))

@@ -1,8 +1,8 @@
-"""Model inputs and outputs: tensors, manifest and parameters brought together.
+"""The description of a model that pipelines need, from its tensors, manifest and parameters.
 
-A parameter wins over the manifest; the tensors must agree with both. Without a manifest the model
-itself is asked (model.recognition). What nothing says is an error that lists the parameters to
-set: nothing about a model is ever guessed.
+A parameter replaces the value of the manifest, and the tensors must match both. Without a
+manifest, recognition (``model/recognition``) describes the model. Nothing is guessed: if a value
+is unknown, the error lists the parameters to set.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Everything a pipeline must know of a model.
+    """The description of a model that a pipeline needs.
 
     Attributes:
-        input: the image tensor without open dimensions: (B, 3, height, width), or
-            (B, height, width, 3), or (3, height, width).
+        input: the image input with fixed dimensions: (B, 3, height, width), (B, height, width, 3)
+            or (3, height, width).
         outputs: as the runtime reports them.
         preprocessing: how pixels become the input.
-        decoder: how the outputs become boxes.
-        class_names: in the network's order.
-        has_manifest: False where the model itself and parameters say what a manifest would.
-        evidence: without a manifest: what was seen -> what was chosen, a sentence each.
-        auxiliary_inputs: the inputs next to the image, without open dimensions.
-        task: what the outputs say of each object.
+        decoder: the decoder that reads the outputs.
+        class_names: in the order of the network's outputs.
+        has_manifest: whether a manifest describes the model. If False, recognition does.
+        evidence: one sentence for each finding of recognition: observation -> conclusion. Empty
+            with a manifest.
+        auxiliary_inputs: the inputs besides the image, with fixed dimensions.
+        task: what the outputs describe of each object.
     """
 
     input: TensorSpec
@@ -70,19 +71,23 @@ class ModelSpec:
 
     @property
     def batch(self) -> int:
-        """How many images the model takes at once."""
+        """The batch size of the model."""
         return batch_size(self.input)
 
     @functools.cached_property
     def decoder_outputs(self) -> tuple[tuple[OutputTensor, int], ...]:
-        """The outputs that the decoder reads, each with its place in ``outputs``."""
+        """The outputs that the decoder reads, each with its index in ``outputs``."""
         wanted = self.decoder.outputs(len(self.class_names), self.task)
         assigned = assign_outputs(wanted, self.outputs)
         assert assigned is not None, 'checked when the model was opened'
         return tuple(zip(wanted, assigned, strict=True))
 
     def with_batch_size(self, batch: int) -> ModelSpec:
-        """Return what is known of the model where it takes so many images at once."""
+        """Return the same description with another batch size.
+
+        Args:
+            batch: number of images. The model must have a dynamic batch.
+        """
         if batch == self.batch:
             return self
 
@@ -97,10 +102,13 @@ class ModelSpec:
         )
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
-        """Hold outputs as they came to what the decoder reads; a model may leave shapes open.
+        """Check the shapes of computed outputs, because outputs may have dynamic dimensions.
+
+        Args:
+            found: the outputs with the shapes of one computed batch.
 
         Raises:
-            EngineError: they are not what decoder and class names make, or hold another batch.
+            EngineError: the shapes do not match decoder, class names, task or batch size.
         """
         classes = len(self.class_names)
         _check_outputs('the model', self.decoder, self.task, found, classes, self.batch)
@@ -113,17 +121,17 @@ def resolve_model_spec(
     *,
     run_for_shapes: RunForShapes | None = None,
 ) -> ModelSpec:
-    """Bring tensors, manifest and parameters together; an open batch becomes one image.
+    """Return the description of a model. A dynamic batch becomes a batch of one image.
 
     Args:
-        model: what it shows of itself; metadata and config.json are read without a manifest.
-        manifest: the one next to the file, None where there is none.
-        overrides: what the user said; it wins over everything.
-        run_for_shapes: runs the model; asked where it must be recognised and leaves shapes open.
+        model: the loaded model. Its metadata and config.json count only without a manifest.
+        manifest: the manifest next to the file; None if the file is missing.
+        overrides: values of the user, which replace all others.
+        run_for_shapes: runs the model. Recognition calls it if outputs have dynamic dimensions.
 
     Raises:
-        EngineError: the tensors are none that an image detector has, or something remains unknown.
-        ManifestError: the manifest names other tensors than the model has.
+        EngineError: the tensors are not those of an image detector, or a value is unknown.
+        ManifestError: the manifest describes other tensors than the model has.
     """
     if manifest is not None:
         _check_tensors(model, manifest)
@@ -140,7 +148,7 @@ def resolve_model_spec(
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     classes = len(known.class_names)
-    # Where the batch is open, an engine may report outputs of its first profile's.
+    # An engine with a dynamic batch may report the outputs with the batch of its first profile.
     is_open = len(image.shape) == 4 and image.shape[0] < 0
     _check_outputs(
         model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_open
@@ -149,9 +157,9 @@ def resolve_model_spec(
         raise EngineError(
             model.name,
             tensors_text(model.inputs),
-            expected=f'a second input orig_target_sizes, in whose units the boxes of '
-            f'{known.decoder} are',
-            fix='export the detector with it',
+            expected='a second input orig_target_sizes, which defines the units of boxes with '
+            f'{known.decoder}',
+            fix='export the detector with this input',
         )
     return ModelSpec(
         resolved,
@@ -169,9 +177,15 @@ def resolve_model_spec(
 def _fill_dynamic_sides(
     described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...], first: int | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Fill in open sides that the engine knows, or the first of them only.
+    """Replace dynamic dimensions of the manifest by the dimensions that the engine reports.
 
-    Profiles of one shape settle outputs, and a single one the inputs, too.
+    An engine reports fixed outputs if all its profiles have one shape, and fixed inputs if it has
+    a single profile.
+
+    Args:
+        described: tensors of the manifest.
+        found: tensors of the engine.
+        first: number of leading dimensions to replace; None for all.
     """
     if [len(tensor.shape) for tensor in described] != [len(tensor.shape) for tensor in found]:
         return described
@@ -188,7 +202,7 @@ def _fill_dynamic_sides(
 
 
 def _check_tensors(model: ModelInfo, manifest: Manifest) -> None:
-    # A manifest that does not say which profiles there are leaves the batch open at most.
+    # Without profiles in the manifest, only the batch may be dynamic.
     first = None if manifest.build and manifest.build.profiles else 1
     for role, described, found in (
         ('input', _fill_dynamic_sides(manifest.inputs, model.inputs, first), model.inputs),
@@ -200,7 +214,7 @@ def _check_tensors(model: ModelInfo, manifest: Manifest) -> None:
                 model.name,
                 f'the manifest describes {role}s {tensors_text(described)}, the model has '
                 f'{tensors_text(found)}',
-                fix=f'make both again, they do not belong together: {again}',
+                fix=f'build model and manifest again, because they do not match: {again}',
             )
 
 
@@ -210,7 +224,7 @@ def _image_input(
     preprocessing: Preprocessing,
     parameter_name: Callable[[str], str],
 ) -> TensorSpec:
-    """Return the image input with its final shape, held to the preprocessing."""
+    """Return the image input with fixed dimensions, checked against the preprocessing."""
     width, height = preprocessing.input_size
     batch = max(1, batch_size(image))
     if preprocessing.layout == 'nhwc':
@@ -229,7 +243,7 @@ def _image_input(
             name,
             found,
             expected=f'an input of {" or ".join(INPUT_DTYPES)}',
-            fix='export the detector with one',
+            fix='export the detector with one of these types',
         )
     if image.dtype != preprocessing.dtype:
         raise EngineError(
@@ -250,7 +264,7 @@ def _check_outputs(
     *,
     any_batch: bool = False,
 ) -> None:
-    """Hold outputs to what the decoder reads, of as many images as go in."""
+    """Check that outputs match decoder, class names, task and batch size."""
     wanted = decoder.outputs(classes, task)
     if not wanted:
         raise EngineError(
@@ -270,5 +284,5 @@ def _check_outputs(
             tensors_text(outputs),
             expected=f'{outputs_text(wanted, batch)}, as the decoder '
             f'{decoder} reads with {classes} classes and the task {task}',
-            fix='check class names, decoder and task (only a manifest says it: docs/manifest.md)',
+            fix='check class names, decoder and task (a manifest sets the task: docs/manifest.md)',
         )

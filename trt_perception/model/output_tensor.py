@@ -1,10 +1,10 @@
-"""The output tensors that a decoder reads, and which of a model's outputs they are.
+"""Describes the output tensors that a decoder reads, and finds them among a model's outputs.
 
-A text in a shape stands for any size, which is the same wherever that text stands:
+A letter in a shape stands for any size. The same letter stands for the same size in all shapes:
 
-    B   images of a batch        N   anchors, with a row for each
+    B   images of a batch        N   anchors: one row for each anchor
     C   classes                  Q   queries of a transformer
-    K   final boxes              M   as many as there are in the image, or in the batch
+    K   final boxes              M   objects: their number varies with the image or batch
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class OutputTensor:
     """One output that a decoder reads.
 
     Attributes:
-        name: what the tensor holds.
-        shape: a number for each fixed dimension, a text for each other dimension.
+        name: content of the tensor, for messages.
+        shape: a number for each fixed dimension, a letter or word for each other dimension.
         dtypes: allowed data types.
-        tensor_names: the names that exporters give the tensor. If shapes leave a choice, an output
-            with one of these names is chosen.
-        must_match_name: the output must have one of these names, because shapes do not tell.
+        tensor_names: usual names of the tensor. If several outputs have the shape, an output with
+            one of these names is preferred.
+        must_match_name: the output must have one of these names, because the shape is ambiguous.
     """
 
     name: str
@@ -40,11 +40,11 @@ class OutputTensor:
 
 
 def class_axis_size(classes: int | None, before: int = 0) -> int | str:
-    """Return the size of an axis that holds the classes behind some other values.
+    """Return the size of an axis that holds the class scores and other values.
 
     Args:
         classes: the number of class names; None if unknown.
-        before: the number of other values.
+        before: the number of other values, which precede the class scores.
     """
     if classes is None:
         return f'{before} + C' if before else 'C'
@@ -70,15 +70,17 @@ def assign_outputs(
 
     Args:
         wanted: the outputs that the decoder reads.
-        outputs: in the model's order, -1 for an open dimension.
+        outputs: all outputs in the model's order, with -1 for a dynamic dimension.
         allow_dynamic: a dynamic dimension matches any number of a wanted shape.
 
     Returns:
-        The index of each wanted output; None if the outputs do not fit, or fit in several ways.
+        The index of each wanted output; None if the outputs do not match, or match in several
+        ways.
     """
     if not wanted or len(outputs) < len(wanted):
         return None
-    # A name helps where shapes leave a choice; where they contradict it, it means something else.
+    # Names decide between outputs of the same shape. If the named outputs do not match, another
+    # exporter uses the name for something else: ignore names then.
     return _assign(wanted, outputs, allow_dynamic, prefer_known_names=True) or _assign(
         wanted, outputs, allow_dynamic, prefer_known_names=False
     )
@@ -102,7 +104,7 @@ def _assign(
         len(choice) == 1 and _has_known_name(one, outputs[choice[0]])
         for one, choice in zip(wanted, choices, strict=True)
     )
-    # An output that nobody reads is fine next to outputs that are known by name, not else.
+    # The model may have other outputs only if a name identifies each wanted output.
     if len(found) != 1 or (len(outputs) != len(wanted) and not named):
         return None
     return found[0]
@@ -127,7 +129,7 @@ def _has_known_name(one: OutputTensor, tensor: TensorSpec) -> bool:
 def _shapes_match(
     wanted: Sequence[OutputTensor], tensors: Sequence[TensorSpec], allow_dynamic: bool
 ) -> bool:
-    """Whether every letter has one size and every number is met; -1 may be any size."""
+    """Return whether each letter has one size and each number matches. -1 matches any size."""
     sizes: dict[str, int] = {}
     for one, tensor in zip(wanted, tensors, strict=True):
         for size, side in zip(one.shape, tensor.shape, strict=True):

@@ -1,4 +1,4 @@
-"""How a model is run. Whoever opens a pipeline makes these values from parameters of its own."""
+"""Options for running a model. Node, tools and Python API fill them from their parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ['DecodingLimits', 'PipelineOptions']
 
 @dataclass(frozen=True)
 class DecodingLimits:
-    """How many boxes go on, and which suppress each other.
+    """Limits of boxes, and the scope of NMS.
 
     Attributes:
-        max_detections: most boxes returned for one image.
-        max_candidates: most boxes that enter NMS.
-        class_agnostic: boxes of different classes suppress each other too.
+        max_detections: maximum number of returned boxes per image.
+        max_candidates: maximum number of boxes that enter NMS.
+        class_agnostic: whether NMS also compares boxes of different classes.
     """
 
     max_detections: int = 300
@@ -26,18 +26,18 @@ class DecodingLimits:
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """What a pipeline needs to know besides its model.
+    """Options of a pipeline, besides its model.
 
     Attributes:
-        depth: batches in flight on a GPU. The CPU pipeline always has one.
-        device_id: CUDA device of an engine.
+        depth: number of batches in flight on a GPU. The host pipeline always has one.
+        device_id: index of the CUDA device that runs an engine.
         use_cuda_graph: replay one captured CUDA graph for each batch.
         jpeg_on_gpu: decode JPEG on the GPU if nvJPEG works there.
-        cpu_threads: threads of ONNX Runtime; 0 takes half of the cores that this process may use.
-        max_batch: most frames that come at once; None if unknown. A CUDA pipeline prepares no
-            larger batch, to save memory.
+        cpu_threads: threads of ONNX Runtime; 0 for half of the cores that this process may use.
+        max_batch: maximum number of frames in a batch; None if unknown. A CUDA pipeline prepares
+            no larger batch, to save memory.
         limits: limits of decoding.
-        overrides: what is known of the model better than its file says.
+        overrides: values of the user, which replace the values of the model's files.
     """
 
     depth: int = 3

@@ -1,4 +1,4 @@
-"""How pixels become the input tensor of a model."""
+"""The preprocessing that turns pixels into the input tensor of a model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
 _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
-# 0.8 GB as float32: whoever asks for more has mistaken a number, and would lose the process to it.
+# 0.8 GB as float32. A larger input is a typing error, and would exhaust the memory.
 _MAX_PIXELS: Final = 2**26
 
 
 def size_fault(size: Sequence[float]) -> Fault | None:
-    """Return what keeps numbers from being width and height of an input in pixels."""
+    """Return why numbers cannot be the width and height of an input; None if they can.
+
+    Args:
+        size: width and height in pixels.
+    """
     whole = len(size) == 2 and all(side == int(side) and 1 <= side <= MAX_SIDE for side in size)
     if whole and size[0] * size[1] <= _MAX_PIXELS:
         return None
@@ -40,9 +44,13 @@ def size_fault(size: Sequence[float]) -> Fault | None:
 
 
 def number_fault(key: str, values: Sequence[float]) -> Fault | None:
-    """Return what is wrong with ``scale``, ``mean`` or ``std``; None where nothing is.
+    """Return why values of ``scale``, ``mean`` or ``std`` are invalid; None if they are valid.
 
-    Within these ranges every factor and every input value is one that float32 holds.
+    Within the allowed ranges, float32 holds each factor and each input value.
+
+    Args:
+        key: ``scale``, ``mean`` or ``std``.
+        values: one number or three numbers.
     """
     low, high = _ALLOWED_RANGES[key]
     for value in values:
@@ -54,10 +62,12 @@ def number_fault(key: str, values: Sequence[float]) -> Fault | None:
 def pixels_fault(
     preprocessing: Preprocessing, format_field: Callable[[str], str] = '"{}"'.format
 ) -> Fault | None:
-    """Return what contradicts an input of bytes, which takes pixels as they are.
+    """Return why a preprocessing is invalid for a uint8 input; None if it is valid.
+
+    A uint8 input takes pixels unchanged, so it allows no scale, mean and standard deviation.
 
     Args:
-        preprocessing: of the model.
+        preprocessing: the preprocessing of the model, with any data type.
         format_field: returns the name under which the user knows a field.
     """
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
@@ -92,26 +102,26 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
 
 
 def _read_antialias(section: JsonSection, key: str) -> bool:
-    # Manifests from before there was a choice lack it.
+    # Manifests of earlier releases, without this option, lack the key.
     return key in section.unread_keys() and section.boolean(key)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become the input tensor: y = (x * scale - mean) / std per channel, x in 0…255.
+    """The preprocessing of images: y = (x * scale - mean) / std per channel, with x in 0…255.
 
     Attributes:
         input_size: width and height of the network's input in pixels.
-        resize: one of RESIZE_MODES, as in trt_perception.images.letterbox.
-        pad_value: what the padding is filled with, 0…255, in every channel.
+        resize: one of RESIZE_MODES, which trt_perception.images.letterbox defines.
+        pad_value: value of the padding in all channels, 0…255.
         color_order: ``rgb`` or ``bgr``, the order of the tensor's channels.
-        scale: factor on the pixel values.
-        mean: per channel in the tensor's order, in scaled units.
-        std: per channel in the tensor's order, in scaled units.
+        scale: factor for pixel values.
+        mean: mean of each channel in the tensor's order, in scaled units.
+        std: standard deviation of each channel in the tensor's order, in scaled units.
         layout: ``nchw`` or ``nhwc``.
-        dtype: one of INPUT_DTYPES; ``uint8`` takes pixels as they are: scale 1, mean 0, std 1.
-        antialias: a pixel of an image that shrinks is the mean of all that it covers, as in PIL's
-            bilinear resize; else four pixels make one, as in ``cv2.resize``.
+        dtype: one of INPUT_DTYPES. ``uint8`` requires scale 1, mean 0 and std 1.
+        antialias: when an image shrinks, a pixel is the mean of all pixels that it covers, as in
+            PIL's bilinear resize. If False, a pixel comes from four pixels, as in ``cv2.resize``.
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
@@ -126,7 +136,7 @@ class Preprocessing:
     antialias: Annotated[bool, _read_antialias] = False
 
     def summary(self) -> str:
-        """Return in one line for people what becomes of the pixels; size and type are left out."""
+        """Return one line for logs with all values but size and data type."""
         values = f'{self.color_order} x {self.scale:.6g}'
         if any(self.mean) or self.std != (1, 1, 1):
             values = f'({values} - {list(self.mean)}) / {list(self.std)}'

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model: names, shapes, data types."""
+"""Names, shapes and data types of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     *('parse_tensorrt_dtype', 'tensors_text'),
 ]
 
-#: Bytes of one value, by the name of its type, as NumPy has it (and bfloat16).
+#: Bytes of one value by data type. The names are those of NumPy, with bfloat16 added.
 TENSOR_DTYPES: Final = {
     'float32': 4,
     'float16': 2,
@@ -40,7 +40,8 @@ INDEX_DTYPES: Final = ('int64', 'int32')
 INPUT_DTYPES: Final = (*FLOAT_DTYPES, 'uint8')
 _TENSORRT_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
 _SHAPE: Final = list_reader(
-    lambda side: type(side) is int and side >= -1, 'a list of whole numbers, -1 where it may vary'
+    lambda side: type(side) is int and side >= -1,
+    'a list of whole numbers, with -1 for a dynamic dimension',
 )
 
 
@@ -54,10 +55,10 @@ def _read_name(section: JsonSection, key: str) -> str:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output tensor; -1 in the shape is a dimension that may vary.
+    """An input or output tensor. -1 in the shape is a dynamic dimension.
 
     Raises:
-        EngineError: the name has control characters, or thousands of others.
+        EngineError: the name has control characters or is longer than MAX_PATH_LENGTH.
     """
 
     name: Annotated[str, _read_name]
@@ -70,20 +71,20 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the tensor, which has no open dimensions."""
+        """The size of the tensor in bytes. All dimensions must be fixed."""
         return math.prod(self.shape) * TENSOR_DTYPES[self.dtype]
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model shows of itself once a runtime has loaded it.
+    """Inputs, outputs and metadata of a model, as read after a runtime loaded the model.
 
     Attributes:
-        name: the file's name, for messages.
-        inputs: as the runtime reports them, -1 for an open dimension.
-        outputs: likewise.
-        metadata: the ONNX file's own, or what stands in front of an engine's plan.
-        config: of a config.json next to the file, None where there is none.
+        name: file name of the model, for messages.
+        inputs: as the runtime reports them, with -1 for a dynamic dimension.
+        outputs: as the runtime reports them, with -1 for a dynamic dimension.
+        metadata: metadata of the ONNX file, or the metadata in front of an engine's plan.
+        config: content of the config.json next to the file; None if the file is missing.
     """
 
     name: str
@@ -94,7 +95,7 @@ class ModelInfo:
 
 
 def parse_tensorrt_dtype(name: str) -> str:
-    """Return the name here of a type that TensorRT names, such as ``HALF``."""
+    """Return the data type, as in TENSOR_DTYPES, for TensorRT's name, such as ``HALF``."""
     return _TENSORRT_DTYPES.get(name, name.lower())
 
 

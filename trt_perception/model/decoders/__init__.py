@@ -1,1 +1,1 @@
-"""Decoders: one module for each family of outputs, and the table of all."""
+"""Decoders: one module for each family of outputs, and the table of all decoders."""

@@ -1,14 +1,14 @@
-"""Dense outputs: one box with its class scores for each anchor, as most YOLOs export them.
+"""Decodes dense outputs: a box with class scores for each anchor, as most YOLOs export them.
 
-Shapes, for C classes and N anchors; boxes are centre x, centre y, width, height in network pixels,
-scores after sigmoid:
+Shapes for C classes and N anchors:
 
     (B, 4 + C, N)   YOLOv8, 9, 11, 12
-    (B, N, 5 + C)   YOLOv5, 7, YOLOX with its grid decoding inside: transposed, with objectness,
-                    which multiplies the class scores
+    (B, N, 5 + C)   YOLOv5, 7, and YOLOX with grid decoding in the model: transposed, with
+                    objectness, which multiplies the class scores
 
-What the task carries, keypoints or an angle, stands behind the scores: (B, 4 + C + v, N).
-The family needs NMS. The GPU does the same by its own kernels.
+Boxes are centre x, centre y, width, height in network pixels. Scores are after sigmoid. Task
+values (keypoints, an angle or mask coefficients) follow the scores: (B, 4 + C + v, N). The family
+needs NMS. On a GPU, the kernels in ``stages/kernels/decode.cu`` give the same result.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ['PRESETS', 'Dense']
 
 @dataclass(frozen=True)
 class Dense(ObjectDecoder):
-    """Dense outputs.
+    """The decoder of dense outputs.
 
     Attributes:
-        objectness: a score that multiplies the class scores stands before them.
-        transposed: the output is (B, N, C) instead of (B, C, N).
+        objectness: whether an objectness score, which multiplies the class scores, precedes them.
+        transposed: whether the output is (B, N, C) instead of (B, C, N).
     """
 
     family: ClassVar[str] = 'dense'
@@ -58,7 +58,7 @@ class Dense(ObjectDecoder):
         return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the anchors above the threshold with their best class, the first of equals."""
+        """Return the passing anchors with their best class. Of equal scores, the first wins."""
         rows = arrays[0].T if self.transposed else arrays[0]
         task_value_count = image.task.task_value_count
         behind = len(rows) - task_value_count
@@ -81,7 +81,7 @@ class Dense(ObjectDecoder):
 
     @property
     def _first_class(self) -> int:
-        """The place of the first class score in a row."""
+        """The index of the first class score in a row."""
         return 5 if self.objectness else 4
 
 

@@ -1,12 +1,12 @@
-"""Transformers with logits and boxes of a fixed number of queries Q in two tensors.
+"""Decodes transformers that output class logits and boxes of Q queries in two tensors.
 
-Boxes are centre x, centre y, width, height in 0…1 of the network's input. No NMS is needed.
+Boxes are centre x, centre y, width, height in 0…1 of the network's input. The family needs no NMS.
 
-    sigmoid   logits (B, Q, C) and boxes (B, Q, 4): RT-DETR, D-FINE and Deformable DETR as Hugging
-              Face exports them, RF-DETR. Every class of a query is a detection of its own, as
-              those models are trained and measured.
-    softmax   logits (B, Q, C + 1), the last of which says "no object": DETR, YOLOS. A query is a
-              detection of its best class.
+    sigmoid   logits (B, Q, C) and boxes (B, Q, 4): RF-DETR, and the Hugging Face exports of
+              RT-DETR, D-FINE and Deformable DETR. Each class of a query is a separate detection,
+              because these models are trained and evaluated in this way.
+    softmax   logits (B, Q, C + 1) and boxes (B, Q, 4): DETR, YOLOS. The last class is "no object".
+              A query is one detection, with its best class.
 
 A third tensor may hold the logits of each query's mask: (B, Q, height, width).
 """
@@ -42,10 +42,10 @@ _MASKS: Final = ('masks', 'pred_masks')
 
 @dataclass(frozen=True)
 class Detr(ObjectDecoder):
-    """Logits and boxes of queries.
+    """The decoder of query logits and boxes.
 
     Attributes:
-        activation: ``sigmoid``, or ``softmax`` with a no-object class at the end.
+        activation: ``sigmoid``, or ``softmax`` if the last class is "no object".
     """
 
     family: ClassVar[str] = 'detr'
@@ -66,7 +66,7 @@ class Detr(ObjectDecoder):
     def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         width = class_axis_size(classes)
-        if self.activation == 'softmax':  # the last one says that there is no object
+        if self.activation == 'softmax':  # one more for "no object"
             width = 'C + 1' if isinstance(width, str) else width + 1
         return (
             OutputTensor('logits', ('B', 'Q', width), tensor_names=_LOGITS),
@@ -82,7 +82,7 @@ class Detr(ObjectDecoder):
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         logits, boxes, *masks = arrays
-        query: npt.NDArray[np.int64]  # of each candidate
+        query: npt.NDArray[np.int64]  # the query of each candidate
         xyxy = normalised_to_xyxy(boxes, image.network_wh)
         if self.activation == 'softmax':
             raised = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -116,7 +116,7 @@ PRESETS: Final = (
         Detr('sigmoid'),
         'RF-DETR, RF-DETR-Seg',
         'dets, labels; with masks also masks',
-        # Resized as numbers, by training and prediction alike, without antialiasing.
+        # Training and prediction of RF-DETR resize tensors, without antialiasing.
         {**IMAGENET, 'resize': 'stretch'},
         transformers=('rf_detr',),
         image_processors=('RfDetr',),

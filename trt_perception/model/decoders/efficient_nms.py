@@ -1,7 +1,7 @@
-"""Final boxes of TensorRT's plugin EfficientNMS_TRT.
+"""Decodes the final boxes of TensorRT's plugin EfficientNMS_TRT.
 
-The number of boxes int32 (B, 1), boxes (B, K, 4) as left, top, right, bottom in network pixels,
-scores (B, K), classes int32 (B, K) from 0.
+The outputs are the number of boxes, int32 (B, 1), boxes (B, K, 4) as left, top, right, bottom in
+network pixels, scores (B, K), and classes from 0, int32 (B, K).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLASSES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
 
 @dataclass(frozen=True)
 class EfficientNms(ObjectDecoder):
-    """A number of final boxes in network pixels."""
+    """The decoder of final boxes in network pixels with their number."""
 
     family: ClassVar[str] = 'efficient_nms'
     documented_outputs: ClassVar[str] = (

@@ -1,9 +1,9 @@
-"""Rows of final boxes: NMS is inside the model, or it needs none.
+"""Decodes rows of final boxes, from models that contain NMS or need none.
 
-(B, K, 6): left, top, right, bottom in network pixels, score, class from 0. YOLOv10, YOLO26,
-Ultralytics exports with nms=True. A score of 0 fills the rows that are left. What the task
-carries, keypoints or an angle, stands behind that: (B, K, 6 + v); oriented boxes are centre x,
-centre y, width, height.
+The output is (B, K, 6): left, top, right, bottom in network pixels, score, class from 0. Unused
+rows have the score 0. YOLOv10, YOLO26 and Ultralytics exports with nms=True have this output. Task
+values (keypoints, an angle or mask coefficients) follow the class: (B, K, 6 + v). Oriented boxes
+are centre x, centre y, width, height instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ['PRESETS', 'EndToEnd']
 
 @dataclass(frozen=True)
 class EndToEnd(ObjectDecoder):
-    """Rows of final boxes in network pixels."""
+    """The decoder of rows of final boxes in network pixels."""
 
     family: ClassVar[str] = 'end_to_end'
     documented_outputs: ClassVar[str] = 'K rows: box, score, class from 0'

@@ -1,8 +1,8 @@
-"""RT-DETR, D-FINE and their kin as their own repositories export them.
+"""Decodes RT-DETR, D-FINE and related models, exported by their own repositories.
 
-Classes int64 (B, K) from 0, boxes (B, K, 4) as left, top, right, bottom in units of the second
-input orig_target_sizes, scores (B, K). That input is given the network's own size, so they are
-network pixels too.
+The outputs are classes from 0, int64 (B, K), boxes (B, K, 4) as left, top, right, bottom in units
+of the second input orig_target_sizes, and scores (B, K). Pipelines set this input to the size of
+the network's input, so boxes are in network pixels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ['PRESETS', 'LabelsBoxesScores']
 
 @dataclass(frozen=True)
 class LabelsBoxesScores(ObjectDecoder):
-    """Final boxes in units of a second input."""
+    """The decoder of final boxes in units of a second input."""
 
     family: ClassVar[str] = 'labels_boxes_scores'
     documented_outputs: ClassVar[str] = (

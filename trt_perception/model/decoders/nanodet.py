@@ -1,15 +1,16 @@
-"""NanoDet-Plus, as its own exporter writes it.
+"""Decodes NanoDet-Plus, exported by its own repository.
 
-Shape (B, N, C + 4 * (R + 1)), for C classes and one anchor for each cell of grids of 8, 16, 32 and
-64 network pixels (or other strides), finest grid first, each row by row. A row holds the class
-scores after sigmoid, then for the left, top, right and bottom side R + 1 logits of a distribution.
-The expected value of its softmax over 0 … R is the distance of the side from the cell, in strides:
+The shape is (B, N, C + 4 * (R + 1)) for C classes. Each cell has one anchor. The grids have
+strides of 8, 16, 32 and 64 network pixels by default. The finest grid is first, and each grid is
+in row-major order. A row holds the class scores after sigmoid, then R + 1 logits for each of the
+sides left, top, right and bottom. The softmax of these logits is a distribution over 0 … R. Its
+expected value is the distance of the side from the cell, in strides:
 
     left, top = (column, row) * stride - distance * stride
-    right, bottom = (column, row) * stride + distance * stride   [network pixels, clipped to it]
+    right, bottom = (column, row) * stride + distance * stride   [network pixels]
 
-(Li et al., Generalized Focal Loss, arXiv 2006.04388; R is ``reg_max`` in the configuration of the
-training.) The family needs NMS.
+Boxes are clipped to the network's input. Source: Li et al., Generalized Focal Loss, arXiv
+2006.04388. R is ``reg_max`` in the training configuration. The family needs NMS.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ __all__ = ['PRESETS', 'Nanodet']
 
 @dataclass(frozen=True)
 class Nanodet(ObjectDecoder):
-    """Class scores and distributions of four distances, for each cell of each grid.
+    """The decoder of class scores and distance distributions for each grid cell.
 
     Attributes:
-        strides: network pixels between two cells of each grid, finest first.
+        strides: network pixels between two cells of each grid, finest grid first.
         reg_max: the largest distance of a side from its cell, in strides.
     """
 
@@ -61,10 +62,10 @@ class Nanodet(ObjectDecoder):
         return self.strides
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the anchors above the threshold with their best class, the first of equals.
+        """Return the passing anchors with their best class. Of equal scores, the first wins.
 
         Raises:
-            EngineError: the grids have another number of cells than the output has anchors.
+            EngineError: the number of anchors differs from the number of grid cells.
         """
         (rows,) = arrays
         check_anchor_count(len(rows), self.strides, image.network_wh)

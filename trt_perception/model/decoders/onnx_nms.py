@@ -1,12 +1,14 @@
-"""A model that ends in ONNX's operator NonMaxSuppression and gives all three of its tensors.
+"""Decodes models that end in ONNX's operator NonMaxSuppression.
 
-    boxes              (B, N, 4), network pixels; two opposite corners or centre and size, which
-                       the operator's attribute center_point_box says and no output shows
+The outputs are the operator's two inputs and its output:
+
+    boxes              (B, N, 4), network pixels: two opposite corners, or centre and size. The
+                       operator's attribute center_point_box decides, and no output shows it.
     scores             (B, C, N), probabilities
-    selected_indices   int64 (M, 3): image, class, box; M depends on the image
+    selected_indices   int64 (M, 3): image, class, box. M varies from image to image.
 
-The boxes that the operator selected are final: no NMS here. The operator lets one box stand for
-several classes. Source: onnx.ai, Operators.md, NonMaxSuppression.
+The selected boxes are final, so no NMS follows. The operator may select one box for several
+classes. Source: onnx.ai, Operators.md, NonMaxSuppression.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _SELECTED: Final = ('selected_indices', 'selected')
 
 @dataclass(frozen=True)
 class OnnxNms(ObjectDecoder):
-    """Boxes that ONNX's operator selected.
+    """The decoder of boxes that NonMaxSuppression selected.
 
     Attributes:
         box_format: ``xyxy``, ``yxyx`` or ``cxcywh``.
@@ -55,10 +57,10 @@ class OnnxNms(ObjectDecoder):
         )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the selected boxes of one image; the selection is that of the whole batch."""
+        """Return the selected boxes of one image. The selected indices cover the whole batch."""
         boxes, scores, selected = arrays
         ids, indices = selected[selected[:, 0] == image.index, 1:].T
-        # A runtime of fixed shapes fills up with -1.
+        # A runtime with fixed shapes fills unused rows with -1.
         valid = (ids >= 0) & (ids < len(scores)) & (indices >= 0) & (indices < len(boxes))
         ids, indices = ids[valid], indices[valid]
         chosen = boxes[indices]
@@ -66,7 +68,7 @@ class OnnxNms(ObjectDecoder):
             xyxy = cxcywh_to_xyxy(chosen)
         else:
             xyxy = chosen[:, [1, 0, 3, 2]] if self.box_format == 'yxyx' else chosen
-            # The operator takes any two opposite corners.
+            # The operator accepts any two opposite corners.
             least = np.minimum(xyxy[:, :2], xyxy[:, 2:])
             most = np.maximum(xyxy[:, :2], xyxy[:, 2:])
             xyxy = np.concatenate([least, most], axis=1)

@@ -1,11 +1,11 @@
-"""RT-DETR as Ultralytics exports it: rows of queries in one tensor.
+"""Decodes RT-DETR exported by Ultralytics: rows of queries in one tensor.
 
-Boxes are centre x, centre y, width, height in 0…1 of the network's input. None needs NMS.
+Boxes are centre x, centre y, width, height in 0…1 of the network's input. No NMS follows.
 
-    rtdetr_ultralytics   (B, Q, 4 + C): boxes, then probabilities, in one tensor. A query is a
-                         detection of its best class. Ultralytics up to 8.4.46.
-    rtdetr_end_to_end    (B, K, 6): box, probability, class from 0, the K best of all classes of
-                         all queries. Ultralytics from 8.4.47.
+    rtdetr_ultralytics   (B, Q, 4 + C): box and probabilities. A query is one detection, with its
+                         best class. Ultralytics up to 8.4.46.
+    rtdetr_end_to_end    (B, K, 6): box, probability, class from 0. The rows are the K best pairs
+                         of query and class. Ultralytics from 8.4.47.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRAINING: Final = {**RGB_255, 'resize': 'stretch'}
 
 @dataclass(frozen=True)
 class RtdetrUltralytics(ObjectDecoder):
-    """A row for each query: box and probabilities."""
+    """The decoder of query rows with box and probabilities."""
 
     family: ClassVar[str] = 'rtdetr_ultralytics'
     documented_outputs: ClassVar[str] = 'one output with Q queries as rows'
@@ -50,16 +50,15 @@ class RtdetrUltralytics(ObjectDecoder):
         """Return each query with its best class.
 
         Raises:
-            EngineError: behind the boxes stand a score and a class number: another layout, which
-                has the same shape where there are two classes.
+            EngineError: a row ends in a score and a class number, as in rtdetr_end_to_end. With
+                two classes, both layouts have the same shape.
         """
         (rows,) = arrays
         if rows.shape[1] == 6 and len(rows) and np.isin(rows[:, 5], (0, 1)).all():
             raise EngineError(
                 "the model's output",
-                'the last of two probabilities is 0 or 1 in every row, as a class number is; rows '
-                'of box, '
-                'score and class are what Ultralytics exports for RT-DETR since 8.4.47',
+                'rows of box, score and class (all last values are 0 or 1), as Ultralytics '
+                'exports RT-DETR since 8.4.47',
                 fix='set model.decoder to rtdetr_end_to_end, or make the manifest again',
             )
         return best_class_candidates(
@@ -69,7 +68,7 @@ class RtdetrUltralytics(ObjectDecoder):
 
 @dataclass(frozen=True)
 class RtdetrEndToEnd(ObjectDecoder):
-    """Rows of the best classes of all queries."""
+    """The decoder of rows with box, score and class."""
 
     family: ClassVar[str] = 'rtdetr_end_to_end'
     documented_outputs: ClassVar[str] = (

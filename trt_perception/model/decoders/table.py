@@ -1,4 +1,4 @@
-"""All decoders: presets by the name of the parameter ``model.decoder``, classes by family."""
+"""Lists all decoders: presets by value of ``model.decoder``, and classes by family."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
     *(torchvision, tensorflow, nanodet),
 )
-#: Presets by name. Several may have the same decoder and differ in their training.
+#: Presets by name. Presets with the same decoder differ in their preprocessing.
 PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(
     {preset.name: preset for module in _MODULES for preset in module.PRESETS}
 )
-#: Classes by the name of the family in manifests.
+#: Decoder classes by the name of their family in manifests.
 FAMILIES: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
     {preset.decoder.family: type(preset.decoder) for preset in PRESETS.values()}
 )
@@ -42,7 +42,7 @@ FAMILIES: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
 
 @functools.cache
 def families_for_task(task: str) -> tuple[str, ...]:
-    """Return the families whose outputs can say what a task other than detect needs."""
+    """Return the names of the families that support a task other than detect."""
     return tuple(
         family
         for family, decoder in FAMILIES.items()
@@ -51,6 +51,10 @@ def families_for_task(task: str) -> tuple[str, ...]:
 
 
 def read_decoder(section: JsonSection, key: str) -> Decoder:
-    """Read what a manifest says at a key: the family and its own constants, and no others."""
+    """Read a decoder from a manifest: the family and exactly its constants.
+
+    Raises:
+        ManifestError: the family is unknown, or a constant is missing, wrong or unknown.
+    """
     inner = section.section(key)
     return read_record(FAMILIES[inner.text('family', tuple(FAMILIES))], inner)

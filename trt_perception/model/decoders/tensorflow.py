@@ -1,7 +1,7 @@
-"""TensorFlow's detection API.
+"""Decodes models of the TensorFlow Object Detection API.
 
-Boxes (B, K, 4) as top, left, bottom, right in 0…1 of the input, classes float (B, K) from 1,
-scores (B, K), number of boxes (B,).
+The outputs are boxes (B, K, 4) as top, left, bottom, right in 0…1 of the input, classes from 1 as
+float (B, K), scores (B, K), and the number of boxes (B,).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ['PRESETS', 'Tensorflow']
 
 @dataclass(frozen=True)
 class Tensorflow(ObjectDecoder):
-    """A number of final boxes in 0…1, with classes from 1."""
+    """The decoder of final boxes in 0…1, with classes from 1 and the number of boxes."""
 
     family: ClassVar[str] = 'tensorflow'
     documented_outputs: ClassVar[str] = (
@@ -55,7 +55,7 @@ PRESETS: Final = (
         Tensorflow(),
         "TensorFlow's detection API",
         'detection_boxes, detection_classes, detection_scores, num_detections',
-        # The model normalises, and resizes again, inside.
+        # The model itself normalises, and resizes again.
         {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0},
     ),
 )

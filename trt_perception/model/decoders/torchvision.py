@@ -1,9 +1,9 @@
-"""Detectors of torchvision, whose outputs have no axis for a batch.
+"""Decodes torchvision detectors, whose outputs have no batch axis.
 
-For each image boxes (M, 4) as left, top, right, bottom in network pixels, labels int64 (M,),
-scores (M,); M depends on the image. Label 0 is the background, which torchvision's lists of names
-begin with. Mask R-CNN has masks (M, 1, height, width) too, and Keypoint R-CNN keypoints (M, K, 3)
-with their scores (M, K).
+The outputs of an image are boxes (M, 4) as left, top, right, bottom in network pixels, labels
+int64 (M,), and scores (M,). M varies from image to image. Label 0 is the background, which is also
+the first class name in torchvision's lists. Mask R-CNN adds masks (M, 1, height, width). Keypoint
+R-CNN adds keypoints (M, K, 3) and their scores (M, K).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEYPOINT_SCORES: Final = ('keypoint_scores', 'keypoints_scores')
 
 @dataclass(frozen=True)
 class Torchvision(ObjectDecoder):
-    """Final boxes of one image, as many as there are."""
+    """The decoder of a variable number of final boxes."""
 
     family: ClassVar[str] = 'torchvision'
     documented_outputs: ClassVar[str] = 'boxes (M, 4), labels int64 (M), scores (M)'
@@ -64,7 +64,7 @@ class Torchvision(ObjectDecoder):
         """See ObjectDecoder."""
         boxes, labels, scores, *further = arrays
         task_values = prototypes = None
-        if image.task.has_masks:  # probabilities, above 0 within a mask
+        if image.task.has_masks:  # values above 0 are inside a mask
             task_values, prototypes = mask_indices(len(boxes)), further[0][:, 0] - np.float32(0.5)
         elif isinstance(image.task, Pose):
             task_values = further[0].reshape(len(further[0]), -1)
@@ -79,7 +79,7 @@ PRESETS: Final = (
         Torchvision(),
         'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
         'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
-        # The model normalises, and resizes again, inside.
+        # The model itself normalises, and resizes again.
         {**RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
         background='Label 0 of torchvision is the background and stands first in the class names',
     ),

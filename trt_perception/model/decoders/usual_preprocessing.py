@@ -1,4 +1,4 @@
-"""Preprocessing that the trainings of several decoders have in common: fields of Preprocessing."""
+"""Values for fields of Preprocessing that the presets of several decoders share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ IMAGENET: Final[PreprocessingFields] = {
     'std': (0.229, 0.224, 0.225),
 }
 ULTRALYTICS: Final[PreprocessingFields] = {**RGB_255, 'resize': 'letterbox'}
-#: PIL resized the images of these trainings. OpenCV resizes those of Ultralytics.
+#: With antialiasing, because PIL resized the training images. OpenCV, as in
+#: the trainings of Ultralytics, does not antialias.
 STRETCH: Final[PreprocessingFields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
-#: The rest of the input is 0 after normalisation: the mean of ImageNet's means.
+#: The padding must be 0 after normalisation, so pad_value is the median of the ImageNet means.
 DETR: Final[PreprocessingFields] = {
     **IMAGENET,
     'resize': 'letterbox_top_left',

@@ -1,13 +1,13 @@
-"""YOLOX without its grid decoding inside, as its own exporter writes it by default.
+"""Decodes YOLOX without grid decoding in the model, as its own exporter writes it by default.
 
-Shape (B, N, 5 + C), for C classes and one anchor for each cell of grids of 8, 16 and 32 network
-pixels (or other strides), finest grid first, each row by row. Scores and objectness are after
-sigmoid; their product counts. With the cell's column and row and its stride the box is
+The shape is (B, N, 5 + C) for C classes. Each cell has one anchor. The grids have strides of 8, 16
+and 32 network pixels by default. The finest grid is first, and each grid is in row-major order.
+Class scores and objectness are after sigmoid, and a score is their product. The box of a cell is
 
     centre = (value + (column, row)) * stride,   size = exp(value) * stride   [network pixels]
 
-(Ge et al., YOLOX: Exceeding YOLO Series in 2021, arXiv 2107.08430). The family needs NMS. The
-GPU does the same by the kernels of the dense one.
+Source: Ge et al., YOLOX: Exceeding YOLO Series in 2021, arXiv 2107.08430. The family needs NMS. On
+a GPU, the kernels in ``stages/kernels/decode.cu`` give the same result.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ['PRESETS', 'YoloxRaw']
 
 @dataclass(frozen=True)
 class YoloxRaw(ObjectDecoder):
-    """Boxes in units of a grid's cells.
+    """The decoder of boxes relative to grid cells.
 
     Attributes:
-        strides: network pixels between two cells of each grid, finest first.
+        strides: network pixels between two cells of each grid, finest grid first.
     """
 
     family: ClassVar[str] = 'yolox_raw'
@@ -60,10 +60,10 @@ class YoloxRaw(ObjectDecoder):
         return self.strides
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the anchors above the threshold with their best class, the first of equals.
+        """Return the passing anchors with their best class. Of equal scores, the first wins.
 
         Raises:
-            EngineError: the grids have another number of cells than the output has anchors.
+            EngineError: the number of anchors differs from the number of grid cells.
         """
         (output,) = arrays
         check_anchor_count(len(output), self.strides, image.network_wh)

@@ -1,1 +1,1 @@
-"""Files of models, opened once and looked at before a runtime reads them."""
+"""Reads and checks model files before a runtime loads them."""

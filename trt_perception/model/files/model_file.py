@@ -1,9 +1,10 @@
-"""Opening an engine or ONNX file once, safely, with the manifest next to it.
+"""Reads and checks an engine or ONNX file together with the manifest next to it.
 
-Guarantees: the bytes returned are the bytes that were checked; they come from a regular file
-(after links are resolved) that root or this user owns and that not everybody may write; where a
-manifest stands next to it, size and SHA-256 are its. Non-guarantee: whoever may write the file may
-write its manifest too; neither is signed.
+Guarantees: the returned bytes are the checked bytes, because the file is opened once. They come
+    from
+a regular file (after links are resolved) that root or this user owns and that other users cannot
+write. If the file has a manifest, size and SHA-256 match the manifest. Non-guarantee: a user who
+can write the file can also write its manifest. Neither file is signed.
 """
 
 from __future__ import annotations
@@ -40,25 +41,26 @@ __all__ = [
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
-#: What a plan starts with: TensorRT's, TensorRT-RTX's.
+#: The first bytes of a TensorRT plan and of a TensorRT-RTX plan.
 _PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
-# Of a config.json: others write it out again, and go as deep as it does.
+# A config.json with deeper nesting is ignored, because later code recurses to write the content.
 _MAX_CONFIG_DEPTH: Final = 32
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model's bytes and what is known of them.
+    """The content of a model file, with its manifest or other descriptions.
 
     Attributes:
-        path: the file as it was named.
-        content: its bytes.
-        sha256: of those bytes, lower-case hex.
-        manifest: the manifest next to it, None where there is none.
-        config: content of a Hugging Face config.json next to a model without manifest, with that
-            of preprocessor_config.json under that key; None where there is none.
-        metadata: what Ultralytics' exporter writes before an engine's plan, texts by key; ONNX
-            files hold theirs inside. ``content`` is the plan alone.
+        path: path of the file, with links unresolved.
+        content: content of the file. For an engine, only the plan.
+        sha256: SHA-256 of the whole file, lower-case hex.
+        manifest: the manifest next to the file; None if the file is missing.
+        config: content of the Hugging Face config.json next to a model without manifest. The key
+            ``preprocessor_config`` has the content of preprocessor_config.json. None if the file
+            is missing.
+        metadata: texts by key that the exporter of Ultralytics writes before an engine's plan.
+            Empty for ONNX files, whose metadata are inside.
     """
 
     path: Path
@@ -70,21 +72,22 @@ class ModelFile:
 
     @property
     def is_onnx(self) -> bool:
-        """Whether the suffix says ONNX; otherwise it is a TensorRT engine."""
+        """Whether the suffix is that of ONNX. Other files are TensorRT engines."""
         return is_onnx(self.path)
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Return whether a file's name says that it is ONNX, which ONNX Runtime runs."""
+    """Return whether a file name has the suffix of ONNX files, which ONNX Runtime runs."""
     return Path(path).suffix == ONNX_SUFFIX
 
 
 def read_model_file(path: str | Path) -> ModelFile:
-    """Read an engine or ONNX file and its manifest, and check one against the other.
+    """Read an engine or ONNX file and its manifest, and compare them.
 
     Raises:
-        EngineError: the file is missing, unreadable, of unknown kind, or open to others.
-        ManifestError: the manifest is malformed or speaks of other bytes.
+        EngineError: the file is missing, unreadable or writable for other users, or has an unknown
+            suffix.
+        ManifestError: the manifest is malformed, or describes another file.
     """
     if not str(path):
         raise EngineError('model', "''", expected='the path of an engine or ONNX file')
@@ -94,18 +97,18 @@ def read_model_file(path: str | Path) -> ModelFile:
         raise EngineError(str(path), str(error)) from error
     known = (ONNX_SUFFIX, *ENGINE_SUFFIXES)
     if model_path.suffix not in known:
-        expected = f'a suffix that says what the file is, one of {", ".join(known)}'
+        expected = f'one of the suffixes {", ".join(known)}'
         raise EngineError(str(model_path), repr(model_path.suffix), expected=expected)
     file, size, resolved = open_checked(model_path, MODEL_MAX_BYTES)
     with file:
-        # Next to the path that was given, else next to the file that it links to. A link that
-        # leads nowhere stands there too, and is refused below.
+        # Look next to the given path first, then next to the file behind a link. A broken link
+        # counts as a manifest, and read_checked refuses it.
         places = manifest_path(model_path), manifest_path(resolved)
         place = next((place for place in places if os.path.lexists(place)), None)
         manifest = config = None
         if place is not None:
             manifest = parse_manifest(read_checked(place, MANIFEST_MAX_BYTES)[0], str(place))
-            # Before gigabytes are read that nobody vouches for.
+            # Compare the size before reading gigabytes of a wrong file.
             _check_identity(manifest, place, model_path, size)
         content = read_exactly(file, size, model_path)
     digest = hashlib.sha256(content).hexdigest()
@@ -120,7 +123,7 @@ def read_model_file(path: str | Path) -> ModelFile:
 def _check_identity(
     manifest: Manifest, place: Path, path: Path, size: int, digest: str = ''
 ) -> None:
-    """Hold size and, once it is known, SHA-256 of a file to its manifest."""
+    """Compare the size of a file with its manifest, and the SHA-256 if ``digest`` has one."""
     kind = 'onnx' if path.suffix == ONNX_SUFFIX else 'engine'
     identity = manifest.onnx if kind == 'onnx' else manifest.engine
     if identity is None:
@@ -132,25 +135,25 @@ def _check_identity(
         f'{path} is not the file that {place.name} describes',
         f'{size} bytes, {digest[:16]}…' if digest else f'{size} bytes',
         expected=f'{identity.size_bytes} bytes with SHA-256 {identity.sha256[:16]}…',
-        fix=f'copy model and manifest together, or make both again: {again}',
+        fix=f'copy model and manifest together, or build both again: {again}',
     )
 
 
 def _split_metadata_from_plan(content: bytes) -> tuple[bytes, dict[str, str]]:
-    """Return the plan, and the metadata that Ultralytics' exporter writes in front of it.
+    """Return the plan, and the metadata that the exporter of Ultralytics writes before the plan.
 
-    Four bytes hold the length, lowest first, of a JSON object; the plan follows. Whatever looks
-    otherwise is left as it is.
+    The file starts with the length of a JSON object, as a little-endian number of four bytes. The
+    object and the plan follow. A file with another form is returned unchanged.
     """
     end = 4 + int.from_bytes(content[:4], 'little')
-    # No ONNX file holds a plan.
+    # An ONNX file never has a plan at this position.
     if not 4 < end <= MANIFEST_MAX_BYTES or content[end : end + 4] not in _PLAN_MAGICS:
         return content, {}
     try:
         metadata = parse_json(content[4:end])
         if not isinstance(metadata, dict):
             return content, {}
-        # As its ONNX files say it: every value as a Python literal, texts as they are.
+        # The metadata of ONNX files have the same form: Python literals, and texts without quotes.
         return content[end:], {
             key: value if isinstance(value, str) else repr(value)
             for key, value in metadata.items()
@@ -160,12 +163,12 @@ def _split_metadata_from_plan(content: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 def _read_huggingface_config(model_path: Path, resolved: Path) -> dict[str, Any] | None:
-    """Return what Hugging Face's files next to the model say, or in its parent of ``onnx/``."""
+    """Return the Hugging Face files next to the model, or in the parent of its folder ``onnx``."""
     folders = [model_path.parent, resolved.parent]
     folders += [folder.parent for folder in folders if folder.name == 'onnx']
     for folder in dict.fromkeys(folders):
         config = _read_json_object(folder / 'config.json')
-        # Other programs call their files so too.
+        # Other programs also write files of this name, without these keys.
         if config is not None and ('id2label' in config or 'model_type' in config):
             processor = _read_json_object(folder / 'preprocessor_config.json')
             return {**config, 'preprocessor_config': processor or {}}

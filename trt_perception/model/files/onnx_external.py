@@ -1,16 +1,17 @@
-"""Looks at an ONNX file before ONNX Runtime does: other files it reads, what is unbounded.
+"""Finds external weights in an ONNX file, and refuses models that ONNX Runtime does not bound.
 
-ONNX Runtime opens such files itself, wherever the model says, and no manifest has their hash.
-Guarantee: whatever reader of protocol buffers ONNX Runtime has, it finds no weights that are not
-found here. Readers agree on files as every writer makes them: each number in its shortest form, no
-groups, only fields that ONNX has, and messages where messages belong. Everything else, where
-readers may differ, is refused. The numbers are those of onnx.proto:
-https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
+An ONNX model may keep weights in other files. ONNX Runtime opens these files at any path that the
+model names, and no manifest has their hash. Guarantee: ONNX Runtime finds no external weights that
+this module misses, with any reader of protocol buffers. Readers agree on files in the usual form:
+each number in its shortest form, no groups, only fields of ONNX, and messages only in fields of
+messages. This module refuses all other files, because readers may interpret them differently.
+Field numbers are from onnx.proto: https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
 
-Refused, too, is what no exporter of detectors writes and ONNX Runtime does not bound: sparse
-tensors, whose indices it takes as they are; functions that call themselves, or that make millions
-of nodes of a few; graphs nested deeply. Non-guarantee: operators with values that nobody writes
-can still end the process or never end.
+The module also refuses models that no exporter of detectors writes and that ONNX Runtime does not
+bound: sparse tensors, whose indices ONNX Runtime does not check; functions that call themselves,
+    or
+that expand a few nodes to millions; deeply nested graphs. Non-guarantee: operators with unusual
+values can still crash or block the process.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 _MAX_MESSAGE_DEPTH: Final = 64
-# For each message that leads to tensors: the fields that do, with the message that they hold, and
-# the fields that do not.
+# For each message that may contain tensors: the fields with messages that may contain tensors,
+# with the names of these messages, and the numbers of all other fields.
 _FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
     'Model': (
         {7: 'Graph', 20: 'TrainingInfo', 25: 'Function'},
@@ -60,42 +61,42 @@ _MAX_GRAPH_DEPTH: Final = 8
 _MAX_CALLS: Final = 100_000
 _DATA_LOCATION_FIELD: Final = 14
 _IS_EXTERNAL: Final = {0: False, 1: True}
-# Looking whether the process was asked to end costs as much as a tenth of a field.
+# A check for an interruption costs a tenth of the time to read a field.
 _FIELDS_BETWEEN_CHECKS: Final = 4096
 
 
 def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str, ...]:
-    """Return the places outside the file where a model keeps weights, each once.
+    """Return the paths of external weights in a model, without duplicates.
 
     Args:
-        content: of an ONNX file.
-        name: of that file, for messages.
+        content: content of an ONNX file.
+        name: name of the file, for messages.
 
     Raises:
-        EngineError: it is cut off, no ONNX model at all, of a newer ONNX than this reader, or
-            has parts that ONNX Runtime does not bound.
-        InterruptionError: the process was asked to end meanwhile.
+        EngineError: the file is truncated, not an ONNX model, or of a newer ONNX version, or the
+            model has parts that ONNX Runtime does not bound.
+        InterruptionError: the process received a signal to end.
     """
     try:
         places = tuple(dict.fromkeys(_external_locations(memoryview(content), 'Model', 0)))
         _check_functions(memoryview(content))
         return places
     except _UnboundedError as error:
-        raise EngineError(name, str(error), fix='export it again without') from error
+        raise EngineError(name, str(error), fix='export the model without this part') from error
     except (IndexError, ValueError) as error:
         raise EngineError(
             name,
-            f'is not an ONNX model, or is cut off, or is of a newer ONNX than 1.23 ({error})',
-            fix='copy it again, or export it again with an older opset',
+            f'not an ONNX model, a truncated file, or a model of a newer ONNX than 1.23 ({error})',
+            fix='copy the file again, or export the model again with an older opset',
         ) from error
 
 
 class _UnboundedError(Exception):
-    """What ONNX Runtime does not bound."""
+    """Raised for a part of the model that ONNX Runtime does not bound."""
 
 
 def _check_functions(model: memoryview) -> None:
-    """Refuse functions that call themselves, and those that call others ever more often."""
+    """Refuse functions that call themselves, and functions that expand to too many calls."""
     functions = [
         value for number, value in _read_fields(model, 'Model') if number == _FUNCTIONS_FIELD
     ]
@@ -107,7 +108,7 @@ def _check_functions(model: memoryview) -> None:
 
     def size(name: tuple[bytes, bytes], callers: tuple[tuple[bytes, bytes], ...]) -> int:
         if name in callers or len(callers) > _MAX_MESSAGE_DEPTH:
-            raise _UnboundedError('has a function that calls itself, or very many in a row')
+            raise _UnboundedError('a function that calls itself, or a long chain of nested calls')
         if name not in sizes:
             inner = calls[name].items()
             sizes[name] = 1 + sum(
@@ -116,11 +117,11 @@ def _check_functions(model: memoryview) -> None:
         return sizes[name]
 
     if functions and sum(size(name, ()) for name in calls) > _MAX_CALLS:
-        raise _UnboundedError(f'has functions that make more than {_MAX_CALLS} calls')
+        raise _UnboundedError(f'functions that make more than {_MAX_CALLS} calls')
 
 
 def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and domain of each operator that is called."""
+    """Yield name and domain of each operator or function that a message calls."""
     assert isinstance(message, memoryview)
     if kind == 'Node':
         yield _read_operator_name(message, 4, 7)
@@ -131,7 +132,13 @@ def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[by
 
 
 def _read_operator_name(message: int | memoryview, name: int, domain: int) -> tuple[bytes, bytes]:
-    """Return the name and domain of a NodeProto or FunctionProto, by the numbers of its fields."""
+    """Return the name and domain of a NodeProto or FunctionProto.
+
+    Args:
+        message: the NodeProto or FunctionProto.
+        name: number of the field with the name: 1 in a FunctionProto, 4 in a NodeProto.
+        domain: number of the field with the domain.
+    """
     assert isinstance(message, memoryview)
     kind = 'Function' if name == 1 else 'Node'
     texts = {
@@ -145,12 +152,12 @@ def _read_operator_name(message: int | memoryview, name: int, domain: int) -> tu
 def _external_locations(
     message: memoryview, kind: str, depth: int, nested: int = 0
 ) -> Iterator[str]:
-    """Yield the location of each tensor whose data lie elsewhere."""
+    """Yield the location of each tensor with external data."""
     if depth > _MAX_MESSAGE_DEPTH:
-        raise ValueError(f'more than {_MAX_MESSAGE_DEPTH} messages within each other')
+        raise ValueError(f'more than {_MAX_MESSAGE_DEPTH} nested messages')
     nested += kind == 'Graph'
     if nested > _MAX_GRAPH_DEPTH:
-        raise _UnboundedError(f'has more than {_MAX_GRAPH_DEPTH} graphs within each other')
+        raise _UnboundedError(f'more than {_MAX_GRAPH_DEPTH} nested graphs')
     external, place = False, ''
     message_fields = _FIELDS[kind][0]
     for number, value in _read_fields(message, kind):
@@ -159,7 +166,7 @@ def _external_locations(
         if number not in message_fields or isinstance(value, int):
             continue
         if (kind, number) in _SPARSE_TENSOR_FIELDS:
-            raise _UnboundedError('has a sparse tensor')
+            raise _UnboundedError('a sparse tensor')
         if message_fields[number] == 'StringStringEntry':
             key, text = _read_entry(value)
             place = text if key == 'location' else place
@@ -171,7 +178,7 @@ def _external_locations(
 
 def _is_external(value: int | memoryview) -> bool:
     if not isinstance(value, int) or value not in _IS_EXTERNAL:
-        raise ValueError('a tensor whose data_location is neither 0 nor 1')
+        raise ValueError('a tensor with a data_location other than 0 and 1')
     return _IS_EXTERNAL[value]
 
 
@@ -185,7 +192,7 @@ def _read_entry(message: memoryview) -> tuple[str, str]:
 
 
 def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield number and value of each field: an int, or the bytes of what has a length."""
+    """Yield the number and value of each field. The value is an int, or the bytes of the field."""
     message_fields, other_fields = _FIELDS[kind]
     at = count = 0
     while at < len(message):
@@ -197,7 +204,7 @@ def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | me
         if number not in message_fields and number not in other_fields:
             raise ValueError(f'field {number} of a {kind}Proto, which ONNX 1.23 does not have')
         if number in message_fields and wire != _BYTES:
-            raise ValueError(f'field {number} of a {kind}Proto, which is no message')
+            raise ValueError(f'field {number} of a {kind}Proto that is not a message')
         if wire == _VARINT:
             value, at = _read_varint(message, at)
             yield number, value
@@ -209,13 +216,13 @@ def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | me
         else:
             raise ValueError(f'wire type {wire}, which ONNX does not use')
         if size > len(message) - at:
-            raise ValueError(f'a field of {size} bytes where {len(message) - at} are left')
+            raise ValueError(f'a field of {size} bytes, with {len(message) - at} bytes left')
         yield number, message[at : at + size]
         at += size
 
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; it must be written as every writer does."""
+    """Return a varint and its end position. The varint must have its shortest form."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[at]
@@ -223,6 +230,6 @@ def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if byte == 0 and shift:
-                raise ValueError('a number that is longer than it has to be')
+                raise ValueError('a number that is not in its shortest form')
             return value, at
     raise ValueError('a number of more than ten bytes')

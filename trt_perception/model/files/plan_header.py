@@ -1,4 +1,4 @@
-"""What the first bytes of a TensorRT plan say of it."""
+"""Reads the header of a TensorRT plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ['PlanHeader', 'read_plan_header']
 
 @dataclass(frozen=True)
 class PlanHeader:
-    """The first bytes of a plan.
+    """The header of a plan.
 
     Attributes:
-        module: the Python module that reads it, ``tensorrt`` or ``tensorrt_rtx``.
-        version: (major, minor, patch, build) of the TensorRT that built it.
+        module: the Python module that loads the plan: ``tensorrt`` or ``tensorrt_rtx``.
+        version: (major, minor, patch, build) of the TensorRT that built the plan.
     """
 
     module: str
@@ -23,19 +23,23 @@ class PlanHeader:
 
 
 def read_plan_header(content: bytes, name: str) -> PlanHeader:
-    """Tell what built a plan, without TensorRT.
+    """Read the header of a plan, without loading TensorRT.
 
-    The layout is that which trtexec --getPlanVersionOnly reads: magic in bytes 0 to 3, version in
-    bytes 24 to 27.
+    ``trtexec --getPlanVersionOnly`` reads the same layout: the magic number in bytes 0 to 3, and
+    the version in bytes 24 to 27.
+
+    Args:
+        content: content of the file.
+        name: name of the file, for messages.
 
     Raises:
-        EngineError: these are not the bytes of a plan.
+        EngineError: the content is not a plan.
     """
     module = {b'ftrt': 'tensorrt', b'vtrt': 'tensorrt_rtx'}.get(content[:4])
     if module is None or len(content) < 64:
         raise EngineError(
-            f'{name} is no TensorRT plan',
-            f'{len(content)} bytes, the first are {content[:4].hex(" ")}',
+            f'{name} is not a TensorRT plan',
+            f'{len(content)} bytes, with the first four {content[:4].hex(" ")}',
             expected='at least 64 bytes that start with "ftrt" (TensorRT) or "vtrt" '
             '(TensorRT-RTX)',
             fix='copy the engine again, or build it again',

@@ -1,1 +1,1 @@
-"""How a model is recognised where nothing says what it is."""
+"""Recognises models without a manifest."""

@@ -26,7 +26,7 @@ __all__ = [
     'find_decoders_by_shape',
 ]
 
-# Detectors of boxes have grids of such strides, some of them two or four.
+# Strides of the grids of usual detectors.
 _STRIDE_SETS: Final = (
     (8, 16, 32),
     (8, 16, 32, 64),
@@ -37,16 +37,20 @@ _STRIDE_SETS: Final = (
     (8,),
     (16,),
 )
-# Queries and final boxes are no more than that; as few rows may be a coarse grid too.
+# Maximum number of queries and final boxes. A coarse grid may have fewer anchors than this.
 _MAX_QUERIES: Final = 1000
 
 
 def count_anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
-    """Return how many anchors a cell has in grids whose cells sum up to all anchors.
+    """Return the number of anchors per grid cell that explains the number of anchors.
+
+    Args:
+        anchors: number of anchors; negative if dynamic.
+        input_size: width and height in pixels; None if dynamic.
 
     Returns:
-        1 (YOLOv8, YOLOX), 3 (YOLOv5, 7), 0 where no grids explain the number, None where the
-        number or the size of the input is open.
+        1 (YOLOv8, YOLOX) or 3 (YOLOv5, 7); 0 if no usual grids have this number of anchors; None
+        if an argument is dynamic.
     """
     if input_size is None or anchors < 0:
         return None
@@ -64,22 +68,23 @@ def find_decoders(
     info: ExporterInfo,
     parameter_name: Callable[[str], str],
 ) -> tuple[str, ...]:
-    """Return the names of the decoders that fit: one where there is no doubt.
+    """Return the names of the decoders that fit a model. A single name is unambiguous.
 
     Args:
-        model: what it shows of itself.
-        input_size: width and height, None where open.
-        classes: how many class names there are, None where nobody said.
-        info: what metadata and config.json say.
-        parameter_name: makes of a parameter's name, without ``model.``, what the user must write.
+        model: the loaded model.
+        input_size: width and height in pixels; None if dynamic.
+        classes: number of class names; None if unknown.
+        info: information from metadata or config.json.
+        parameter_name: returns what the user must write for a parameter's name without ``model.``.
 
     Raises:
-        EngineError: the outputs are those of something else than a detector of boxes.
+        EngineError: the outputs are those of another kind of network.
     """
     outputs = model.outputs
     if not info.task.has_masks:
         _refuse_other_networks(model)
-    # A dynamic dimension fits any size. Allow this only if no decoder fits without it.
+    # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
+    # otherwise.
     for allow_dynamic in (False, True):
         fitting = find_decoders_by_shape(model, classes, info.task, allow_dynamic=allow_dynamic)
         if _max_row_count(outputs) > _MAX_QUERIES:
@@ -99,7 +104,7 @@ def find_decoders(
 def find_decoders_by_shape(
     model: ModelInfo, classes: int | None, task: Task = DETECT, *, allow_dynamic: bool = True
 ) -> list[str]:
-    """Return what the shapes alone allow; see ``assign_outputs``."""
+    """Return the decoders that the shapes allow. See ``assign_outputs`` for the arguments."""
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
     return [
         name
@@ -113,23 +118,23 @@ def find_decoders_by_shape(
 
 
 def _box_outputs(name: str) -> tuple[OutputTensor, ...]:
-    """Return the outputs of a preset's boxes; the letters of their shapes say what rows are."""
+    """Return a preset's outputs with letters in their shapes, such as Q for queries."""
     return PRESETS[name].decoder.outputs(None)
 
 
 def _has_query_rows(outputs: Sequence[OutputTensor]) -> bool:
-    """Whether one output holds all of each query."""
+    """Return whether a single output holds one row per query."""
     return len(outputs) == 1 and 'Q' in outputs[0].shape
 
 
 def add_task_of_outputs(
     model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...]
 ) -> ExporterInfo:
-    """Return the info with the task that further outputs show beyond doubt.
+    """Return the information with the task that additional outputs prove.
 
-    RF-DETR's masks, by the names that its exporter gives or by its config.json; torchvision's
-    masks and keypoints, by shapes that no other exporter gives. Seventeen keypoints are COCO's
-    where a class is ``person``.
+    The masks of RF-DETR are recognised by the names of outputs or by config.json. The masks and
+    keypoints of torchvision are recognised by shapes that only this exporter writes. 17 keypoints
+    are those of COCO if a class is named ``person``.
     """
     if info.task != DETECT or info.is_yolo_export:
         return info
@@ -143,7 +148,7 @@ def add_task_of_outputs(
     masks = [tensor for tensor in outputs if len(tensor.shape) == 4]
     points = [tensor for tensor in outputs if len(tensor.shape) == 3 and tensor.shape[2] == 3]
     if len(masks) == 1 and (is_rfdetr or (labelled and masks[0].shape[1] == 1)):
-        sentence = f'{tensors_text(masks)} -> a mask for each object'
+        sentence = f'{tensors_text(masks)} -> one mask per object'
         return replace(info, task=Segment(), evidence=(*info.evidence, sentence))
     if labelled and len(points) == 1 and 1 <= points[0].shape[1] <= MAX_KEYPOINTS:
         count = points[0].shape[1]
@@ -158,7 +163,7 @@ def add_task_of_outputs(
 def _filter_by_exporter(
     fitting: list[str], outputs: tuple[TensorSpec, ...], info: ExporterInfo
 ) -> list[str]:
-    """Return those that the exporter writes, of what fits."""
+    """Return the fitting decoders that the exporter of the model writes."""
     sets = info.decoder_candidates
     names = {tensor.name for tensor in outputs}
     if not sets:
@@ -170,45 +175,51 @@ def _filter_by_exporter(
 
 
 def _refuse_other_networks(model: ModelInfo) -> None:
-    """Refuse what has more or other outputs than boxes, and say what it is."""
+    """Refuse outputs of other networks than detectors of boxes, and name the network.
+
+    Raises:
+        EngineError: the outputs include masks, keypoints or undecoded grids.
+    """
     outputs = model.outputs
     masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
     if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
         if any(tensor.name == 'keypoints' for tensor in masks):
             raise EngineError(
                 model.name,
-                f"{tensors_text(masks)} next to the boxes, as RF-DETR's keypoints, which are not "
-                'supported',
-                fix='docs/decoders.md lists the models whose keypoints are read',
+                f"{tensors_text(masks)} besides the boxes, as RF-DETR's keypoints",
+                fix='export a model whose keypoints are supported (docs/decoders.md)',
             )
         raise EngineError(
             model.name,
-            f'{tensors_text(masks)} next to the boxes, as of instance segmentation',
+            f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
             expected='a detector of boxes',
-            fix='export one, or say the task in a manifest (docs/manifest.md)',
+            fix='export a detector, or set the task in a manifest (docs/manifest.md)',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(
             model.name,
-            f'the raw grids of a detector head: {tensors_text(outputs)}',
-            expected='outputs decoded and joined, as (1, N, 5 + C)',
-            fix='export with that inside (YOLOv7: --grid)',
+            f'undecoded grids of a detector head: {tensors_text(outputs)}',
+            expected='one decoded output, such as (1, N, 5 + C)',
+            fix='export the model with decoding inside (YOLOv7: --grid)',
         )
 
 
 def _refuse_anchor_outputs(
     model: ModelInfo, fitting: list[str], parameter_name: Callable[[str], str]
 ) -> None:
-    """Refuse boxes and scores of anchors, whose shapes fit a transformer's but for the number."""
+    """Refuse boxes and scores of anchors. Only their number differs from a transformer's queries.
+
+    Raises:
+        EngineError: there are too many rows for queries, and only transformers fit the shapes.
+    """
     most = _max_row_count(model.outputs)
     queries = [name for name in fitting if any('Q' in one.shape for one in _box_outputs(name))]
     if most > _MAX_QUERIES and fitting and queries == fitting:
         raise EngineError(
             model.name,
-            f'{tensors_text(model.outputs)} are {most} boxes and their scores, as YOLO-NAS '
-            'outputs them without its NMS, which is not supported; transformers have up to '
-            f'{_MAX_QUERIES}',
-            fix='export it with its NMS inside; if these are queries, set '
+            f'{most} boxes and their scores in {tensors_text(model.outputs)}, as in YOLO-NAS '
+            f'without NMS, which is unsupported; transformers have at most {_MAX_QUERIES} queries',
+            fix='export the model with NMS inside; if the rows are queries, set '
             f'{parameter_name("decoder")} to one of {", ".join(fitting)}',
         )
 
@@ -220,7 +231,11 @@ def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:
 def _refuse_extra_channels(
     model: ModelInfo, classes: int, parameter_name: Callable[[str], str]
 ) -> None:
-    """Refuse what has more channels than boxes and classes, and say what they look like."""
+    """Refuse an output with more channels than box and classes, and list possible meanings.
+
+    Raises:
+        EngineError: the output has additional channels.
+    """
     outputs = model.outputs
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
         return
@@ -234,36 +249,48 @@ def _refuse_extra_channels(
         has.append(f'{extra} more channels than 4 of a box and {classes} classes')
         could += _possible_meanings(extra)
         if extra == 1:
-            could.append(f'objectness: then set {parameter_name("decoder")} to dense_objectness')
+            could.append(f'objectness (set {parameter_name("decoder")} to dense_objectness)')
         fewer = classes + extra - 1
         could.append(
-            f'of {fewer + 1} classes or, with objectness, {fewer}: then correct the class names'
+            f'scores of other classes (correct the class names: {fewer + 1} names, or {fewer} '
+            'with objectness)'
         )
     if has:
         raise EngineError(
             model.name,
-            f'{tensors_text(outputs)} has {", or ".join(has)}; they may be {", or ".join(could)}',
+            f'{tensors_text(outputs)} with {", or ".join(has)}. Possible meanings: '
+            f'{", or ".join(could)}',
             expected='a detector of boxes',
         )
 
 
 def _possible_meanings(extra: int) -> list[str]:
-    """Return what so many channels more than a detector has are in other networks."""
+    """Return possible meanings of additional channels in other networks.
+
+    Args:
+        extra: number of channels besides those of a detector.
+    """
     kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
     each = [f'{extra // values} times {values}' for values in (3, 2) if extra % values == 0]
     if each:
         kinds.setdefault(extra, f'keypoints of pose estimation ({" or ".join(each)})')
-    said = 'which is read where metadata or a manifest says the task'
+    said = 'if metadata or a manifest sets the task'
     return [f'{kinds[extra]}, {said}'] if extra in kinds else []
 
 
 def _filter_by_anchor_count(
     fitting: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
 ) -> list[str]:
-    """Leave out what the number of anchors excludes, read along the last or the middle axis.
+    """Return the decoders that the number of anchors allows.
 
-    A decoder of anchors (N) has a row for each anchor of each cell, and others have no such rows.
-    A decoder of grids needs as many anchors as these have cells.
+    The anchors may be along the last or the middle axis. A decoder of anchors (N) needs one row
+    per anchor of each cell. Other decoders do not have such rows. A decoder with strides needs as
+    many anchors as its grids have cells.
+
+    Args:
+        fitting: names of decoders with one output.
+        shape: shape of the output, with three axes.
+        input_size: width and height in pixels; None if dynamic.
     """
     last, middle = (count_anchors_per_cell(side, input_size) for side in (shape[2], shape[1]))
     only_last, only_middle = last and not middle, middle and not last

@@ -1,7 +1,7 @@
-"""What the exporter of a model wrote about it, in metadata or in a config.json.
+"""The information that exporters write into metadata or a config.json.
 
 Both are untrusted input. Sizes are bounded, values are parsed as literals, and a value of an
-unexpected form is ignored. Each exporter has a module that reads what it writes.
+unexpected form is ignored. Each exporter has a module that reads its files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ['ExporterInfo', 'is_image_size', 'read_class_names']
 
 @dataclass(frozen=True)
 class ExporterInfo:
-    """What the exporter of a model wrote about the model.
+    """The information from the exporter of a model.
 
     Attributes:
         class_names: in the order of the network's outputs; empty if unknown.
@@ -30,7 +30,7 @@ class ExporterInfo:
         exporter: `ultralytics`, `yolov5`, `huggingface` or empty.
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
             first set that has a decoder for the output shapes.
-        task: the task of the model.
+        task: what the outputs describe of each object.
         filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
             bilinear or not mentioned.
         evidence: one sentence for each value found.
@@ -52,7 +52,7 @@ class ExporterInfo:
 
 
 def is_image_size(value: object) -> bool:
-    """Return whether a value holds two sides of an image, in pixels, that are allowed."""
+    """Return whether a value is a list of two allowed side lengths in pixels."""
     return (
         isinstance(value, list | tuple)
         and all(type(side) is int for side in value)

@@ -31,7 +31,7 @@ _BILINEAR_PROCESSORS: Final = {
 _HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
     model_type: preset.name for preset in PRESETS.values() for model_type in preset.transformers
 }
-#: How the names of image processors and model types begin that resize without antialiasing.
+#: Prefixes of the image processors and model types that resize without antialiasing.
 _NOT_ANTIALIASED: Final = tuple(
     name
     for preset in PRESETS.values()
@@ -41,7 +41,12 @@ _NOT_ANTIALIASED: Final = tuple(
 
 
 def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
-    """Read config.json, which has the preprocessor_config.json under `preprocessor_config`."""
+    """Read the content of config.json.
+
+    Args:
+        config: content of config.json. The key `preprocessor_config` has the content of
+            preprocessor_config.json.
+    """
     model_type = config.get('model_type')
     model_type = model_type if isinstance(model_type, str) and not name_fault(model_type) else ''
     if model_type and model_type not in _HUGGINGFACE_DECODERS:

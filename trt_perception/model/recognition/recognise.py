@@ -1,8 +1,9 @@
-"""What a model without a manifest is: decoder, preprocessing and class names, from what it shows.
+"""Recognises decoder, preprocessing and class names of a model without a manifest.
 
-Asked in this order: the parameters, the metadata in the file, a config.json next to it, names
-and shapes of its tensors. Each finding is kept as a sentence. Where more than one reading fits or
-none does, the error lists what was seen, what it could be, and which parameters to set.
+The sources, in this order, are the parameters, the metadata in the file, a config.json next to the
+file, and the names and shapes of tensors. Each finding becomes a sentence of evidence. If no
+decoder or several decoders fit, the error lists the evidence, the possible values and the
+parameters to set.
 
 Page: docs/decoders.md.
 """
@@ -49,20 +50,20 @@ __all__ = [
     *('ModelOverrides', 'ModelDescription', 'RunForShapes', 'apply_overrides', 'recognise'),
 ]
 
-#: Runs a model on its inputs, by name, and returns the shapes of its outputs, in their order.
+#: Runs a model on input arrays by name, and returns the shapes of all outputs in their order.
 RunForShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
 class ModelOverrides:
-    """What the user said; it wins over everything that a model shows.
+    """Values of the user, which replace the values of a model's files.
 
     Attributes:
-        preprocessing: fields of Preprocessing.
-        decoder: a name of PRESETS, or empty.
-        class_names: in the network's order, or empty.
-        parameter_name: makes of a parameter's name, without ``model.``, what the user writes, for
-            messages.
+        preprocessing: values for fields of Preprocessing.
+        decoder: a name in PRESETS; empty if not set.
+        class_names: in the order of the network's outputs; empty if not set.
+        parameter_name: returns what the user must write for a parameter's name without ``model.``,
+            for messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
@@ -73,14 +74,14 @@ class ModelOverrides:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """How to feed a model and how to read it.
+    """The description of a model's input and outputs.
 
     Attributes:
-        decoder: family and constants.
+        decoder: the decoder that reads the outputs.
         preprocessing: how pixels become the input.
-        class_names: in the network's order.
-        evidence: one sentence for each finding: what was seen -> what was chosen.
-        task: what the outputs say of each object.
+        class_names: in the order of the network's outputs.
+        evidence: one sentence for each finding: observation -> conclusion.
+        task: what the outputs describe of each object.
     """
 
     decoder: Decoder
@@ -93,7 +94,7 @@ class ModelDescription:
 def apply_overrides(
     manifest: Manifest, overrides: ModelOverrides, evidence: tuple[str, ...] = ()
 ) -> ModelDescription:
-    """Return what a manifest says, except for what the user said."""
+    """Return the description in a manifest, with the values of the user instead of its own."""
     return ModelDescription(
         PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
         replace(manifest.preprocessing, **overrides.preprocessing),
@@ -106,17 +107,17 @@ def apply_overrides(
 def recognise(
     model: ModelInfo, overrides: ModelOverrides, run_for_shapes: RunForShapes | None = None
 ) -> ModelDescription:
-    """Find out how to feed and read a model, or which parameters would say it.
+    """Return the description of a model without a manifest.
 
     Args:
-        model: what it shows of itself.
-        overrides: what the user said.
-        run_for_shapes: runs the model; asked for the shapes that the file leaves open.
+        model: the loaded model.
+        overrides: values of the user.
+        run_for_shapes: runs the model once if outputs have dynamic dimensions; None to skip the
+            run.
 
     Raises:
-        MissingModelInfoError: something remains unknown that parameters could say.
-        EngineError: the model is no detector of boxes, or no parameter would make it readable, or
-            it does not run.
+        MissingModelInfoError: a value is unknown that parameters can set. The error lists them.
+        EngineError: the model is not a detector of boxes, no decoder fits, or the run failed.
     """
     info = _read_exporter_info(model)
     evidence, known = list(info.evidence), len(info.evidence)
@@ -159,7 +160,7 @@ def recognise(
     refuse_missing_info(model, evidence, state, overrides.parameter_name)
     decoder = PRESETS[chosen].decoder
     if decoder.is_background_first:
-        evidence.append(f'{chosen} -> label 0, the background, is called {class_names[0]!r}')
+        evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task)
@@ -168,29 +169,29 @@ def recognise(
 def _usual_preprocessing(
     chosen: str, info: ExporterInfo, evidence: list[str]
 ) -> Mapping[str, Any]:
-    """Return the preprocessing of the usual training; empty if unknown. Add the evidence.
+    """Return the preprocessing of the usual training; empty if unknown. Append the evidence.
 
     Args:
         chosen: preset of the decoder; empty if several fit.
-        info: what the exporter's files say.
-        evidence: gets a sentence if the exporter's files say nothing of the preprocessing.
+        info: information from the exporter.
+        evidence: gets a sentence if the exporter did not describe the preprocessing.
     """
     usual = PRESETS[chosen].preprocessing if chosen else {}
     if not usual and info.is_yolo_export:
         usual = ULTRALYTICS
     if usual and not info.preprocessing:
         evidence.append(
-            f'{chosen or info.exporter} -> preprocessing that such models are trained with: '
+            f'{chosen or info.exporter} -> preprocessing of the usual training: '
             + ', '.join(f'{key} {value}' for key, value in usual.items())
         )
     return usual
 
 
 def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
-    """Return what the metadata of the model say, or else what its config.json says.
+    """Return the information in the metadata of the model, or else in its config.json.
 
     Raises:
-        EngineError: the metadata name an unsupported task or lack what their task needs.
+        EngineError: the metadata name an unsupported task or lack a value that the task needs.
     """
     if 'names' in model.metadata:
         return read_ultralytics_metadata(model.name, model.metadata)
@@ -200,7 +201,7 @@ def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
 def _with_output_shapes(
     model: ModelInfo, size: tuple[int, int], run_for_shapes: RunForShapes
 ) -> ModelInfo:
-    """Return the model with the shapes that open outputs have for a black image."""
+    """Return the model with the shapes of outputs for a black image, if shapes are dynamic."""
     found, auxiliary_inputs = split_inputs(model.name, model.inputs)
     image = with_fixed_size(found, size)
     is_open = any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)
@@ -211,7 +212,7 @@ def _with_output_shapes(
     black = np.zeros(image.shape, image.dtype)
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
     shapes = run_for_shapes({image.name: black, **constants})
-    # No rows at all: their number follows from what is in the image, and stays open.
+    # A size of 0 depends on the objects in the image, so the dimension stays dynamic.
     outputs = tuple(
         replace(tensor, shape=tuple(side or -1 for side in shape))
         for tensor, shape in zip(model.outputs, shapes, strict=True)
@@ -226,9 +227,9 @@ def _find_decoders_for_names(
     info: ExporterInfo,
     overrides: ModelOverrides,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the decoders that fit; where none does, what would with other class names."""
+    """Return the decoders that fit, and if none fits, those that fit with other class names."""
     found = find_decoders(model, size, classes or None, info, overrides.parameter_name)
-    # Names within the file itself are the model's own.
+    # Class names in the metadata of the file cannot be wrong, so do not try other names.
     if found or not classes or (info.is_yolo_export and not overrides.class_names):
         return found, ()
     return (), find_decoders(model, size, None, info, overrides.parameter_name)

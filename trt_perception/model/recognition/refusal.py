@@ -1,4 +1,4 @@
-"""What parameters must say of a model that does not say it itself: no more than is needed."""
+"""Lists the parameters that the user must set if recognition is incomplete, and only these."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _ALLOWED_VALUES: Final = {
     'input_size': 'width and height in pixels',
     'resize': ' or '.join(RESIZE_MODES),
     'color_order': ' or '.join(COLOR_ORDERS),
-    'scale': 'what pixels of 0 to 255 are multiplied with in training, mostly 1/255 or 1',
+    'scale': 'the factor for pixel values of 0 to 255 in training, usually 1/255 or 1',
 }
 
 
 @dataclass(frozen=True)
 class RecognitionState:
-    """What is known of a model, and what is not.
+    """The known and unknown values of a model at the end of recognition.
 
     Attributes:
-        decoders: names of decoders that fit, or the one that was given.
-        decoders_with_other_names: where none does: those that fit another number of class names.
-        class_count: how many there are, 0 where nobody said.
-        missing_fields: of REQUIRED_FIELDS.
+        decoders: names of the decoders that fit, or the decoder that the user set.
+        decoders_with_other_names: if none fits, the decoders that fit another number of class
+            names.
+        class_count: number of class names; 0 if unknown.
+        missing_fields: names in REQUIRED_FIELDS without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
         filter_problem: why the resize filter of the training cannot be used; empty if it can.
-        task: what the outputs say of each object.
+        task: what the outputs describe of each object.
     """
 
     decoders: tuple[str, ...]
@@ -58,32 +59,34 @@ def refuse_missing_info(
     state: RecognitionState,
     parameter_name: Callable[[str], str],
 ) -> None:
-    """Return where all is known; else list what is not, and what it can be.
+    """Check that recognition is complete.
 
     Args:
-        model: what it shows of itself.
-        evidence: what was found.
-        state: what was not.
-        parameter_name: makes of a parameter's name, without ``model.``, what the user must write.
+        model: the loaded model.
+        evidence: one sentence for each finding.
+        state: the known and unknown values.
+        parameter_name: returns what the user must write for a parameter's name without ``model.``.
 
     Raises:
-        MissingModelInfoError: the parameters that it lists could say the rest.
-        EngineError: none could: no decoder reads such outputs.
+        MissingModelInfoError: a value is unknown. The error lists the parameters to set, with
+            their possible values.
+        EngineError: no decoder fits the outputs.
     """
     name = model.name
     inputs, outputs = tensors_text(model.inputs), tensors_text(model.outputs)
     seen = [f'inputs: {inputs}', f'outputs: {outputs}', *evidence]
     fits = state.decoders or state.decoders_with_other_names
-    # What the shapes alone allow; exporter or number of anchors speak against it.
+    # If exporter and number of anchors exclude all decoders, offer those that the shapes allow.
     by_shape = () if fits else find_decoders_by_shape(model, state.class_count or None, state.task)
     counts = _class_counts(fits or by_shape, model.outputs, state.task)
     if not counts:
         raise EngineError(
             name,
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
-            fix='export a detector with outputs that docs/decoders.md lists',
+            fix='export a detector whose outputs docs/decoders.md lists',
         )
-    # Of several, some may bring their preprocessing: then only the choice of another asks for it.
+    # If only some decoders have a usual preprocessing, the parameters of the preprocessing are
+    # needed only with the others.
     lacking = [fit for fit in counts if fit not in state.with_preprocessing]
     needs_all = len(lacking) == len(counts)
     missing = _missing_parameters(state, counts, needs_all=needs_all, by_shape=bool(by_shape))
@@ -97,10 +100,10 @@ def refuse_missing_info(
         choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too')
     raise MissingModelInfoError(
         name,
-        f'there is no manifest ({name}.json), and these are unknown: '
+        f'without a manifest ({name}.json), these values are unknown: '
         f'{", ".join(map(parameter_name, missing))}. Seen: {"; ".join(seen)}. '
         f'{". ".join(choices)}',
-        fix='set them (docs/decoders.md), or write a manifest (docs/manifest.md)',
+        fix='set these values (docs/decoders.md), or write a manifest (docs/manifest.md)',
         missing=missing,
         seen=seen,
     )
@@ -109,11 +112,11 @@ def refuse_missing_info(
 def _missing_parameters(
     state: RecognitionState, counts: Mapping[str, int | None], *, needs_all: bool, by_shape: bool
 ) -> dict[str, str]:
-    """Return what parameters must say, by name, with what each can be."""
+    """Return the parameters to set, with the possible values of each."""
     asked = state.missing_fields if needs_all else set(state.missing_fields) & {'input_size'}
     missing = {key: _ALLOWED_VALUES[key] for key in REQUIRED_FIELDS if key in asked}
     needs_names = not state.class_count or bool(state.decoders_with_other_names)
-    # Where each needs another number of class names, these determine the decoder too.
+    # If each decoder needs another number of class names, the class names also decide the decoder.
     shared = len(set(counts.values())) < len(counts)
     if by_shape or (len(counts) > 1 and (shared or not needs_names)):
         missing['decoder'] = f'the outputs fit {" and ".join(counts)}'
@@ -121,36 +124,36 @@ def _missing_parameters(
         missing['class_names'] = _class_names_text(counts, state.class_count, state.task)
     if state.filter_problem:
         missing['antialias'] = (
-            f'{state.filter_problem}; only bilinear sampling (2) is supported. To use it all the '
-            'same, say whether with antialiasing, as PIL always has it, or without; then measure '
-            'the accuracy'
+            f'{state.filter_problem}; only bilinear sampling (2) is supported. To use bilinear '
+            'sampling instead, choose true (antialiasing, as in PIL) or false, and measure the '
+            'accuracy'
         )
     return missing
 
 
 def _class_names_text(counts: Mapping[str, int | None], class_count: int, task: Task) -> str:
     listed = ' or '.join(
-        f'{"any number of" if count is None else count} classes as {fit}'
+        f'{"any number of" if count is None else count} classes with {fit}'
         for fit, count in counts.items()
     )
     wrong = f', not {class_count}: correct the class names' if class_count else ''
     more = [PRESETS[fit].background for fit in counts if PRESETS[fit].background]
     if task == DETECT and any(_may_hold_task_values(PRESETS[fit].decoder) for fit in counts):
         more.append(
-            'With fewer classes the rest may be an angle, keypoints or mask coefficients, which '
-            'are read where metadata or a manifest says the task (docs/manifest.md)'
+            'With fewer classes, the other channels may be an angle, keypoints or mask '
+            'coefficients: then set the task in metadata or a manifest (docs/manifest.md)'
         )
     return '. '.join([f'the outputs have {listed}{wrong}', *more])
 
 
 def _may_hold_task_values(decoder: Decoder) -> bool:
-    """Whether an axis that holds the classes may hold the values of a task too."""
+    """Return whether the axis of the classes may also hold task values."""
     return decoder.allows_task_values and decoder.outputs(0) != decoder.outputs(1)
 
 
 @functools.cache
 def _value_counts_before_classes() -> frozenset[int]:
-    """Return how many other values an axis with the classes may hold, of all decoders."""
+    """Return the possible numbers of other values on the axis of the classes, for all decoders."""
     return frozenset(
         side
         for preset in PRESETS.values()
@@ -163,7 +166,7 @@ def _value_counts_before_classes() -> frozenset[int]:
 def _class_counts(
     names: Sequence[str], outputs: tuple[TensorSpec, ...], task: Task
 ) -> dict[str, int | None]:
-    """Return how many class names each candidate would need, None where any number will do."""
+    """Return the number of class names that each decoder needs; None if any number fits."""
     sides = {side for tensor in outputs for side in tensor.shape}
     befores = {before + task.task_value_count for before in _value_counts_before_classes()}
     counts = sorted({side - before for side in sides for before in befores if side > before})

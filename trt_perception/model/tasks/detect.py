@@ -1,4 +1,4 @@
-"""Boxes and nothing else."""
+"""The task of upright boxes."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class Detect(Task):
     name: ClassVar[str] = 'detect'
 
 
-#: The task of a model that says nothing else.
+#: The task of a model whose files name no task.
 DETECT: Final = Detect()

@@ -1,4 +1,4 @@
-"""Oriented boxes: boxes that are rotated around their centre."""
+"""The task of oriented boxes, which are rotated around their centre."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ['Obb']
 
 @dataclass(frozen=True)
 class Obb(Task):
-    """Boxes with an angle, which stands in their row behind the scores."""
+    """Oriented boxes. The angle in radians follows the scores of a row."""
 
     name: ClassVar[str] = 'obb'
     measure: ClassVar[str] = 'oriented boxes'
@@ -26,17 +26,17 @@ class Obb(Task):
 
     @property
     def task_value_count(self) -> int:
-        """One: the angle."""
+        """Return 1, for the angle."""
         return 1
 
     def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
-        """Refuse stretched images, because boxes have other angles there."""
+        """Refuse resizing that stretches images, because stretching changes angles."""
         if preprocessing.resize == 'stretch':
             raise EngineError(
                 model_name,
                 'oriented boxes with resize stretch',
-                expected='an image that keeps its aspect ratio: stretched boxes have other angles',
-                fix='set model.resize to letterbox, as it was trained',
+                expected='a resize that keeps the aspect ratio, because stretching changes angles',
+                fix='set model.resize to letterbox, as in training',
             )
 
     def nms_boxes(self, xyxy: Floats, task_values: Floats | None) -> Floats:
@@ -48,15 +48,23 @@ class Obb(Task):
     def boxes_in_source(
         self, boxes: Floats, letterbox: Letterbox
     ) -> tuple[Floats, DetectionFields]:
-        """Return the upright boxes around oriented ones, and the oriented boxes.
+        """Return the upright boxes around oriented boxes, and the oriented boxes.
 
         Only the centre of an oriented box is clipped to the image. Both axes of a letterbox have
-        nearly the same ratio, so the size is scaled along the box's own axes. Angles half a turn
-        apart are the same box: they become -π/2 to π/2.
+        nearly the same ratio, so the size is scaled along the box's own axes. Angles that differ
+        by half a turn describe the same box, so angles become -π/2 to π/2.
+
+        Args:
+            boxes: float32 (n, 5), network pixels, as ``nms_boxes`` returns them.
+            letterbox: geometry of the frame.
+
+        Returns:
+            float32 (n, 4), source pixels, and the field ``oriented``: float32 (n, 5), centre x,
+            centre y, width, height in source pixels, and angle in radians.
         """
         center = letterbox.points_to_source(boxes[:, :2])
         turns = np.floor(boxes[:, 4] / np.float32(np.pi) + np.float32(0.5))
-        # Of very many turns not even the quarter is left in float32.
+        # With very many turns, float32 loses the fraction of a turn. Clip the result.
         quarter = np.float32(np.pi / 2)
         angles = (boxes[:, 4] - turns * np.float32(np.pi)).clip(-quarter, quarter)
         size = boxes[:, 2:4] * letterbox.ratio
@@ -65,6 +73,6 @@ class Obb(Task):
         limit = np.array(letterbox.source_wh, np.float32)
         sides = [corners.min(axis=1), corners.max(axis=1)]
         upright = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
-        # A size may leave what float32 holds.
+        # A size may overflow float32. Such a box becomes empty.
         upright[~(np.isfinite(size) & (size > 0)).all(axis=1)] = 0
         return upright, {'oriented': oriented}

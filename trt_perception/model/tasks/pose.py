@@ -1,4 +1,4 @@
-"""Keypoints: named points of each object, such as joints."""
+"""The task of keypoints: named points of each object, such as joints."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trt_perception.model.tasks.task import DETECTIONS, DetectionFields, Floats,
 
 __all__ = ['COCO_KEYPOINTS', 'KEYPOINTS', 'MAX_KEYPOINTS', 'KeypointSpec', 'Pose']
 
-#: Most keypoints of an object.
+#: Maximum number of keypoints of an object.
 MAX_KEYPOINTS: Final = 1000
-#: A row for each object, a column for each keypoint.
+#: A point cloud with one row per object and one column per keypoint.
 KEYPOINTS: Final = Topic('keypoints', 'sensor_msgs/PointCloud2')
 
 
 def _names_fault(names: Sequence[object]) -> Fault | None:
-    """Return what is wrong with the names of an object's keypoints; None where nothing is."""
+    """Return why the names of keypoints are invalid; None if they are valid."""
     if not 1 <= len(names) <= MAX_KEYPOINTS:
         return Fault(found=str(len(names)), expected=f'1 to {MAX_KEYPOINTS} names')
     return names_fault(names)
@@ -53,12 +53,12 @@ def _read_skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...
 
 @dataclass(frozen=True)
 class KeypointSpec:
-    """The keypoints that each object has.
+    """The keypoints of each object.
 
     Attributes:
-        names: in the network's order, all different.
-        values: how many each has in the outputs: 3 (x, y, score) or 2 (x, y).
-        skeleton: pairs of keypoints, as indices into the names, that drawings join.
+        names: in the order of the network's outputs, without duplicates.
+        values: number of values per keypoint in the outputs: 3 (x, y, score) or 2 (x, y).
+        skeleton: pairs of keypoints that drawings connect, as indices of ``names``.
     """
 
     names: Annotated[tuple[str, ...], _read_names]
@@ -67,7 +67,11 @@ class KeypointSpec:
 
     @classmethod
     def read(cls, section: JsonSection, key: str) -> KeypointSpec:
-        """Read what a manifest says at a key."""
+        """Read the keypoints from a manifest.
+
+        Raises:
+            ManifestError: a key is missing, unknown or wrong.
+        """
         inner = section.section(key)
         found = cls(
             _read_names(inner, 'names'),
@@ -80,7 +84,7 @@ class KeypointSpec:
         return found
 
 
-#: People's, as COCO numbers them (https://cocodataset.org/#keypoints-2020), and its skeleton.
+#: The keypoints of people in the order of COCO (https://cocodataset.org/#keypoints-2020).
 COCO_KEYPOINTS: Final = KeypointSpec(
     (
         *('nose', 'left_eye', 'right_eye', 'left_ear', 'right_ear', 'left_shoulder'),
@@ -100,7 +104,7 @@ class Pose(Task):
     """Boxes with keypoints.
 
     Attributes:
-        keypoints: of each object.
+        keypoints: names and values of the keypoints of each object.
     """
 
     name: ClassVar[str] = 'pose'
@@ -111,12 +115,12 @@ class Pose(Task):
 
     @property
     def task_value_count(self) -> int:
-        """Two or three for each keypoint."""
+        """Return the number of all values: two or three per keypoint."""
         return len(self.keypoints.names) * self.keypoints.values
 
     @property
     def keypoint_names(self) -> tuple[str, ...]:
-        """In the network's order."""
+        """Return the names in the order of the network's outputs."""
         return self.keypoints.names
 
     def __str__(self) -> str:
@@ -128,11 +132,11 @@ class Pose(Task):
         return {'name': self.name, 'keypoints': list(self.keypoints.names)}
 
     def diagnostic_values(self) -> dict[str, str]:
-        """Return the keypoints' names, in the order of what is published."""
+        """Return the names of the keypoints, in the order of the published points."""
         return {'keypoints': ', '.join(self.keypoints.names)}
 
     def coco_category(self) -> dict[str, Any]:
-        """Return names and skeleton. COCO's skeleton counts keypoints from 1."""
+        """Return names and skeleton. COCO numbers keypoints from 1."""
         skeleton = [[first + 1, second + 1] for first, second in self.keypoints.skeleton]
         return {'keypoints': list(self.keypoints.names), 'skeleton': skeleton}
 
@@ -140,7 +144,7 @@ class Pose(Task):
     def from_ultralytics_metadata(
         cls, model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...]
     ) -> tuple[Task, tuple[str, ...]]:
-        """Return the keypoints that the metadata describe.
+        """Return the task with the keypoints in the metadata, and a sentence about them.
 
         Raises:
             EngineError: the metadata lack a valid `kpt_shape`.
@@ -172,7 +176,11 @@ class Pose(Task):
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> DetectionFields:
-        """Return x, y and score of each keypoint, in source pixels and clipped to the image."""
+        """Return the field ``keypoints``: float32 (n, K, 3) with x, y and score.
+
+        Points are in source pixels, clipped to the image. Scores are clipped to 0…1, and 1 if the
+        outputs have no scores.
+        """
         assert task_values is not None
         count, values = len(self.keypoints.names), self.keypoints.values
         found = np.ones((len(task_values), count, 3), np.float32)
@@ -184,7 +192,7 @@ class Pose(Task):
     def draw(
         self, bgr: npt.NDArray[np.uint8], found: Detections, class_names: Sequence[str]
     ) -> None:
-        """Draw detections, and lines between keypoints."""
+        """Draw detections with their keypoints and skeletons."""
         from trt_perception.images.drawing import draw_detections
 
         draw_detections(bgr, found, class_names, self.keypoints.skeleton)
@@ -193,7 +201,14 @@ class Pose(Task):
 def _named_keypoints(
     count: int, values: int, metadata: Mapping[str, str], class_names: tuple[str, ...]
 ) -> tuple[KeypointSpec, str]:
-    """Return so many keypoints with names from the metadata, and where the names are from."""
+    """Return keypoints with names from the metadata, and the source of the names.
+
+    Args:
+        count: number of keypoints.
+        values: number of values per keypoint.
+        metadata: metadata of the ONNX file.
+        class_names: in the order of the network's outputs; empty if unknown.
+    """
     names = tuple(str(index) for index in range(count))
     source = 'keypoints are named by index'
     names_by_class = parse_literal(metadata.get('kpt_names', ''))

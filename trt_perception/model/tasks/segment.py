@@ -1,4 +1,4 @@
-"""Masks: which pixels belong to each object."""
+"""The task of masks, which mark the pixels of each object."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from trt_perception.model.tensors import ModelInfo, tensors_text
 
 __all__ = ['MASKS', 'Segment', 'mask_geometry']
 
-#: Which pixel belongs to which object.
+#: An image whose pixels have the number of their object.
 MASKS: Final = Topic('masks', 'sensor_msgs/Image', depth=1, on_demand=True)
 
 
 @dataclass(frozen=True)
 class Segment(Task):
-    """Boxes with a mask each.
+    """Boxes with one mask per object.
 
     Attributes:
-        mask_coefficients: how many prototypes a mask is made of; 0 if each object has a mask of
-            its own in the outputs. A manifest has null instead of 0.
+        mask_coefficients: number of prototypes whose weighted sum is a mask; 0 if the outputs have
+            a separate mask for each object. A manifest has null instead of 0.
     """
 
     name: ClassVar[str] = 'segment'
@@ -51,19 +51,19 @@ class Segment(Task):
 
     @property
     def task_value_count(self) -> int:
-        """The coefficients of the mask."""
+        """Return the number of mask coefficients."""
         return self.mask_coefficients
 
     @property
     def prototype_count(self) -> int:
-        """One for each coefficient."""
+        """Return the number of prototypes: one per coefficient."""
         return self.mask_coefficients
 
     def complete_from_outputs(self, model: ModelInfo) -> Task:
-        """Return the task with as many coefficients as there are prototypes.
+        """Return the task with the number of coefficients, which is the number of prototypes.
 
         Raises:
-            EngineError: not exactly one output holds prototypes.
+            EngineError: the number of outputs with prototypes is not 1.
         """
         if self.mask_coefficients:
             return self
@@ -73,12 +73,12 @@ class Segment(Task):
                 model.name,
                 f"task 'segment' with the outputs {tensors_text(model.outputs)}",
                 expected='rows of boxes, and one tensor of mask prototypes (1, M, height, width)',
-                fix='export it again, with fixed shapes',
+                fix='export the model again with fixed shapes',
             )
         return replace(self, mask_coefficients=prototypes[0].shape[1])
 
     def manifest_fault(self, family: str, *, has_own_outputs: bool) -> Fault | None:
-        """Masks have coefficients unless they are outputs of their own."""
+        """Return a fault if both or none of coefficients and separate masks are given."""
         given = self.mask_coefficients > 0
         if given != has_own_outputs:
             return None
@@ -93,10 +93,10 @@ class Segment(Task):
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> DetectionFields:
-        """Return what the masks are made of.
+        """Return the field ``masks``, which computes masks on demand.
 
         Raises:
-            EngineError: there are objects, and masks have no pixels.
+            EngineError: there are objects, but masks or prototypes have no pixels.
         """
         if prototypes is None:
             return {}
@@ -106,20 +106,25 @@ class Segment(Task):
                 "the model's output",
                 f'masks or prototypes of {prototypes.shape[2]} x {prototypes.shape[1]} pixels',
                 expected='1 x 1 or more',
-                fix='export it again, with fixed shapes',
+                fix='export the model again with fixed shapes',
             )
         is_own = not self.mask_coefficients
-        if is_own:  # only those that are left
+        if is_own:  # keep only the masks of these objects
             prototypes = prototypes[task_values[:, 0].astype(np.int64)]
             task_values = mask_indices(len(xyxy))
-        # A copy, because the outputs are written again.
+        # Copy, because the pipeline reuses the memory of the outputs.
         used = np.array(prototypes if len(xyxy) else prototypes[:, :0, :0], np.float32)
         geometry = mask_geometry(letterbox, prototypes.shape[1:])
         return {'masks': Masks(xyxy, task_values.copy(), used, geometry, is_own)}
 
 
 def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
-    """Return where an image lies in prototypes of (rows, columns)."""
+    """Return the position and scale of an image in prototypes.
+
+    Args:
+        letterbox: geometry of the frame.
+        shape: rows and columns of prototypes.
+    """
     rows, columns = shape
     share = columns / letterbox.network_wh[0], rows / letterbox.network_wh[1]
     scale = [
@@ -137,7 +142,7 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
 
 
 def _parts_per_pixel(letterbox: Letterbox, columns: int) -> int:
-    """Return into how many parts a prototype pixel is divided so that padding is whole ones."""
+    """Return the smallest number of parts per prototype pixel with padding of whole parts."""
     stride = max(1, letterbox.network_wh[0] // max(1, columns))
     sides = [
         side - resized

@@ -1,4 +1,4 @@
-"""Every task that this version knows, and its part of a manifest."""
+"""Lists all tasks, and reads and writes their keys of a manifest."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ from trt_perception.model.tasks.task import Task, key_fault
 
 __all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
 
-#: Every task, by its name.
+#: All tasks by name.
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
     {task.name: task for task in (Detect, Obb, Pose, Segment)}
 )
-# For each task the keys that a manifest has for it, and whether they are required.
+# For each task, its keys in a manifest, and whether each key is required.
 _KEYS: Final = {
     name: {field.name: field.default is MISSING for field in fields(task)}
     for name, task in TASKS.items()
 }
-#: The keys of a manifest that only some tasks have.
+#: Keys of a manifest that only some tasks have.
 TASK_KEYS: Final = tuple(dict.fromkeys(key for keys in _KEYS.values() for key in keys))
 
 
 def read_task(section: JsonSection, key: str) -> Task:
-    """Read the task and its keys, which stand next to it in the section.
+    """Read the task and its keys, which are in the same section.
+
+    Args:
+        section: the whole manifest.
+        key: the key with the name of the task. Without this key, the task is detect.
 
     Raises:
-        ManifestError: the name is unknown, or a key is missing, wrong or another task's.
+        ManifestError: the name is unknown, or a key is missing, wrong or belongs to another task.
     """
     if not section.has(key):
         return DETECT
@@ -49,6 +53,6 @@ def read_task(section: JsonSection, key: str) -> Task:
 
 
 def write_task(task: Task) -> dict[str, Any]:
-    """Return the task as a manifest holds it, with null for the keys of other tasks."""
+    """Return the task and its keys for a manifest, with null for the keys of other tasks."""
     content = to_json(task)
     return {'task': task.name, **{key: content.get(key) for key in TASK_KEYS}}

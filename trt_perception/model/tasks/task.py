@@ -1,4 +1,4 @@
-"""The record that all tasks share, and the topics that tasks publish, as data without ROS."""
+"""The base class of tasks, and descriptions of their topics that need no ROS."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trt_perception.model.tensors import ModelInfo
 __all__ = ['DETECTIONS', 'DetectionFields', 'Floats', 'Task', 'TaskResult', 'Topic', 'key_fault']
 
 Floats = npt.NDArray[np.float32]
-#: What a task finds in one image: Detections, if it is a task of objects. Only the task itself,
-#: its decoders and its topics know the type.
+#: The result of a task for one image. Tasks of objects have Detections. Only the task itself, its
+#: decoders and its topics know the type.
 TaskResult: TypeAlias = Any
-#: Values for fields of Detections, by name. The first axis of an array counts the objects.
+#: Values for fields of Detections by name. The first axis of each array is the object.
 DetectionFields = dict[str, Any]
 
 
@@ -29,12 +29,12 @@ class Topic:
     """A topic that each camera of a node publishes.
 
     Attributes:
-        name: for a node with one camera, before remapping.
+        name: name of the topic in a node with one camera, before remapping.
         message: package and name of the message type, as in ``sensor_msgs/Image``.
-        depth: how many messages the publisher keeps for a slow subscriber.
+        depth: number of messages that the publisher keeps for a slow subscriber.
         on_demand: published only while the topic has a subscriber. If publishing fails, only this
             message is lost, and the image still counts as published.
-        is_latched: later subscribers get the last messages (transient local durability).
+        is_latched: new subscribers get the last messages (transient local durability).
     """
 
     name: str
@@ -50,18 +50,18 @@ DETECTIONS: Final = Topic('detections', 'vision_msgs/Detection2DArray')
 
 @dataclass(frozen=True)
 class Task:
-    """What the outputs of a model say of each object.
+    """What the outputs of a model describe of each object.
 
-    A subclass has a name, and a field for each key that a manifest has for this task only. A field
-    must not have the name of an attribute of this class: it would become the field's default.
+    A subclass has a name, and a field for each key that manifests of this task have. A field must
+    not have the name of an attribute of this class, which would become the default of the field.
 
     Attributes:
-        name: in manifests, in metadata of Ultralytics and in reports.
-        measure: what evaluation compares of the objects, a name in
+        name: name in manifests, in metadata of Ultralytics and in reports.
+        measure: the comparison that evaluation makes, a name in
             `evaluation/metrics/task_measures.py`.
-        topics: published for each image, in this order.
-        has_masks: the outputs include masks, or prototypes that masks are made of.
-        is_oriented: boxes are rotated. Their rows hold centre, size and an angle.
+        topics: topics for each image, in the order of publishing.
+        has_masks: whether the outputs include masks or prototypes of masks.
+        is_oriented: whether boxes are rotated. Their rows hold centre, size and an angle.
     """
 
     name: ClassVar[str]
@@ -72,17 +72,17 @@ class Task:
 
     @property
     def task_value_count(self) -> int:
-        """How many values each row of the outputs has behind its box, scores and class."""
+        """The number of task values in each row, behind box, scores and class."""
         return 0
 
     @property
     def prototype_count(self) -> int:
-        """How many prototypes masks are made of; 0 if there are none."""
+        """The number of prototypes of a mask; 0 without prototypes."""
         return 0
 
     @property
     def keypoint_names(self) -> tuple[str, ...]:
-        """Names of the keypoints of each object; empty if there are none."""
+        """Names of the keypoints of each object; empty without keypoints."""
         return ()
 
     def __str__(self) -> str:
@@ -94,11 +94,11 @@ class Task:
         return {'name': self.name}
 
     def diagnostic_values(self) -> dict[str, str]:
-        """Return what /diagnostics says of the task, next to its name."""
+        """Return values for /diagnostics, besides the name of the task."""
         return {}
 
     def coco_category(self) -> dict[str, Any]:
-        """Return what COCO's format says of the task in each category."""
+        """Return the keys of the task in each category of a COCO file."""
         return {}
 
     # Recognition.
@@ -107,47 +107,47 @@ class Task:
     def from_ultralytics_metadata(
         cls, model_name: str, metadata: Mapping[str, str], class_names: tuple[str, ...]
     ) -> tuple[Task, tuple[str, ...]]:
-        """Return the task that Ultralytics' metadata describe, and a sentence for each finding.
+        """Return the task in the metadata of Ultralytics, and a sentence for each finding.
 
         Args:
             model_name: file name of the model, for error messages.
-            metadata: metadata of the ONNX file. Their ``task`` is the name of this task.
+            metadata: metadata of the ONNX file, with the name of this task under ``task``.
             class_names: in the order of the network's outputs; empty if unknown.
 
         Raises:
-            EngineError: the metadata lack what the task needs.
+            EngineError: the metadata lack a value that the task needs.
         """
         return cls(), ()
 
     def complete_from_outputs(self, model: ModelInfo) -> Task:
-        """Return the task with what only the shapes of the outputs say.
+        """Return the task with fields that only the shapes of the outputs show.
 
         Raises:
-            EngineError: the outputs are not those of this task.
+            EngineError: the outputs do not match the task.
         """
         return self
 
     # Checks.
 
     def manifest_fault(self, family: str, *, has_own_outputs: bool) -> Fault | None:
-        """Return what is wrong with the manifest's keys of this task; None if nothing is.
+        """Return why the manifest's keys of this task are invalid; None if they are valid.
 
         Args:
-            family: of the decoder.
-            has_own_outputs: decoders of this family read the task from outputs of its own, not
-                from values in the rows of boxes.
+            family: family of the decoder.
+            has_own_outputs: whether decoders of this family read the task from additional outputs,
+                instead of task values in the rows of boxes.
         """
         return None
 
     def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
-        """Check that images are prepared in a way that the task allows.
+        """Check that the task allows the preprocessing.
 
         Args:
             model_name: file name of the model, for error messages.
-            preprocessing: of the model.
+            preprocessing: the preprocessing of the model.
 
         Raises:
-            EngineError: they are not.
+            EngineError: the task does not allow the preprocessing.
         """
 
     # Decoding.
@@ -157,7 +157,7 @@ class Task:
 
         Args:
             xyxy: float32 (n, 4), network pixels.
-            task_values: float32 (n, v), what the rows hold behind their scores; None if v is 0.
+            task_values: float32 (n, v), the values behind the scores of each row; None if v is 0.
 
         Returns:
             float32 (n, 4), or (n, 5) for oriented boxes; network pixels.
@@ -167,7 +167,7 @@ class Task:
     def boxes_in_source(
         self, boxes: Floats, letterbox: Letterbox
     ) -> tuple[Floats, DetectionFields]:
-        """Return boxes in source pixels, clipped to the image. Some may be empty then.
+        """Return boxes in source pixels, clipped to the image. Outside boxes become empty.
 
         Args:
             boxes: as ``nms_boxes`` returns them.
@@ -185,19 +185,19 @@ class Task:
         prototypes: npt.NDArray[np.floating] | None,
         letterbox: Letterbox,
     ) -> DetectionFields:
-        """Return what the task says of detected objects, in memory of its own.
+        """Return the task's fields of Detections. The arrays are copies.
 
         Args:
             xyxy: float32 (n, 4), source pixels.
             task_values: float32 (n, v), the values behind the scores of each row, in network
                 pixels. With one mask per object: (n, 1), the index of the object's mask. None if v
                 is 0.
-            prototypes: float (m, rows, columns), prototypes or logits of masks; None if masks are
-                made elsewhere.
+            prototypes: float (m, rows, columns), prototypes or logits of masks; None if the caller
+                computes the masks.
             letterbox: geometry of the frame.
 
         Raises:
-            EngineError: the outputs cannot be what the task needs.
+            EngineError: the outputs do not match the task.
         """
         return {}
 
@@ -206,14 +206,14 @@ class Task:
     def draw(
         self, bgr: npt.NDArray[np.uint8], found: TaskResult, class_names: Sequence[str]
     ) -> None:
-        """Draw what was found into an image, in place.
+        """Draw a result into an image, in place.
 
         Args:
             bgr: uint8 (height, width, 3), BGR, contiguous.
-            found: in the image's pixels.
-            class_names: by class id.
+            found: the result, in pixels of the image.
+            class_names: names by class id.
         """
-        # Imported here: OpenCV must not load with every manifest.
+        # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_detections
 
         draw_detections(bgr, found, class_names)
@@ -222,18 +222,18 @@ class Task:
 def key_fault(
     task: str, key: str, owners: Sequence[str], *, given: bool, without: str = ''
 ) -> Fault:
-    """Return the fault of a key that a manifest has for another task, or lacks.
+    """Return the fault of a missing key, or of a key that belongs to other tasks.
 
     Args:
         task: name of the manifest's task.
-        key: of the manifest.
-        owners: names of the tasks that have the key.
-        given: the manifest has the key.
-        without: a family of decoders with which the task lacks the key; may be empty.
+        key: key of the manifest.
+        owners: names of the tasks with this key.
+        given: whether the manifest has the key.
+        without: a decoder family whose manifests lack the key; empty if all manifests have it.
     """
     names = ' or '.join(f'"{owner}"' for owner in owners)
     exception = f' (not with {without})' if without else ''
     return Fault(
         found=f'task "{task}" {"with" if given else "without"} "{key}"',
-        expected=f'"{key}" with task {names}, and only there{exception}',
+        expected=f'"{key}" with task {names}, and with no other task{exception}',
     )
