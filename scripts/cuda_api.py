@@ -1,14 +1,14 @@
-"""Add the names of the cuda-bindings that is installed here to test/data/cuda_api.json.
+"""Add the names of the installed cuda-bindings release to test/data/cuda_api.json.
 
-Run it once with each release, in a virtual environment of its own; no GPU is needed:
+Run the script once per release, in a separate virtual environment. No GPU is needed:
 
     python3 -m venv /tmp/cuda
     /tmp/cuda/bin/pip install 'cuda-bindings==13.5.*'
     /tmp/cuda/bin/python scripts/cuda_api.py
 
-The table holds, for each set of releases (a digit each, in the order of "releases"), the names
-that exist in just these: functions and constants of driver, runtime and nvrtc, and the members of
-the enumerations in ENUMERATIONS.
+The table maps sets of releases to names that exist in exactly these releases. Each digit of a set
+is an index into "releases". Names are functions and constants of driver, runtime and nvrtc, and
+members of the enumerations in ENUMERATIONS.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def names():
             if name.startswith(('cu', 'CU', 'nvrtc')):
                 found.add(f'{module_name}.{name}')
             if name in ENUMERATIONS and isinstance(value, type):
-                # No Enum in every release, but with members alike.
+                # Not an Enum in every release, but all have __members__.
                 found |= {f'{module_name}.{name}.{member}' for member in value.__members__}
     return found
 
 
 def releases_of(table):
-    """Return the releases of each name in a table."""
+    """Return the set of releases of each name in a table."""
     return {
         name: {release for release, bit in zip(table['releases'], bits, strict=True) if bit == '1'}
         for bits, listed in table['names'].items()

@@ -1,4 +1,4 @@
-"""The whole way over real DDS: cameras made of images, the detector node, and this recorder."""
+"""Run cameras made of images, the detector node and a recorder over real DDS."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
 EXAMPLES = """\
 examples:
-  scripts/demo                             the demo scenes, 8 a second, results in demo_output/
-  scripts/demo --rate 30                   faster than a small CPU: see the dropped frames counted
-  scripts/demo --task segment              masks; oriented boxes and keypoints: obb, pose
-  scripts/demo --cameras 4                 four cameras of one node, a line of the table for each
-  scripts/demo --cameras front,rear        with names of your own
-  scripts/demo --encoding nv12             as a camera that sends YUV
+  scripts/demo                             the demo scenes at 8 Hz, results in demo_output/
+  scripts/demo --rate 30                   too fast for a small CPU: counts dropped frames
+  scripts/demo --task segment              masks; obb: oriented boxes, pose: keypoints
+  scripts/demo --cameras 4                 four cameras of one node, a table row for each
+  scripts/demo --cameras front,rear        two cameras with your own names
+  scripts/demo --encoding nv12             images in YUV
   scripts/demo --size 1920x1080 --model digits.engine --default-transport
-                                           scenes scaled up, an engine, and no profile for images
+                                           enlarged scenes, an engine, no transport profile
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
 """
@@ -53,11 +53,11 @@ def main():
     if options.size:
         scale_scenes(options)
     if not options.default_transport:
-        # Read when a participant is made: by this recorder, and by the processes that inherit it.
+        # Each DDS participant reads the variables: in this process and in its child processes.
         os.environ.update(
             transport_environment(str(SHARE / 'config' / 'fastdds_large_images.xml'))
         )
-    # Ctrl-C and SIGTERM are ours: rclpy's handlers would end the recorder under our hands.
+    # The demo handles Ctrl-C and SIGTERM, because rclpy's handlers would stop the recorder early.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     recorder = Recorder(options.cameras, options.task)
@@ -86,7 +86,7 @@ def main():
 
 
 def scale_scenes(options):
-    """Write the scenes and their truth in another size below the output, and use those."""
+    """Write the scenes and their truth in another size below the output; use them for the run."""
     width, height = options.size
     folder = options.output / 'scenes'
     folder.mkdir(exist_ok=True)
@@ -100,13 +100,13 @@ def scale_scenes(options):
         x, y = scales[annotation['image_id']]
         annotation['bbox'] = (np.array(annotation['bbox']) * (x, y, x, y)).tolist()
         for key in ('segmentation', 'oriented_bbox', 'keypoints', 'num_keypoints'):
-            annotation.pop(key, None)  # none of these is measured in another size
+            annotation.pop(key, None)  # these are not measured in another size
     options.scenes, options.truth = folder, options.output / 'truth.json'
     options.truth.write_text(json.dumps(content), encoding='utf-8')
 
 
 def run_graph(options, recorder, logs):
-    """Run detector and cameras, and end them whatever happens."""
+    """Run detector and cameras, and end them in all cases."""
     processes = {}
     try:
         run_processes(options, recorder, processes, logs)
@@ -116,7 +116,7 @@ def run_graph(options, recorder, logs):
 
 
 def detector_command(options):
-    """Return the command of the detector."""
+    """Return the command line of the detector."""
     parameters = {'autostart': 'true', 'engine_path': options.model, 'diagnostics_period_s': 0.2}
     if options.cameras:
         parameters['cameras'] = f'[{",".join(options.cameras)}]'
@@ -125,7 +125,7 @@ def detector_command(options):
 
 
 def camera_command(options, name, log):
-    """Return the command of a camera, which sends once its subscriber is there."""
+    """Return the command line of a camera, which sends when it has a subscriber."""
     return [
         *(EXECUTABLES / 'replay_images', options.scenes, '--rate', options.rate),
         *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', log),
@@ -134,7 +134,7 @@ def camera_command(options, name, log):
 
 
 def run_processes(options, recorder, processes, logs):
-    """Run until every image was sent and every frame in flight has ended."""
+    """Run until all images were sent and no frame is in flight."""
 
     def start(name, command):
         processes[name] = subprocess.Popen(list(map(str, command)))
@@ -168,9 +168,10 @@ def run_processes(options, recorder, processes, logs):
     print()
     for name, process in processes.items():
         check(process, name)
-    # Two diagnostic messages, so that the last image is in; in a second the camera is missed.
+    # The last image is counted after two diagnostic messages. After a second without images, the
+    # camera counts as silent.
     deadline = time.monotonic() + 0.5
-    patience = deadline + 4.0  # what was lost last is sent again within 3 s
+    patience = deadline + 4.0  # the middleware sends a lost last message again within 3 s
     wait_for(
         recorder,
         processes,
@@ -188,8 +189,8 @@ def run_processes(options, recorder, processes, logs):
         if lost := camera.lost():
             where = f'{name}: ' if name else ''
             print(
-                f'note: {where}the transport lost the detections of {lost} images, which are '
-                'measured as if nothing had been found',
+                f'note: {where}the transport lost the detections of {lost} images; they count '
+                'as images without detections',
                 file=sys.stderr,
             )
     stop(processes['detector_node'])
@@ -197,10 +198,10 @@ def run_processes(options, recorder, processes, logs):
 
 
 def wait_for(recorder, processes, condition, seconds, what):
-    """Spin until the condition holds."""
+    """Spin until the condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        # An active detector's problem is its camera, which ends before the last detections come.
+        # The problem of an active detector is its camera, which ends before the last detections.
         if recorder.problem and recorder.state != 'active':
             raise RuntimeError(f'detector_node: {recorder.problem}')
         if time.monotonic() > deadline:
@@ -214,7 +215,7 @@ def wait_for(recorder, processes, condition, seconds, what):
 
 
 def check_task(options, task):
-    """Fail where the model does not find what shall be measured; any model finds boxes."""
+    """Fail if the model has another task than --task. Boxes are measured for every model."""
     said = f'{options.model} is a model of the task {task}'
     if task == options.task:
         return
@@ -224,7 +225,7 @@ def check_task(options, task):
 
 
 def check(process, name):
-    """Fail where a process has ended with an error."""
+    """Fail if a process has ended with an error."""
     if process.poll():
         raise RuntimeError(
             f'{name} ended with exit code {process.returncode}; see its messages above'
@@ -232,7 +233,7 @@ def check(process, name):
 
 
 def stop(process):
-    """Interrupt a process as Ctrl-C would and wait for it."""
+    """Interrupt a process as Ctrl-C does, and wait for its end."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
@@ -250,15 +251,15 @@ def positive(text):
 
 
 def size(text):
-    """Return width and height of a text as 1920x1080."""
+    """Return (width, height) of a text such as 1920x1080."""
     sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
     if len(sides) != 2 or not all(16 <= side <= 8192 for side in sides):
-        raise argparse.ArgumentTypeError(f'expected a size as 1920x1080 (got {text})')
+        raise argparse.ArgumentTypeError(f'expected a size such as 1920x1080 (got {text})')
     return tuple(sides)
 
 
 def camera_names(text):
-    """Return the names of cameras: those given, or as many as a number says."""
+    """Return the names of cameras from a list of names or a number of cameras."""
     try:
         return demo_cameras(text)
     except ConfigError as error:
@@ -272,35 +273,35 @@ def parse_arguments():
         type=camera_names,
         default=(),
         metavar='N|NAME,…',
-        help='several cameras of one node: how many, or their names',
+        help='several cameras of one node: their number, or their names',
     )
     parser.add_argument(
         '--rate',
         type=positive,
         metavar='HZ',
-        help='scenes a second of each camera (default: 8, and 2 where --cameras is given)',
+        help='scenes per second of each camera (default: 8; 2 with --cameras)',
     )
     parser.add_argument(
         '--encoding',
         choices=list(PIXEL_FORMATS),
         default='bgr8',
         metavar='NAME',
-        help='as replay_images --encoding (default bgr8)',
+        help='encoding, as for replay_images --encoding (default bgr8)',
     )
     parser.add_argument(
         '--size',
         type=size,
         metavar='WxH',
-        help='of the scenes, scaled before (default: as they are); with --task detect only',
+        help='scale the scenes before the run (default: original size); only with --task detect',
     )
     parser.add_argument(
         '--task',
         choices=TASKS,
         default='detect',
-        help='what the model finds: boxes (the default), masks, oriented boxes or keypoints',
+        help='result of the model: boxes (the default), masks, oriented boxes or keypoints',
     )
     parser.add_argument(
-        '--model', type=Path, help='default: the digits model of the task, in models/'
+        '--model', type=Path, help='default: the digits model of the task in models/'
     )
     parser.add_argument(
         '--output',
@@ -310,7 +311,7 @@ def parse_arguments():
         help='default demo_output',
     )
     parser.add_argument(
-        '--default-transport', action='store_true', help='without the Fast DDS profile for images'
+        '--default-transport', action='store_true', help='no Fast DDS profile for images'
     )
     options = parser.parse_args()
     options.rate = options.rate or (2.0 if options.cameras else 8.0)
@@ -320,7 +321,7 @@ def parse_arguments():
         name = 'digits' if options.task == 'detect' else f'digits_{options.task}'
         options.model = SHARE / 'models' / f'{name}.onnx'
     if options.size and options.task != 'detect':
-        parser.error(f'--size goes with --task detect only (got --task {options.task})')
+        parser.error(f'--size needs --task detect (got --task {options.task})')
     for path in (options.model, options.scenes, options.truth):
         if not path.exists():
             parser.error(f'{path} does not exist')

@@ -1,4 +1,4 @@
-"""What the demo hears of the detector: detections and labels of each camera, and diagnostics."""
+"""Record detections, labels and diagnostics of each camera for the demo."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NODE = 'detector'
 
 
 class Camera:
-    """Keeps every detection message of one camera with its time of arrival.
+    """The detection messages of one camera, with their times of arrival.
 
     Attributes:
-        name: '' for the only one.
+        name: the camera's name; '' for the only camera.
         detections: messages by the image's stamp in nanoseconds.
-        carried: messages of the task's own topic, by the same stamp.
-        arrivals_ns: when they came, by the same stamp, in the same clock.
-        classes: names of the model's classes, None before they came.
-        diagnostics: the newest values of its status, by their keys.
+        carried: messages of the task's own topic by stamp, such as masks.
+        arrivals_ns: times of arrival by stamp, in the clock of the stamps.
+        classes: the model's class names; None until they arrive.
+        diagnostics: the newest values of the camera's status by key.
     """
 
     def __init__(self, node, name, task='detect'):
@@ -57,7 +57,7 @@ class Camera:
         self.classes = [entry.class_name for entry in message.class_map]
 
     def counts(self):
-        """Return received, published, failed, in flight, not delivered and dropped by reason."""
+        """Return received, published, failed, in flight, not delivered, and dropped by reason."""
         names = ('received', 'published', 'failed', 'in flight', 'not delivered')
         counts = {name.replace(' ', '_'): number(self.diagnostics.get(name)) for name in names}
         counts['dropped'] = {
@@ -68,40 +68,40 @@ class Camera:
         return counts
 
     def settled(self):
-        """Return whether everything that was received has come out of the detector."""
+        """Return whether the detector has finished every received image."""
         return self.counts()['in_flight'] == 0
 
     def lost(self):
-        """Return how many of the published detections did not come here."""
+        """Return how many published detections did not arrive here."""
         return (self.counts()['published'] or 0) - len(self.detections)
 
     def complete(self):
-        """Return whether all that was published has come; only the middleware may lose some.
+        """Return whether all published messages have arrived. Only the middleware may lose some.
 
-        Of masks a newer image may replace one that is not sent yet, but not the newest.
+        A newer image's masks may replace masks that are not sent yet, but never the newest masks.
         """
         newest = max(self.detections, default=None)
         carried = self._topic is None or newest is None or newest in self.carried
         return carried and self.lost() == 0
 
     def ready(self):
-        """Return whether its classes are known, and its task's topic is there."""
+        """Return whether the classes are known and the task's topic exists."""
         there = self._topic is None or self._count_publishers(self._topic) > 0
         return self.classes is not None and there
 
 
 class Recorder(Node):
-    """Listens to some cameras of the detector.
+    """A node that records some cameras of the detector.
 
     Args:
-        names: of the cameras; empty for a detector of one camera without a name.
-        task: of the model: what is heard of an object besides its box.
+        names: the cameras' names; empty for a detector with one unnamed camera.
+        task: the model's task, which decides the topic to record besides the boxes.
 
     Attributes:
-        cameras: by their names.
-        state: the node's lifecycle state, '' before its diagnostics came.
-        task: of the node's model, '' before its diagnostics came.
-        problem: what the node's diagnostics call an error, '' where nothing is.
+        cameras: the cameras by name.
+        state: the node's lifecycle state; '' until its diagnostics arrive.
+        task: the task of the node's model; '' until its diagnostics arrive.
+        problem: the error in the node's diagnostics; '' without an error.
     """
 
     def __init__(self, names=(), task='detect'):
@@ -121,18 +121,18 @@ class Recorder(Node):
                 self.task = values.get('task', '')
                 failed = status.level == DiagnosticStatus.ERROR
                 self.problem = status.message if failed else ''
-            # The status of a node with one camera is that of the camera.
+            # The status of a node with one camera is the status of the camera.
             name = '' if part == NODE else part
             if name in self.cameras:
                 self.cameras[name].diagnostics = values
 
     @property
     def received(self):
-        """Number of images with detections, of all cameras."""
+        """The number of images with detections, of all cameras together."""
         return sum(len(camera.detections) for camera in self.cameras.values())
 
     def ready(self):
-        """Return whether the detector is active, and its cameras' topics are known."""
+        """Return whether the detector is active and its cameras' topics are known."""
         return self.state == 'active' and all(one.ready() for one in self.cameras.values())
 
 
@@ -142,5 +142,5 @@ def stamp_ns(message):
 
 
 def number(text):
-    """Return a count, None where the detector cannot tell: several cameras share the topic."""
+    """Return a count; None if the detector cannot know it because cameras share the topic."""
     return int(text) if text and text.isdigit() else None

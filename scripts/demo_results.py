@@ -1,4 +1,4 @@
-"""What the demo found: measured against the truth, drawn, written and printed."""
+"""Measure the demo's detections against the truth; draw, write and print the results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from trt_perception.images.drawing import draw_detections
 
 
 def report(options, cameras, sent):
-    """Measure against the truth, write everything, print the table; return the exit code.
+    """Measure against the truth, write all files, print the table; return the exit code.
 
     Args:
-        options: of the command line.
-        cameras: what was heard of each camera, by name; '' is the only one.
-        sent: what each camera sent, a dict with name and stamp_ns for each image.
+        options: the command line's options.
+        cameras: the recorded cameras by name; '' for the only camera.
+        sent: the sent images of each camera: a dict with name and stamp_ns per image.
     """
     messages, results, summaries = {}, {}, {}
     for name, camera in cameras.items():
@@ -78,25 +78,25 @@ def measured_camera(options, camera, results):
 
 
 def told(name, summary):
-    """Say what is wrong with a camera's counts; return the exit code."""
+    """Print the problems of a camera's counts; return the exit code."""
     where = f'{name}: ' if name else ''
     if summary['not_delivered'] is None:
         print(f'note: {where}another camera publishes on this topic; use another ROS_DOMAIN_ID')
     else:
         lost = summary['sent'] - summary['received'] - summary['not_delivered']
         if lost > 0:
-            print(f'note: {where}{lost} images were sent before the detector knew its camera')
+            print(f'note: {where}{lost} images were sent before the detector found its camera')
     missed = summary['sent'] - summary['published']
     if missed > 0 and summary['recall'] is not None:
-        print(f'note: {where}recall counts what is on the {missed} images of which none came out')
+        print(f'note: {where}recall includes the {missed} images without detections')
     ended = summary['published'] + sum(summary['dropped'].values()) + summary['failed']
     if summary['received'] != ended:
-        print(f'error: {where}received is not published + dropped + failed', file=sys.stderr)
+        print(f'error: {where}received differs from published + dropped + failed', file=sys.stderr)
     return 0 if summary['received'] == ended and summary['published'] else 1
 
 
 def other_classes(truth_file, classes):
-    """Return what is wrong where the model has none of the classes of the truth, else ''."""
+    """Return a note if the model has none of the truth's classes, else ''."""
     wanted = list(read_annotations(truth_file).categories.values())
     if set(wanted) & set(classes):
         return ''
@@ -104,13 +104,13 @@ def other_classes(truth_file, classes):
         join_first([escape_controls(name) for name in names], 10) for names in (wanted, classes)
     )
     return (
-        f'the scenes show {scenes}, and the model has none of these classes but {model}: '
+        f'the scenes show {scenes}, but the model has only these classes: {model}; '
         'precision and recall are not measured'
     )
 
 
 def detections_of(options, camera, stamp):
-    """Return what came of one image, nothing where something of it did not come."""
+    """Return the detections of one image; empty if one of its messages is missing."""
     task = options.task
     message, carried = camera.detections.get(stamp), camera.carried.get(stamp)
     if message is None or (task in TOPICS and carried is None):
@@ -131,9 +131,9 @@ def detections_of(options, camera, stamp):
 
 
 def accuracy(options, classes, results):
-    """Return precision and recall at IoU 0.5 over every scene that was sent, as the task has it.
+    """Return precision and recall at IoU 0.5 over all sent scenes.
 
-    Of keypoints OKS takes the place of IoU. Of oriented boxes also the angle's error.
+    Keypoints use OKS instead of IoU. Oriented boxes also get the error of their angles.
     """
     truth = read_annotations(options.truth)
     matched = match_classes(classes, truth, allow_subset=True)
@@ -156,9 +156,9 @@ def accuracy(options, classes, results):
 
 
 def rows(messages, results, names):
-    """Return the class, score and box (x, y, width, height) of what each scene showed.
+    """Return class, score and box (x, y, width, height) of each detection, for each scene.
 
-    None for a scene that the detector did not process.
+    The value is None for a scene that the detector did not process.
     """
     return {
         name: messages[name]
@@ -222,7 +222,7 @@ def dropped(summary):
 
 
 def print_cameras(summaries):
-    """Print the figures of several cameras, a line for each."""
+    """Print the figures of several cameras, one line per camera."""
     titles = ['camera', 'sent', 'received', 'published', 'not delivered', 'per second']
     titles += ['precision', 'recall']
     angles = any('angle_error_deg' in summary for summary in summaries.values())
@@ -244,7 +244,7 @@ def print_cameras(summaries):
 
 
 def print_table(summary, task):
-    """Print the figures of the only camera, one a line."""
+    """Print the figures of the only camera, one line per figure."""
     overlap = {'segment': 'mask IoU', 'obb': 'oriented IoU', 'pose': 'OKS'}.get(task, 'IoU')
     latency = ', '.join(f'{name} {value} ms' for name, value in summary['latency_ms'].items())
     lines = [

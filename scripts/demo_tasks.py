@@ -1,4 +1,4 @@
-"""What the demo hears of an object besides its box, and how it is measured."""
+"""Record and measure the results of tasks beyond boxes: masks, oriented boxes and keypoints."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.evaluation.metrics.oriented_boxes import OrientedBoxes
 from trt_perception.images.detections import Detections, oriented_corners
 
-#: The topic of each task that has one of its own.
+#: The name and message type of the additional topic of a task.
 TOPICS = {'segment': ('masks', Image), 'pose': ('keypoints', PointCloud2)}
 TASKS = ('detect', 'segment', 'obb', 'pose')
 
 
 class NumberedMasks:
-    """Masks that came as one image, where each pixel says whose it is.
+    """Masks from an image whose pixels hold the number of a mask.
 
-    It is used as ``trt_perception.images.detections.Masks``. The better one is on top, so of two
-    that overlap the worse one lacks what they share.
+    The class has the interface of ``trt_perception.images.detections.Masks``. The mask with the
+    better score is on top. So the worse of two overlapping masks lacks the common pixels.
     """
 
     def __init__(self, numbers, xyxy):
@@ -34,24 +34,24 @@ class NumberedMasks:
         return len(self.xyxy)
 
     def one(self, index):
-        """Return left and top of a mask's box in pixels, and the mask within it."""
+        """Return left and top of a mask's box in pixels, and the mask inside the box."""
         left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
         return left, top, self.numbers[top:bottom, left:right] == index + 1
 
     def number(self, out):
-        """Write the number of each pixel's mask."""
+        """Write the number of each pixel's mask to ``out``."""
         out[:] = self.numbers
 
 
 def with_carried(task, found, message, carried, keypoints):
-    """Return detections with what their task says of them.
+    """Return detections with the additional results of their task.
 
     Args:
-        task: of the model.
+        task: the model's task.
         found: the boxes of one image.
-        message: of the detections; None where there are none.
-        carried: of the task's topic, of the same image; None where there is none.
-        keypoints: how many an object has.
+        message: the message of the detections; None if there is none.
+        carried: the message of the task's topic for the same image; None if there is none.
+        keypoints: number of keypoints per object.
 
     Raises:
         RuntimeError: the model has another number of keypoints.
@@ -66,8 +66,8 @@ def with_carried(task, found, message, carried, keypoints):
             points = np.frombuffer(carried.data, '<f4').reshape(len(found), -1, 3)
         if points.shape[1] != keypoints:
             raise RuntimeError(
-                f'the model finds {points.shape[1]} keypoints, and the objects of the scenes have '
-                f'{keypoints}'
+                f'the model finds {points.shape[1]} keypoints per object, but the objects of the '
+                f'scenes have {keypoints}'
             )
         return Detections(*what, points)
     if task == 'obb':
@@ -87,13 +87,13 @@ def oriented_of(box):
 
 
 def keypoints_of(truth_file):
-    """Return the names of an object's keypoints and the pairs to join, as the truth has them."""
+    """Return the truth's names of an object's keypoints, and the pairs that a line joins."""
     category = json.loads(truth_file.read_text(encoding='utf-8'))['categories'][0]
     return category['keypoints'], [(a - 1, b - 1) for a, b in category['skeleton']]
 
 
 def measure_of(task, truth_file):
-    """Return what of the objects is compared with the truth."""
+    """Return the measure that compares objects of a task with the truth."""
     if task == 'pose':
         names, _ = keypoints_of(truth_file)
         return Keypoints.for_model(names, (OKS_SIGMA,))
@@ -101,7 +101,7 @@ def measure_of(task, truth_file):
 
 
 def more_of(found, index):
-    """Return what a detection says besides its box, as JSON takes it; of masks the pixels."""
+    """Return a detection's results besides the box, for JSON; the pixel count for a mask."""
     more = {}
     if found.oriented is not None:
         more['oriented_bbox'] = found.oriented[index].astype(float).round(4).tolist()

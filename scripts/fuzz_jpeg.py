@@ -1,10 +1,10 @@
-"""Give nvJPEG changed files through the check that the node has, on a machine with a GPU.
+"""Send damaged JPEG files through the node's checks to nvJPEG, on a machine with a GPU.
 
-Child processes decode them. Wrong is: a process that dies, a byte written before or behind the
-pixels, pixels that were not written, a lost GPU, and a whole file that looks different after a
-damaged one.
+Child processes decode the files. Each of these is an error: a process crashes, bytes before or
+after the pixels change, pixels stay unwritten, the GPU is lost, or an undamaged file looks
+different after a damaged file.
 
-Exit codes: 0 nothing was wrong, 1 something was, 2 wrong usage or no nvJPEG, 130 interrupted.
+Exit codes: 0 no error, 1 errors, 2 wrong usage or nvJPEG is missing, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from trt_perception.process.option_parser import OptionParser  # noqa: E402
 EXAMPLES = """\
 examples:
   scripts/fuzz_jpeg                             100,000 files, in minutes
-  scripts/fuzz_jpeg --seconds 60                as many as a minute allows
+  scripts/fuzz_jpeg --seconds 60                stop after a minute
   scripts/fuzz_jpeg --count 1000 --here         in this process, for compute-sanitizer
 """
 _BATCH = 1000
 _GUARD = 4096
-# Above it, whether all pixels were written is not looked at: it takes two copies of them.
+# Above this size, unwritten pixels are not detected, because the check needs two decoded copies.
 _LARGE = 2**20
 _REFERENCE = '320x240 420 5'
 
 
 class Target:
-    """Decodes into memory with guards before and behind the pixels."""
+    """Memory for decoded pixels, with guard bytes before and after the pixels."""
 
     def __init__(self):
         self.nvjpeg = NvJpeg()
@@ -64,7 +64,7 @@ class Target:
         self._host = gpu.PinnedBuffer(2**20)
 
     def decode(self, frame, fill):
-        """Return why there are no pixels, pixels, and whether the guards hold."""
+        """Return the reason for missing pixels, the pixels, and whether the guards are intact."""
         pixels = frame.height * frame.step
         size = pixels + 2 * _GUARD
         if size > self._device.size:
@@ -85,7 +85,7 @@ class Target:
 
 
 def frame_of(content):
-    """Return a file as the node would give it to nvJPEG, or why it would not."""
+    """Return a file as the node's frame for nvJPEG, or the node's reason to refuse the file."""
     try:
         return as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
     except ImageError:
@@ -93,7 +93,7 @@ def frame_of(content):
 
 
 class Fuzzer:
-    """Counts what becomes of files, and notes what is wrong."""
+    """Counts the outcomes of files, and records errors."""
 
     def __init__(self):
         self.outcomes = Counter()
@@ -104,21 +104,21 @@ class Fuzzer:
         self._expected = self._target.decode(self._reference, 0)[1].copy()
 
     def look(self, content, name):
-        """Decode one file."""
+        """Decode one file and count its outcome."""
         frame = frame_of(content)
         if isinstance(frame, str):
             self.outcomes[frame if frame == 'refused' else f'CPU: {frame}'] += 1
             return
         reason, pixels, whole = self._target.decode(frame, 0x55)
         if not whole:
-            self.wrong.append(f'{name}: bytes around the pixels were written')
+            self.wrong.append(f'{name}: bytes around the pixels were changed')
         self.outcomes[f'nvJPEG: {reason or "decoded"}'] += 1
         if reason:
             try:
                 decode_on_cpu(frame)
                 self.outcomes['decoded by the CPU instead'] += 1
             except ImageError:
-                self.outcomes['refused by the CPU, too'] += 1
+                self.outcomes['also refused by the CPU'] += 1
         elif pixels.size < _LARGE:
             first = pixels.copy()
             again, pixels, whole = self._target.decode(frame, 0xAA)
@@ -127,14 +127,14 @@ class Fuzzer:
                 self.wrong.append(f'{name}: {differing} of {pixels.size} bytes differ: {again}')
 
     def whole_file(self, name):
-        """See that a file that was never changed still looks as at the beginning."""
+        """Check that an undamaged file still gives the same pixels as at the beginning."""
         reason, pixels, _ = self._target.decode(self._reference, 0x33)
         if reason or (pixels != self._expected).any():
-            self.wrong.append(f'{name}: a whole file looks different after it: {reason}')
+            self.wrong.append(f'{name}: an undamaged file looks different afterwards: {reason}')
 
 
 def run_here(seed, count, progress):
-    """Look at some files; note in a file which one is being looked at."""
+    """Decode some files in this process; write the name of the current file to ``progress``."""
     fuzzer = Fuzzer()
     rng = random.Random(seed)
     for index in range(count):
@@ -153,7 +153,7 @@ def run_here(seed, count, progress):
 
 
 def run_child(seed, count, folder):
-    """Look at some files in a process of its own."""
+    """Decode some files in a child process."""
     progress = Path(folder) / str(seed)
     command = [sys.executable, __file__, '--here', '--seed', str(seed), '--count', str(count)]
     ended = subprocess.run(
@@ -168,7 +168,7 @@ def run_child(seed, count, folder):
 
 
 def run_children(options):
-    """Look at files until there were enough of them, or the time is over."""
+    """Decode files until the count or the time limit is reached."""
     started = time.monotonic()
     outcomes, wrong = Counter(), []
     seeds = range(options.seed, options.seed + -(-options.count // _BATCH))
@@ -187,15 +187,15 @@ def run_children(options):
 
 def main():
     parser = OptionParser(
-        'scripts/fuzz_jpeg', 'Changed JPEGs through nvJPEG, in child processes.', EXAMPLES
+        'scripts/fuzz_jpeg', 'Damaged JPEGs through nvJPEG, in child processes.', EXAMPLES
     )
     parser.add_argument('--count', type=int, default=100_000, help='files (default 100,000)')
     parser.add_argument(
-        '--seconds', type=float, default=3600.0, help='begin nothing new after so long'
+        '--seconds', type=float, default=3600.0, help='start no new files after this time'
     )
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--processes', type=int, default=4, help='at once (default 4)')
-    parser.add_argument('--here', action='store_true', help='in this process alone')
+    parser.add_argument('--here', action='store_true', help='decode in this process only')
     parser.add_argument('--progress', type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:

@@ -1,7 +1,8 @@
-"""Send changed serialised images through the intake's reader and the detector.
+"""Send damaged serialised images through the intake's reader and the detector.
 
-Each is refused as bad_message or read as rclpy reads it, and counted once. A process of its own
-does the work, so that a crash is seen. Exit codes: 0 all was well, 1 not, 2 wrong usage,
+Each message must be refused as bad_message, or read with the same result as by rclpy, and counted
+once. A child process does the work, so that the script sees a crash. Exit codes: 0 no error,
+1 errors, 2 wrong usage,
 130 interrupted.
 """
 
@@ -32,13 +33,13 @@ CHUNK = 5000
 def parse():
     parser = OptionParser(
         'scripts/fuzz_messages',
-        'Changed serialised images: each is read as rclpy reads it, or refused; each is counted.',
+        'Damaged serialised images: refused, or read as rclpy reads them; each is counted once.',
         EXAMPLES,
     )
     parser.add_argument(
         '--count', type=integer_at_least(1), default=100_000, help='messages (default 100000)'
     )
-    parser.add_argument('--seed', type=int, default=0, help='others for another seed (default 0)')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the changes (default 0)')
     return parser.parse_args()
 
 
@@ -49,7 +50,7 @@ def work(count, seed, results):
     counted = [
         {**counts.dropped, 'published': counts.published} for counts in found.counts.values()
     ]
-    # Little, so that it fits the pipe: who reads it waits for the end of this process first.
+    # Few, so that they fit the pipe: the parent waits for this process's end before it reads.
     results.put((found.read, found.refused, found.agreed, counted, found.wrong[:20]))
 
 
@@ -81,8 +82,8 @@ def main():
         ):
             sums.update(counts)
         print(f'{sent} of {options.count}, {time.monotonic() - begun:.0f} s', file=sys.stderr)
-    print(f'{sent} messages: {crashes} crashes, {len(wrong)} that are not as they should be')
-    print(f'read: {read.total()}, of which {agreed} by rclpy, too, and alike; {dict(read)}')
+    print(f'{sent} messages: {crashes} crashes, {len(wrong)} errors')
+    print(f'read: {read.total()}, of which rclpy read {agreed} with equal results; {dict(read)}')
     print(f'refused as bad_message: {refused.total()} {dict(refused)}')
     print(f'counted by the detector: {ends.total()} {dict(ends)}')
     print(*wrong[:20], sep='\n')

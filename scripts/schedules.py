@@ -1,7 +1,7 @@
 """Run the detector through random schedules of many cameras, on a simulated clock.
 
-test/support/scheduling/simulated_cameras.py says what each is held to. Exit codes: 0 all was well,
-1 not, 2 wrong usage, 130 interrupted.
+Each schedule must meet the rules of test/support/scheduling/simulated_cameras.py. Exit codes: 0 no
+error, 1 errors, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from trt_perception.tools.arguments import integer_at_least  # noqa: E402
 EXAMPLES = """\
 examples:
   scripts/schedules                          1,000 schedules, a minute or two
-  scripts/schedules --count 1 --seed 417     one of them again
+  scripts/schedules --count 1 --seed 417     repeat one of them
 """
 
 
 def parse():
     parser = OptionParser(
         'scripts/schedules',
-        'Random schedules of 1 to 64 cameras, in batches of 1 to 16: fair, never '
-        'idle, counted, in order, and no message held for longer than it is needed.',
+        'Random schedules of 1 to 64 cameras, in batches of 1 to 16: fair, in order and counted, '
+        'without idle time, and no message kept after its use.',
         EXAMPLES,
     )
     parser.add_argument(
         '--count', type=integer_at_least(1), default=1000, help='schedules (default 1000)'
     )
-    parser.add_argument('--seed', type=int, default=0, help='of the first one (default 0)')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the first one (default 0)')
     parser.add_argument(
         '--messages',
         type=integer_at_least(1),
         default=2000,
-        help='of each schedule, about (default 2000)',
+        help='about how many each (default 2000)',
     )
     return parser.parse_args()
 
@@ -69,7 +69,7 @@ def main():
             said = time.monotonic()
             done = seed - options.seed + 1
             print(f'{done} of {options.count}, {said - begun:.0f} s', file=sys.stderr)
-    print(f'{options.count} schedules, {len(wrong)} that are not as they should be')
+    print(f'{options.count} schedules, {len(wrong)} with errors')
     print(', '.join(f'{count} {end}' for end, count in ends.most_common()))
     print(*wrong[:5], sep='\n')
     return 1 if wrong else 0

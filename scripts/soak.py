@@ -1,6 +1,6 @@
-"""Keep the node busy for long and print a table of what was promised and what was measured.
+"""Keep the node busy for a long time, and print a table of promised and measured figures.
 
-Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 130 interrupted.
+Exit codes: 0 every promise was kept, 1 a promise was broken, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:
-  scripts/soak                                   all, about 35 minutes
-  scripts/soak --only lifecycle,silence          some, in a minute
-  scripts/soak --minutes 120 --json result.json  the ones that last, two hours each
+  scripts/soak                                   all soaks, about 35 minutes
+  scripts/soak --only lifecycle,silence          two soaks, in a minute
+  scripts/soak --minutes 120 --json result.json  the long soaks take two hours each
   scripts/soak --only lifecycle --model yolo.engine
   scripts/soak --only frames,signals --intake rclpy
   scripts/soak --only many_cameras --minutes 20
@@ -45,18 +45,18 @@ NAMES = (
 def parse():
     parser = OptionParser(
         'scripts/soak',
-        'Promises that need time to be seen, with the figures that were measured.',
+        'Long tests of promises, with the measured figures.',
         EXAMPLES,
     )
     parser.add_argument(
         '--minutes',
         type=float,
         default=10.0,
-        help='how long overload and many_cameras last; the others follow: 10 means 200 cycles '
+        help='duration of overload and many_cameras; scales the others: 10 means 200 cycles '
         'and signals, 10,000 frames and more (default 10)',
     )
     parser.add_argument('--only', default='', metavar='NAMES', help=f'some of {", ".join(NAMES)}')
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write the figures there, too')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='also write the figures to FILE')
     parser.add_argument('--model', type=Path, help='engine or ONNX file; default: a tiny one')
     parser.add_argument(
         '--intake', choices=['auto', 'rclpy'], default='auto', help="the node's image_intake"
@@ -74,7 +74,7 @@ def parse():
 
 
 def plan(client, model, minutes, intake):
-    """Return what to run, by name."""
+    """Return the functions to run by name."""
     from support.soak import soaks
     from support.soak.soak_frames import frames
     from support.soak.soak_many_cameras import many_cameras

@@ -1,9 +1,9 @@
-"""Writes what follows from the code: config/detect.yaml, and the generated parts of docs/*.md.
+"""Write config/detect.yaml and the generated parts of docs/*.md from the code.
 
     scripts/tables          write the files again
     scripts/tables --check  write nothing; exit with 1 if a file is out of date
 
-A generated part of a page stands between the lines ``<!-- begin NAME -->`` and ``<!-- end -->``.
+A generated part of a page is between the lines ``<!-- begin NAME -->`` and ``<!-- end -->``.
 PARTS has a function for each name.
 """
 
@@ -172,7 +172,7 @@ def command_usage():
 
 
 def usage(action):
-    """Return how one argument of a command is typed; argparse's own text differs by release."""
+    """Return how to type one argument of a command; argparse's own text differs by release."""
     if isinstance(action, argparse._HelpAction):
         return ''
     choices = action.choices and '|'.join(map(str, action.choices))
@@ -188,7 +188,7 @@ def usage(action):
 
 
 def exit_codes():
-    """Return the exit codes of each command, as its help has them."""
+    """Return the exit codes of each command from its help."""
     names = {}
     for name, parser in parsers().items():
         found = re.search(r'exit codes: (.*?)\.?\s*\Z', parser.epilog, re.I | re.DOTALL)
@@ -198,7 +198,7 @@ def exit_codes():
 
 
 def error_classes():
-    """Return the classes of errors, each below the one that it derives from."""
+    """Return a table of the error classes, each below its base class."""
     rows = []
     kinds = {getattr(errors, name) for name in errors.__all__} - {errors.TrtPerceptionError}
     for kind in sorted(kinds, key=lambda kind: [each.__name__ for each in kind.__mro__[::-1]]):
@@ -254,7 +254,7 @@ def yes_or_no(family):
 
 
 def preprocessing():
-    """Return one row for each preset with a usual training."""
+    """Return one row for each preset with a standard training."""
     head = ('`model.decoder`', 'resize', 'antialias', 'padding', 'colours', 'scale', 'mean, std')
     rows = []
     for name, preset in PRESETS.items():
@@ -287,7 +287,7 @@ PARTS = {
 
 
 def page_text(page):
-    """Return a page with its generated parts written again."""
+    """Return a page with its generated parts renewed."""
     return _PART.sub(
         lambda part: f'<!-- begin {part[1]} -->\n\n{text_of(part[1])}\n<!-- end -->', page
     )
@@ -295,12 +295,12 @@ def page_text(page):
 
 def text_of(name):
     if name not in PARTS:
-        raise SystemExit(f'no generated part is called {name}; there are: {", ".join(PARTS)}')
+        raise SystemExit(f'unknown generated part {name}; known parts: {", ".join(PARTS)}')
     return PARTS[name]()
 
 
 def outdated():
-    """Return the new text of each file that is out of date, by its path."""
+    """Return the new text of each outdated file by its path."""
     pages = {path: path.read_text(encoding='utf-8') for path in (ROOT / 'docs').rglob('*.md')}
     texts = {path: page_text(text) for path, text in sorted(pages.items())}
     texts[ROOT / YAML] = detect_yaml()

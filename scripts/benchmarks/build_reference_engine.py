@@ -1,11 +1,11 @@
 """Build a TensorRT engine from an ONNX file with a manifest, and write the engine's manifest.
 
-Takes whichever of tensorrt and tensorrt_rtx is installed; tensors keep the types that the ONNX
-file gives them.
+The script uses the installed one of tensorrt and tensorrt_rtx. Tensors keep the types that they
+have in the ONNX file.
 
     python scripts/benchmarks/build_reference_engine.py reference_fp16.onnx reference_fp16.engine
 
-Of a file whose batch is open, the engine has a profile for each size that is named:
+For a file with an open batch size, the engine gets a profile for each size on the command line:
 
     python scripts/benchmarks/build_reference_engine.py open.onnx batches.engine 1 4 8
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def tensorrt():
-    """Return the TensorRT module that is installed."""
+    """Return the installed TensorRT module."""
     reasons = []
     for name in ('tensorrt', 'tensorrt_rtx'):
         try:
@@ -31,10 +31,10 @@ def tensorrt():
 
 
 def build(trt, content, batches):
-    """Return the plan's bytes, with a profile for each size of batch."""
+    """Return the bytes of a plan with a profile for each batch size."""
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
-    # By name, since releases number it differently.
+    # Looked up by name: its number differs between releases.
     flag = getattr(trt.NetworkDefinitionCreationFlag, 'STRONGLY_TYPED', None)
     network = builder.create_network(0 if flag is None else 1 << int(flag))
     if network is None:

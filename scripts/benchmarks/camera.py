@@ -1,9 +1,9 @@
-"""Where a camera's milliseconds go: CPU time of the node for each image, by what it is spent on.
+"""Measure the node's CPU time per image of one camera, split by activity.
 
-A camera publishes 1080p images at a steady rate, raw (bgr8, 6.2 MB) or as JPEG (about 380 KB); the
-node is the real one, but that its pipeline does nothing and returns ten boxes, which it publishes.
-Both ways to take images, image_intake auto and rclpy, with the settings of detect.launch.py.
---svg draws the picture of docs/benchmarks.md.
+A camera publishes 1080p images at a steady rate, raw (bgr8, 6.2 MB) or as JPEG (about 380 KB). The
+node is the real node with an empty pipeline, which returns ten boxes. The node publishes them.
+The benchmark measures image_intake auto and rclpy, with the settings of detect.launch.py. --svg
+draws the picture of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ JPEG_BYTES = 380_000
 SCENE = Path(__file__).resolve().parents[2] / 'demo' / 'scenes' / 'scene_053.jpg'
 KINDS = {'raw': 'raw, 6.2 MB', 'compressed': 'JPEG, 0.4 MB'}
 WAYS = {'auto': 'intake', 'rclpy': 'rclpy'}
-#: What is told apart: words, colour, and whether Python's lock is held.
+#: Label, colour, and whether the activity holds Python's lock (GIL), by activity.
 PARTS = {
     'middleware': ('middleware receives', '#9aa5b1', False),
     'copied': ('intake copies', '#5b8fc7', False),
@@ -59,7 +59,7 @@ LONG_CALLS = {
 
 
 def run_camera(kind, rate_hz):
-    """Publish until the process is ended."""
+    """Publish images until the process is ended."""
     rclpy.init()
     node = Node('camera')
     if kind == 'raw':
@@ -79,7 +79,7 @@ def run_camera(kind, rate_hz):
 
 
 def jpeg():
-    """Return a 1080p JPEG of at most JPEG_BYTES: a scene of the demo with a sensor's noise."""
+    """Return a 1080p JPEG of at most JPEG_BYTES: a demo scene with sensor noise."""
     scene = cv2.resize(cv2.imread(str(SCENE)), (WIDTH, HEIGHT)).astype(np.int16)
     scene += np.random.default_rng(0).integers(-6, 7, scene.shape, np.int16)
     for percent in itertools.count(95, -1):
@@ -90,7 +90,7 @@ def jpeg():
 
 
 class Meter:
-    """Takes the CPU times of all threads, and those within some calls, once a frame."""
+    """Reads the CPU times of all threads, and of some calls, once a frame."""
 
     def __init__(self, frames):
         self._frames = frames
@@ -142,14 +142,14 @@ class Meter:
 
 
 class NoPipeline(EmptyPipeline):
-    """Looks at nothing."""
+    """A pipeline that does not read its images."""
 
     def enqueue(self, slot, frames, thresholds):
         pass
 
 
 def run_node(kind, way, frames):
-    """Run the node until enough frames have come; print what they cost."""
+    """Run the node for a number of frames; print the CPU time by activity."""
     rclpy.init()
     meter = Meter(frames)
     parameters = {'autostart': True, 'image_transport': kind, 'image_intake': way}
@@ -169,7 +169,7 @@ def run_node(kind, way, frames):
 def main():
     parser = argparse.ArgumentParser(prog='scripts/bench camera', description=__doc__)
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--frames', type=int, default=120, help='measured in each round')
+    parser.add_argument('--frames', type=int, default=120, help='frames measured in each round')
     parser.add_argument('--rate', type=float, default=15.0, metavar='HZ', help="the camera's rate")
     parser.add_argument('--svg', type=Path, metavar='FILE', help='draw the picture')
     parser.add_argument('--role', choices=['camera', 'node'], help=argparse.SUPPRESS)
@@ -184,7 +184,7 @@ def main():
 
 
 def measure(options):
-    """Let kinds and ways take turns; print, save and draw the medians."""
+    """Alternate image kinds and intakes; print, save and draw the medians."""
     environment = launch_environment()
     rounds = {case: [] for case in itertools.product(KINDS, WAYS)}
     for number in range(1, options.rounds + 1):
@@ -214,7 +214,7 @@ def measure(options):
 
 
 def drawn(cases):
-    """Return the picture: a bar for each case, from left to right what holds no lock first."""
+    """Return an SVG picture: one bar per case. Parts without Python's lock are on the left."""
     left, width, height, gap = 190, 760, 34, 14
     most_ms = max(sum(case['parts_ms'].values()) for case in cases)
     scale = width / most_ms

@@ -1,14 +1,14 @@
-"""N cameras in one node against N nodes of one camera each, over DDS, with a model, in one run.
+"""Compare one node of N cameras with N nodes of one camera, over DDS, with a model, in one run.
 
-Camera processes publish the same photograph-like image again and again, raw or as JPEG, each with
-the time in its stamp. detector_node runs the model, and client processes take the detections as
-bytes. One node and N nodes take turns, with the transport and allocator settings of
-detect.launch.py; figures are medians over the rounds.
+Camera processes publish the same photograph-like image repeatedly, raw or as JPEG. Each stamp is
+the time of sending. detector_node runs the model, and client processes receive the detections as
+bytes. The benchmark alternates one node and N nodes, with the transport and allocator settings of
+detect.launch.py. Figures are medians over the rounds.
 
-frames/s: of the camera that got the fewest. p50, p95, p99: from the image's stamp to the arrival
-of its detections at the client's middleware, over all cameras. CPU: of all detector_nodes
-together, 100 % is one core; CPU ms: of an image. MiB: the memory of the nodes; a shared page
-counts in part for each (PSS). GPU MiB: the increase since before the nodes started, by NVML.
+frames/s: of the slowest camera. p50, p95, p99: from the image's stamp to the arrival of its
+detections at the client's middleware, over all cameras. CPU: of all detector_nodes together; 100 %
+is one core. CPU ms: per image. MiB: the memory of the nodes, where a shared page is divided among
+its processes (PSS). GPU MiB: the increase since before the nodes started, by NVML.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ examples:
 """
 KINDS = ('raw', 'jpeg')
 WAYS = {'one': 'one node', 'many': 'a node each'}
-#: Detections of each camera before anything is measured.
+#: Number of detections that each camera must have before the measurement begins.
 WARM_UP = 30
 START_S = 300.0
-#: Detections a second that one client takes without becoming what is measured.
+#: Detections per second for each client. More would make the client the bottleneck.
 CLIENT_HZ = 250.0
 
 
@@ -73,7 +73,7 @@ def names(first, count):
 
 
 def run_camera(options):
-    """Publish the images of some cameras until the process is ended, one after the other."""
+    """Publish the images of some cameras in turn until the process is ended."""
     rclpy.init()
     node = Node('cameras')
     kind, topic, message = serialized_photograph(options.kind, options.size, options.quality)
@@ -93,14 +93,14 @@ def run_camera(options):
 
 
 class Client(Node):
-    """Takes the ages of the detections of some cameras, and the newest diagnostics."""
+    """Receives the newest diagnostics, and measures the ages of some cameras' detections."""
 
     def __init__(self, cameras):
         super().__init__('client')
         self.ages_s = {name: [] for name in cameras}
         self.statuses = {}
         for name in cameras:
-            # As bytes: rclpy takes 10 ms and more to make objects of 300 boxes.
+            # As bytes: rclpy needs 10 ms or more to convert 300 boxes to objects.
             self.create_subscription(
                 Detection2DArray,
                 f'/{name}/detections',
@@ -123,7 +123,7 @@ class Client(Node):
 
 
 def run_client(options):
-    """Say when all cameras have been heard of; when told, take detections for some seconds."""
+    """Print a line when all cameras have sent detections; then measure on request."""
     rclpy.init()
     client = Client(names(options.first, options.cameras))
     executor = SingleThreadedExecutor()
@@ -156,7 +156,7 @@ def run_client(options):
 
 
 def run_viewer(options):
-    """Take the images of one topic of each camera until the process is ended."""
+    """Receive the images of one topic of each camera until the process is ended."""
     rclpy.init()
     node = Node('viewer')
     for name in names(options.first, options.cameras):
@@ -166,7 +166,7 @@ def run_viewer(options):
 
 
 def pss_mib(process):
-    """Return the memory of a process, shared pages in part, in MiB."""
+    """Return the memory of a process in MiB. A shared page is divided among its processes."""
     for line in Path(f'/proc/{process}/smaps_rollup').read_text().splitlines():
         if line.startswith('Pss:'):
             return int(line.split()[1]) / 1024
@@ -174,7 +174,7 @@ def pss_mib(process):
 
 
 def node_arguments(options, kind, way, count):
-    """Return the arguments of each detector_node."""
+    """Return the command-line arguments of each detector_node."""
     parameters = {
         'engine_path': str(options.model.resolve()),
         'autostart': 'true',
@@ -189,7 +189,7 @@ def node_arguments(options, kind, way, count):
 
 
 def groups(count, most):
-    """Yield (first, how many) of groups of at most so many cameras, as equal as can be."""
+    """Yield (first, size) of groups of nearly equal size, each at most ``most`` cameras."""
     number = -(-count // most)
     bounds = [count * index // number for index in range(number + 1)]
     for first, end in itertools.pairwise(bounds):
@@ -197,7 +197,7 @@ def groups(count, most):
 
 
 def run_round(options, kind, way, count, environment):
-    """Run cameras, nodes and clients once; return what was measured."""
+    """Run cameras, nodes and clients once; return the measured figures."""
     before_mib = used_mib()
     with contextlib.ExitStack() as stack:
 
@@ -225,7 +225,7 @@ def run_round(options, kind, way, count, environment):
         clients = [role('client', *group, *seconds) for group in groups(count, most)]
         for client in clients:
             client.wait_for('ready', START_S)
-        time.sleep(1)  # what lasts from the start of the last node
+        time.sleep(1)  # lets the load of the last node's start end
         for client in clients:
             client.tell('go')
         begun, cpu_s = time.monotonic(), sum(cpu_seconds(node.pid) for node in nodes)
@@ -273,7 +273,7 @@ COLUMNS = {
 
 
 def row(name, figures, all_forms=''):
-    """Return a row of the table; '-' where nothing could be measured."""
+    """Return a row of the table; '-' stands for a missing figure."""
     cells = [
         '-' if figures.get(key) is None else (all_forms or form).format(figures[key])
         for key, (_, form) in COLUMNS.items()
@@ -290,7 +290,7 @@ def median(rounds):
 
 
 def compare(options):
-    """Let one node and N nodes take turns for each kind and count; print and save the medians."""
+    """Alternate one node and N nodes for each kind and count; print and save the medians."""
     environment = launch_environment()
     cases = []
     print(f'{"":28}' + ''.join(f'{title:>10}' for title, _ in COLUMNS.values()), flush=True)
@@ -323,15 +323,17 @@ def compare(options):
 
 
 def counts(text):
-    """Return the numbers of a text as 1,4,16."""
+    """Return the numbers of a text such as 1,4,16."""
     found = [int(part) for part in text.split(',') if part.isdecimal()]
     if len(found) != text.count(',') + 1 or not all(1 <= count <= 64 for count in found):
-        raise argparse.ArgumentTypeError(f'expected numbers from 1 to 64 as 1,4,16 (got {text})')
+        raise argparse.ArgumentTypeError(
+            f'expected numbers from 1 to 64, such as 1,4,16 (got {text})'
+        )
     return found
 
 
 def add_own_arguments(parser):
-    """Add what the benchmark says to the processes that it starts."""
+    """Add the arguments that the benchmark passes to the processes that it starts."""
     parser.add_argument('--role', choices=['camera', 'client', 'viewer'], help=argparse.SUPPRESS)
     parser.add_argument('--kind', default='raw', help=argparse.SUPPRESS)
     parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
@@ -345,7 +347,7 @@ def parse_arguments():
         nargs='?',
         type=Path,
         default=SHARE / 'models' / 'digits.onnx',
-        help='engine or ONNX file (default: the digits)',
+        help='engine or ONNX file (default: the digits model)',
     )
     parser.add_argument(
         '--count', type=counts, default=[1, 2, 4], metavar='N,…', help='cameras (default 1,2,4)'
@@ -372,7 +374,7 @@ def parse_arguments():
     )
     parser.add_argument('--quality', type=int, default=95, help='of the JPEG (default 95)')
     parser.add_argument(
-        '--together', action='store_true', help="a process's cameras send at the same moment"
+        '--together', action='store_true', help='all cameras of a process send at the same moment'
     )
     parser.add_argument(
         '--per-process',
@@ -386,12 +388,12 @@ def parse_arguments():
         '--seconds',
         type=number_between(0.5, 3600.0),
         default=10.0,
-        help='measured in each round (default 10)',
+        help='seconds measured in each round (default 10)',
     )
     parser.add_argument(
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help="of the nodes'"
     )
-    parser.add_argument('--view', metavar='TOPIC', help='subscribe to masks or debug_image, too')
+    parser.add_argument('--view', metavar='TOPIC', help='also subscribe to masks or debug_image')
     add_file_option(parser, '--json', 'default benchmark_output/cameras.json')
     add_own_arguments(parser)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: cameras in processes of their own, child processes, results."""
+"""Common parts of the benchmarks: camera processes, child processes, and result files."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from support.ties import tie  # noqa: E402
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))
 NODE = SHARE.parents[1] / 'lib' / 'trt_perception' / 'detector_node'
-# A serialised message: 4 bytes of encapsulation, then seconds and nanoseconds of the stamp.
+# A serialised message begins with a 4-byte header. The stamp's seconds and nanoseconds follow.
 STAMP_AT = slice(4, 12)
 CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
 
 
-# Each image begins with its number, and bears it in bytes all over: a prime's remainder, so that
-# those of images that follow each other, in whatever memory, differ.
+# Each image begins with its number. All other bytes hold the number modulo a prime, so that
+# consecutive images differ, whatever memory they reuse.
 NUMBER_BYTES = 8
 SAMPLES = slice(2**16 - 1, None, 2**16)
 SAMPLE_VALUES = 251
 
 
 def number_of(pixels):
-    """Return the number of a camera's image; raises ValueError where a sample has another."""
+    """Return the number of a camera's image; raise ValueError if a sample has another number."""
     number = int.from_bytes(pixels[:NUMBER_BYTES].tobytes(), 'little')
     samples = pixels[SAMPLES]
     if not samples.size or (samples != number % SAMPLE_VALUES).any():
-        raise ValueError(f'image {number} has samples of others: {set(samples.tolist())}')
+        raise ValueError(f'image {number} has samples of other images: {set(samples.tolist())}')
     return number
 
 
@@ -58,17 +58,17 @@ def launch_environment():
 
 
 def quality(reliability):
-    """Return the QoS of camera and subscribers: newest image only."""
+    """Return the QoS of camera and subscribers: keep only the newest image."""
     return QoSProfile(depth=1, reliability=QoSReliabilityPolicy[reliability.upper()])
 
 
 def run_camera(rate_hz, reliability, topics=('image',)):
-    """Publish numbered 1080p bgr8 images until the process is ended, on one topic after the other.
+    """Publish numbered 1080p bgr8 images on the topics in turn, until the process is ended.
 
     Args:
-        rate_hz: of each topic.
+        rate_hz: the rate of each topic.
         reliability: ``reliable`` or ``best_effort``.
-        topics: each gets its image when the others do not.
+        topics: the topics, whose images are sent at different times.
     """
     rclpy.init()
     node = Node('camera')
@@ -94,7 +94,7 @@ def run_camera(rate_hz, reliability, topics=('image',)):
 def photograph(width, height):
     """Return a uint8 image (height, width, 3) with detail at all scales, like a photograph.
 
-    As a JPEG of quality 95, 1080p has 370 KB, like a photograph.
+    A 1080p JPEG of quality 95 has 370 KB, as a photograph would.
     """
     random = np.random.default_rng(5)
     total = np.zeros((height, width, 3), np.float32)
@@ -110,7 +110,7 @@ def serialized_photograph(kind, size, quality):
     Args:
         kind: ``raw`` or ``jpeg``.
         size: such as ``1920x1080``.
-        quality: of the JPEG, 0 to 100.
+        quality: the JPEG quality, 0 to 100.
     """
     bgr = photograph(*map(int, size.split('x')))
     if kind == 'jpeg':
@@ -132,7 +132,7 @@ def cpu_seconds(process):
 
 
 class Child:
-    """A process of this benchmark; ended with the block."""
+    """A child process of the benchmark. It ends with the ``with`` block."""
 
     def __init__(self, script, *arguments, environment=None):
         self._process = subprocess.Popen(
@@ -146,7 +146,7 @@ class Child:
 
     @property
     def pid(self):
-        """Its number."""
+        """The process ID."""
         return self._process.pid
 
     def __enter__(self):
@@ -157,17 +157,17 @@ class Child:
         self._process.wait()
 
     def tell(self, line):
-        """Write a line to the process's input."""
+        """Write a line to the process's standard input."""
         self._process.stdin.write(f'{line}\n')
         self._process.stdin.flush()
 
     def wait_for(self, line, timeout_s):
-        """Wait until the process prints this line, its next one."""
+        """Wait for the process's next line, which must equal ``line``."""
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
-            raise SystemExit(f"a process of the benchmark did not say '{line}' in {timeout_s} s")
-        said = self._process.stdout.readline().rstrip()
-        if said != line:
-            raise SystemExit(f"a process of the benchmark said '{said}', not '{line}'")
+            raise SystemExit(f"a process of the benchmark did not print '{line}' in {timeout_s} s")
+        printed = self._process.stdout.readline().rstrip()
+        if printed != line:
+            raise SystemExit(f"a process of the benchmark printed '{printed}', not '{line}'")
 
     def result(self, timeout_s):
         """Return the JSON object that the process prints at its end."""
@@ -178,12 +178,12 @@ class Child:
 
 
 def save(name, content, path=None):
-    """Write the result to a file, with the machine it was measured on.
+    """Write the result and a description of this machine to a file.
 
     Args:
-        name: of the file below benchmark_output/.
-        content: becomes JSON.
-        path: another file.
+        name: the file name below benchmark_output/.
+        content: the result, which is written as JSON.
+        path: write this file instead.
     """
     path = path or Path('benchmark_output') / f'{name}.json'
     path.parent.mkdir(exist_ok=True)

@@ -1,10 +1,10 @@
-"""Many frames that change in size and encoding, through one pipeline: losses and memory.
+"""Send many frames of changing size and encoding through one pipeline; check losses and memory.
 
     python3 scripts/benchmarks/endurance.py model.engine
 
-Frames are taken into lent memory of the pipeline, as a node's messages are; with --copied they lie
-elsewhere. Prints the counts and the free device memory, and fails if a frame was lost or memory
-was kept.
+Frames lie in memory that the pipeline lends, as a node's messages do. With --copied, frames lie in
+ordinary memory. Prints the counts and the free device memory. Fails if a frame was lost or memory
+was not freed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main():
 
 
 def send(detector, frame, count):
-    """Submit a frame many times, never while one waits, so that none is replaced."""
+    """Submit a frame repeatedly. Wait for each to be taken, so that no frame is replaced."""
     for _ in range(count):
         while detector.statistics()[0].in_flight >= 1:
             time.sleep(50e-6)

@@ -1,13 +1,13 @@
-"""CPU time per 1080p frame: the node with an empty pipeline, against a bare subscriber.
+"""Compare the CPU time per 1080p frame of the node with a bare subscriber's.
 
-The empty pipeline compares samples of the pixels with what the camera sent and returns ten fixed
-boxes, which the node publishes; the bare subscriber of rclpy only copies the pixels.
-Both use the transport and allocator settings of detect.launch.py unless --default-transport is
-given. They run at the same time and take turns, a frame each, so that what else the machine does
-falls on both; the figure is the median ratio of the rounds.
+The node has an empty pipeline, which compares samples of the pixels with the sent image and
+returns ten fixed boxes. The node publishes them. The bare rclpy subscriber only copies the pixels.
+Both use the transport and allocator settings of detect.launch.py, unless --default-transport is
+given. Both run at the same time and receive frames in turn, so that other load affects both. The
+result is the median ratio of the rounds.
 
-A second figure is what the node's own threads cost: their CPU clocks, less what passes within the
-middleware's wait and take, where the interpreter's lock is free. (rclpy's take keeps the lock.)
+A second figure is the CPU time of the node's own threads. The benchmark subtracts the time within
+the middleware's wait and take, which do not hold Python's lock. (rclpy's take holds the lock.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BARE_TOPIC = 'image_bare'
 
 
 class Meter:
-    """Takes CPU times once a frame, and knows when enough frames have come."""
+    """Reads CPU times once a frame, and knows when enough frames have come."""
 
     def __init__(self, frames):
         self._frames = frames
@@ -68,12 +68,12 @@ class Meter:
         return {'cpu': time.process_time(), 'wall': time.perf_counter()}
 
 
-# What the node's threads are called, and what they are here.
+# Names of the node's threads, and their names in the output.
 THREADS = {'MainThread': 'executor', 'intake': 'intake', 'detector': 'worker'}
 
 
 class ThreadClocks:
-    """CPU clocks of this process's threads, less the wait and take, which do not hold the lock.
+    """CPU clocks of this process's threads, without the wait and take, which hold no lock.
 
     The constructor replaces these calls, so a process can have only one object of this class.
     """
@@ -87,7 +87,7 @@ class ThreadClocks:
             setattr(slow, name, self._left_out(getattr(slow, name)))
 
     def _left_out(self, call):
-        """Return the call, with the CPU time that its thread spends in it noted."""
+        """Return the call, wrapped to record the CPU time that its thread spends in it."""
 
         def timed(*args):
             begun = time.thread_time()
@@ -101,7 +101,7 @@ class ThreadClocks:
         return timed
 
     def spent_s(self):
-        """Return the seconds that threads of Python have spent, by their name."""
+        """Return the seconds spent by Python threads, by thread name."""
         spent_s = {name: -away_s for name, away_s in self._away_s.items()}
         for thread in threading.enumerate():
             clock_s = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
@@ -110,7 +110,7 @@ class ThreadClocks:
 
 
 class ThreadMeter(Meter):
-    """Takes the CPU clocks of the node's threads, too, less what passes in wait and take."""
+    """Also reads the CPU clocks of the node's threads, without wait and take."""
 
     def __init__(self, frames):
         super().__init__(frames)
@@ -123,7 +123,7 @@ class ThreadMeter(Meter):
 
 
 class EmptyPipeline:
-    """Looks at samples of the pixels and returns ten fixed boxes."""
+    """A pipeline that checks samples of the pixels and returns ten fixed boxes."""
 
     depth = 1
     batch = 1
@@ -151,10 +151,10 @@ class EmptyPipeline:
         (frame,) = frames
         self._frame = frame
         if frame.width != WIDTH:
-            return  # the warm-up
+            return  # the warm-up ends
         number = number_of(frame.data)
         if number <= self._number:
-            raise ValueError(f'image {number} came after {self._number}')
+            raise ValueError(f'image {number} came after image {self._number}')
         self._number = number
 
     def is_done(self, slot):
@@ -169,7 +169,7 @@ class EmptyPipeline:
 
 
 def run_node(frames, intake):
-    """Run the real node with the empty pipeline; print its CPU times per frame."""
+    """Run the real node with the empty pipeline; print the CPU times per frame."""
     rclpy.init()
     meter = ThreadMeter(frames)
     node = DetectorNode(
@@ -189,7 +189,7 @@ def run_node(frames, intake):
 
 
 def run_bare(frames):
-    """Run a subscriber that only copies; print its CPU time per frame."""
+    """Run a subscriber that only copies; print the CPU time per frame."""
     rclpy.init()
     meter = Meter(frames)
     buffer = np.empty(3 * WIDTH * HEIGHT, np.uint8)
@@ -236,7 +236,7 @@ def main():
 
 
 def compare(options):
-    """Run node and bare subscriber on one camera, some rounds; return the exit code."""
+    """Run node and bare subscriber on one camera for some rounds; return the exit code."""
     environment = {} if options.default_transport else launch_environment()
     limit_s = 30 + 3 * (WARM_UP + options.frames) / options.rate
     figures = {'node': [], 'bare': []}
@@ -267,13 +267,13 @@ def compare(options):
     save('frame_path', {'figures': figures, 'ratio': ratio, 'transport': environment})
     if options.default_transport or options.intake == 'rclpy':
         print(f'CPU time per 1080p frame, node / bare subscriber: median {ratio:.3f}')
-        return 0  # another figure than the baseline's
+        return 0  # the baseline holds another figure
     name = 'CPU time, node / bare subscriber'
     return gate.gate('frame_path', {name: ratio}, store=options.store_baseline)
 
 
 def threads_of(rounds):
-    """Return what a node's threads cost without wait and take, in words: medians of rounds."""
+    """Return the CPU time of a node's threads without wait and take as text: medians of rounds."""
     intake, worker, executor = (
         statistics.median(figures.get(f'{name}_ms', 0.0) for figures in rounds)
         for name in ('intake', 'worker', 'executor')

@@ -1,9 +1,9 @@
-"""Compares the ratios of a run with those stored before: a loss above a tenth fails.
+"""Compare the ratios of a run with stored ratios. A ratio that is worse by a tenth fails.
 
-A ratio has both of its sides measured in one run, so that it means the same on another machine;
-smaller is better. Sides measured at the same time are compared round by round, and the median
-counts; of sides measured in turn each one's least counts, because whatever else the machine does
-makes a round dearer, never cheaper.
+Both sides of a ratio are measured in one run, so a ratio is comparable between machines. Smaller
+is better. Sides measured at the same time are compared round by round, by the median. For sides
+measured in turn, the smallest figure of each side counts: other load makes a round slower, never
+faster.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ LIMIT = 1.10
 
 
 def losses(ratios, baseline):
-    """Return the names of the ratios that lost more than a tenth against the baseline."""
+    """Return the names of the ratios that are more than a tenth worse than the baseline."""
     return [name for name in ratios if name in baseline and ratios[name] > LIMIT * baseline[name]]
 
 
 def add_option(parser):
-    """Give a benchmark the option that makes its result the baseline."""
+    """Add the option that makes a benchmark's result the baseline."""
     parser.add_argument(
         '--store-baseline',
         action='store_true',
-        help='keep the ratios as the baseline that later runs are compared with',
+        help='store the ratios as the baseline for later runs',
     )
 
 
 def gate(benchmark, ratios, *, store=False, path=BASELINE):
-    """Print the ratios beside the baseline's; return the exit code, 1 for a loss.
+    """Print the ratios next to the baseline; return the exit code, 1 for a loss.
 
     Args:
-        benchmark: its name.
-        ratios: by name, smaller is better.
-        store: make them the baseline instead.
-        path: of the baseline.
+        benchmark: the benchmark's name.
+        ratios: the ratios by name; smaller is better.
+        store: store the ratios as the baseline instead of comparing.
+        path: the file of the baseline.
     """
     stored = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
     if store:
@@ -54,7 +54,7 @@ def gate(benchmark, ratios, *, store=False, path=BASELINE):
         print(f'{name:44} {before} {ratio:9.3f}{word}')
     if lost:
         print(
-            f'load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: a machine that '
-            'does something else meanwhile loses, too; measure again when it is calm'
+            f'load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: other load also '
+            'worsens ratios; measure again on an idle machine'
         )
     return 1 if lost else 0

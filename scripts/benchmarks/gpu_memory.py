@@ -1,4 +1,4 @@
-"""What the GPUs of this machine have in use, by NVIDIA's management library, without a context."""
+"""Read the used memory of this machine's GPUs from NVML, without a CUDA context."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 class _Memory(ctypes.Structure):
-    """nvmlMemory_t: bytes."""
+    """nvmlMemory_t, in bytes."""
 
     _fields_ = (
         ('total', ctypes.c_ulonglong),
@@ -16,7 +16,7 @@ class _Memory(ctypes.Structure):
 
 
 def used_mib():
-    """Return what all processes use of all GPUs together, in MiB; None where no GPU says so."""
+    """Return the memory used on all GPUs by all processes, in MiB; None if NVML reports none."""
     try:
         nvml = ctypes.CDLL('libnvidia-ml.so.1')
     except OSError:

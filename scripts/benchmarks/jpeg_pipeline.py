@@ -1,8 +1,8 @@
-"""Time JPEGs of a size through a pipeline: one at a time, and as many as it takes.
+"""Measure a pipeline on JPEGs of one size: one at a time, and with all slots busy.
 
     python scripts/benchmarks/jpeg_pipeline.py MODEL [--size 1920x1080] [--json FILE]
 
-OpenCV's decoding in front of the same pipeline is measured in turn with it.
+For comparison, OpenCV decodes in front of the same pipeline, alternately in the same run.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 
 
 def decoded(content):
-    """Return a file's frame as a node has it whose pipeline does not decode JPEG."""
+    """Return a file's frame, decoded on the CPU as by a node without JPEG decoding on the GPU."""
     return decode_to_frame(check_image_file(content))
 
 
 def one_by_one(pipeline, contents, read):
-    """Return seconds of each frame, and of the processor for one, from the file to the boxes."""
+    """Return wall seconds and CPU seconds per frame, from the file to the boxes."""
     seconds = []
     began = time.process_time()
     for content in contents:
@@ -48,7 +48,7 @@ def one_by_one(pipeline, contents, read):
 
 
 def overlapping(pipeline, contents, read):
-    """Return frames a second with all slots busy."""
+    """Return frames per second with all slots busy."""
     flying, free = deque(), deque(range(pipeline.depth))
     start = time.perf_counter()
     for content in contents:

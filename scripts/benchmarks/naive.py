@@ -1,9 +1,9 @@
-"""How many times faster the pipeline is than the same job as it is often written.
+"""Measure how many times faster the pipeline is than a simple program for the same job.
 
-The naive way, on the same engine: OpenCV letterbox, normalising in NumPy, blocking copies between
-ordinary host memory and the GPU, one synchronisation for each step, decoding of the whole output
-in NumPy. Buffers are allocated once and OpenCV uses its threads: this is a fair simple program,
-not a bad one.
+The simple program runs the same engine with an OpenCV letterbox, NumPy normalisation and blocking
+copies between ordinary host memory and the GPU. It synchronises after each step and decodes the
+whole output in NumPy. It allocates buffers once, and OpenCV uses its threads, so that the
+comparison is fair.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ PICTURES = 8
 
 @dataclass(frozen=True)
 class NaiveReport:
-    """One frame after the other.
+    """Figures of the simple program, which processes one frame after the other.
 
     Attributes:
-        latency_ms: from the frame to its detections.
-        frames_per_s: right behind each other.
+        latency_ms: time from the frame to its detections.
+        frames_per_s: frames per second without pauses.
         steps_ms: mean time of each step.
-        cpu_ms: CPU time of all threads for a frame.
+        cpu_ms: CPU time of all threads per frame.
     """
 
     latency_ms: TimeStatistics
@@ -91,7 +91,7 @@ def main(arguments=None):
 
 def parse_arguments(arguments):
     parser = OptionParser('scripts/benchmarks/naive.py', __doc__, EXAMPLES)
-    parser.add_argument('engine', metavar='ENGINE', help='its tensors may not be bfloat16')
+    parser.add_argument('engine', metavar='ENGINE', help='an engine without bfloat16 tensors')
     parser.add_argument(
         '--frames', type=integer_at_least(1), default=1000, metavar='N', help='default: 1000'
     )
@@ -104,10 +104,10 @@ def parse_arguments(arguments):
 
 
 def measure_naive(pipeline, frames, config, control):
-    """Time the naive way on the engine, device buffers and stream of a pipeline.
+    """Time the simple program with a pipeline's engine, device buffers and stream.
 
     Returns:
-        The times, and the detections of each frame.
+        The figures, and the detections of each frame.
     """
     job = NaiveJob(pipeline, config)
     found = [job.run(frame)[1] for frame in frames]
@@ -137,7 +137,7 @@ def measure_naive(pipeline, frames, config, control):
 
 
 def naive_tensor(frame, preprocessing, letterbox):
-    """Return a frame as the network's input, a new array: (1, 3, height, width)."""
+    """Return a frame as the network's input, a new array of shape (1, 3, height, width)."""
     image, order = channel_image(frame)
     if image.shape[2] != 3 or order != (0, 1, 2):
         image = np.ascontiguousarray(image[..., order])
@@ -158,7 +158,7 @@ def naive_tensor(frame, preprocessing, letterbox):
 
 
 class NaiveJob:
-    """What one frame takes; the only memory kept between frames is the outputs'."""
+    """The work for one frame. Only the output arrays are kept between frames."""
 
     def __init__(self, pipeline, config):
         self.slot = pipeline.slots[0]
@@ -168,7 +168,7 @@ class NaiveJob:
         self.outputs = [np.zeros(each.shape, np.dtype(each.dtype)) for each in self.spec.outputs]
 
     def run(self, frame):
-        """Return the times before, between and after the steps, and the detections."""
+        """Return the times at the boundaries of the steps, and the detections."""
         slot, preprocessing = self.slot, self.spec.preprocessing
         marks = [time.perf_counter()]
         letterbox = Letterbox.fit(
@@ -197,7 +197,7 @@ class NaiveJob:
         return marks, detections
 
     def copy(self, destination, source, size):
-        """Copy as cudaMemcpy does: from or to ordinary memory, and wait for it."""
+        """Copy between GPU and ordinary host memory, blocking as cudaMemcpy does."""
         copy_async(destination, source, size, self.slot.stream)
         self.slot.stream.synchronize()
 

@@ -1,10 +1,10 @@
 """Write a detector of YOLO11n's size with random weights, and its manifest, for benchmarks.
 
-About 2.6 million parameters and 6.5 GFLOPs (a multiply-add counts as 2) at 640 x 640. Whatever the
-image shows, about 1,000 of the 8,400 anchors pass a confidence of 0.25 and 300 boxes survive NMS
-at an IoU of 0.45, all in the middle of the image: every letterbox of an image up to 16:9 has
-pixels there. The same arguments give the same weights. What was written is run with ONNX Runtime
-and decoded, and the counts are printed.
+About 2.6 million parameters and 6.5 GFLOPs at 640 x 640 (a multiply-add counts as 2). For every
+image, about 1,000 of the 8,400 anchors pass a confidence of 0.25, and 300 boxes remain after NMS
+at an IoU of 0.45. All boxes are in the middle of the image, where the letterbox of an image up to
+16:9 has no padding. Equal arguments give equal weights. The script runs the written file with ONNX
+Runtime, decodes the outputs and prints the counts.
 
     python scripts/benchmarks/reference_model.py reference_fp32.onnx
     python scripts/benchmarks/reference_model.py reference_fp16.onnx --precision fp16
@@ -42,7 +42,7 @@ CLASS_NAMES = tuple(f'class {index}' for index in range(CLASSES))
 
 
 def size_wh(text):
-    """Return width and height, from N or WxH."""
+    """Return (width, height) of a text N or WxH."""
     sides = [int(side) for side in text.lower().split('x')]
     if len(sides) > 2 or any(side < 64 or side % 32 for side in sides):
         raise argparse.ArgumentTypeError(
@@ -55,15 +55,17 @@ def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('onnx', type=Path, help='file to write; its manifest comes next to it')
+    parser.add_argument(
+        'onnx', type=Path, help='file to write; its manifest is written next to it'
+    )
     parser.add_argument('--precision', choices=('fp32', 'fp16'), default='fp32')
     parser.add_argument('--input-size', type=size_wh, default=(640, 640), metavar='N|WxH')
     parser.add_argument(
-        '--batch', type=int, default=1, help='images in one run, 0 for any number (default: 1)'
+        '--batch', type=int, default=1, help='images per run; 0 for any number (default: 1)'
     )
     options = parser.parse_args()
     if options.onnx.suffix != '.onnx' or options.batch < 0:
-        parser.error('the file must end in .onnx, and the batch be at least 0')
+        parser.error('the file must end in .onnx, and --batch must be at least 0')
     return options
 
 
@@ -92,11 +94,11 @@ def write_manifest(path, model, content, preprocessing):
         notes={'description': 'random weights of the size of YOLO11n, for benchmarks'},
     )
     manifest_path(path).write_bytes(serialise_manifest(manifest))
-    read_model_file(path)  # refuses what does not belong together
+    read_model_file(path)  # refuses a manifest that does not fit the model
 
 
 def pictures():
-    """Return pictures of very different content and shape, by name."""
+    """Return pictures of very different content and shape by name."""
     rng = np.random.default_rng(0)
     return {
         'scene 1920x1080': synthetic_image((1920, 1080), seed=1),
@@ -109,7 +111,7 @@ def pictures():
 
 
 def check(model, stages, preprocessing, batch):
-    """Run the model; print the spread of each stage's activations, candidates and detections."""
+    """Run the model; print each stage's spread of activations, the candidates and detections."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for _, name in stages)

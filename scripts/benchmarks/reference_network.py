@@ -1,10 +1,10 @@
 """The network of reference_model.py: an ONNX graph of YOLO11n's size with random weights.
 
-Strided convolutions, CSP blocks with SiLU, SPPF, a PAN neck, a decoupled head at strides 8, 16 and
-32 with 16 bins for each side of a box, decoding inside. Random weights find nothing, so constants
-in the head say which anchors pass: 1,000 of 8,400 at 640 x 640, in 300 groups of overlapping boxes
-of one class. Image content moves scores and boxes a little: all of the network's work is needed,
-and results depend on the image.
+Strided convolutions, CSP blocks with SiLU, SPPF, a PAN neck, and a decoupled head at strides 8, 16
+and 32, with 16 bins per box side and decoding inside. Random weights detect nothing, so constants
+in the head decide which anchors pass: 1,000 of 8,400 at 640 x 640, in 300 groups of overlapping
+boxes of one class. Image content moves scores and boxes a little. So the results depend on the
+image, and no part of the network can be skipped.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ CLASSES = 80
 BINS = 16
 STRIDES = (8, 16, 32)
 GROUPS = {8: 240, 16: 48, 32: 12}  # of overlapping boxes, at 640 x 640
-SIDE = 4.0  # from an anchor to each side of its box, in cells
+SIDE = 4.0  # distance from an anchor to each side of its box, in cells
 
-# He's initialisation keeps the spread of large activations, for which SiLU is a ReLU, at sqrt(2);
-# SiLU loses a little more. Activations are kept large, because small ones die out in SiLU: it
-# halves them, layer by layer.
+# He's initialisation keeps the standard deviation of large activations at sqrt(2), because SiLU is
+# nearly a ReLU for them. SiLU loses a little more. Activations must stay large, because each SiLU
+# halves small ones.
 GAIN = 1.5
-# Pixels are 0 to 1, of mean square 1/3; a spread of about 6 remains.
+# Pixels are 0 to 1, with a mean square of 1/3. This gain gives a standard deviation of about 6.
 FIRST_GAIN = 6 * 3**0.5 * GAIN
-# Random layers forget what an image shows, because all their inputs have the same mean: most of it
-# is taken out of each filter.
+# The inputs of a random layer share a mean, which hides the image content after some layers. So
+# most of the mean is removed from each filter.
 MEAN_LEFT = 0.2
-# Into the logits: image content adds about 0.1 to those of classes and 0.3 to those of box sides,
-# too little to move an anchor across a threshold.
+# Gain of the image content in the class logits. Content adds about 0.1 to class logits and 0.3 to
+# box logits, too little to move an anchor across a threshold.
 CLASS_GAIN = 0.03
 BOX_GAIN = 0.08
 
 
 class Network:
-    """An ONNX graph in the making; a tensor is (name, channels, height, width)."""
+    """A builder of an ONNX graph. A tensor is (name, channels, height, width)."""
 
     def __init__(self, half, batch):
         self.dtype = np.float16 if half else np.float32
@@ -46,7 +46,7 @@ class Network:
         self._rng = np.random.default_rng(SEED)
 
     def node(self, kind, inputs, outputs=1, **attributes):
-        """Add a node; return the name of its output, or the names of several."""
+        """Add a node; return the name of its output, or a list of names for several outputs."""
         names = [f'{kind.lower()}_{len(self.nodes)}_{i}' for i in range(outputs)]
         self.nodes.append(helper.make_node(kind, inputs, names, name=names[0], **attributes))
         return names[0] if outputs == 1 else names
@@ -58,16 +58,16 @@ class Network:
         return name
 
     def conv(self, x, channels, size=1, stride=1, groups=1):
-        """Convolve, then SiLU."""
+        """Add a convolution and SiLU."""
         logits = self.linear(x, channels, GAIN, None, size, stride, groups)
         return self.node('Mul', [logits[0], self.node('Sigmoid', [logits[0]])]), *logits[1:]
 
     def linear(self, x, channels, gain, bias=None, size=1, stride=1, groups=1):
-        """Convolve with random weights; without a bias that is given, with a random one."""
+        """Add a convolution with random weights; also with a random bias unless one is given."""
         name, inside, height, width = x
         weight = self._rng.standard_normal((channels, inside // groups, size, size))
         if name == 'images':
-            # Nearly smooth filters: sensor noise would drown what the image shows.
+            # Nearly smooth filters, because sensor noise would hide the image content.
             weight = 0.1 * weight + 0.9 * self._rng.standard_normal((channels, inside, 1, 1))
             gain = FIRST_GAIN
         else:
@@ -96,7 +96,7 @@ class Network:
         return self.node('Add', [x[0], self.conv(inner, x[1], 3)[0]]), *x[1:]
 
     def csp(self, x, channels, expansion=0.5, deep=False):
-        """Split, transform one part step by step, and join all that came on the way."""
+        """Add a CSP block: transform one part in steps, and concatenate all partial results."""
         wide = self.conv(x, 2 * int(channels * expansion))
         halves = self.node('Split', [wide[0]], 2, axis=1, num_outputs=2)
         parts = [(half, wide[1] // 2, *wide[2:]) for half in halves]
@@ -128,7 +128,7 @@ class Network:
         return name, x[1], 2 * x[2], 2 * x[3]
 
     def stage(self, label, x):
-        """Remember a tensor whose spread is worth a look."""
+        """Record a tensor whose spread the check prints."""
         self.stages.append((label, x[0]))
         return x
 
@@ -150,7 +150,7 @@ def backbone_and_neck(net, image):
 
 def head(net, features, grids):
     """Return the raw box logits (B, 64, N) and class logits (B, 80, N) of all anchors."""
-    # A bump of logits around the side that boxes shall have.
+    # Logits with a peak at the wanted distance of the box side.
     bump = np.tile(-((np.arange(BINS) - SIDE) ** 2) / 1.28, 4)
     boxes, classes = [], []
     for x, (height, width) in zip(features, grids, strict=True):
@@ -170,9 +170,9 @@ def head(net, features, grids):
 
 
 def decode(net, box_logits, class_logits, grids):
-    """Add (B, 84, N): centre x, y, width, height in network pixels, and scores."""
+    """Add the output (B, 84, N): centre x, y, width, height in network pixels, and scores."""
     anchors = sum(height * width for height, width in grids)
-    # Coordinates up to the input's size need more digits than float16 has while they are added up.
+    # Sums of coordinates up to the input's size need more digits than float16 has.
     single = box_logits
     if net.dtype == np.float16:
         single = net.node('Cast', [box_logits], to=TensorProto.FLOAT)
@@ -202,16 +202,17 @@ def decode(net, box_logits, class_logits, grids):
 
 
 def anchor_logits(grids):
-    """Return (80, N): which anchors pass as which class, whatever the image shows.
+    """Return (80, N) class logits that decide which anchors pass, for every image.
 
-    A group is a 2 x 2 square of cells, of which three or four pass, one clearly best; its boxes
-    overlap by more than half. Groups of one class stand apart, so that one box of each remains.
+    A group is a 2 x 2 square of cells. Three or four of its anchors pass, and one has clearly the
+    best score. Their boxes overlap by more than half. Groups of one class are far apart, so that
+    NMS keeps one box per group.
     """
     rng = np.random.default_rng(SEED)
     logits = np.full((CLASSES, sum(height * width for height, width in grids)), -5.0)
     start = 0
     for stride, (height, width) in zip(STRIDES, grids, strict=True):
-        # The middle 9/16 both ways: no letterbox of a 16:9 image has padding there.
+        # The middle 9/16 of both sides: no letterbox of a 16:9 image has padding there.
         first = -(-height * 7 // 32), -(-width * 7 // 32)
         last = height * 25 // 32 - 1, width * 25 // 32 - 1
         columns = range(first[1], last[1], 2)
@@ -232,7 +233,7 @@ def anchor_logits(grids):
 
 
 def build_network(half, size_wh, batch):
-    """Return the model and the network it was made from; a batch of 0 is open."""
+    """Return the model and its Network. The batch size 0 means an open batch."""
     width, height = size_wh
     net = Network(half, batch)
     kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT

@@ -1,10 +1,10 @@
-"""Time until an engine is ready in a new process: without caches, and with what an earlier left.
+"""Measure the time until an engine is ready in a new process, with and without caches.
 
     python3 scripts/benchmarks/start_time.py model.engine --json start_time.json
 
-*none* starts with an empty cache folder, *kernels* with the compiled CUDA kernels only, *all* with
-what TensorRT-RTX compiled just in time too. TensorRT keeps no such cache: there the last two are
-alike. The median of the rounds counts.
+*none* starts with an empty cache folder, *kernels* with the compiled CUDA kernels only. *all* also
+has the code that TensorRT-RTX compiled just in time. TensorRT has no such cache, so the last two
+are equal for its engines. The result is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ print(json.dumps({'seconds': seconds, **facts}))
 
 
 def start(engine, cache):
-    """Open the engine in a new process; return what it tells, and the bytes of each cache."""
+    """Open the engine in a new process; return its report, and the size of each cache in bytes."""
     child = subprocess.run(
         [sys.executable, '-c', CHILD, str(engine)],
         env={**os.environ, 'XDG_CACHE_HOME': str(cache)},
@@ -66,7 +66,7 @@ def main():
     )
     parser.add_argument('engine', type=Path)
     parser.add_argument('--rounds', type=int, default=3, metavar='N', help='default: 3')
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write all that was found')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write all figures to FILE')
     options = parser.parse_args()
     starts = {'none': [], 'kernels': [], 'all': []}
     for index in range(options.rounds):

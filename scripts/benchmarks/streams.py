@@ -1,8 +1,8 @@
-"""Frames a second of the pipeline against bare loops on as many streams, in one run.
+"""Compare the pipeline's frames per second with bare loops on as many streams, in one run.
 
-A bare loop does nothing but replay CUDA graphs, one in flight on each stream: of the engine alone,
-of the engine with an upload of each frame before it, and of all that a frame is on the GPU, from
-the upload to the boxes. What the pipeline has less than the last is what the host costs it.
+A bare loop only replays CUDA graphs, one in flight on each stream. There are three loops: the
+engine alone, the engine after an upload of each frame, and all GPU work of a frame from the upload
+to the boxes. The pipeline's distance to the third loop is the cost of the host's work.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ examples:
   python3 scripts/benchmarks/streams.py reference_batches.engine --batch 1 8 --depth 4
 """
 WARM_UP = 300
-# Of the loops, what the pipeline's frames/s are compared with.
+# Loops that the pipeline's frames per second are compared with.
 LOOPS = ('engines', 'uploads', 'whole')
 
 
 def main(arguments=None):
     options = parse_arguments(arguments)
     model = read_model_file(options.engine)
-    # As many as are in flight at most, in whole batches.
+    # At least the largest number of frames in flight, in whole batches.
     count = max(options.batch) * max(*options.depth, 8)
     frames = load_frames('', None, options.encoding, count)
     results = []
@@ -64,7 +64,7 @@ def main(arguments=None):
 
 
 def compared(batch, depth, bare, report):
-    """Return the figures of one batch and depth."""
+    """Return the figures of one batch size and depth."""
     ratios = {name: report.frames_per_s / rate for name, rate in bare.items()}
     found = {'batch': batch, 'depth': depth, 'bare': bare, 'ratios': ratios}
     return found | {'pipeline': asdict(report)}
@@ -82,12 +82,12 @@ def line(found):
 
 
 class Loop:
-    """A stream with an engine's context on images, and frames to upload, as a pipeline's slot.
+    """A stream with an engine context and frames to upload, like a pipeline's slot.
 
     Args:
-        engine: loaded on the current device.
-        spec: of the model, as for one image.
-        frames: of one batch; each is uploaded from page-locked memory to a place of its own.
+        engine: an engine on the current device.
+        spec: the model specification for one image.
+        frames: the frames of one batch, each uploaded from its own page-locked memory.
     """
 
     def __init__(self, engine, spec, frames):
@@ -105,7 +105,7 @@ class Loop:
             values = constant_inputs(tensors[1:], size, batch)
             preprocess = HostPreprocessor(spec.preprocessing, batch)
             for place, frame in enumerate(frames):
-                # The engine alone shall see images, too.
+                # The loop of the engine alone needs images in its input, too.
                 values[spec.input.name] = preprocess(frame, place)[0]
             for tensor in (*tensors, *self._context.outputs):
                 buffer = undo.enter_context(DeviceBuffer(max(256, tensor.size_bytes)))
@@ -127,11 +127,11 @@ class Loop:
             self.stream.synchronize()
 
     def engines(self):
-        """Queue the engine."""
+        """Enqueue the engine."""
         self._context.enqueue(self.stream)
 
     def uploads(self):
-        """Queue the upload of each frame, then the engine."""
+        """Enqueue the upload of each frame, then the engine."""
         for place, source, size in self._uploads:
             copy_async(place, source, size, self.stream)
         self.engines()
@@ -141,7 +141,7 @@ class Loop:
 
 
 def bare_loops(model, options, frames, count, batch):
-    """Return frames a second of the engine alone and behind uploads, by the loop's name."""
+    """Return frames per second of the engine alone and after uploads, by the loop's name."""
     with closing(CudaPipeline(model, replace(options, depth=1))) as pipeline:
         spec = pipeline.spec
     rates = {}
@@ -154,7 +154,7 @@ def bare_loops(model, options, frames, count, batch):
             for start in range(0, depth * batch, batch)
         ]
         for loop in loops:
-            loop.engines()  # once without a graph
+            loop.engines()  # the first run without a graph
             loop.stream.synchronize()
         for name in ('engines', 'uploads'):
             works = [(loop, getattr(loop, name)) for loop in loops]
@@ -163,7 +163,7 @@ def bare_loops(model, options, frames, count, batch):
 
 
 def whole_loop(model, options, frames, count, batch):
-    """Return frames a second of all that a batch is on the GPU."""
+    """Return frames per second of a loop with all GPU work of a batch."""
     options = replace(options, use_cuda_graph=False)
     with (
         closing(CudaPipeline(model, options)) as pipeline,
@@ -180,13 +180,13 @@ def whole_loop(model, options, frames, count, batch):
 
 
 def whole(slot):
-    """Queue all that a batch is."""
+    """Enqueue all GPU work of a batch."""
     slot.upload()
     slot.run()
 
 
 def replayed(works, count):
-    """Return launches a second of graphs of this work, each on its own stream."""
+    """Return graph launches per second. Each graph has its own stream."""
     slots = [slot for slot, _ in works]
     with ExitStack() as graphs:
         own = [graphs.enter_context(Graph(slot.stream, work)) for slot, work in works]
@@ -195,7 +195,7 @@ def replayed(works, count):
 
 
 def replay(slots, graphs, count):
-    """Return the seconds of so many launches, one in flight for each slot."""
+    """Return the seconds of ``count`` launches, one in flight for each slot."""
     start = time.perf_counter()
     for index in range(count):
         slot, graph = slots[index % len(slots)], graphs[index % len(slots)]
@@ -209,7 +209,7 @@ def replay(slots, graphs, count):
 
 
 def in_pipeline(model, options, frames, count, batch):
-    """Return what the pipeline does with frames always waiting, and one batch at a time."""
+    """Return the pipeline's figures with frames always waiting, and with one batch at a time."""
     start = time.perf_counter()
     with (
         closing(CudaPipeline(model, options)) as pipeline,
@@ -239,12 +239,12 @@ def parse_arguments(arguments):
         type=integer_at_least(1),
         nargs='+',
         default=[1],
-        help='frames of each; default: 1',
+        help='frames per batch; default: 1',
     )
     parser.add_argument(
         '--frames', type=integer_at_least(1), default=3000, metavar='N', help='default: 3000'
     )
-    parser.add_argument('--encoding', default='bgr8', help='of the frames, 1080p; default: bgr8')
+    parser.add_argument('--encoding', default='bgr8', help='of the 1080p frames; default: bgr8')
     parser.add_argument('--json', metavar='FILE', help='write all figures')
     return parser.parse_args(arguments)
 

@@ -1,8 +1,8 @@
-"""Latency and CPU time of 1080p images between two processes.
+"""Measure latency and CPU time of 1080p images between two processes.
 
-The default transport against the settings of detect.launch.py. A camera publishes at a steady
-rate, a bare subscriber copies each image and takes the time since its stamp. Both sides have the
-same settings; rounds alternate, the figures are medians over the rounds.
+The benchmark compares the default transport with the settings of detect.launch.py. A camera
+publishes at a steady rate. A bare subscriber copies each image and measures its age by the stamp.
+Both processes have the same settings. Rounds alternate, and figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM_UP_S = 2.0
 
 
 def run_subscriber(seconds, reliability):
-    """Receive for some seconds; print latency, CPU time and the share of images that arrived."""
+    """Receive for some seconds; print latency, CPU time and the share of images received."""
     rclpy.init()
     node = Node('subscriber')
     buffer = np.empty(3 * WIDTH * HEIGHT, np.uint8)
@@ -69,7 +69,7 @@ def spin(node, seconds):
 def main():
     parser = argparse.ArgumentParser(prog='scripts/bench transport', description=__doc__)
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--seconds', type=float, default=6.0, help='measured in each round')
+    parser.add_argument('--seconds', type=float, default=6.0, help='duration of each round')
     parser.add_argument('--rate', type=float, default=30.0, metavar='HZ', help="the camera's rate")
     gate.add_option(parser)
     parser.add_argument('--role', choices=['camera', 'subscriber'], help=argparse.SUPPRESS)
@@ -85,7 +85,7 @@ def main():
 
 
 def compare(options):
-    """Alternate the settings, reliable and best effort; return the exit code."""
+    """Alternate the settings, with reliable and best-effort QoS; return the exit code."""
     cases = {
         f'{name}, {reliability}': (environment, reliability)
         for reliability in ('reliable', 'best_effort')

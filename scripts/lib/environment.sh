@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# The environment behind scripts/test, scripts/run, scripts/demo, scripts/check and scripts/env.
+# The development environment of scripts/test, scripts/run, scripts/demo, scripts/check and scripts/env.
 #
-# Where ROS 2 is installed it is used, with a virtual environment for what apt does not supply.
-# Elsewhere a virtual environment gets ROS 2 from PyPI, and vision_msgs from overlay/.
-# Set-up and build happen under a lock and end with a stamp: what is there is kept, what was
-# interrupted or has changed is made anew.
+# An installed ROS 2 is used if there is one, with a virtual environment for packages that apt lacks.
+# Otherwise the virtual environment gets ROS 2 from PyPI, and vision_msgs from overlay/.
+# Set-up and build run under a lock and end with a stamp. A finished, unchanged result is kept; an
+# interrupted or outdated result is made again.
 #
 # Callers: env_select [DISTRO], then env_ready (set-up, build), then env_open (this shell).
 
 ENV_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-ENV_REVISION=1  # raise it when the set-up below changes, to have existing environments made anew
+ENV_REVISION=1  # raise after a change of the set-up below, so that existing environments are made again
 
 env_say() { printf '%s\n' "$*" >&2; }
 env_die() { env_say "scripts/${0##*/}: $*"; exit 2; }
 
 # --- which ROS 2 -----------------------------------------------------------------------------------
 
-# env_select [DISTRO]: decide where ROS 2 comes from; sets ENV_*, touches nothing.
+# env_select [DISTRO]: choose the source of ROS 2. Sets ENV_* and changes no files.
 env_select() {
   local wanted=${1:-} candidate
   case $wanted in
@@ -24,7 +24,7 @@ env_select() {
     *) env_die "the distribution must be jazzy or kilted (got '$wanted')" ;;
   esac
   ENV_KIND=pypi ENV_DISTRO=${wanted:-jazzy} ENV_SETUP=''
-  # A shell in which scripts/env was sourced has ROS_DISTRO too: there it is ours.
+  # After scripts/env, the shell has a ROS_DISTRO that is not from an installed ROS 2.
   if [ -n "${ROS_DISTRO:-}" ] && [ -n "${AMENT_PREFIX_PATH:-}" ] && [ -z "${TRT_PERCEPTION_VENV:-}" ]; then
     [ -z "$wanted" ] || [ "$wanted" = "$ROS_DISTRO" ] ||
       env_die "ROS 2 $ROS_DISTRO is sourced in this shell, and two distributions do not mix: use a shell without it for --distro $wanted"
@@ -44,19 +44,19 @@ env_select() {
   ENV_STATE=$ENV_ROOT/.env/$ENV_DISTRO
 }
 
-# Forget what an environment opened earlier left behind, and source an installed ROS 2.
+# Unset the variables of an environment opened earlier, and source an installed ROS 2.
 env_ros() {
   if [ -n "${TRT_PERCEPTION_VENV:-}" ]; then
     unset AMENT_PREFIX_PATH CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONPATH LD_LIBRARY_PATH
     unset ROS_DISTRO TRT_PERCEPTION_VENV
   fi
-  # ros-wheels-bootstrapper sets it to say that LD_LIBRARY_PATH is complete: not for another prefix.
+  # ros-wheels-bootstrapper sets it when LD_LIBRARY_PATH is complete, which is false for another prefix.
   unset _ROS_WHEELS_BOOTSTRAP_COMPLETE
   # shellcheck disable=SC1090
   [ -z "$ENV_SETUP" ] || env_source "$ENV_SETUP"
 }
 
-env_source() {  # source a ROS set-up file, which reads unset variables and returns what it likes
+env_source() {  # source a ROS set-up file, which reads unset variables and may return any status
   local flags=$-
   set +eu
   # shellcheck disable=SC1090
@@ -67,8 +67,8 @@ env_source() {  # source a ROS set-up file, which reads unset variables and retu
 
 # --- requirements of this machine ------------------------------------------------------------------
 
-# Print the interpreter to build on: $PYTHON, else the one in use here, else the first that fits. A virtual
-# environment's Python is replaced by the one it was made from: .venv itself may be removed and made anew.
+# Print the interpreter to build on: $PYTHON, else the interpreter in use, else the first suitable one.
+# For a virtual environment, print its base interpreter, because .venv may be removed and made again.
 env_python() {
   local candidate found
   local ask='import os, sys
@@ -85,10 +85,10 @@ print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
       printf '%s\n' "$found"
       return
     fi
-    # An installed ROS 2 is compiled for one Python and no other.
+    # An installed ROS 2 works only with the Python that it was compiled for.
     [ "$ENV_KIND $candidate" != 'installed python3' ] || break
   done
-  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or name it with PYTHON=/path/to/python3.12"
+  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or set PYTHON=/path/to/python3.12"
 }
 
 env_check_pypi() {
@@ -101,13 +101,13 @@ env_check_pypi() {
   "$1" -c 'import pathlib, sysconfig
 raise SystemExit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' || missing+=(python3-dev)
   [ ${#missing[@]} -eq 0 ] ||
-    env_die "building messages for $1 needs what this machine lacks: sudo apt-get install ${missing[*]}"
+    env_die "building messages for $1 needs missing packages: sudo apt-get install ${missing[*]}"
 }
 
 env_check_installed() {
   local missing=() package
   "$1" -c 'import rclpy' 2>/dev/null ||
-    env_die "$1 cannot import the rclpy of ROS 2 $ENV_DISTRO: name the Python that it was built for, usually PYTHON=/usr/bin/python3"
+    env_die "$1 cannot import the rclpy of ROS 2 $ENV_DISTRO: set PYTHON to the Python that it was built for, usually PYTHON=/usr/bin/python3"
   for package in vision_msgs cv_bridge launch_ros launch_testing; do
     "$1" -c "from ament_index_python import get_package_prefix as g; g('$package')" 2>/dev/null ||
       missing+=("ros-$ENV_DISTRO-${package//_/-}")
@@ -122,13 +122,13 @@ env_check_installed() {
 
 # --- set-up ----------------------------------------------------------------------------------------
 
-# env_step LOG LABEL COMMAND...: one line with the time it took; output to $ENV_STATE/LOG.
+# env_step LOG LABEL COMMAND...: run a command; print one line with its duration; write output to $ENV_STATE/LOG.
 env_step() {
   local log=$ENV_STATE/$1 label=$2 start=$SECONDS status=0
   shift 2
   printf '%s ... ' "$label" >&2
   printf '\n--- %s\n' "$label" >> "$log"
-  # Not called as a condition, which would turn set -e off inside.
+  # The command is not a condition, because a condition would disable set -e inside it.
   set +e
   (set -e; "$@") >> "$log" 2>&1 < /dev/null
   status=$?
@@ -142,7 +142,7 @@ env_step() {
   env_say "$((SECONDS - start)) s"
 }
 
-# What the virtual environment depends on, as one line.
+# Print a hash of everything that the virtual environment depends on.
 env_key() {
   {
     printf '%s\n' "$ENV_REVISION" "$ENV_KIND" "$ENV_DISTRO" "$ENV_ROOT"
@@ -162,17 +162,17 @@ env_make_venv() { # env_make_venv PYTHON [OPTION...]
   shift
   rm -rf "$ENV_VENV"
   "$python" -m venv "$@" "$ENV_VENV"
-  touch "$ENV_VENV/COLCON_IGNORE"  # its share/ is full of package.xml files
-  touch "$ENV_VENV"/local_setup.{sh,bash,zsh}  # colcon looks for them in what AMENT_PREFIX_PATH names
+  touch "$ENV_VENV/COLCON_IGNORE"  # its share/ contains many package.xml files
+  touch "$ENV_VENV"/local_setup.{sh,bash,zsh}  # colcon looks for them in each folder of AMENT_PREFIX_PATH
 }
 
 env_pip_pypi() {
   local pip=("$ENV_VENV/bin/python" -m pip --disable-pip-version-check --quiet)
-  # Without build isolation the one package that comes as source is built by the setuptools pinned here.
+  # Without build isolation, the setuptools pinned here builds the only source package.
   local installers
   mapfile -t installers < <(grep -oE '^(pip|setuptools)==[^ ]+' "$ENV_ROOT/requirements/pypi.txt")
   "${pip[@]}" install --no-deps "${installers[@]}"
-  # Python compiles what is imported, which is a small part of it.
+  # Python compiles modules on import, and most modules are never imported.
   "${pip[@]}" install --no-deps --no-compile --no-build-isolation -r "$ENV_ROOT/requirements/$ENV_DISTRO.txt"
   "${pip[@]}" check
 }
@@ -183,7 +183,7 @@ env_pip_installed() {
 }
 
 env_overlay() {
-  # The wheels' CMake files name the headers of the machine that built them.
+  # The wheels' CMake files contain header paths of the build machine.
   "$ENV_VENV/bin/python" - <<'PY'
 import pathlib
 import re
@@ -203,7 +203,7 @@ for path in pathlib.Path(sys.prefix, 'share').rglob('*.cmake'):
     if new != old:
         path.write_bytes(new)
 PY
-  # Built away from the checkout, where neither colcon nor an ignored build folder of the user's sees it.
+  # Build outside the checkout, so that colcon does not find it and no build folder of the user changes.
   local build
   build=$(mktemp -d)
   AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH \
@@ -231,14 +231,14 @@ env_setup() {
     env_step setup.log '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
     env_step setup.log '[2/2] Python packages' env_pip_installed
   fi
-  # What was built against another environment goes with it.
+  # Remove builds against the previous environment.
   rm -rf "$ENV_BUILD" "$ENV_INSTALL"
   printf '%s\n' "$key" > "$ENV_VENV/.complete"
 }
 
 # --- build -----------------------------------------------------------------------------------------
 
-# Names and contents of all that is installed, as one line.
+# Print a hash of the names and contents of all installed files.
 env_sources() {
   cd "$ENV_ROOT"
   { find trt_perception launch config models demo resource setup.py setup.cfg package.xml -type f \
@@ -250,7 +250,7 @@ env_build() {
   key=$(env_sources)
   [ "$(cat "$ENV_INSTALL/.complete" 2>/dev/null)" != "$key" ] || return 0
   : > "$ENV_STATE/build.log"
-  # From nothing: setuptools would install modules again that were deleted since.
+  # Build from nothing: setuptools would install deleted modules again.
   rm -rf "$ENV_BUILD/trt_perception" "$ENV_INSTALL"
   env_step build.log 'colcon build' env_colcon build --base-paths "$ENV_ROOT" --packages-select trt_perception \
     --build-base "$ENV_BUILD" --install-base "$ENV_INSTALL"
@@ -264,23 +264,23 @@ env_colcon() (
 
 # --- for callers -----------------------------------------------------------------------------------
 
-# env_lock FD: one set-up, build or test at a time; waits for another and says so.
+# env_lock FD: allow one set-up, build or test at a time; print a line before waiting.
 env_lock() {
   flock -n "$1" || { env_say "scripts/${0##*/}: waiting for another run in this checkout"; flock "$1"; }
 }
 
-# Set up and build what is missing or out of date. Not for a script that a test started: the tree under
-# test must stay as it is.
+# Set up and build missing or outdated parts. Do nothing in a script that a test started, because the tree
+# under test must not change.
 env_ready() {
   [ "${TRT_PERCEPTION_IN_TEST:-}" != "$ENV_INSTALL" ] || return 0
   local lock=$ENV_STATE/lock
   { mkdir -p "$ENV_STATE" && : >> "$lock"; } 2>/dev/null ||
-    env_die "user $(id -un 2>/dev/null || id -u) cannot write $lock; the checkout is of user $(
-      stat -c %U "$ENV_ROOT"): run this as that user, or in a clone of your own"
+    env_die "user $(id -un 2>/dev/null || id -u) cannot write $lock; the checkout belongs to user $(
+      stat -c %U "$ENV_ROOT"): run this as that user, or in your own clone"
   (
     env_lock 9
     env_ros
-    # Without the lock, which a process left behind would otherwise hold.
+    # The set-up runs without the lock's descriptor, because a process left behind would keep the lock.
     env_setup 9>&-
     env_activate
     env_build 9>&-
@@ -300,17 +300,17 @@ env_activate() {
 env_open() {
   env_ros
   env_activate
-  # The package's own file: colcon's local_setup.bash fails where the path has a space.
+  # The package's own file, because colcon's local_setup.bash fails if the path has a space.
   env_source "$ENV_INSTALL/trt_perception/share/trt_perception/package.bash"
 }
 
-# Keep this run's topics on this machine and in a domain of their own, unless the user chose a domain.
-# The lock on a file per domain lasts as long as the run and all that it starts.
+# Keep this run's topics on this machine and in a separate domain, unless the user chose a domain. The lock
+# on the domain's file lasts until the run and all its child processes have ended.
 env_isolate() {
   [ -z "${ROS_DOMAIN_ID:-}" ] || return 0
   local start=$((RANDOM % 100)) i lock
   for ((i = 0; i < 100; i++)); do
-    ROS_DOMAIN_ID=$(((start + i) % 100 + 1))  # 102 and above would meet Linux's ephemeral ports
+    ROS_DOMAIN_ID=$(((start + i) % 100 + 1))  # ports of domain 102 and above may overlap Linux's ephemeral ports
     if { exec {lock}> "${TMPDIR:-/tmp}/trt_perception-domain-$ROS_DOMAIN_ID.lock"; } 2>/dev/null &&
       flock -n "$lock"; then
       break

@@ -240,7 +240,7 @@ def test_a_checkout_that_this_user_cannot_write(tmp_path):
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert f'cannot write {lock}; the checkout is of user {tmp_path.owner()}' in line
+    assert f'cannot write {lock}; the checkout belongs to user {tmp_path.owner()}' in line
 
 
 def test_drawing_scenes_says_what_it_needs(tmp_path):

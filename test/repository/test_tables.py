@@ -30,7 +30,7 @@ def test_part_that_differs_is_written_again():
 
 
 def test_unknown_part_is_refused():
-    with pytest.raises(SystemExit, match='no generated part is called colours'):
+    with pytest.raises(SystemExit, match='unknown generated part colours'):
         tables.page_text('<!-- begin colours -->\n<!-- end -->\n')
 
 

@@ -51,4 +51,4 @@ def test_one_node_and_a_node_each(tmp_path):
 def test_what_cannot_be(tmp_path):
     result = bench(tmp_path, '--count', '1,65')
     assert result.returncode == 2
-    assert 'expected numbers from 1 to 64 as 1,4,16 (got 1,65)' in result.stderr
+    assert 'expected numbers from 1 to 64, such as 1,4,16 (got 1,65)' in result.stderr

@@ -171,7 +171,7 @@ def test_the_shipped_model_is_taken(monkeypatch):
     ('arguments', 'said'),
     [
         (['--cameras', 'front,front'], 'argument --cameras: '),
-        (['--task', 'pose', '--size', '640x480'], '--size goes with --task detect only (got'),
+        (['--task', 'pose', '--size', '640x480'], '--size needs --task detect (got'),
         (['--task', 'obb', '--model', 'none.onnx'], 'none.onnx does not exist'),
     ],
 )

@@ -1,7 +1,7 @@
-"""Has Python processes measured from their first import of trt_perception on.
+"""Start coverage in Python processes at their first import of trt_perception.
 
-scripts/test puts this folder on PYTHONPATH. Coverage itself would start in every process, which
-takes as long as much of what runs: cameras, and imports that doctor tries.
+scripts/test puts this folder on PYTHONPATH. coverage's own hook would start in every process. Its
+start takes as long as many of the processes, such as cameras and the imports that doctor tries.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 class _StartAtImport:
-    """Finds no module; starts coverage when somebody asks for the package."""
+    """An import hook that finds no module. It starts coverage at the package's first import."""
 
     def __init__(self, settings):
         self._settings = settings
