@@ -22,7 +22,7 @@ from trt_perception.evaluation.offline_detection import split_into_batches
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Result, collect_all
@@ -65,7 +65,7 @@ class Model:
         names = {row.field: row.name for row in PARAMETERS}
         self._values = {names.get(key, key): value for key, value in parameters.items()}
         self._values['engine_path'] = str(path)
-        if only_of_node := sorted(OF_NODE & self._values.keys()):
+        if only_of_node := sorted(NODE_ONLY_PARAMETERS & self._values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
                 'it means something to a node only',

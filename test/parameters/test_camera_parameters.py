@@ -12,7 +12,7 @@ from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
     NodeConfig,
     camera_rows,
-    is_of_camera,
+    is_camera_parameter,
     unknown_parameter,
 )
 from trt_perception.parameters.config import DetectorConfig
@@ -30,7 +30,7 @@ def test_without_cameras_there_is_the_node_alone():
     configs = NodeConfig.from_values({'max_detections': 7})
     assert configs.camera('') is configs.node
     assert configs.node == DetectorConfig(max_detections=7)
-    assert not [name for name in configs.rows() if is_of_camera(name)]
+    assert not [name for name in configs.rows() if is_camera_parameter(name)]
     with pytest.raises(KeyError):
         configs.camera('front')
 
@@ -136,31 +136,33 @@ def test_a_camera_where_none_is_named(golden_messages):
 
 def test_changes_of_the_node_and_of_cameras(golden_messages):
     configs = NodeConfig.from_values({**TWO, 'camera.rear.enabled': False})
-    configs = configs.changed({'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {})
+    configs = configs.with_changes(
+        {'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {}
+    )
     assert configs.camera('front').confidence_threshold == 0.5
     assert configs.camera('rear').confidence_threshold == 0.5
     assert (configs.camera('front').max_rate_hz, configs.camera('rear').max_rate_hz) == (5, 0)
     assert (configs.camera('front').enabled, configs.camera('rear').enabled) == (True, False)
     # Its own now, though it is the same as the node's.
-    configs = configs.changed({'camera.rear.confidence_threshold': 0.5}, {})
-    configs = configs.changed({'confidence_threshold': 0.6}, {})
+    configs = configs.with_changes({'camera.rear.confidence_threshold': 0.5}, {})
+    configs = configs.with_changes({'confidence_threshold': 0.6}, {})
     assert configs.camera('front').confidence_threshold == 0.6
     assert configs.camera('rear').confidence_threshold == 0.5
     with golden_messages.raises(ConfigError):
-        configs.changed({'camera.rear.max_rate_hz': 1e9}, {})
+        configs.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
 
 
 def test_cameras_that_come_and_go(golden_messages):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
     configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
-    configs = configs.changed({'camera.front.max_rate_hz': 9.0}, given)
-    configs = configs.changed({'cameras': ('top', 'rear')}, given)
-    assert set(configs.own) == {'camera.top.max_rate_hz'}
+    configs = configs.with_changes({'camera.front.max_rate_hz': 9.0}, given)
+    configs = configs.with_changes({'cameras': ('top', 'rear')}, given)
+    assert set(configs.camera_values) == {'camera.top.max_rate_hz'}
     # What was given at the start holds again; what was set since is forgotten.
-    configs = configs.changed({'cameras': ('front',)}, given)
-    assert configs.own == {'camera.front.enabled': False}
+    configs = configs.with_changes({'cameras': ('front',)}, given)
+    assert configs.camera_values == {'camera.front.enabled': False}
     with golden_messages.raises(ConfigError):
-        configs.changed({'camera.rear.enabled': True}, given)
+        configs.with_changes({'camera.rear.enabled': True}, given)
 
 
 def test_a_rule_for_each_that_differs(golden_messages):
@@ -172,7 +174,7 @@ def test_a_rule_for_each_that_differs(golden_messages):
     assert held == [configs.node, configs.camera('b')]
     with golden_messages.raises(ConfigError):
         configs.check(lambda config: config.thresholds(('cat', 'dog')))
-    wrong = configs.changed({'class_filter': ('fox',)}, {})
+    wrong = configs.with_changes({'class_filter': ('fox',)}, {})
     with golden_messages.raises(ConfigError):
         wrong.check(lambda config: config.thresholds(('cat', 'dog')))
 
@@ -196,9 +198,9 @@ def test_against_a_plain_account_of_who_set_what(requests):
     node = {'max_rate_hz': 0.0, 'enabled': True}
     own = {}
     for request in requests:
-        configs = configs.changed(request, {})
+        configs = configs.with_changes(request, {})
         for name, value in request.items():
-            (own if is_of_camera(name) else node)[name] = value
+            (own if is_camera_parameter(name) else node)[name] = value
         for camera, row in itertools.product(NAMES, node):
             expected = own.get(f'camera.{camera}.{row}', node[row])
             assert getattr(configs.camera(camera), row) == expected

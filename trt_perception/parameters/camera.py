@@ -14,12 +14,17 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first, short_repr
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
+from trt_perception.parameters.config import (
+    MAX_CAMERAS,
+    PARAMETERS,
+    DetectorConfig,
+    manifest_only_fix,
+)
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = [
-    *('CAMERA_PARAMETERS', 'CameraPlan', 'NodeConfig', 'camera_rows', 'is_of_camera'),
-    *('meant_parameter', 'unknown_parameter'),
+    *('CAMERA_PARAMETERS', 'CameraPlan', 'NodeConfig', 'camera_rows', 'is_camera_parameter'),
+    *('suggest_parameter', 'unknown_parameter'),
 ]
 
 #: The rows of which each camera may have a value of its own.
@@ -27,7 +32,7 @@ CAMERA_PARAMETERS: Final = tuple(row for row in PARAMETERS if row.per_camera)
 _ROWS: Final = {row.name: row for row in PARAMETERS}
 _PREFIX: Final = 'camera.'
 # What detect.launch.py takes and a node has otherwise.
-_OF_LAUNCH: Final = {
+_LAUNCH_ARGUMENT_FIXES: Final = {
     'image_topic': 'a topic is remapped: -r image:=/its/topic, of several cameras '
     '-r front/image:=/its/topic; or image_topic:=/its/topic of detect.launch.py',
 }
@@ -39,21 +44,21 @@ def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
     Args:
         cameras: names of the cameras.
     """
-    return {row.name: row for camera in cameras for row in _rows_of(camera)}
+    return {row.name: row for camera in cameras for row in _camera_rows(camera)}
 
 
-def is_of_camera(name: str) -> bool:
+def is_camera_parameter(name: str) -> bool:
     """Tell whether a parameter's name begins as those of cameras do."""
     return name.startswith(_PREFIX)
 
 
-def meant_parameter(word: str) -> str:
+def suggest_parameter(word: str) -> str:
     """Return the parameter of the node that a word names, or nearly names; empty for others.
 
     The node has no topic or service that nearly has a parameter's name.
     """
     names = [*_ROWS, 'use_sim_time']
-    if word in names or is_of_camera(word):
+    if word in names or is_camera_parameter(word):
         return word
     return next(iter(closest_words(word, names, cutoff=0.85)), '')
 
@@ -66,12 +71,12 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
         cameras: names of the cameras that there are.
     """
     subject = f'parameter {short_repr(name)}'
-    if not is_of_camera(name):
+    if not is_camera_parameter(name):
         of_cameras = camera_rows(cameras)
         meant = _PREFIX + name.removeprefix('cameras.')
         close = [meant] if meant in of_cameras else closest_words(name, [*_ROWS, *of_cameras])
         near = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
-        fix = of_manifest(name) or _OF_LAUNCH.get(name) or near
+        fix = manifest_only_fix(name) or _LAUNCH_ARGUMENT_FIXES.get(name) or near
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
     own = [row.name for row in CAMERA_PARAMETERS]
@@ -117,27 +122,27 @@ class NodeConfig:
 
     Attributes:
         node: of the node itself.
-        own: values that cameras have for themselves, by full name, each in its own type.
+        camera_values: values that cameras have for themselves, by full name, each in its own type.
 
     Raises:
         ConfigError: a value of a camera is of another type, out of range, or of no camera.
     """
 
     node: DetectorConfig = field(default_factory=DetectorConfig)
-    own: Mapping[str, Any] = field(default_factory=dict)
+    camera_values: Mapping[str, Any] = field(default_factory=dict)
     _cameras: dict[str, DetectorConfig] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fields: dict[str, dict[str, Any]] = {name: {} for name in self.node.cameras}
-        rows = camera_rows(self.node.cameras) if self.own else {}
-        for name, value in self.own.items():
+        rows = camera_rows(self.node.cameras) if self.camera_values else {}
+        for name, value in self.camera_values.items():
             if name not in rows:
                 raise unknown_parameter(name, self.node.cameras)
             check_value(rows[name], value)
             fields[name.split('.')[1]][rows[name].field] = value
         cameras = {
-            name: dataclasses.replace(self.node, **own) if own else self.node
-            for name, own in fields.items()
+            name: dataclasses.replace(self.node, **changes) if changes else self.node
+            for name, changes in fields.items()
         }
         object.__setattr__(self, '_cameras', {'': self.node, **cameras})
 
@@ -148,15 +153,15 @@ class NodeConfig:
         Raises:
             ConfigError: a name is unknown, a value has the wrong type or is outside its range.
         """
-        mine, theirs = _parted(values)
-        node = DetectorConfig.from_values(mine)
+        node_values, given = _split_by_scope(values)
+        node = DetectorConfig.from_values(node_values)
         rows = camera_rows(node.cameras)
-        own = {}
-        for name, value in theirs.items():
+        camera_values = {}
+        for name, value in given.items():
             if name not in rows:
                 raise unknown_parameter(name, node.cameras)
-            own[name] = parameter_value(rows[name], value)
-        return cls(node, own)
+            camera_values[name] = parameter_value(rows[name], value)
+        return cls(node, camera_values)
 
     def camera(self, name: str) -> DetectorConfig:
         """Return the values in force for a camera; for '', the only one of a node, the node's.
@@ -174,10 +179,10 @@ class NodeConfig:
             for name, each in configs
         ]
 
-    def own_values_of(self, name: str) -> list[str]:
+    def camera_parameters_overriding(self, name: str) -> list[str]:
         """Return the parameters of cameras that do not follow a parameter of the node."""
         names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]
-        return [each for each in names if each in self.own]
+        return [each for each in names if each in self.camera_values]
 
     def pipeline_options(self) -> PipelineOptions:
         """Return the options of a pipeline that serves any of the cameras."""
@@ -216,10 +221,10 @@ class NodeConfig:
         values = {name: getattr(self.node, row.field) for name, row in _ROWS.items()}
         for camera in self.node.cameras:
             config = self._cameras[camera]
-            values.update({row.name: getattr(config, row.field) for row in _rows_of(camera)})
+            values.update({row.name: getattr(config, row.field) for row in _camera_rows(camera)})
         return values
 
-    def changed(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeConfig:
+    def with_changes(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeConfig:
         """Return what becomes of it when values are set.
 
         A camera that goes loses its own values; one that comes has those that were given to it.
@@ -231,26 +236,28 @@ class NodeConfig:
         Raises:
             ConfigError: a value is out of range, or of no parameter.
         """
-        mine, theirs = _parted(values)
+        node_values, changed_values = _split_by_scope(values)
         node = self.node
-        if mine:
+        if node_values:
             fields = {name: getattr(node, row.field) for name, row in _ROWS.items()}
-            node = DetectorConfig.from_values({**fields, **mine})
+            node = DetectorConfig.from_values({**fields, **node_values})
         come = camera_rows([name for name in node.cameras if name not in self.node.cameras])
         rows = camera_rows(node.cameras)
-        own = {name: value for name, value in self.own.items() if name in rows}
-        own.update({name: value for name, value in given.items() if name in come})
-        return NodeConfig(node, {**own, **theirs})
+        camera_values = {name: value for name, value in self.camera_values.items() if name in rows}
+        camera_values.update({name: value for name, value in given.items() if name in come})
+        return NodeConfig(node, {**camera_values, **changed_values})
 
 
-def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_by_scope(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part values into those of the node and those of cameras."""
-    mine = {name: value for name, value in values.items() if not is_of_camera(name)}
-    return mine, {name: value for name, value in values.items() if is_of_camera(name)}
+    node_values = {name: value for name, value in values.items() if not is_camera_parameter(name)}
+    return node_values, {
+        name: value for name, value in values.items() if is_camera_parameter(name)
+    }
 
 
 @functools.lru_cache(maxsize=MAX_CAMERAS)
-def _rows_of(camera: str) -> tuple[Parameter, ...]:
+def _camera_rows(camera: str) -> tuple[Parameter, ...]:
     """Return the rows of one camera, in the order of CAMERA_PARAMETERS."""
     return tuple(
         dataclasses.replace(

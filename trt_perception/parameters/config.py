@@ -33,13 +33,13 @@ from trt_perception.parameters.row import (
 )
 
 __all__ = [
-    *('MAX_CAMERAS', 'OF_NODE', 'PARAMETERS', 'DetectorConfig', 'of_manifest'),
+    *('MAX_CAMERAS', 'NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
 ]
 
 #: Of one node.
 MAX_CAMERAS: Final = 64
 #: Parameters that mean nothing where images come from files or a program.
-OF_NODE: Final = frozenset(
+NODE_ONLY_PARAMETERS: Final = frozenset(
     {
         *('autostart', 'batch_max_delay_ms', 'cameras', 'debug_image.max_rate_hz'),
         *('diagnostics_period_s', 'enabled', 'image_intake', 'image_qos.depth'),
@@ -47,13 +47,13 @@ OF_NODE: Final = frozenset(
     }
 )
 # What a manifest says and no parameter.
-_OF_MANIFEST: Final = ('task', *TASK_KEYS)
+_MANIFEST_KEYS: Final = ('task', *TASK_KEYS)
 # A timer's period, in whole nanoseconds, has 64 bits.
 _LOWEST_RATE_HZ: Final = 0.01
 _HIGHEST_RATE_HZ: Final = 1000.0
 _HIGHEST_DEVICE: Final = 63
 # Of a status on /diagnostics; that of a camera has its name.
-_STATUS_OF_NODE: Final = 'detector'
+_NODE_STATUS_NAME: Final = 'detector'
 # The first part of the names of its topics.
 _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
@@ -72,7 +72,7 @@ def _cameras_fault(names: Sequence[str]) -> Fault | None:
         if not _CAMERA_NAME.fullmatch(name):
             expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
             return Fault(found=short_repr(name), expected=expected)
-        if name == _STATUS_OF_NODE:
+        if name == _NODE_STATUS_NAME:
             expected = 'another name: the status of that is of the node itself'
             return Fault(found=short_repr(name), expected=expected)
     return names_fault(names)
@@ -97,9 +97,9 @@ def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
     return number_fault(key, values)
 
 
-def of_manifest(name: str) -> str:
+def manifest_only_fix(name: str) -> str:
     """Return what to do where somebody sets as a parameter what only a manifest says, else ''."""
-    if name.removeprefix('model.').replace('model_', '') not in _OF_MANIFEST:
+    if name.removeprefix('model.').replace('model_', '') not in _MANIFEST_KEYS:
         return ''
     return 'no parameter but a manifest says the task and what belongs to it (docs/manifest.md)'
 
@@ -308,7 +308,7 @@ class DetectorConfig(FrameParameters):
             if name not in rows:
                 close = closest_words(name, rows)
                 meant = f"did you mean '{close[0]}'? " if close else ''
-                fix = of_manifest(name) or f'{meant}known: {", ".join(rows)}'
+                fix = manifest_only_fix(name) or f'{meant}known: {", ".join(rows)}'
                 raise ConfigError(f'parameter {short_repr(name)}', 'unknown', fix=fix)
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)

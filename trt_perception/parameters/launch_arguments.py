@@ -15,8 +15,13 @@ import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.plain_text import closest_words, short_repr
-from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_of_camera
-from trt_perception.parameters.config import MAX_CAMERAS, PARAMETERS, DetectorConfig, of_manifest
+from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
+from trt_perception.parameters.config import (
+    MAX_CAMERAS,
+    PARAMETERS,
+    DetectorConfig,
+    manifest_only_fix,
+)
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 
 __all__ = [
@@ -40,7 +45,7 @@ _LISTS: Final = {
     parameter.name: parameter for parameter in PARAMETERS if parameter.name not in _ARGUMENTS
 }
 # What launch and launch_ros read by themselves.
-_OF_LAUNCH: Final = (
+_LAUNCH_CONFIGURATIONS: Final = (
     *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
     *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
 )
@@ -201,9 +206,9 @@ def unknown_arguments(
     """
     near, far = [], []
     for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
-        if name in declared or name in _OF_LAUNCH:
+        if name in declared or name in _LAUNCH_CONFIGURATIONS:
             continue
-        if is_of_camera(name):
+        if is_camera_parameter(name):
             names = ', '.join(row.name for row in CAMERA_PARAMETERS)
             near.append(
                 f"'{name}' is of one camera, which may have {names}: write it into a copy of "
@@ -218,7 +223,7 @@ def unknown_arguments(
             )
             continue
         close = _close(name, declared)
-        if fix := of_manifest(name):
+        if fix := manifest_only_fix(name):
             near.append(f"there is no argument '{name}': {fix}")
         elif close:
             meant = ' or '.join(close)

@@ -19,7 +19,7 @@ from trt_perception.files.regular_files import read_regular
 __all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
 
 # A file that a person wrote is far smaller; reading this much takes a second.
-_MOST_BYTES: Final = 256 * 1024
+_MAX_BYTES: Final = 256 * 1024
 
 
 def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
@@ -51,7 +51,7 @@ def foreign_sections(path: Path, node: str) -> list[str]:
 
     A file that cannot be read, or is very large, gives [] as well: rcl says what is wrong with it.
     """
-    names = [name for name, _ in _sections(path)]
+    names = [name for name, _ in _read_sections(path)]
     return [] if any(_matches(name, node) for name in names) else names
 
 
@@ -66,7 +66,7 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
         node: full name of the node, as ``/front/detector``.
     """
     cameras: list[str] = []
-    for head, section in _sections(path):
+    for head, section in _read_sections(path):
         found = _member(_member(section, 'ros__parameters'), 'cameras')
         if found is not None and _matches(head, node):
             items = found.value if isinstance(found, yaml.SequenceNode) else []
@@ -74,13 +74,13 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
     return cameras
 
 
-def _sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:
+def _read_sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:
     """Return what of a file holds ``ros__parameters``, by the names above it; [] where unread."""
     try:
         # A pipe can be read once only, and rcl has done so: it is not opened.
-        text = read_regular(path, _MOST_BYTES).decode()
+        text = read_regular(path, _MAX_BYTES).decode()
         # The nodes alone: to make values of all fails on what rcl reads, or takes long.
-        return list(_places(yaml.SafeLoader(text).get_single_node(), '', set()))
+        return list(_find_sections(yaml.SafeLoader(text).get_single_node(), '', set()))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
 
@@ -91,7 +91,7 @@ def _member(node: Any, name: str) -> Any:
     return next((inside for key, inside in reversed(members) if key.value == name), None)
 
 
-def _places(node: Any, head: str, seen: set[int]) -> Iterator[tuple[str, yaml.MappingNode]]:
+def _find_sections(node: Any, head: str, seen: set[int]) -> Iterator[tuple[str, yaml.MappingNode]]:
     """Find what holds ``ros__parameters``, with the name above it; YAML's aliases once."""
     if not isinstance(node, yaml.MappingNode) or id(node) in seen:
         return
@@ -101,7 +101,7 @@ def _places(node: Any, head: str, seen: set[int]) -> Iterator[tuple[str, yaml.Ma
         yield head, node
         return
     for name, inside in named:
-        yield from _places(inside, f'{head}/{name.strip("/")}', seen)
+        yield from _find_sections(inside, f'{head}/{name.strip("/")}', seen)
 
 
 def _matches(pattern: str, node: str) -> bool:

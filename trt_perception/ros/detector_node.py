@@ -100,9 +100,9 @@ class DetectorNode(LifecycleNode):
         self._detector: Detector[Any] | None = None
         self._health = NodeHealth(self, self._log, self)
         self._fault: BaseException | None = None
-        self._parameters_of_node = NodeParameters(
+        self._node_parameters = NodeParameters(
             self,
-            configured=lambda: bool(self._pipelines),
+            is_configured=lambda: bool(self._pipelines),
             check=self._check_parameters,
             apply=lambda *_: self._apply_parameters(),
         )
@@ -121,7 +121,7 @@ class DetectorNode(LifecycleNode):
     @property
     def config(self) -> DetectorConfig:
         """The parameters' values now."""
-        return self._parameters_of_node.config
+        return self._node_parameters.config
 
     @property
     def _camera_names(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class DetectorNode(LifecycleNode):
         engine = FileWatch(self.config.engine_path)
         self._health.start(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
-        configs = self._parameters_of_node.configs
+        configs = self._node_parameters.configs
         self._pipelines, self._frame_time_s = open_warm_pipelines(
             self.config.engine_path,
             configs.pipeline_options(),
@@ -159,7 +159,7 @@ class DetectorNode(LifecycleNode):
         self._buffers = MessageBuffers(first.allocate)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
-            config = self._parameters_of_node.camera_config(name)
+            config = self._node_parameters.camera_config(name)
             camera = NodeCamera(self, name, config, self._pipelines[index], index)
             self._cameras.append(camera)
         self._health.show([camera.health for camera in self._cameras])
@@ -181,7 +181,7 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         choices = choose_transports(
             self,
-            self._parameters_of_node.configs.plans(),
+            self._node_parameters.configs.plans(),
             decodes_jpeg=self._pipelines[0].decodes_jpeg,
         )
         self._detector = Detector(
@@ -236,7 +236,7 @@ class DetectorNode(LifecycleNode):
         self._forget_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
-        gone = join_first(self._parameters_of_node.follow_again())
+        gone = join_first(self._node_parameters.reset_camera_values())
         forgotten = f'; forgotten is what was set for cameras: {gone}' if gone else ''
         self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)
@@ -376,12 +376,12 @@ class DetectorNode(LifecycleNode):
         Where cameras have values of their own, success says which.
         """
         # rclpy's own sentences for a wrong type or an unknown name do not say which parameter.
-        reason = self._parameters_of_node.refusal(parameter_list)
+        reason = self._node_parameters.find_fault(parameter_list)
         if reason:
             return SetParametersResult(successful=False, reason=reason)
         result: SetParametersResult = super().set_parameters_atomically(parameter_list)
         if result.successful:
-            result.reason = self._parameters_of_node.kept(parameter_list)
+            result.reason = self._node_parameters.overriding_cameras(parameter_list)
         return result
 
     def _check_parameters(self, config: DetectorConfig) -> None:
@@ -390,4 +390,4 @@ class DetectorNode(LifecycleNode):
 
     def _apply_parameters(self) -> None:
         for camera in self._cameras:
-            camera.apply_config(self._parameters_of_node.camera_config(camera.name))
+            camera.apply_config(self._node_parameters.camera_config(camera.name))

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from trt_perception.parameters.camera import meant_parameter
+from trt_perception.parameters.camera import suggest_parameter
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
@@ -57,4 +57,4 @@ def main(
 def _parser() -> OptionParser:
     what = 'Runs the lifecycle node: camera images in, vision_msgs detections out.'
     usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
-    return OptionParser('detector_node', what, _EXAMPLES, usage, meant_parameter)
+    return OptionParser('detector_node', what, _EXAMPLES, usage, suggest_parameter)

@@ -22,7 +22,7 @@ from trt_perception.files.plain_text import join_first, short_repr
 from trt_perception.parameters.camera import (
     NodeConfig,
     camera_rows,
-    is_of_camera,
+    is_camera_parameter,
     unknown_parameter,
 )
 from trt_perception.parameters.config import DetectorConfig
@@ -31,12 +31,14 @@ from trt_perception.parameters.row import Parameter, check_value, parameter_valu
 __all__ = ['NodeParameters']
 
 # Names that rclpy declares or reads by itself.
-_OF_RCLPY = ('use_sim_time', 'start_type_description_service')
-_QOS = 'qos_overrides.'
-_QOS_OF_RCLPY = tuple(f'{_QOS}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout'))
-_LONGEST_HINT = 200
+_RCLPY_PARAMETERS = ('use_sim_time', 'start_type_description_service')
+_QOS_PREFIX = 'qos_overrides.'
+_RCLPY_QOS_PREFIXES = tuple(
+    f'{_QOS_PREFIX}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout')
+)
+_MAX_HINT_LENGTH = 200
 # Nobody knows any more which of them it was.
-_READ_AS_BOOL = '; ROS reads on, off, yes, no, y and n without quotes as true or false, too'
+_BOOL_WORDS_NOTE = '; ROS reads on, off, yes, no, y and n without quotes as true or false, too'
 
 
 class NodeParameters:
@@ -48,7 +50,7 @@ class NodeParameters:
 
     Args:
         node: declares on it.
-        configured: whether the node holds a model, so that only live parameters may change.
+        is_configured: whether the node holds a model, so that only live parameters may change.
         check: called with a configuration before it is accepted, the node's and that of each
             camera that differs; raises ConfigError to refuse it.
         apply: called after any change, also of a camera's parameter, with the node's
@@ -65,22 +67,22 @@ class NodeParameters:
         self,
         node: Node,
         *,
-        configured: Callable[[], bool] = lambda: False,
+        is_configured: Callable[[], bool] = lambda: False,
         check: Callable[[DetectorConfig], None] = lambda _: None,
         apply: Callable[[DetectorConfig, DetectorConfig], None] = lambda _before, _now: None,
     ) -> None:
         self._node = node
-        self._configured = configured
+        self._is_configured = is_configured
         self._check = check
         self._apply = apply
-        self.configs = self._accepted = _configured_at_start(node)
-        self._given = dict(self.configs.own)
+        self.configs = self._accepted = _read_start_values(node)
+        self._start_values = dict(self.configs.camera_values)
         # What ROS has declared, and the values that it holds.
         self._declared: dict[str, Parameter] = {}
-        self._held: dict[str, Any] = {}
-        self._showing = False
-        self._show()
-        node.add_pre_set_parameters_callback(self._in_own_types)
+        self._ros_values: dict[str, Any] = {}
+        self._is_updating = False
+        self._update_declarations()
+        node.add_pre_set_parameters_callback(self._convert_types)
         node.add_on_set_parameters_callback(self._on_set)
         node.add_post_set_parameters_callback(self._post_set)
 
@@ -97,22 +99,22 @@ class NodeParameters:
         """
         return self.configs.camera(name)
 
-    def follow_again(self) -> list[str]:
+    def reset_camera_values(self) -> list[str]:
         """Forget what was set for cameras since the start; return which values change by that.
 
         They follow the node's again, or have the value that was given at the start.
         """
         rows = camera_rows(self.config.cameras)
-        own = {name: value for name, value in self._given.items() if name in rows}
+        own = {name: value for name, value in self._start_values.items() if name in rows}
         before = self.configs
-        if own == before.own:
+        if own == before.camera_values:
             return []
         self._accepted = NodeConfig(self.config, own)
-        self._take()
+        self._apply_accepted()
         then, now = before.values(), self.configs.values()
-        return [name for name in before.own if then[name] != now[name]]
+        return [name for name in before.camera_values if then[name] != now[name]]
 
-    def refusal(self, changes: list[RosParameter]) -> str:
+    def find_fault(self, changes: list[RosParameter]) -> str:
         """Return what is wrong with changes by themselves, '' where nothing is."""
         command = f'ros2 param set {self._node.get_fully_qualified_name()}'
         for change in changes:
@@ -135,44 +137,48 @@ class NodeParameters:
                 return fault
         return ''
 
-    def kept(self, changes: list[RosParameter]) -> str:
+    def overriding_cameras(self, changes: list[RosParameter]) -> str:
         """Return which cameras a change of the node's does not reach, '' where it reaches all."""
-        names = [name for change in changes for name in self.configs.own_values_of(change.name)]
+        names = [
+            name
+            for change in changes
+            for name in self.configs.camera_parameters_overriding(change.name)
+        ]
         return f'cameras keep values of their own: {join_first(names)}' if names else ''
 
-    def _in_own_types(self, changes: list[RosParameter]) -> list[RosParameter]:
+    def _convert_types(self, changes: list[RosParameter]) -> list[RosParameter]:
         """Turn whole numbers into doubles and empty lists into their kind before rclpy looks."""
         own = list(changes)
         for i, change in enumerate(changes):
             row = self._declared.get(change.name)
             with contextlib.suppress(ConfigError):  # rclpy or _on_set refuses it with its reason
                 if row is not None:
-                    own[i] = _ros_parameter(row, _plain(row, change.value))
+                    own[i] = _ros_parameter(row, _table_value(row, change.value))
         return own
 
     def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
-        if self._showing:
+        if self._is_updating:
             return SetParametersResult(successful=True)
         try:
-            configs = self._with(changes)
-            if self._configured():
-                self._refuse_fixed(configs)
+            configs = self._with_changes(changes)
+            if self._is_configured():
+                self._check_live(configs)
             configs.check(self._check)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
         self._accepted = configs
         return SetParametersResult(successful=True)
 
-    def _with(self, changes: list[RosParameter]) -> NodeConfig:
+    def _with_changes(self, changes: list[RosParameter]) -> NodeConfig:
         rows = self._declared
         values = {
             change.name: parameter_value(rows[change.name], change.value)
             for change in changes
             if change.name in rows
         }
-        return self.configs.changed(values, self._given)
+        return self.configs.with_changes(values, self._start_values)
 
-    def _refuse_fixed(self, configs: NodeConfig) -> None:
+    def _check_live(self, configs: NodeConfig) -> None:
         now, wanted = self.configs.values(), configs.values()
         for name, row in self._declared.items():
             if not row.live and wanted.get(name, now[name]) != now[name]:
@@ -184,57 +190,57 @@ class NodeParameters:
                 )
 
     def _post_set(self, changes: list[RosParameter]) -> None:
-        if self._showing:
+        if self._is_updating:
             return
         values = self._accepted.values()
         for change in changes:
             if change.name in self._declared:
-                self._held[change.name] = values[change.name]
-        self._take()
+                self._ros_values[change.name] = values[change.name]
+        self._apply_accepted()
 
-    def _take(self) -> None:
+    def _apply_accepted(self) -> None:
         """Let the accepted configuration be in force."""
         before, self.configs = self.configs, self._accepted
-        self._show()
+        self._update_declarations()
         self._apply(before.node, self.configs.node)
 
-    def _show(self) -> None:
+    def _update_declarations(self) -> None:
         """Declare and undeclare what came and went, and let ROS hold the values in force.
 
         A parameter that is declared without a value would make ROS answer nothing to a request
         that names it; nobody sees it so, as no request is answered meanwhile.
         """
         rows, values = self.configs.rows(), self.configs.values()
-        self._showing = True
+        self._is_updating = True
         try:
             for name in self._declared.keys() - rows.keys():
                 self._node.undeclare_parameter(name)
-                self._held.pop(name)
+                self._ros_values.pop(name)
             # By type, and set afterwards: from a value, rclpy takes an empty list for bytes.
             for name, row in rows.items():
                 if name not in self._declared:
                     self._node.declare_parameter(
-                        name, _type(row), _descriptor(row), ignore_override=True
+                        name, _ros_type(row), _descriptor(row), ignore_override=True
                     )
             self._declared = rows
-            changed = [name for name in rows if self._held.get(name) != values[name]]
+            changed = [name for name in rows if self._ros_values.get(name) != values[name]]
             if changed:
                 own = [_ros_parameter(rows[name], values[name]) for name in changed]
                 # Not the node's own method, which looks at what clients send.
                 result = Node.set_parameters_atomically(self._node, own)
                 assert result.successful, result
         finally:
-            self._showing = False
-        self._held = values
+            self._is_updating = False
+        self._ros_values = values
 
 
-def _configured_at_start(node: Node) -> NodeConfig:
+def _read_start_values(node: Node) -> NodeConfig:
     """Return what the command line and parameter files say, after collecting every mistake."""
     # rclpy offers no public way to see overrides that nobody declared.
     given = {
         name: override.value
         for name, override in node._parameter_overrides.items()
-        if name not in _OF_RCLPY and not name.startswith(_QOS_OF_RCLPY)
+        if name not in _RCLPY_PARAMETERS and not name.startswith(_RCLPY_QOS_PREFIXES)
     }
     rows = NodeConfig().rows()
     mistakes = []
@@ -242,15 +248,15 @@ def _configured_at_start(node: Node) -> NodeConfig:
     cameras: tuple[str, ...] | None = ()
     if 'cameras' in given:
         row, value = rows['cameras'], given['cameras']
-        cameras = None if _fault('cameras', value, row) else _plain(row, value)
+        cameras = None if _fault('cameras', value, row) else _table_value(row, value)
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
-        if cameras is None and is_of_camera(name):
+        if cameras is None and is_camera_parameter(name):
             continue  # nobody knows which there are meant to be
         if fault := _fault(name, value, rows.get(name), cameras or ()):
             mistakes.append(fault)
         else:
-            values[name] = _plain(rows[name], value)
+            values[name] = _table_value(rows[name], value)
     if mistakes:
         raise ValuesError(mistakes)
     return NodeConfig.from_values(values)
@@ -273,16 +279,16 @@ def _fault(
         command: what to type in a shell before a value; empty: say the value as a file has it.
     """
     try:
-        if row is None and name.startswith(_QOS):
+        if row is None and name.startswith(_QOS_PREFIX):
             fix = 'set image_qos.reliability and image_qos.depth'
             raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
         if row is None:
             raise unknown_parameter(name, cameras)
-        check_value(row, _plain(row, value))
+        check_value(row, _table_value(row, value))
     except ConfigError as error:
-        text = _meant_as_text(row, value)
+        text = _suggested_text(row, value)
         typed = command + shlex.quote(text) if command else text
-        also = _READ_AS_BOOL if _has_bool(value) else ''
+        also = _BOOL_WORDS_NOTE if _has_bool(value) else ''
         return f'{error}{also}; for text: {typed}' if text else str(error)
     return ''
 
@@ -292,7 +298,7 @@ def _has_bool(value: Any) -> bool:
     return any(isinstance(item, bool) for item in items)
 
 
-def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
+def _suggested_text(parameter: Parameter | None, value: Any) -> str:
     """Return the text, in YAML, that a value of another type was meant as; '' where none was.
 
     A shell takes quotes away, and what then looks like a number or true arrives as one.
@@ -314,14 +320,14 @@ def _meant_as_text(parameter: Parameter | None, value: Any) -> str:
     except (ConfigError, TypeError):  # bytes are no text
         return ''
     text = _yaml(meant)
-    return text if len(text) <= _LONGEST_HINT else ''
+    return text if len(text) <= _MAX_HINT_LENGTH else ''
 
 
 def _yaml(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
-def _plain(parameter: Parameter, value: Any) -> Any:
+def _table_value(parameter: Parameter, value: Any) -> Any:
     """Return an override in the table's type.
 
     An empty YAML list has no type of its own and may arrive as nothing.
@@ -331,13 +337,13 @@ def _plain(parameter: Parameter, value: Any) -> Any:
     return parameter_value(parameter, value)
 
 
-def _type(parameter: Parameter) -> RosParameter.Type:
+def _ros_type(parameter: Parameter) -> RosParameter.Type:
     return RosParameter.Type[parameter.kind.replace('[]', '_array').upper()]
 
 
 def _ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
     plain = list(value) if isinstance(value, tuple) else value
-    return RosParameter(parameter.name, _type(parameter), plain)
+    return RosParameter(parameter.name, _ros_type(parameter), plain)
 
 
 def _descriptor(parameter: Parameter) -> ParameterDescriptor:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
-from trt_perception.parameters.config import OF_NODE, PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.tools.arguments import integer_at_least
 
 __all__ = ['add_model_arguments', 'detector_config']
@@ -20,7 +20,7 @@ _SET_ELSEWHERE: Final = {
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
-    **dict.fromkeys(OF_NODE, 'it means something to a node only: leave it out'),
+    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'it means something to a node only: leave it out'),
     'class_filter': 'only detect_images filters classes: use its --classes',
 }
 

@@ -38,7 +38,7 @@ class Holder:
         )
         self.parameters = NodeParameters(
             self.node,
-            configured=lambda: self.is_configured,
+            is_configured=lambda: self.is_configured,
             check=self._check,
             apply=lambda *both: self.told.append(both),
         )
@@ -51,7 +51,7 @@ class Holder:
         changes = [
             Parameter(name.replace('__', '.'), value=value) for name, value in values.items()
         ]
-        reason = self.parameters.refusal(changes)
+        reason = self.parameters.find_fault(changes)
         return reason or self.node.set_parameters_atomically(changes).reason
 
     def held(self):
@@ -106,7 +106,7 @@ def test_it_follows_until_it_is_set_itself(hold):
     assert holder.set(max_rate_hz=10.0) == ''
     assert holder.held()['camera.front.max_rate_hz'] == 30.0
     assert holder.parameters.camera_config('front').max_rate_hz == 30.0
-    holder.parameters.follow_again()
+    holder.parameters.reset_camera_values()
     held = holder.held()
     assert held['camera.front.max_rate_hz'] == 10.0
     assert held['camera.rear.max_rate_hz'] == 5.0  # as the start said
@@ -123,9 +123,9 @@ def test_the_node_is_told_of_each_change_once(hold):
     holder.set(confidence_threshold=0.5)
     assert holder.told[1][0].confidence_threshold == 0.25
     assert holder.told[1][1].confidence_threshold == 0.5
-    holder.parameters.follow_again()
+    holder.parameters.reset_camera_values()
     assert len(holder.told) == 3
-    holder.parameters.follow_again()  # nothing is left to forget
+    holder.parameters.reset_camera_values()  # nothing is left to forget
     assert len(holder.told) == 3
 
 

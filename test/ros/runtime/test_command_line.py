@@ -5,7 +5,11 @@ import io
 
 import pytest
 
-from trt_perception.parameters.camera import CAMERA_PARAMETERS, meant_parameter, unknown_parameter
+from trt_perception.parameters.camera import (
+    CAMERA_PARAMETERS,
+    suggest_parameter,
+    unknown_parameter,
+)
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics
@@ -18,7 +22,7 @@ TOPICS = (*topics._OF_A_CAMERA, *ROS_TOPICS)
 
 def answer_to(*words):
     """Return what is said of words, empty where they are taken."""
-    parser = OptionParser('program', None, '', 'program ...', meant_parameter)
+    parser = OptionParser('program', None, '', 'program ...', suggest_parameter)
     parser.add_argument('--rate', type=float)
     parser.add_argument('--class-names')
     said = io.StringIO()

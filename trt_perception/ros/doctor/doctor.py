@@ -29,7 +29,7 @@ from trt_perception.checks.software import (
 )
 from trt_perception.checks.trial import run_once
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.camera import CameraPlan, NodeConfig, meant_parameter
+from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_parameter
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import matching, number_between
 
@@ -299,7 +299,7 @@ def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
 
 def _parser() -> OptionParser:
     what = 'Checks machine, shell, model and cameras, and says what to do.'
-    parser = OptionParser('doctor', what, _EXAMPLES, parameter=meant_parameter, before='-p')
+    parser = OptionParser('doctor', what, _EXAMPLES, parameter=suggest_parameter, before='-p')
     parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'

@@ -57,7 +57,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
     default = NodeConfig().values()
     own = {name: value for name, value in configs.values().items() if name in default}
     values = {name: value for name, value in own.items() if value != default[name]}
-    values.update(configs.own)
+    values.update(configs.camera_values)
     return {'values': values, 'mistakes': [], 'unused': unused_parameters(arguments, name)}
 
 

@@ -18,7 +18,7 @@ from rclpy.utilities import remove_ros_args
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import escape_controls
-from trt_perception.parameters.camera import meant_parameter
+from trt_perception.parameters.camera import suggest_parameter
 from trt_perception.process.option_parser import OptionParser
 
 __all__ = [
@@ -96,4 +96,4 @@ def _meant(word: str) -> str:
     name, given, _ = word.partition(':=')
     if not given:
         return ''
-    return f'; did you mean {"-p" if meant_parameter(name) else "-r"} {shlex.quote(word)}?'
+    return f'; did you mean {"-p" if suggest_parameter(name) else "-r"} {shlex.quote(word)}?'
