@@ -16,7 +16,7 @@ def after(stamps_and_clocks, seconds=2.0):
     last = len(stamps_and_clocks) - 1
     for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):
         age.add_stamp(stamp_ns, clock_ns, 50.0 + seconds * i / max(1, last))
-    return percentiles(age.ages_ms()), age.note(50.0 + seconds)
+    return percentiles(age.ages_ms()), age.clock_problem(50.0 + seconds)
 
 
 def test_before_the_first_image():
@@ -76,9 +76,9 @@ def test_one_slip_is_not_said_and_the_next_image_ends_it():
 def test_a_clock_that_begins_later_is_no_fault():
     age = AgeOfOutput()
     age.add_stamp(SIMULATED, 0, 1.0)
-    assert age.note(1.4) == ''
+    assert age.clock_problem(1.4) == ''
     age.add_stamp(SIMULATED, SIMULATED, 1.5)
-    assert age.note(9.0) == ''
+    assert age.clock_problem(9.0) == ''
     assert percentiles(age.ages_ms()) == (0.0, 0.0)
 
 

@@ -11,18 +11,18 @@ def counted(*events):
     counter = DeliveryCounter()
     for event in events:
         if isinstance(event, int):
-            counter.received(event)
+            counter.add_received(event)
         else:
             event(counter)
     return counter.not_delivered
 
 
 def lost(count):
-    return lambda counter: counter.lost(count)
+    return lambda counter: counter.add_lost(count)
 
 
 def publishers(count, changed=True):
-    return lambda counter: counter.publishers(count, changed=changed)
+    return lambda counter: counter.set_publishers(count, changed=changed)
 
 
 TABLE = {
@@ -77,16 +77,16 @@ def test_table(events, expected):
 def test_each_image_between_the_first_and_the_last_is_counted_once(fates, first):
     # One publisher; what the middleware loses it reports, sooner or later than the gap shows.
     counter = DeliveryCounter()
-    counter.received(first)
+    counter.add_received(first)
     missing = 0
     for number, fate in enumerate(fates, first + 1):
         if fate == 'arrives':
-            counter.received(number)
+            counter.add_received(number)
             missing = sum(fate != 'arrives' for fate in fates[: number - first])
         if fate == 'lost':
-            counter.lost(1)
+            counter.add_lost(1)
         # Never more than are missing, and all of them once a later image has arrived.
         total = sum(fate != 'arrives' for fate in fates[: number - first])
         assert missing <= counter.not_delivered <= total
-    counter.received(first + len(fates) + 1)
+    counter.add_received(first + len(fates) + 1)
     assert counter.not_delivered == sum(fate != 'arrives' for fate in fates)

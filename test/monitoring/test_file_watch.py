@@ -11,9 +11,9 @@ def test_a_file_that_stays(tmp_path):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
     file_watch = FileWatch(str(path))
-    assert file_watch.change() == ''
+    assert file_watch.describe_change() == ''
     path.read_bytes()
-    assert file_watch.change() == ''
+    assert file_watch.describe_change() == ''
 
 
 def replace(path):
@@ -37,12 +37,12 @@ def test_a_file_that_changes(tmp_path, change, golden_messages):
     path.write_bytes(b'one')
     file_watch = FileWatch(str(path))
     change(path)
-    assert str(path) in file_watch.change()
-    golden_messages.add(file_watch.change())
+    assert str(path) in file_watch.describe_change()
+    golden_messages.add(file_watch.describe_change())
 
 
 def test_home_is_written_out(monkeypatch, tmp_path):
     monkeypatch.setenv('HOME', str(tmp_path))
     assert FileWatch('~/model.onnx').path == str(tmp_path / 'model.onnx')
-    assert FileWatch('').change() == ''
-    assert FileWatch('a\0b').change() == ''
+    assert FileWatch('').describe_change() == ''
+    assert FileWatch('a\0b').describe_change() == ''

@@ -127,13 +127,13 @@ def test_together_is_the_sum_of_its_parts():
         statistics.receive(1.0)
         statistics.receive(2.0 + camera)
         statistics.fail(1)
-    whole = FrameStatistics.together([part.snapshot() for part in parts])
+    whole = FrameStatistics.merge([part.snapshot() for part in parts])
     assert (whole.received, whole.published, whole.failed, whole.in_flight) == (1208, 1200, 2, 2)
     assert whole.dropped == {'one': 2, 'of 0': 1, 'of 1': 1}
     assert (whole.received_s, whole.published_s) == (3.0, 5.0)
     # Both cameras count alike, though the second was published last.
     assert whole.latency['total'].p50_ms == pytest.approx(150)
-    assert FrameStatistics.together([]) == FrameStatistics()
+    assert FrameStatistics.merge([]) == FrameStatistics()
 
 
 def test_batches_of_a_pipeline():

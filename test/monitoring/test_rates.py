@@ -65,7 +65,7 @@ def test_it_can_begin_anew():
     for count in range(1, 10):
         rate.update(count, float(count))
     assert rate.hz() == pytest.approx(1)
-    rate.forget()
+    rate.reset()
     assert rate.hz() is None
 
 

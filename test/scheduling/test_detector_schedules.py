@@ -160,7 +160,7 @@ class Sampler(threading.Thread):
             begun = self.submitted[1], len(self.run_.published)
             parts = self.run_.detector.statistics()
             ended = self.submitted[0], len(self.run_.published)
-            now = FrameStatistics.together(parts)
+            now = FrameStatistics.merge(parts)
             counts = (now.received, now.published, sum(now.dropped.values()), now.failed)
             if not (
                 all(adds_up(part) for part in parts)

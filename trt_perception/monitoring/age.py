@@ -51,19 +51,19 @@ class AgeOfOutput:
             return
         self._ages_ms.clear()
         since_s = time_s if self._doubt is None else self._doubt[0]
-        self._doubt = since_s, _another_clock(age_ns) if clock_ns else _NO_CLOCK
+        self._doubt = since_s, _describe_clock_offset(age_ns) if clock_ns else _NO_CLOCK
 
     def ages_ms(self) -> list[float]:
         """Return the ages of those of the last images whose stamps have shown one."""
         return [age for age in list(self._ages_ms) if not math.isnan(age)]
 
-    def note(self, time_s: float) -> str:
+    def clock_problem(self, time_s: float) -> str:
         """Return why there is no age and what to do, empty where nothing is wrong."""
         doubt = self._doubt
         return doubt[1] if doubt is not None and time_s - doubt[0] >= _PATIENCE_S else ''
 
 
-def _another_clock(age_ns: int) -> str:
+def _describe_clock_offset(age_ns: int) -> str:
     where = 'behind' if age_ns > 0 else 'ahead of'
     return (
         f"the images are stamped {_span(abs(age_ns) * 1e-9)} {where} the node's clock, so nobody "

@@ -37,11 +37,11 @@ class DeliveryCounter:
         return None if self._several else max(self._gaps, self._lost)
 
     @property
-    def any_arrived(self) -> bool:
+    def has_received(self) -> bool:
         """Whether an image has arrived."""
         return self._last is not None or self._unnumbered
 
-    def received(self, sequence_number: int | None) -> None:
+    def add_received(self, sequence_number: int | None) -> None:
         """Take the publisher's sequence number of an image that arrived.
 
         None where it is not known: it is taken for the one that was to come.
@@ -55,7 +55,7 @@ class DeliveryCounter:
         # A smaller number is a publisher that started again.
         self._last = sequence_number
 
-    def lost(self, count: int) -> None:
+    def add_lost(self, count: int) -> None:
         """Take losses that the middleware reports, the sum of one report or several.
 
         Fast DDS reports the largest 32-bit number where it cannot say how many; that is one here.
@@ -65,7 +65,7 @@ class DeliveryCounter:
         if self._several:  # no gap will show it
             self._gaps += count
 
-    def publishers(self, count: int, *, changed: bool) -> None:
+    def set_publishers(self, count: int, *, changed: bool) -> None:
         """Take the number of publishers that match.
 
         A new one numbers its images from the start.

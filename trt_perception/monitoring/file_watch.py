@@ -16,11 +16,11 @@ class FileWatch:
 
     def __init__(self, path: str) -> None:
         self.path = os.path.expanduser(path)
-        self._identity = self._look()
+        self._identity = self._identify()
 
-    def change(self) -> str:
+    def describe_change(self) -> str:
         """Return what has happened to the file, empty where it is the same."""
-        identity = self._look()
+        identity = self._identify()
         if identity == self._identity:
             return ''
         what = 'is gone from' if identity is None else 'was replaced on'
@@ -29,7 +29,7 @@ class FileWatch:
             'configure load what is there now'
         )
 
-    def _look(self) -> tuple[int, int, int, int] | None:
+    def _identify(self) -> tuple[int, int, int, int] | None:
         try:
             status = os.stat(self.path)
         except (OSError, ValueError):

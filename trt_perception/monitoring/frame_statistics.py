@@ -87,7 +87,7 @@ class FrameStatistics:
         return replace(self, dropped=dict(self.dropped), times=self.times.copy())
 
     @classmethod
-    def together(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
+    def merge(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
         """Return the sum of snapshots; each gives as many of its last times as any other."""
         whole = cls()
         each = (whole.times.maxlen or 0) // max(1, len(parts))

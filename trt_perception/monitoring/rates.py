@@ -9,11 +9,11 @@ from typing import Final
 __all__ = ['EvenRate']
 
 # Closer updates are ignored: intervals of single events are never regular.
-_PART_S: Final = 0.4
+_MIN_UPDATE_INTERVAL_S: Final = 0.4
 # Required duration and number of events, and the largest ratio between rates of the parts.
-_AT_LEAST_S: Final = 0.9
-_AT_LEAST_EVENTS: Final = 3
-_AGREEMENT: Final = 1.5
+_MIN_DURATION_S: Final = 0.9
+_MIN_EVENTS: Final = 3
+_MAX_RATE_RATIO: Final = 1.5
 
 
 class EvenRate:
@@ -31,10 +31,12 @@ class EvenRate:
 
     def update(self, count: int, last_s: float) -> None:
         """Take the number of events until now, and the time of the last event in seconds."""
-        if count and (not self._updates or last_s - self._updates[-1][1] >= _PART_S):
+        if count and (
+            not self._updates or last_s - self._updates[-1][1] >= _MIN_UPDATE_INTERVAL_S
+        ):
             self._updates.append((count, last_s))
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Ignore all earlier updates."""
         self._updates.clear()
 
@@ -48,7 +50,7 @@ class EvenRate:
         for (count, last_s), (later, later_s) in pairwise(reversed(self._updates)):
             parts.append((count - later, last_s - later_s))
             events, seconds = events + parts[-1][0], seconds + parts[-1][1]
-            if len(parts) > 1 and seconds >= _AT_LEAST_S and events >= _AT_LEAST_EVENTS:
+            if len(parts) > 1 and seconds >= _MIN_DURATION_S and events >= _MIN_EVENTS:
                 rates = [part / max(part_s, 1e-9) for part, part_s in parts]
-                return events / seconds if max(rates) <= _AGREEMENT * min(rates) else None
+                return events / seconds if max(rates) <= _MAX_RATE_RATIO * min(rates) else None
         return None

@@ -43,17 +43,17 @@ PERIOD_S: Final = 0.5
 _SILENCE_S: Final = 2 * PERIOD_S - 0.1
 # A camera takes seconds to start on a small machine, and three more to be found where the first
 # words of the two miss each other.
-_START_S: Final = 10.0
+_START_LIMIT_S: Final = 10.0
 # Shares of the last two seconds. Below this many images a share says nothing.
 _WINDOW_S: Final = 2.0
-_SHARE: Final = 0.1
-_AT_LEAST: Final = 3
+_MIN_SHARE: Final = 0.1
+_MIN_IMAGES: Final = 3
 # A frame may take this many times as long as usual, and a camera this many of its periods.
-_LATE_FRAME: Final = 4.0
-_LATE_CAMERA: Final = 3.0
+_LATE_FRAME_FACTOR: Final = 4.0
+_LATE_CAMERA_FACTOR: Final = 3.0
 # These are what was asked for.
-_UNWANTED: Final = ('inactive', 'disabled', 'rate_limit')
-_ON_PURPOSE: Final = ('replaced', *_UNWANTED)
+_REQUESTED_DROPS: Final = ('inactive', 'disabled', 'rate_limit')
+_INTENDED_DROPS: Final = ('replaced', *_REQUESTED_DROPS)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _CountSnapshot:
     @property
     def finished(self) -> int:
         return self.published + sum(
-            count for reason, count in self.dropped.items() if reason not in _ON_PURPOSE
+            count for reason, count in self.dropped.items() if reason not in _INTENDED_DROPS
         )
 
 
@@ -138,18 +138,18 @@ class CameraWatchdog:
         self._loss_cure = loss_cure
         self._start_s = start_s
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
-        self._sent, self._done = EvenRate(), EvenRate()
+        self._sent_rate, self._output_rate = EvenRate(), EvenRate()
         # Since when the camera is faster than the model.
-        self._slower_s: float | None = None
+        self._slower_since_s: float | None = None
         self._received_s = start_s
         # When the graph was last seen without a camera: one that appears later has its time, too.
-        self._alone_s = start_s
+        self._no_publisher_s = start_s
         # The median of the last ones: one long pause must not make the next one look usual.
         self._periods: deque[float] = deque(maxlen=5)
         # The last time at which a frame was finished or none was in flight.
-        self._moved_s = start_s
+        self._last_progress_s = start_s
         # What was dropped is judged since then: the last output, or what made a new beginning.
-        self._judged_since = self._snapshots[0]
+        self._drops_since = self._snapshots[0]
 
     def check(self, time_s: float, counts: FrameStatistics, refusal: str = '') -> Problem:
         """Return the worst problem. Its kind is empty if there is none.
@@ -164,10 +164,10 @@ class CameraWatchdog:
             self._no_output(now, counts)
             or self._no_images(now)
             or self._all_dropped(now, refusal)
-            or self._slower(now)
+            or self._slow_model(now)
             or self._lost(now)
             or self._some_dropped(now, refusal)
-            or self._well(now)
+            or self._no_problem(now)
         )
 
     def skip(self, time_s: float, counts: FrameStatistics) -> None:
@@ -177,7 +177,7 @@ class CameraWatchdog:
             time_s: now.
             counts: since the activation.
         """
-        self._judged_since = self._follow(time_s, counts)
+        self._drops_since = self._follow(time_s, counts)
 
     def _follow(self, time_s: float, counts: FrameStatistics) -> _CountSnapshot:
         """Take note of the counts, and return them as a snapshot."""
@@ -190,21 +190,21 @@ class CameraWatchdog:
             self._camera.not_delivered,
         )
         if now.received > last.received:
-            if now.time_s - self._received_s > self._patience_s:
-                self._judged_since = last  # what comes now is judged by itself
+            if now.time_s - self._received_s > self._allowed_silence_s:
+                self._drops_since = last  # what comes now is judged by itself
             if last.received:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
             self._received_s = now.time_s
         if not counts.in_flight or now.finished > last.finished:
-            self._moved_s = now.time_s
+            self._last_progress_s = now.time_s
         if now.published > last.published:
-            self._judged_since = now
+            self._drops_since = now
         if now.not_delivered is None:
-            self._sent.forget()
+            self._sent_rate.reset()
         elif now.received > last.received:
-            self._sent.update(now.received + now.not_delivered, counts.received_s)
-        self._done.update(now.published, counts.published_s)
+            self._sent_rate.update(now.received + now.not_delivered, counts.received_s)
+        self._output_rate.update(now.published, counts.published_s)
         self._snapshots.append(now)
         while (
             len(self._snapshots) > 2 and now.time_s - self._snapshots[1].time_s >= _WINDOW_S - 0.1
@@ -213,16 +213,16 @@ class CameraWatchdog:
         return now
 
     @property
-    def _patience_s(self) -> float:
+    def _allowed_silence_s(self) -> float:
         """How long no image is nothing to worry about."""
         usual_s = statistics.median(self._periods) if self._periods else 0.0
-        return max(_SILENCE_S, _LATE_CAMERA * usual_s)
+        return max(_SILENCE_S, _LATE_CAMERA_FACTOR * usual_s)
 
     def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> Problem | None:
-        waited_s = now.time_s - self._moved_s
+        waited_s = now.time_s - self._last_progress_s
         if waited_s < _SILENCE_S:
             return None
-        if waited_s < _LATE_FRAME * self._turn_s(counts):
+        if waited_s < _LATE_FRAME_FACTOR * self._expected_frame_s(counts):
             return None
         return Problem(
             Level.ERROR,
@@ -232,7 +232,7 @@ class CameraWatchdog:
             'try the model alone: ros2 run trt_perception benchmark_engine',
         )
 
-    def _turn_s(self, counts: FrameStatistics) -> float:
+    def _expected_frame_s(self, counts: FrameStatistics) -> float:
         """Return how long it takes until a frame comes out, with its camera's turn waited for."""
         latency = counts.latency
         if not latency:
@@ -243,20 +243,20 @@ class CameraWatchdog:
 
     def _no_images(self, now: _CountSnapshot) -> Problem | None:
         silent_s = now.time_s - self._received_s
-        if silent_s < self._patience_s:
+        if silent_s < self._allowed_silence_s:
             return None
         topic = self._camera.topic_state()
-        self._alone_s = max(self._alone_s, topic.since_s)
+        self._no_publisher_s = max(self._no_publisher_s, topic.since_s)
         if topic.mismatch:
             return Problem(Level.ERROR, 'qos_mismatch', topic.mismatch)
         if not topic.publishers:
-            self._alone_s = now.time_s
-            if not now.received and now.time_s - self._start_s < _START_S:
+            self._no_publisher_s = now.time_s
+            if not now.received and now.time_s - self._start_s < _START_LIMIT_S:
                 return None
-            return self._nobody(now, silent_s, topic)
-        silent_s = min(silent_s, now.time_s - self._alone_s)
-        if silent_s < self._patience_s:  # it has just appeared
-            return self._nobody(now, silent_s, topic)
+            return self._no_publisher(now, silent_s, topic)
+        silent_s = min(silent_s, now.time_s - self._no_publisher_s)
+        if silent_s < self._allowed_silence_s:  # it has just appeared
+            return self._no_publisher(now, silent_s, topic)
         if now.received:
             why = 'the camera has stalled, or its process was killed; look at its driver'
             if now.not_delivered and self._camera.message_bytes >= LARGE_BYTES:
@@ -278,7 +278,7 @@ class CameraWatchdog:
             f'either it sends none, or the transport loses them: {self._loss_cure}',
         )
 
-    def _nobody(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
+    def _no_publisher(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
         """Return that there is no camera, or a camera that may not have sent an image yet."""
         start = how_to_start('/its/topic', camera=self._camera.camera_name)
         instead = topic.elsewhere or f'start the camera, or the node with {start}'
@@ -293,35 +293,37 @@ class CameraWatchdog:
         return Problem(Level.WARN, 'no_publisher', alone)
 
     def _all_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
-        then = self._judged_since
+        then = self._drops_since
         seconds = now.time_s - then.time_s
-        bad = _bad(then, now)
-        if not bad or seconds < self._patience_s:
+        bad = _unintended_drops(then, now)
+        if not bad or seconds < self._allowed_silence_s:
             return None
         every = f'every image of the last {seconds:.1f} s was dropped'
-        if any(now.dropped.get(reason, 0) > then.dropped.get(reason, 0) for reason in _UNWANTED):
-            # One dropped image is not a trend: report only from _AT_LEAST images on.
-            if sum(bad.values()) < _AT_LEAST:
+        if any(
+            now.dropped.get(reason, 0) > then.dropped.get(reason, 0) for reason in _REQUESTED_DROPS
+        ):
+            # One dropped image is not a trend: report only from _MIN_IMAGES images on.
+            if sum(bad.values()) < _MIN_IMAGES:
                 return None
             every = f'every image of the last {seconds:.1f} s that was wanted was dropped'
         return Problem(Level.ERROR, 'all_dropped', f'{every}: {_drop_summary(bad, refusal)}')
 
-    def _slower(self, now: _CountSnapshot) -> Problem | None:
+    def _slow_model(self, now: _CountSnapshot) -> Problem | None:
         then = self._snapshots[0]
         replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
         received = now.received - then.received
-        if replaced < _AT_LEAST or replaced <= _SHARE * received:
-            self._slower_s = None
+        if replaced < _MIN_IMAGES or replaced <= _MIN_SHARE * received:
+            self._slower_since_s = None
             return None
-        self._slower_s = now.time_s if self._slower_s is None else self._slower_s
-        sent_hz, done_hz = self._sent.hz(), self._done.hz()
-        if sent_hz is not None and done_hz is not None and done_hz < (1 - _SHARE) * sent_hz:
+        self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
+        sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
+        if sent_hz is not None and done_hz is not None and done_hz < (1 - _MIN_SHARE) * sent_hz:
             # No share with it: that is of other seconds than the rates.
             seen = (
                 f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz: '
                 'the other images'
             )
-        elif now.time_s - self._slower_s >= _SILENCE_S:  # nor will it be known soon
+        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # nor will it be known soon
             seen = (
                 f'images come faster than the model takes them: {replaced / received:.0%} of them'
             )
@@ -340,7 +342,7 @@ class CameraWatchdog:
             return None
         lost = now.not_delivered - then.not_delivered
         sent = lost + now.received - then.received
-        if lost < _AT_LEAST or lost <= _SHARE * sent:
+        if lost < _MIN_IMAGES or lost <= _MIN_SHARE * sent:
             return None
         cure = 'if they come in bursts, raise image_qos.depth'
         if self._camera.message_bytes < LARGE_BYTES:
@@ -354,7 +356,7 @@ class CameraWatchdog:
         )
 
     def _some_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
-        bad = _bad(self._snapshots[0], now)
+        bad = _unintended_drops(self._snapshots[0], now)
         if not bad:
             return None
         summary = _drop_summary(bad, refusal)
@@ -363,17 +365,17 @@ class CameraWatchdog:
             return Problem(Level.WARN, 'not_published', message)
         return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
 
-    def _well(self, now: _CountSnapshot) -> Problem:
+    def _no_problem(self, now: _CountSnapshot) -> Problem:
         if not now.received:
             return Problem(Level.OK, '', 'active, waiting for images')
-        rate_hz = self._done.hz()
+        rate_hz = self._output_rate.hz()
         return Problem(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
 
 
-def _bad(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:
+def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:
     """Return the number of images that were dropped against the user's wish, by reason."""
     counts = Counter(now.dropped) - Counter(then.dropped)
-    return {reason: n for reason, n in sorted(counts.items()) if reason not in _ON_PURPOSE}
+    return {reason: n for reason, n in sorted(counts.items()) if reason not in _INTENDED_DROPS}
 
 
 def _drop_summary(bad: Mapping[str, int], refusal: str) -> str:

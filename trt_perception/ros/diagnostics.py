@@ -142,7 +142,7 @@ def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> Diagn
 def _together(name: str, health: Health) -> DiagnosticStatus:
     """Return the status of the node: all its cameras as if they were one, and the worst level."""
     cameras = health.cameras
-    counts = FrameStatistics.together([camera.statistics for camera in cameras])
+    counts = FrameStatistics.merge([camera.statistics for camera in cameras])
     all_of_them = CameraFacts(
         statistics=counts,
         received_hz=sum(camera.received_hz for camera in cameras),

@@ -126,7 +126,7 @@ class NodeHealth:
         if timer is not None:
             self._node.destroy_timer(timer)
         if len(parts) > 1:
-            together = FrameStatistics.together(parts)
+            together = FrameStatistics.merge(parts)
             said = counts_text(together, all_not_delivered(self._facts()))
             self._node.get_logger().info(f'counts of all cameras: {said}')
 
@@ -139,7 +139,7 @@ class NodeHealth:
         now = time.monotonic()
         parts = self._detector.statistics()
         of_name = same_name(self._node)
-        change = self.engine.change() if self.engine is not None else ''
+        change = self.engine.describe_change() if self.engine is not None else ''
         notes = tuple(note for note in (change, *self._log.shown) if note)
         if self._several:
             wanted = [

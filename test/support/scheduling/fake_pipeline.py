@@ -240,7 +240,7 @@ class Recorder:
         for now in parts:
             dropped = sum(now.dropped.values())
             assert now.received == now.published + dropped + now.failed + now.in_flight
-        now = FrameStatistics.together(parts) if camera is None else parts[camera]
+        now = FrameStatistics.merge(parts) if camera is None else parts[camera]
         return now.received, now.published, dict(now.dropped), now.failed, now.in_flight
 
     def settled(self):

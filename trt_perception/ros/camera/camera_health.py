@@ -183,7 +183,7 @@ class CameraHealth:
         else:
             self._watchdog.skip(now_s, counts)
             problem = Problem(Level.OK, '', f'switched off: {OFF_REASON}')
-        own_notes = [note for note in (self._age.note(now_s), *notes) if note]
+        own_notes = [note for note in (self._age.clock_problem(now_s), *notes) if note]
         problem = with_notes(problem, same_name_note, own_notes)
         if not self.enabled and not problem.kind:
             # Switching a camera off repairs nothing: the log must not say "recovered".

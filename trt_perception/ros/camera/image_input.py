@@ -158,20 +158,20 @@ class ImageInput:
 
     def on_image(self, message: Any, sequence_number: int | None) -> None:
         """Count an image and submit it to the detector."""
-        self._delivery.received(sequence_number)
+        self._delivery.add_received(sequence_number)
         is_serialized = isinstance(message, SerializedMessage)
         self.message_bytes = message.size if is_serialized else len(message.data)
         self._detector.submit(self._camera_index, message)
 
     def on_message_lost(self, event: Any) -> None:
         """Count images that the middleware lost."""
-        self._delivery.lost(event.total_count_change)
+        self._delivery.add_lost(event.total_count_change)
 
     def on_publishers_matched(self, event: Any) -> None:
         """Count the publishers of the topic."""
         # One that went and one that came between two looks leave their number as it was.
         changed = bool(event.current_count_change or event.total_count_change)
-        self._delivery.publishers(event.current_count, changed=changed)
+        self._delivery.set_publishers(event.current_count, changed=changed)
 
     def on_incompatible_qos(self, event: Any) -> None:
         """Let the executor handle a publisher whose QoS does not fit."""
@@ -200,7 +200,7 @@ class ImageInput:
             self._adapted_s = time.monotonic()
         elif (
             self.enabled
-            and self._delivery.any_arrived
+            and self._delivery.has_received
             and (now_s := time.monotonic()) >= self._next_log_s
         ):
             # Log one of many cameras that come at once. Before the first image the watchdog does.

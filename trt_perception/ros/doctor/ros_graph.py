@@ -281,7 +281,7 @@ class _TopicListener:
         self._received += 1
         self._rate.update(self._received, time.monotonic())
         self._last = message
-        self._delivery.received(info['publication_sequence_number'])
+        self._delivery.add_received(info['publication_sequence_number'])
 
 
 def _fault(message: Any) -> str:
