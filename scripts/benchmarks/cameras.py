@@ -46,7 +46,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.ros.runtime.arguments import matching, number_between
+from trt_perception.ros.runtime.arguments import number_between, text_matching
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.tools.arguments import add_file_option
 
@@ -367,7 +367,7 @@ def parse_arguments():
     )
     parser.add_argument(
         '--size',
-        type=matching(r'[1-9]\d{1,3}x[1-9]\d{1,3}', 'a size as 1920x1080'),
+        type=text_matching(r'[1-9]\d{1,3}x[1-9]\d{1,3}', 'a size as 1920x1080'),
         default='640x480',
         metavar='WxH',
         help='default 640x480',

@@ -204,9 +204,9 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node, golden_mess
 
 
 def test_a_request_that_names_one_parameter_a_thousand_times(node, golden_messages):
-    from trt_perception.ros.runtime.services import answer_always
+    from trt_perception.ros.runtime.services import answer_every_request
 
-    answer_always(node, lambda service, error: None)
+    answer_every_request(node, lambda service, error: None)
     services = {service.srv_type: service.callback for service in node.services}
     value = Parameter('confidence_threshold', value=0.5).to_parameter_msg()
     for kind, fields in {

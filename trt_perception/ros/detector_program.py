@@ -12,7 +12,7 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.detector_node import EXIT_GPU_LOST, DetectorNode
-from trt_perception.ros.runtime.command_line import own_arguments
+from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import unused_remappings
@@ -35,7 +35,7 @@ def main(
 ) -> int:
     """Run the node until a signal comes; return the exit code."""
     command_line = sys.argv if args is None else args
-    own_arguments(_parser(), command_line)  # --help; all the rest is refused
+    parse_own_arguments(_parser(), command_line)  # --help; all the rest is refused
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)

@@ -24,7 +24,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between
-from trt_perception.ros.runtime.command_line import own_arguments
+from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import source_name
@@ -49,7 +49,7 @@ exit codes: 0 all sent or interrupted, 1 an image could not be read (the others 
 def main(args: list[str] | None = None) -> int:
     """Publish until the source ends or a signal comes; return the exit code."""
     command_line = sys.argv if args is None else ['replay_images', *args]
-    options = own_arguments(_parser(), command_line)
+    options = parse_own_arguments(_parser(), command_line)
     return run_node(
         lambda: ReplayImages(options),
         ReplayImages.close,

@@ -296,7 +296,7 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
         publisher = node.create_publisher(kind, topic, qos)
 
         def heard(publisher=publisher, message=message):
-            listener.follow()
+            listener.update()
             publisher.publish(message)
             executor.spin_once(timeout_sec=0.05)
             return listener.report().received > 3
@@ -306,7 +306,7 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
         assert report.compressed == (kind is CompressedImage)
         assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
         node.destroy_publisher(publisher)
-        client.spin_until(lambda: listener.follow() or not listener.publishers, 'nobody')
+        client.spin_until(lambda: listener.update() or not listener.publishers, 'nobody')
         assert listener.report().received > 3  # what was heard is kept
 
 
@@ -344,7 +344,7 @@ def test_the_topics_of_a_node():
 )
 def test_request_to_the_graph(monkeypatch, topic, values, levels, plans):
     asked = []
-    monkeypatch.setattr(doctor, '_answer_of', lambda *request: asked.append(request) or [])
+    monkeypatch.setattr(doctor, '_run_module', lambda *request: asked.append(request) or [])
     options = argparse.Namespace(
         image_topic=topic, node='/detector', seconds=0.5, model='', device=None
     )

@@ -13,7 +13,7 @@ from trt_perception.parameters.camera import (
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics
-from trt_perception.ros.runtime.command_line import own_arguments
+from trt_perception.ros.runtime.command_line import parse_own_arguments
 
 # rclpy has no public list of them; a node's services stand below its name.
 ROS_TOPICS = ('clock', 'tf', 'rosout', 'diagnostics', 'parameter_events')
@@ -27,7 +27,7 @@ def answer_to(*words):
     parser.add_argument('--class-names')
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-        own_arguments(parser, ['program', *words])
+        parse_own_arguments(parser, ['program', *words])
     return said.getvalue()
 
 

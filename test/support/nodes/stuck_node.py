@@ -24,7 +24,7 @@ def hang(lock):
 
 def main(where='start', seconds=None, lock=''):
     if seconds is not None:
-        setattr(process, f'{where.upper()}_S', float(seconds))
+        setattr(process, f'{where.upper()}_LIMIT_S', float(seconds))
 
     def make_node():
         if where == 'start':

@@ -31,14 +31,14 @@ from trt_perception.checks.trial import run_once
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_parameter
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.ros.runtime.arguments import matching, number_between
+from trt_perception.ros.runtime.arguments import number_between, text_matching
 
 __all__ = ['main']
 
 _GRAPH = 'trt_perception.ros.doctor.ros_graph'
 _PARAMETERS = 'trt_perception.ros.doctor.parameters'
 
-_CORRECT = 'correct the parameters above, then run doctor again'
+_CORRECT_PARAMETERS = 'correct the parameters above, then run doctor again'
 _EXAMPLES = """examples:
   doctor                                            this machine and shell, and all cameras
   doctor yolo.engine                                and whether this engine can run here
@@ -67,7 +67,7 @@ def main(args: list[str] | None = None) -> int:
     code = 130
     try:
         color = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
-        for text in texts(_collected(run_checks(options), findings), color=color):
+        for text in texts(_collect(run_checks(options), findings), color=color):
             if not options.json:
                 print(text, flush=True)
         code = int(any(finding.level == 'red' for finding in findings))
@@ -78,7 +78,7 @@ def main(args: list[str] | None = None) -> int:
     return code
 
 
-def _collected(findings: Iterable[Finding], into: list[Finding]) -> Iterator[Finding]:
+def _collect(findings: Iterable[Finding], into: list[Finding]) -> Iterator[Finding]:
     for finding in findings:
         into.append(finding)
         yield finding
@@ -154,7 +154,7 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
         return
     arguments = [word for path in options.params_file for word in ('--params-file', path)]
     arguments += [word for given in options.param for word in ('-p', given)]
-    report = _answer_of(_PARAMETERS, [options.node, *arguments], 60)
+    report = _run_module(_PARAMETERS, [options.node, *arguments], 60)
     for mistake in report['mistakes']:
         fix = 'correct it: the node would not start, with exit code 2'
         yield Finding('parameters', 'parameters', 'red', mistake, fix)
@@ -183,7 +183,7 @@ def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
 def _check_model(inputs: _Inputs) -> Iterable[Finding]:
     if inputs.values is None:
         found = 'not checked: its parameters cannot be read'
-        return [Finding('model', 'model', 'yellow', found, _CORRECT)]
+        return [Finding('model', 'model', 'yellow', found, _CORRECT_PARAMETERS)]
     if not (inputs.model or inputs.has_parameters):
         return []
     trial = functools.partial(trial_run, inputs.node_values)
@@ -219,7 +219,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
     try:
         if not is_readable and '{camera}' in (options.image_topic or ''):
             found = 'not looked for: the parameters, which name the cameras, cannot be read'
-            yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT)
+            yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT_PARAMETERS)
         else:
             plans = _camera_plans(options, configs)
     except ConfigError as error:
@@ -235,7 +235,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
         'segment_bytes': inputs.segment_bytes,
         'topics_given': bool(options.image_topic),
     }
-    for entry in _answer_of(_GRAPH, [json.dumps(request)], options.seconds + 60):
+    for entry in _run_module(_GRAPH, [json.dumps(request)], options.seconds + 60):
         yield Finding(**entry)
 
 
@@ -279,7 +279,7 @@ def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[Came
     ]
 
 
-def _answer_of(module: str, arguments: list[str], timeout_s: float) -> Any:
+def _run_module(module: str, arguments: list[str], timeout_s: float) -> Any:
     """Run a module in a process of its own; return what it prints as JSON in its last line.
 
     Raises:
@@ -306,7 +306,7 @@ def _parser() -> OptionParser:
     parser.add_argument(
         '--image-topic',
         # As ROS 2 has it, without substitutions: rclpy, which knows, may be what is missing.
-        type=matching(
+        type=text_matching(
             rf'(~?/)?{part}(/{part})*',
             'a topic as /front/image_raw: names of letters, digits and underscores, none '
             'beginning with a digit, with / between them',
@@ -333,7 +333,7 @@ def _parser() -> OptionParser:
         '--param',
         action='append',
         default=[],
-        type=matching('(?s).+?:=.*', 'NAME:=VALUE, as in model.decoder:=dense'),
+        type=text_matching('(?s).+?:=.*', 'NAME:=VALUE, as in model.decoder:=dense'),
         metavar='NAME:=VALUE',
         help="a parameter that the node will be given; the model argument is its 'engine_path'",
     )
@@ -346,7 +346,7 @@ def _parser() -> OptionParser:
     )
     parser.add_argument(
         '--node',
-        type=matching(f'(/{name})+', 'a full name, as /front/detector'),
+        type=text_matching(f'(/{name})+', 'a full name, as /front/detector'),
         default='/detector',
         metavar='NAME',
         help='full name of the node that the parameter file is for (default /detector)',

@@ -86,8 +86,8 @@ def check_graph(
     return [
         graph.intake,
         *check_cameras(scene),
-        *_same_names(graph.same_names),
-        *_detectors(graph.statuses.values()),
+        *_same_name_findings(graph.same_names),
+        *_detector_findings(graph.statuses.values()),
     ]
 
 
@@ -136,14 +136,14 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
             listener.report() for topic, listener in listeners.items() if topic not in other_types
         ]
         same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
-        intake = _intake(context)
+        intake = _intake_finding(context)
         node.destroy_node()
     finally:
         rclpy.shutdown(context=context)
     return _Graph(reports, other_types, same_names, statuses, intake)
 
 
-def _intake(context: rclpy.Context) -> Finding:
+def _intake_finding(context: rclpy.Context) -> Finding:
     """Return who takes the images of a detector here: `image_intake`, where it is `auto`."""
     try:
         check_intake(context)
@@ -173,7 +173,7 @@ def _listen(
             if image and not _TYPES.keys().isdisjoint(kinds) and topic not in listeners:
                 listeners[topic] = _TopicListener(node, topic)
         for listener in listeners.values():
-            listener.follow()
+            listener.update()
         heard = {topic for topic, listener in listeners.items() if listener.publishers}
         missing = not heard or any(not {topic, f'{topic}/compressed'} & heard for topic in wanted)
         if missing and now - started < _DISCOVERY_S[1]:
@@ -204,17 +204,17 @@ class _TopicListener:
         self._node = node
         self._topic = topic
         # Type and QoS that are asked for.
-        self._asked: tuple[str, ReliabilityPolicy] | None = None
+        self._requested: tuple[str, ReliabilityPolicy] | None = None
         self._subscription: Subscription | None = None
         self.publishers: tuple[str, ...] = ()
-        self.follow()
+        self.update()
 
-    def follow(self) -> None:
+    def update(self) -> None:
         """Look who publishes; where another type or QoS is needed for that, begin anew."""
         compressed = self._topic.endswith('/compressed')
         infos = self._node.get_publishers_info_by_topic(self._topic)
         published = {info.topic_type for info in infos} & _TYPES.keys()
-        if not published and self._asked is not None:
+        if not published and self._requested is not None:
             self.publishers = ()
             return
         meant = _COMPRESSED if compressed else _IMAGE
@@ -224,9 +224,9 @@ class _TopicListener:
         )
         best_effort = 'best_effort' in self.publishers
         policy = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
-        if (kind, policy) == self._asked:
+        if (kind, policy) == self._requested:
             return
-        self._asked = kind, policy
+        self._requested = kind, policy
         if self._subscription is not None:
             self._node.destroy_subscription(self._subscription)
             self._subscription = None
@@ -244,7 +244,7 @@ class _TopicListener:
             )
         except rclpy_implementation.RCLError:
             # One of another type is let go of in the executor's next round: again then.
-            self._asked = None
+            self._requested = None
 
     def report(self) -> CameraReport:
         """Return what has arrived."""
@@ -295,7 +295,7 @@ def _fault(message: Any) -> str:
     return ''
 
 
-def _same_names(counts: Mapping[str, int]) -> list[Finding]:
+def _same_name_findings(counts: Mapping[str, int]) -> list[Finding]:
     """Return what is wrong with nodes of one name."""
     fix = (
         'end all but one, or start each with a namespace or a name of its own (--ros-args '
@@ -307,7 +307,7 @@ def _same_names(counts: Mapping[str, int]) -> list[Finding]:
     ]
 
 
-def _detectors(statuses: Iterable[Any]) -> list[Finding]:
+def _detector_findings(statuses: Iterable[Any]) -> list[Finding]:
     """Return what running detectors say of themselves, and of each of their cameras and GPUs."""
     said = list(statuses)
     # A node whose status ends so is one of ours, and so are all others that begin with its name.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ['matching', 'number_between']
+__all__ = ['number_between', 'text_matching']
 
 Number = TypeVar('Number', int, float)
 
@@ -29,7 +29,7 @@ def number_between(lowest: Number, highest: Number) -> Callable[[str], Number]:
     return read
 
 
-def matching(pattern: str, expected: str) -> Callable[[str], str]:
+def text_matching(pattern: str, expected: str) -> Callable[[str], str]:
     """Return a reader for argparse of texts that a pattern matches as a whole."""
 
     def read(text: str) -> str:

@@ -22,12 +22,12 @@ from trt_perception.parameters.camera import suggest_parameter
 from trt_perception.process.option_parser import OptionParser
 
 __all__ = [
-    *('check_ros_arguments', 'explain_ros_error', 'mark_ros_arguments', 'own_arguments'),
+    *('check_ros_arguments', 'explain_ros_error', 'mark_ros_arguments', 'parse_own_arguments'),
     'report_wrong_usage',
 ]
 
 
-def own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Namespace:
+def parse_own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Namespace:
     """Parse what is not ROS's of a command line, which begins with the program's name.
 
     What stands outside ``--ros-args`` as ``NAME:=VALUE`` is to ROS a topic's new name, as ROS 1
@@ -88,11 +88,11 @@ def explain_ros_error(error: Exception) -> list[str]:
     if isinstance(error, rclpy_implementation.UnknownROSArgsError):
         with contextlib.suppress(ValueError, SyntaxError):  # the text of a list, in Jazzy
             words = literal_eval(str(error))
-            return [f'{word} is no ROS argument{_meant(word)}' for word in words]
+            return [f'{word} is no ROS argument{_suggestion(word)}' for word in words]
     return [str(error)]
 
 
-def _meant(word: str) -> str:
+def _suggestion(word: str) -> str:
     name, given, _ = word.partition(':=')
     if not given:
         return ''

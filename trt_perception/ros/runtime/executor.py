@@ -20,14 +20,14 @@ from rclpy.node import Node
 from rclpy.service import Service
 
 from trt_perception.ros.runtime.log import log_text
-from trt_perception.ros.runtime.services import answer_always
+from trt_perception.ros.runtime.services import answer_every_request
 
 __all__ = ['GuardedExecutor']
 
 # One kind of error is logged this often.
 _REPEAT_S: Final = 5.0
-_KINDS: Final = 64
-_LONGEST: Final = 4000
+_MAX_KINDS: Final = 64
+_MAX_TRACE_LENGTH: Final = 4000
 # What fails each time must not take a core.
 _PAUSE_S: Final = 0.1
 
@@ -46,7 +46,7 @@ class GuardedExecutor(SingleThreadedExecutor):
         super().__init__(context=node.context)
         self.logger = node.get_logger()
         self._logged: dict[tuple[Any, ...], float] = {}
-        answer_always(node, self._report)
+        answer_every_request(node, self._report)
         self.add_node(node)
 
     def spin_once(self, timeout_sec: float | None = None) -> None:
@@ -91,10 +91,10 @@ class GuardedExecutor(SingleThreadedExecutor):
             now = time.monotonic()
             if now - self._logged.get(kind, -_REPEAT_S) < _REPEAT_S:
                 return
-            if len(self._logged) >= _KINDS:
+            if len(self._logged) >= _MAX_KINDS:
                 self._logged.clear()
             self._logged[kind] = now
-            trace = ''.join(traceback.format_exception(error))[-_LONGEST:]
+            trace = ''.join(traceback.format_exception(error))[-_MAX_TRACE_LENGTH:]
             said = f'{what} raised {type(error).__name__}; the node goes on\n{trace}'
             if isinstance(source, Service) and isinstance(error, rclpy_implementation.RCLError):
                 said = f'{what} refused: {error}'  # so Jazzy answers a transition at a wrong time

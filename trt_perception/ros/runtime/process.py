@@ -24,10 +24,10 @@ from trt_perception.process.interruption import (
     ignore_signals,
     interrupt,
 )
-from trt_perception.ros.runtime.bounded import bounded
 from trt_perception.ros.runtime.command_line import report_wrong_usage
 from trt_perception.ros.runtime.executor import GuardedExecutor
 from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.runtime.time_limit import time_limit
 from trt_perception.transport.shared_memory import how_to_mend, unfinished_ports
 
 __all__ = ['run_node']
@@ -36,8 +36,8 @@ NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
 # What takes longer hangs, mostly in the middleware: a node is made without its model, and its end
 # waits for the frame or native call in progress.
-START_S = 60.0
-END_S = 30.0
+START_LIMIT_S = 60.0
+END_LIMIT_S = 30.0
 
 
 def run_node(
@@ -60,17 +60,17 @@ def run_node(
 
     Returns:
         The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
-        sentence. Where the node is not made within START_S, or not closed within END_S, the
-        process ends with 1.
+        sentence. The process ends with 1 if the node is not made within START_LIMIT_S, or not
+        closed within END_LIMIT_S.
     """
     with _Signals() as signals:
-        _say_what_hangs()
+        _warn_of_unfinished_ports()
         try:
             rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
         except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
             return report_wrong_usage(error)
         try:
-            with bounded('the start of the node', START_S):
+            with time_limit('the start of the node', START_LIMIT_S):
                 node = make_node()
         except (ConfigError, NameValidationException, ParameterException) as error:
             rclpy.shutdown()
@@ -78,14 +78,16 @@ def run_node(
         executor = GuardedExecutor(node)
         signals.wake = node.create_guard_condition(lambda: None).trigger
         executor.logger.info('node up')
-        while not signals.asked.is_set() and not finished(node) and node.context.ok():
+        while not signals.end_requested.is_set() and not finished(node) and node.context.ok():
             executor.spin_once()
         executor.logger.info('ending')
-        with bounded('the end of the node', END_S):
-            return _end(executor, node, close_node)
+        with time_limit('the end of the node', END_LIMIT_S):
+            return _close_node(executor, node, close_node)
 
 
-def _end(executor: GuardedExecutor, node: NodeType, close_node: Callable[[NodeType], int]) -> int:
+def _close_node(
+    executor: GuardedExecutor, node: NodeType, close_node: Callable[[NodeType], int]
+) -> int:
     """Close a node in order; return the exit code."""
     executor.remove_node(node)
     try:
@@ -98,7 +100,7 @@ def _end(executor: GuardedExecutor, node: NodeType, close_node: Callable[[NodeTy
     return exit_code
 
 
-def _say_what_hangs() -> None:
+def _warn_of_unfinished_ports() -> None:
     """Warn of what the middleware may wait for without end, before it can."""
     if ports := unfinished_ports():
         print(
@@ -120,15 +122,15 @@ class _Signals:
     threads that NumPy started at import.
 
     Attributes:
-        asked: set by the first.
+        end_requested: set by the first.
         wake: called by the first, from a thread.
     """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.end_requested = threading.Event()
         self.wake: Callable[[], None] = lambda: None
-        self._over = False
-        self._caught, sender = os.pipe()
+        self._has_ended = False
+        self._signal_pipe, sender = os.pipe()
         os.set_blocking(sender, False)
         for number in ENDING_SIGNALS:
             signal.signal(number, lambda *_: None)
@@ -139,21 +141,21 @@ class _Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over = True
+        self._has_ended = True
         ignore_signals()
 
     def _wait(self) -> None:
-        os.read(self._caught, 1)
+        os.read(self._signal_pipe, 1)
         interrupt()
-        self.asked.set()
+        self.end_requested.set()
         with contextlib.suppress(Exception):  # the node may be gone by now
             self.wake()
         # What came within a second waits here, however late this thread gets its turn.
         time.sleep(SAME_SIGNAL_S)
-        os.set_blocking(self._caught, False)
+        os.set_blocking(self._signal_pipe, False)
         with contextlib.suppress(BlockingIOError):
-            os.read(self._caught, _PIPE_BYTES)
-        os.set_blocking(self._caught, True)
-        number = os.read(self._caught, 1)[0]
-        if not self._over:
+            os.read(self._signal_pipe, _PIPE_BYTES)
+        os.set_blocking(self._signal_pipe, True)
+        number = os.read(self._signal_pipe, 1)[0]
+        if not self._has_ended:
             os._exit(128 + number)

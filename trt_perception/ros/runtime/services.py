@@ -14,20 +14,20 @@ from rclpy.service import Service
 
 from trt_perception.files.plain_text import escape_controls, short_repr
 
-__all__ = ['answer_always']
+__all__ = ['answer_every_request']
 
 _TYPES: Final = [kind.value for kind in Parameter.Type]
-_LONGEST_REASON: Final = 1000
+_MAX_REASON_LENGTH: Final = 1000
 # As many as a node of one camera has, several times over, or all of one of many cameras; and the
 # fields of requests that name them.
-_MOST_NAMED: Final = 200
-_LISTS: Final = ('parameters', 'names', 'prefixes')
+_MAX_PARAMETERS: Final = 200
+_LIST_FIELDS: Final = ('parameters', 'names', 'prefixes')
 _SETTERS: Final = (SetParameters, SetParametersAtomically)
 
 _Handler = Callable[[Any, Any], Any]
 
 
-def answer_always(node: Node, report: Callable[[Service, Exception], None]) -> None:
+def answer_every_request(node: Node, report: Callable[[Service, Exception], None]) -> None:
     """Let the services that the node has now answer a refusal where their handler raises.
 
     Args:
@@ -35,10 +35,10 @@ def answer_always(node: Node, report: Callable[[Service, Exception], None]) -> N
         report: called with what a handler raised.
     """
     for service in node.services:
-        service.callback = _answering(node, service, service.callback, report)
+        service.callback = _with_refusals(node, service, service.callback, report)
 
 
-def _answering(
+def _with_refusals(
     node: Node,
     service: Service,
     handle: _Handler,
@@ -48,11 +48,11 @@ def _answering(
 
     def answer(request: Any, response: Any) -> Any:
         # One parameter named again and again: nothing else would go on meanwhile.
-        count = max(len(getattr(request, name, ())) for name in _LISTS)
-        if count > _MOST_NAMED and count > (most := _most_named(node)):
+        count = max(len(getattr(request, name, ())) for name in _LIST_FIELDS)
+        if count > _MAX_PARAMETERS and count > (most := _max_parameters(node)):
             reason = f'at most {most} in one request (got {count})'
             return _refusal(service, request, reason)
-        if twice := _named_twice(request):
+        if twice := _repeated_name(request):
             return _refusal(service, request, f'each once in one request (got {twice} twice)')
         if kind is SetParameters and count != 1:  # none fails with another
             for parameter in request.parameters:
@@ -75,11 +75,11 @@ def _answering(
     return answer
 
 
-def _most_named(node: Node) -> int:
-    return max(_MOST_NAMED, len(node.list_parameters([], 0).names))
+def _max_parameters(node: Node) -> int:
+    return max(_MAX_PARAMETERS, len(node.list_parameters([], 0).names))
 
 
-def _named_twice(request: Any) -> str:
+def _repeated_name(request: Any) -> str:
     """Return a parameter that a request names more than once, empty where there is none."""
     named = [each.name for each in getattr(request, 'parameters', ())]
     named += getattr(request, 'names', ())
@@ -91,7 +91,7 @@ def _refusal(service: Service, request: Any, reason: str) -> Any:
     kind: Any = service.srv_type  # rclpy's type of it does not name the classes within
     response = kind.Response()
     refused = SetParametersResult(
-        successful=False, reason=escape_controls(reason, _LONGEST_REASON)
+        successful=False, reason=escape_controls(reason, _MAX_REASON_LENGTH)
     )
     if kind is SetParameters:
         response.results = [refused] * len(request.parameters)

@@ -14,7 +14,7 @@ import pytest
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from support.programs import DEADLINE_S, Program, script
-from trt_perception.ros.runtime.bounded import bounded
+from trt_perception.ros.runtime.time_limit import time_limit
 from trt_perception.transport.shared_memory import SHARED_MEMORY
 
 pytestmark = [pytest.mark.each_distro, pytest.mark.unmeasured]
@@ -33,7 +33,7 @@ AHEAD_S = 3600
 
 @pytest.mark.parametrize('lock', ['', 'lock'])
 @pytest.mark.parametrize(
-    ('where', 'function'), [('start', 'make_node'), ('end', '_end')], ids=['start', 'end']
+    ('where', 'function'), [('start', 'make_node'), ('end', '_close_node')], ids=['start', 'end']
 )
 def test_a_start_or_end_that_hangs_ends_the_process_and_is_told(where, function, lock):
     program = Program([*script('nodes/stuck_node.py'), where, 0.5, lock])
@@ -48,10 +48,10 @@ def test_a_start_or_end_that_hangs_ends_the_process_and_is_told(where, function,
 def test_what_is_done_in_time_is_not_ended():
     """Both threads that would end it are gone after it; one that stayed would end it later."""
     code = (
-        'import os, time; from trt_perception.ros.runtime.bounded import bounded\n'
+        'import os, time; from trt_perception.ros.runtime.time_limit import time_limit\n'
         'threads = lambda: set(os.listdir("/proc/self/task"))\n'
         'before = threads()\n'
-        'with bounded("a short part", 30.0): assert len(threads() - before) == 2\n'
+        'with time_limit("a short part", 30.0): assert len(threads() - before) == 2\n'
         'while threads() - before: time.sleep(0.001)\n'
         'print("there")\n'
     )
@@ -62,7 +62,7 @@ def test_what_is_done_in_time_is_not_ended():
 
 
 def test_what_a_bounded_part_raises_comes_out():
-    with pytest.raises(ZeroDivisionError), bounded('a part', 60.0):
+    with pytest.raises(ZeroDivisionError), time_limit('a part', 60.0):
         1 / 0  # noqa: B018
 
 
@@ -72,7 +72,7 @@ def start_in_domain(seconds):
         'import sys, rclpy\n'
         'from trt_perception.transport import shared_memory\n'
         'from trt_perception.ros.runtime import process\n'
-        f'process.START_S, shared_memory._MADE_WITHIN_S = {seconds}, -{2 * AHEAD_S}\n'
+        f'process.START_LIMIT_S, shared_memory._MADE_WITHIN_S = {seconds}, -{2 * AHEAD_S}\n'
         'def close(node):\n'
         '    node.destroy_node()\n'
         '    return 0\n'

@@ -10,17 +10,17 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ['EXIT_HANGS', 'bounded']
+__all__ = ['EXIT_TIME_LIMIT', 'time_limit']
 
 #: Exit code of a process that did not come through a bounded part.
-EXIT_HANGS: Final = 1
+EXIT_TIME_LIMIT: Final = 1
 _STDERR: Final = 2
 # So much later the process is ended without the interpreter's lock.
-_LATER_S: Final = 2.0
+_FALLBACK_DELAY_S: Final = 2.0
 
 
 @contextlib.contextmanager
-def bounded(what: str, seconds: float) -> Iterator[None]:
+def time_limit(what: str, seconds: float) -> Iterator[None]:
     """Leave the process with exit code 1 where the block takes longer, and say where it hangs.
 
     The middleware may not return from making or destroying a node, and rclpy calls it with the
@@ -37,11 +37,11 @@ def bounded(what: str, seconds: float) -> Iterator[None]:
         if not done.wait(seconds):
             print(f'error: {what} hangs since {seconds:g} s; leaving', file=sys.stderr, flush=True)
             faulthandler.dump_traceback(_STDERR)
-            os._exit(EXIT_HANGS)
+            os._exit(EXIT_TIME_LIMIT)
 
     with contextlib.suppress(RuntimeError):  # no thread is left: this part is the way out of it
-        faulthandler.dump_traceback_later(seconds + _LATER_S, file=_STDERR, exit=True)
-        threading.Thread(target=watch, name='bounded', daemon=True).start()
+        faulthandler.dump_traceback_later(seconds + _FALLBACK_DELAY_S, file=_STDERR, exit=True)
+        threading.Thread(target=watch, name='time_limit', daemon=True).start()
     try:
         yield
     finally:
