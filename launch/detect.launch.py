@@ -53,7 +53,7 @@ def write_parameter_file(values):
     return file.name
 
 
-def check_names(context):
+def check_arguments(context):
     """Refuse what is mistyped; return whether this file was launched, not included by another.
 
     A launch file that includes this one may have arguments of its own, also some that it does not
@@ -115,7 +115,7 @@ def given_parameters(values, alone):
         raise ValueError(f'{error}{cure}') from error
 
 
-def keep_ended(event, _):
+def stop_respawn(event, _):
     """Keep launch from starting the node again where that was meant to end, or would end again.
 
     Launch itself looks at no exit code.
@@ -130,7 +130,7 @@ def keep_ended(event, _):
 
 def start_detector(context):
     """Make the node from the arguments' values."""
-    alone = check_names(context)
+    alone = check_arguments(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)
     files = [existing_file('params_file', values['params_file']), write_parameter_file(given)]
@@ -151,7 +151,7 @@ def start_detector(context):
             # A lost GPU context cannot be repaired inside a process.
             respawn=True,
             respawn_delay=2.0,  # leaves time for on_exit
-            on_exit=keep_ended,
+            on_exit=stop_respawn,
             respawn_max_retries=3,
         )
     ]

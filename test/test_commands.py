@@ -45,7 +45,7 @@ import signal, sys
 
 from trt_perception.process import interruption
 
-interruption.SAME_SIGNAL_S = 600
+interruption.REPEATED_SIGNAL_S = 600
 
 def main():
     try:
@@ -54,7 +54,7 @@ def main():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)
         print('ended in order', flush=True)
-        interruption.SAME_SIGNAL_S = {same_s}
+        interruption.REPEATED_SIGNAL_S = {same_s}
         signal.raise_signal(signal.{last})
         print('went on', flush=True)
         raise

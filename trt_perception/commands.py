@@ -13,7 +13,7 @@ import signal
 import sys
 
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption, ignore_signals
-from trt_perception.process.standard_streams import guarded_streams, lost
+from trt_perception.process.standard_streams import guarded_streams, lost_output_reason
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
@@ -44,7 +44,7 @@ def _run_main(module: str, interrupted: int = 130) -> int:
                 code = int(main())
             except KeyboardInterrupt:
                 code = interrupted
-        why = lost(output)
+        why = lost_output_reason(output)
         if why:
             name = module.rpartition('.')[2]
             print(f'{name}: standard output is not complete: {why}', file=sys.stderr)

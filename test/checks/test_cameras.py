@@ -4,7 +4,7 @@ from support import golden
 from support.findings import text_of
 from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
 from trt_perception.parameters.camera import CameraPlan
-from trt_perception.transport.advice import LARGE_BYTES
+from trt_perception.transport.advice import LARGE_MESSAGE_BYTES
 
 
 def heard(topic='/image', **changes):
@@ -69,7 +69,7 @@ SCENES = {
             [],
             {'segment_bytes': segment_bytes},
         )
-        for message_bytes in (LARGE_BYTES, LARGE_BYTES + 1)
+        for message_bytes in (LARGE_MESSAGE_BYTES, LARGE_MESSAGE_BYTES + 1)
         for segment_bytes in (2**20, 2**20 + 1)
     },
     'cv_bridge': ([heard(cv_bridge_encoding='32FC1')], []),

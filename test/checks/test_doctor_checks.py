@@ -42,7 +42,7 @@ PACKAGES = {
 
 def packages(*, onnx=False, python=(3, 12), **changes):
     modules = {**ALL, **changes}
-    return list(software.check_packages(modules, onnx_wanted=onnx, python=python))
+    return list(software.check_packages(modules, needs_onnx=onnx, python=python))
 
 
 def test_findings_of_packages():
@@ -95,7 +95,7 @@ def gpu(*, engine=True, modules=None, jpeg=None, devices=(3,), **errors):
             stand_in = mock.Mock(return_value=value, side_effect=errors.get(name))
             stack.enter_context(mock.patch.object(trial, name, stand_in))
         findings = software.check_gpu(
-            {**ALL, **(modules or {})}, engine_wanted=engine, device_ids=devices, found=found
+            {**ALL, **(modules or {})}, needs_engine=engine, device_ids=devices, found=found
         )
         findings = list(findings)
         assert trial.open_device.mock_calls in ([], [mock.call(index) for index in devices])

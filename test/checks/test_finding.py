@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trt_perception.checks.finding import LEVELS, Finding, as_json, run_check, texts
+from trt_perception.checks.finding import LEVELS, Finding, as_json, format_findings, run_check
 
 
 def test_a_check_that_raises_is_a_finding():
@@ -31,7 +31,9 @@ def test_reports():
         Finding('two', 'c', 'red', 'bad\nworse', 'do that'),
     ]
     given = []
-    parts = texts((given.append(finding) or finding for finding in findings), color=False)
+    parts = format_findings(
+        (given.append(finding) or finding for finding in findings), color=False
+    )
     text = next(parts)
     assert given == findings[:1]  # said as soon as it is known
     text = '\n'.join([text, *parts])
@@ -49,7 +51,7 @@ def test_reports():
         '1 green, 1 yellow, 1 red',
     ]
     assert '\033' not in text
-    assert '\033[31mred   \033[0m' in '\n'.join(texts(findings, color=True))
+    assert '\033[31mred   \033[0m' in '\n'.join(format_findings(findings, color=True))
     read = json.loads(as_json(findings))
     assert {level: read[level] for level in LEVELS} == {'green': 1, 'yellow': 1, 'red': 1}
     assert read['findings'][1] == {

@@ -147,7 +147,7 @@ def test_a_signal_while_it_is_made_ends_it_before_the_next_long_call(
     machine, config, call, time, monkeypatch
 ):
     asked, calls = threading.Event(), []
-    monkeypatch.setattr(interruption, '_ASKED', asked)
+    monkeypatch.setattr(interruption, '_END_REQUESTED', asked)
     recorder, tensorrt = machine()
     answer = tensorrt.answer
 

@@ -32,7 +32,7 @@ class Life:
             start_s=start_s,
             frame_time_s=frame_time_s,
             batches_per_turn=batches_per_turn,
-            loss_cure=CURE,
+            loss_fix=CURE,
         )
 
     def topic_state(self):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from trt_perception.transport.advice import images_elsewhere, loss_cure, transport_environment
+from trt_perception.transport.advice import loss_fix, suggest_image_topic, transport_environment
 
 PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
@@ -22,7 +22,7 @@ ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD
 )
 def test_the_cure_follows_the_environment(environment, golden_messages):
     for reliability in ('reliable', 'best_effort'):
-        golden_messages.add(loss_cure('/p.xml', reliability, environment))
+        golden_messages.add(loss_fix('/p.xml', reliability, environment))
 
 
 RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
@@ -65,7 +65,7 @@ RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
     ],
 )
 def test_what_to_type_for_images_elsewhere(topics, image, transport, expected, golden_messages):
-    sentence = images_elsewhere(topics, image, transport)
+    sentence = suggest_image_topic(topics, image, transport)
     assert bool(sentence) == bool(expected)
     assert ' '.join(re.findall(r'image_\w+:=\S+', sentence.partition(' (')[0])) == expected
     if 'image_topic:=' in expected:
@@ -76,14 +76,14 @@ def test_images_that_are_called_like_the_camera_come_first(golden_messages):
     kind = 'sensor_msgs/msg/Image'
     topics = dict.fromkeys(('/a/image', '/cam_rear/raw', '/front/raw'), kind)
     for camera in ('rear', 'front', 'up'):
-        printed = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
+        printed = suggest_image_topic(topics, f'/{camera}/image', 'raw', camera)
         golden_messages.add(printed)
     topics = dict.fromkeys(('/front_rear/raw', '/rear/raw'), kind)
     for camera in ('rear', 'front_rear'):
-        printed = images_elsewhere(topics, f'/{camera}/image', 'raw', camera)
+        printed = suggest_image_topic(topics, f'/{camera}/image', 'raw', camera)
         golden_messages.add(printed)
     topics = dict.fromkeys(('/a/rear/image', '/b/rear_camera/image', '/c/rear/image'), kind)
-    printed = images_elsewhere(topics, '/b/rear/image', 'raw', 'rear')
+    printed = suggest_image_topic(topics, '/b/rear/image', 'raw', 'rear')
     golden_messages.add(printed)
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trt_perception.transport.shared_memory import how_to_mend, unfinished_ports
+from trt_perception.transport.shared_memory import repair_command, unfinished_ports
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_folder_that_is_not_there_has_none(tmp_path):
 
 def test_what_is_mended_is_found_no_more(tmp_path, write, golden_messages):
     ports = [write('fastrtps_port1', b''), write('fastrtps_port2', word(1))]
-    command = how_to_mend(unfinished_ports(tmp_path))
+    command = repair_command(unfinished_ports(tmp_path))
     assert all(str(port) in command for port in ports)
     golden_messages.add(command)
 

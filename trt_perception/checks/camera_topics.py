@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trt_perception.transport.advice import how_to_start
+from trt_perception.transport.advice import start_arguments
 
 __all__ = [
     *('both_transports', 'fix_other_type', 'fix_topic', 'fix_transport'),
@@ -50,7 +50,7 @@ def fix_topic(
     if name not in suggested:
         return ''
     raw = suggested[name]
-    start = how_to_start(raw, '' if raw in free else 'compressed', name)
+    start = start_arguments(raw, '' if raw in free else 'compressed', name)
     patterns = {_pattern(topic, camera) for camera, topic in suggested.items()}
     has_one_pattern = len(suggested) == camera_count and len(patterns) == 1
     if has_one_pattern and '{camera}' in (pattern := patterns.pop()):
@@ -67,8 +67,8 @@ def fix_other_type(name: str, topic: str) -> str:
     """Return what to do if the topic of a camera has another type than raw images."""
     if topic.endswith('/compressed'):
         raw = topic.removesuffix('/compressed')
-        return f'start with {how_to_start(raw, "compressed", name)}'
-    return f'mend what publishes it, or start with {how_to_start("/its/topic", camera=name)}'
+        return f'start with {start_arguments(raw, "compressed", name)}'
+    return f'mend what publishes it, or start with {start_arguments("/its/topic", camera=name)}'
 
 
 def both_transports(topic: str) -> tuple[str, str]:
@@ -92,4 +92,4 @@ def fix_transport(name: str, raw: str, transport: str) -> str:
     """
     if name:
         return f'camera.{name}.image_transport: {transport} (parameter file)'
-    return how_to_start(raw, transport)
+    return start_arguments(raw, transport)

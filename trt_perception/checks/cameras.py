@@ -20,7 +20,7 @@ from trt_perception.checks.camera_topics import (
 )
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.parameters.camera import CameraPlan
-from trt_perception.transport.advice import LARGE_BYTES, how_to_start
+from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
 __all__ = ['CameraReport', 'CameraScene', 'check_cameras']
 
@@ -99,7 +99,7 @@ class CameraScene:
     other_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def wanted(self) -> list[CameraPlan]:
+    def plans_with_topic(self) -> list[CameraPlan]:
         """The plans of cameras whose topic is known."""
         return [plan for plan in self.plans if plan.topic]
 
@@ -116,7 +116,7 @@ class CameraScene:
 
 def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report each camera of the detector without a publisher, then each topic of images."""
-    wanted = scene.wanted
+    wanted = scene.plans_with_topic
     if not scene.reports:
         fix = (
             'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
@@ -138,7 +138,7 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
 
 def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report the cameras of the detector whose images have no publisher in either transport."""
-    published, wanted = scene.published, scene.wanted
+    published, wanted = scene.published, scene.plans_with_topic
     missing = [plan for plan in wanted if published.isdisjoint(both_transports(plan.topic))]
     read = {topic for plan in wanted for topic in both_transports(plan.topic)}
     free = [
@@ -197,7 +197,7 @@ class _Topic:
     @property
     def has_wrong_type(self) -> bool:
         """Whether compressed images are on a topic of raw images that the detector reads."""
-        is_raw_topic = any(plan.topic == self.report.topic for plan in self.scene.wanted)
+        is_raw_topic = any(plan.topic == self.report.topic for plan in self.scene.plans_with_topic)
         is_spare = self.transport == 'compressed' and self.is_sent_both_ways
         return self.report.compressed and is_raw_topic and not is_spare
 
@@ -269,7 +269,7 @@ def _less_reliable(topic: _Topic) -> _Problem:
 
 
 def _other_transport(topic: _Topic) -> _Problem:
-    if not topic.is_read and topic.scene.wanted:
+    if not topic.is_read and topic.scene.plans_with_topic:
         return None
     report, published = topic.report, topic.scene.published
     raw = report.topic.removesuffix('/compressed')
@@ -293,7 +293,7 @@ def _not_published(topic: _Topic) -> _Problem:
     if topic.is_sent_both_ways:
         sent = other_transport_topic(report.topic)
         raw = min(report.topic, sent)
-        return 'nobody publishes', f'start with {how_to_start(raw, _transport_of(sent))}'
+        return 'nobody publishes', f'start with {start_arguments(raw, _transport_of(sent))}'
     if report.received:
         return 'its publisher went meanwhile', 'start the camera again'
     return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
@@ -348,7 +348,7 @@ def _too_large(topic: _Topic) -> _Problem:
 
 def _best_effort(topic: _Topic) -> _Problem:
     has_profile = topic.scene.segment_bytes > _DEFAULT_SEGMENT_BYTES
-    is_small = topic.report.message_bytes <= LARGE_BYTES
+    is_small = topic.report.message_bytes <= LARGE_MESSAGE_BYTES
     if has_profile or is_small or 'best_effort' not in topic.report.reliability:
         return None
     found = 'best effort on the default transport loses images under load'

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'run_check', 'texts']
+__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'format_findings', 'run_check']
 
 Level = Literal['green', 'yellow', 'red']
 #: From good to bad. Yellow: it works, but not as well as it could, or not for everything.
@@ -68,7 +68,7 @@ def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
     return json.dumps({**counts, 'interrupted': interrupted, 'findings': listed}, indent=2)
 
 
-def texts(findings: Iterable[Finding], *, color: bool) -> Iterator[str]:
+def format_findings(findings: Iterable[Finding], *, color: bool) -> Iterator[str]:
     """Give each finding for people as soon as it is there, under its heading; at last the counts.
 
     Args:

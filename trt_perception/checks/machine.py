@@ -10,7 +10,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.cache import cache_folder
-from trt_perception.transport.shared_memory import SHARED_MEMORY, how_to_mend, unfinished_ports
+from trt_perception.transport.shared_memory import SHARED_MEMORY, repair_command, unfinished_ports
 
 __all__ = ['check_machine']
 
@@ -42,7 +42,7 @@ def check_machine(
             'red',
             f'{", ".join(path.name for path in ports)}: it was killed while it made them, and '
             'programs that send there, or start, hang without end',
-            how_to_mend(ports),
+            repair_command(ports),
         )
     yield _caches(cache_folder('kernels').parent)
 

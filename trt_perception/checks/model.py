@@ -46,7 +46,7 @@ def check_model(
     try:
         model = read_model_file(path)
     except TrtPerceptionError as error:
-        yield _refused('file', error)
+        yield _error_finding('file', error)
         return
     size = len(model.content) / 2**20
     shown_size = f'{size:.1f} MiB' if size >= 0.1 else f'{len(model.content)} bytes'
@@ -58,10 +58,10 @@ def check_model(
         kind = f'{model.manifest.task}, {model.manifest.decoder.family}'
         found = f'{kind}, {names} classes; SHA-256 and size are its'
         yield Finding(_AREA, 'manifest', 'green', found)
-        yield from _agreement(model.manifest.build)
+        yield from _check_agreement(model.manifest.build)
     fits = True
     if not model.is_onnx:
-        for finding in _plan(model, modules, gpus):
+        for finding in _check_plan(model, modules, gpus):
             fits = fits and finding.level != 'red'
             yield finding
     if fits and (model.is_onnx or gpus):
@@ -71,10 +71,10 @@ def check_model(
             fix = 'give doctor the parameters of the node (--params-file, --param), or set them'
             yield Finding(_AREA, 'trial run', 'red', error.statement, fix)
         except TrtPerceptionError as error:
-            yield _refused('trial run', error)
+            yield _error_finding('trial run', error)
 
 
-def _agreement(build: Any) -> Iterator[Finding]:
+def _check_agreement(build: Any) -> Iterator[Finding]:
     """Report how far the engine agreed with its original when it was built."""
     agreement = build and build.agreement
     if not agreement:
@@ -88,7 +88,7 @@ def _agreement(build: Any) -> Iterator[Finding]:
         yield Finding(_AREA, 'accuracy', 'green', found)
 
 
-def _plan(
+def _check_plan(
     model: Any, modules: Mapping[str, Module], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
     """Compare what built an engine with what is here."""
@@ -99,7 +99,7 @@ def _plan(
     try:
         header = read_plan_header(model.content, model.path.name)
     except EngineError as error:
-        yield _refused('plan', error)
+        yield _error_finding('plan', error)
         return
     built = '.'.join(map(str, header.version))
     installed = modules[header.module]
@@ -122,10 +122,10 @@ def _plan(
         return
     for gpu in gpus:
         label = f' on device {gpu.index}' if len(gpus) > 1 else ''
-        yield _gpu_of_engine(f'GPU of the engine{label}', build.gpu, gpu, rebuild)
+        yield _check_engine_gpu(f'GPU of the engine{label}', build.gpu, gpu, rebuild)
 
 
-def _gpu_of_engine(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Finding:
+def _check_engine_gpu(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Finding:
     """Compare the GPU that an engine was built on with one that is to run it."""
     capability = built.compute_capability
     here = '.'.join(map(str, gpu.compute_capability))
@@ -139,7 +139,7 @@ def _gpu_of_engine(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Fi
     return Finding(_AREA, name, 'green', gpu.name)
 
 
-def _refused(name: str, error: TrtPerceptionError) -> Finding:
+def _error_finding(name: str, error: TrtPerceptionError) -> Finding:
     otherwise = 'export the model again, or set the parameters that the message names'
     if isinstance(error, ConfigError):
         otherwise = 'set the parameter to what the message says'

@@ -141,7 +141,7 @@ def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
 
 def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
     text = environment.get('ROS_DOMAIN_ID', '')
-    number = _as_c_reads_it(text) if text else 0
+    number = _parse_like_strtoul(text) if text else 0
     if not 0 <= number <= 232:
         fix = 'export ROS_DOMAIN_ID=0, the same number on camera and detector'
         yield Finding(_AREA, 'domain', 'red', f'ROS_DOMAIN_ID is {text!r}, not 0 to 232', fix)
@@ -176,7 +176,7 @@ def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(_AREA, 'discovery', 'green', found)
 
 
-def _as_c_reads_it(text: str) -> int:
+def _parse_like_strtoul(text: str) -> int:
     """Return a number as strtoul reads it, octal behind a 0 and hexadecimal behind 0x; else -1."""
     if not re.fullmatch(r'0[xX][0-9a-fA-F]{1,6}|0[0-7]{0,6}|[1-9]\d{0,5}', text):
         return -1

@@ -33,7 +33,7 @@ MODULES: Final = (
     'tensorrt',
     'tensorrt_rtx',
 )
-_PYTHONS: Final = ((3, 10), (3, 13))
+_PYTHON_VERSIONS: Final = ((3, 10), (3, 13))
 _OLDEST_TENSORRT: Final = (10, 3)
 # Prints what Module holds, on a line of its own behind what the module itself prints.
 _IMPORT: Final = """
@@ -62,7 +62,7 @@ _JPEG_ON_CPU: Final = (
     'compressed images are decoded on the CPU, until you run python3 -m pip install nvidia-nvjpeg '
     '(CUDA 12: nvidia-nvjpeg-cu12)'
 )
-_WITHOUT: Final = 'without it ONNX models run, on the CPU'
+_WITHOUT_GPU: Final = 'without it ONNX models run, on the CPU'
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,17 @@ def _import(name: str) -> Module:
 def check_packages(
     modules: Mapping[str, Module],
     *,
-    onnx_wanted: bool,
+    needs_onnx: bool,
     python: tuple[int, int] = sys.version_info[:2],
 ) -> Iterator[Finding]:
     """Check Python and the packages that are imported on every machine.
 
     Args:
         modules: as import_modules returns them.
-        onnx_wanted: an ONNX model is to run.
+        needs_onnx: an ONNX model is to run.
         python: version of the interpreter.
     """
-    low, high = _PYTHONS
+    low, high = _PYTHON_VERSIONS
     version = f'{python[0]}.{python[1]}'
     if low <= python <= high:
         yield Finding(_AREA, 'Python', 'green', f'{version}, {sys.executable}')
@@ -157,7 +157,7 @@ def check_packages(
     else:
         fix = 'python3 -m pip install onnxruntime, in the environment that the node runs in'
         found = f'{runtime.error}; ONNX models cannot run'
-        level: Level = 'red' if onnx_wanted else 'yellow'
+        level: Level = 'red' if needs_onnx else 'yellow'
         yield Finding(_AREA, 'ONNX Runtime', level, found, fix)
 
 
@@ -186,7 +186,7 @@ def _pillow(module: Module) -> Finding:
 def check_gpu(
     modules: Mapping[str, Module],
     *,
-    engine_wanted: bool,
+    needs_engine: bool,
     device_ids: Sequence[int],
     found: list[InstalledGpu],
 ) -> Iterator[Finding]:
@@ -194,11 +194,11 @@ def check_gpu(
 
     Args:
         modules: as import_modules returns them.
-        engine_wanted: an engine is to run, so that what is missing is red, not yellow.
+        needs_engine: an engine is to run, so that what is missing is red, not yellow.
         device_ids: of the GPUs.
         found: gets each GPU that there is.
     """
-    bad: Level = 'red' if engine_wanted else 'yellow'
+    bad: Level = 'red' if needs_engine else 'yellow'
     try:
         versions = trial.cuda_versions()
     except CudaError as error:  # what follows would fail for the same reason
@@ -238,7 +238,7 @@ def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> It
 
 def _cuda_fault(name: str, bad: Level, error: CudaError) -> Finding:
     fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
-    return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT})')
+    return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT_GPU})')
 
 
 def _nvjpeg(label: str) -> Finding:
@@ -268,7 +268,7 @@ def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:
     if all(module.missing for module in there.values()):
         fix = (
             'JetPack: sudo apt install python3-libnvinfer; else python3 -m pip install tensorrt '
-            f'(or tensorrt-rtx-cu13); {_WITHOUT}'
+            f'(or tensorrt-rtx-cu13); {_WITHOUT_GPU}'
         )
         found = 'neither tensorrt nor tensorrt_rtx is installed'
         yield Finding(_GPU_AREA, 'TensorRT', bad, found, fix)

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
-from trt_perception.transport.advice import LARGE_BYTES, how_to_start
+from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
 __all__ = ['PERIOD_S', 'CameraWatchdog', 'TopicState', 'WatchedCamera']
 
@@ -119,7 +119,7 @@ class CameraWatchdog:
         start_s: time of the activation, by a clock that only goes forward.
         frame_time_s: seconds that the model takes for a frame, measured in the warm-up.
         batches_per_turn: of this camera, if all cameras send more than the model takes.
-        loss_cure: what to do about large images that the transport loses.
+        loss_fix: what to do about large images that the transport loses.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class CameraWatchdog:
         start_s: float,
         frame_time_s: float = 0.0,
         batches_per_turn: int = 1,
-        loss_cure: str = '',
+        loss_fix: str = '',
     ) -> None:
         self._camera = camera
         self._topic = camera.topic
         self._frame_time_s = frame_time_s
         self._batches_per_turn = batches_per_turn
-        self._loss_cure = loss_cure
+        self._loss_fix = loss_fix
         self._start_s = start_s
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
         self._sent_rate, self._output_rate = EvenRate(), EvenRate()
@@ -259,11 +259,11 @@ class CameraWatchdog:
             return self._no_publisher(now, silent_s, topic)
         if now.received:
             why = 'the camera has stalled, or its process was killed; look at its driver'
-            if now.not_delivered and self._camera.message_bytes >= LARGE_BYTES:
+            if now.not_delivered and self._camera.message_bytes >= LARGE_MESSAGE_BYTES:
                 # Of a best effort camera nobody hears what is sent while all of it is lost.
                 why = (
                     f'either the camera has stalled: look at its driver; or the transport, which '
-                    f'has lost {now.not_delivered} before, loses all: {self._loss_cure}'
+                    f'has lost {now.not_delivered} before, loses all: {self._loss_fix}'
                 )
             return Problem(
                 Level.ERROR,
@@ -275,12 +275,12 @@ class CameraWatchdog:
             Level.WARN,
             'not_arriving',
             f'a camera is there on {self._topic}, but no image has arrived for {silent_s:.1f} s: '
-            f'either it sends none, or the transport loses them: {self._loss_cure}',
+            f'either it sends none, or the transport loses them: {self._loss_fix}',
         )
 
     def _no_publisher(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
         """Return that there is no camera, or a camera that may not have sent an image yet."""
-        start = how_to_start('/its/topic', camera=self._camera.camera_name)
+        start = start_arguments('/its/topic', camera=self._camera.camera_name)
         instead = topic.elsewhere or f'start the camera, or the node with {start}'
         if now.received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
@@ -345,10 +345,10 @@ class CameraWatchdog:
         if lost < _MIN_IMAGES or lost <= _MIN_SHARE * sent:
             return None
         cure = 'if they come in bursts, raise image_qos.depth'
-        if self._camera.message_bytes < LARGE_BYTES:
+        if self._camera.message_bytes < LARGE_MESSAGE_BYTES:
             cure += '; else lower the rate of the camera: they are small, and still too many'
         else:
-            cure = f'{self._loss_cure}; {cure}'
+            cure = f'{self._loss_fix}; {cure}'
         return Problem(
             Level.WARN,
             'lost_in_transport',

@@ -21,24 +21,24 @@ from typing import Final
 from trt_perception.errors import InterruptionError
 
 __all__ = [
-    *('ENDING_SIGNALS', 'SAME_SIGNAL_S', 'Interruption'),
-    *('check_interruption', 'ignore_signals', 'interrupt', 'interrupted'),
+    *('ENDING_SIGNALS', 'REPEATED_SIGNAL_S', 'Interruption'),
+    *('check_interruption', 'ignore_signals', 'interrupt', 'is_interrupted'),
 ]
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-SAME_SIGNAL_S: Final = 1.0
+REPEATED_SIGNAL_S: Final = 1.0
 
-_ASKED: Final = threading.Event()
+_END_REQUESTED: Final = threading.Event()
 
 
 def interrupt() -> None:
     """Note that the process was asked to end; from any thread."""
-    _ASKED.set()
+    _END_REQUESTED.set()
 
 
-def interrupted() -> bool:
+def is_interrupted() -> bool:
     """Return whether the process was asked to end."""
-    return _ASKED.is_set()
+    return _END_REQUESTED.is_set()
 
 
 def check_interruption() -> None:
@@ -47,7 +47,7 @@ def check_interruption() -> None:
     Raises:
         InterruptionError: the process was asked to end.
     """
-    if interrupted():
+    if is_interrupted():
         raise InterruptionError('this process', 'was asked to end')
 
 
@@ -78,7 +78,7 @@ class Interruption:
             with contextlib.suppress(OSError):  # not by print, which may be at work already
                 os.write(2, self._message.encode())
             raise KeyboardInterrupt
-        if time.monotonic() - self._first_s > SAME_SIGNAL_S:
+        if time.monotonic() - self._first_s > REPEATED_SIGNAL_S:
             os._exit(self._exit_code)
 
 

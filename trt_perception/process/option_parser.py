@@ -63,7 +63,7 @@ class OptionParser(argparse.ArgumentParser):
         meant = [
             sentence
             for before, word in itertools.pairwise(('', *self._given))
-            if before not in self._option_string_actions and (sentence := self.meant(word))
+            if before not in self._option_string_actions and (sentence := self.suggestion(word))
         ]
         said = [f'{self.prog}: error: {message}', *meant, f'{usage}; --help says more']
         self.exit(2, escape_controls('\n'.join(said)) + '\n')
@@ -73,7 +73,7 @@ class OptionParser(argparse.ArgumentParser):
         self._given = words
         self.error(f'unrecognized arguments: {" ".join(words)}')
 
-    def meant(self, word: str) -> str:
+    def suggestion(self, word: str) -> str:
         """Return a sentence for a word that is no option: what it was meant for; else empty."""
         named = _NAMED.fullmatch(word)
         if named is None:

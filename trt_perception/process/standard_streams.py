@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-__all__ = ['GuardedStream', 'guarded_streams', 'lost']
+__all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason']
 
 
 class GuardedStream:
@@ -73,7 +73,7 @@ def guarded_streams() -> Iterator[GuardedStream]:
         sys.stdout, sys.stderr = before
 
 
-def lost(output: GuardedStream) -> str:
+def lost_output_reason(output: GuardedStream) -> str:
     """Return why output is missing, '' where none is or nobody wanted it.
 
     A reader that closed the pipe, as ``head`` does, has read what it wanted.

@@ -24,7 +24,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
-from trt_perception.process.interruption import interrupted
+from trt_perception.process.interruption import is_interrupted
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import OFF_REASON
 from trt_perception.ros.camera.transport_choice import choose_transports
@@ -300,7 +300,7 @@ class DetectorNode(LifecycleNode):
             return
         if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
             self.trigger_activate()
-        elif not interrupted():
+        elif not is_interrupted():
             name = self.get_fully_qualified_name()
             self.get_logger().error(
                 'unconfigured; correct the cause and try again: ros2 lifecycle set '

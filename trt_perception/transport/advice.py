@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
-    *('LARGE_BYTES', 'PROFILE_VARIABLES', 'how_to_start', 'images_elsewhere', 'loss_cure'),
-    *('may_be_camera', 'transport_environment'),
+    *('LARGE_MESSAGE_BYTES', 'PROFILE_VARIABLES', 'loss_fix', 'may_be_camera', 'start_arguments'),
+    *('suggest_image_topic', 'transport_environment'),
 ]
 
 #: What names a Fast DDS profile: up to Jazzy only the first is read, since Kilted only the second.
 PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 
 #: Smaller messages pass even an untuned transport.
-LARGE_BYTES: Final = 100_000
+LARGE_MESSAGE_BYTES: Final = 100_000
 
 # Images are allocated and freed at the camera's rate. Where glibc returns the memory each time,
 # page faults are half of what receiving costs. The C library reads these when a process starts.
@@ -46,7 +46,7 @@ def transport_environment(
     return {name: value for name, value in wanted.items() if name not in environment}
 
 
-def how_to_start(image: str = '', transport: str = '', camera: str = '') -> str:
+def start_arguments(image: str = '', transport: str = '', camera: str = '') -> str:
     """Return what to type behind the start command for another image topic or transport.
 
     Args:
@@ -72,7 +72,7 @@ def may_be_camera(topic: str) -> bool:
     return not topic.removesuffix('/compressed').endswith(('/debug_image', '/masks'))
 
 
-def images_elsewhere(
+def suggest_image_topic(
     topics: Mapping[str, str], image: str, transport: str, camera: str = ''
 ) -> str:
     """Return where images are published and what to type to take them, '' where none are.
@@ -108,7 +108,7 @@ def images_elsewhere(
         )
     )
     topic, other, _ = sources[0]
-    start = how_to_start(
+    start = start_arguments(
         '' if topic == image else topic, '' if other == transport else other, camera
     )
     return f'images are on {", ".join(name for *_, name in sources[:5])}: start with {start}'
@@ -120,7 +120,7 @@ def _common_parts(topic: str, other: str) -> int:
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
-def loss_cure(
+def loss_fix(
     profile: str,
     reliability: str,
     environment: Mapping[str, str] = os.environ,
@@ -140,7 +140,7 @@ def loss_cure(
     buffers = (
         'from another machine, raise net.core.rmem_max on both sides or send less: lower the '
         'rate of the camera, or take compressed images with '
-        f'{how_to_start(transport="compressed", camera=camera)}'
+        f'{start_arguments(transport="compressed", camera=camera)}'
     )
     if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
         cure = f'give {middleware} larger buffers or shared memory; {buffers}'

@@ -138,7 +138,7 @@ def test_every_field_of_onnx_is_known():
 
 def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
     asked = threading.Event()
-    monkeypatch.setattr(interruption, '_ASKED', asked)
+    monkeypatch.setattr(interruption, '_END_REQUESTED', asked)
     content = field(7, field(2, b'') * 100_000)
     assert find_external_weights(content) == ()
     asked.set()

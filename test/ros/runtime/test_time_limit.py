@@ -72,7 +72,7 @@ def start_in_domain(seconds):
         'import sys, rclpy\n'
         'from trt_perception.transport import shared_memory\n'
         'from trt_perception.ros.runtime import process\n'
-        f'process.START_LIMIT_S, shared_memory._MADE_WITHIN_S = {seconds}, -{2 * AHEAD_S}\n'
+        f'process.START_LIMIT_S, shared_memory._MAX_CREATION_S = {seconds}, -{2 * AHEAD_S}\n'
         'def close(node):\n'
         '    node.destroy_node()\n'
         '    return 0\n'

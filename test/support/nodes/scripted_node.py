@@ -16,7 +16,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.process.interruption import interrupted
+from trt_perception.process.interruption import is_interrupted
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.scheduling.scheduler import Scheduler
@@ -76,7 +76,7 @@ class ScriptedPipeline:
         order, ready, frame = self._orders.pop(slot)
         if self._broken_warm_up:
             raise RuntimeError('warm-up broke')
-        while self._endless_warm_up and not interrupted():
+        while self._endless_warm_up and not is_interrupted():
             time.sleep(0.01)
         if order == NEVER:
             print(f'collect {order}', flush=True)

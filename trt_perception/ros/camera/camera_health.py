@@ -24,7 +24,7 @@ from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.diagnostics import CameraFacts
 from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
 from trt_perception.ros.wire.cdr import StampView
-from trt_perception.transport.advice import loss_cure
+from trt_perception.transport.advice import loss_fix
 
 __all__ = ['OFF_REASON', 'CameraHealth', 'ProblemLog', 'counts_text']
 
@@ -119,7 +119,7 @@ class CameraHealth:
         self._last_error = ''
         self._input = image_input
         profile = Path(get_package_share_directory('trt_perception')) / 'config'
-        cure = loss_cure(
+        cure = loss_fix(
             str(profile / 'fastdds_large_images.xml'), image_input.reliability, camera=self.name
         )
         self._watchdog = CameraWatchdog(
@@ -127,7 +127,7 @@ class CameraHealth:
             start_s=now,
             frame_time_s=frame_time_s,
             batches_per_turn=batches_per_turn,
-            loss_cure=cure,
+            loss_fix=cure,
         )
         self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
 

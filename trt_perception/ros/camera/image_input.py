@@ -27,7 +27,7 @@ from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.same_name import node_of
 from trt_perception.ros.topics import compressed_topic, image_topic, source_name
 from trt_perception.scheduling.detector import Detector
-from trt_perception.transport.advice import how_to_start, images_elsewhere
+from trt_perception.transport.advice import start_arguments, suggest_image_topic
 
 __all__ = ['ImageInput']
 
@@ -230,8 +230,10 @@ class ImageInput:
         """Return what to type where something else than our images is on the topic."""
         base = self.topic.removesuffix('/compressed')
         if found == _type_name(CompressedImage) and base != self.topic:
-            return f'start with {how_to_start(base, "compressed", self.camera_name)}'
-        return f'start with another topic: {how_to_start("/its/topic", camera=self.camera_name)}'
+            return f'start with {start_arguments(base, "compressed", self.camera_name)}'
+        return (
+            f'start with another topic: {start_arguments("/its/topic", camera=self.camera_name)}'
+        )
 
     def _other_topics_advice(self) -> str:
         """Return where images are published, and how to take them from there."""
@@ -265,7 +267,7 @@ class ImageInput:
                     f'images are on {other_topic}, which were not there when image_transport auto '
                     f'was decided: ros2 lifecycle set {name} deactivate, then activate'
                 )
-        return images_elsewhere(topics, image, self._choice.transport, self.camera_name)
+        return suggest_image_topic(topics, image, self._choice.transport, self.camera_name)
 
 
 def _type_name(kind: Any) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from trt_perception.checks.finding import Finding, as_json, run_check, texts
+from trt_perception.checks.finding import Finding, as_json, format_findings, run_check
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model, is_onnx
 from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
@@ -59,7 +59,7 @@ def main(args: list[str] | None = None) -> int:
     """Run all checks, print what they found, and return the exit code."""
     parser = _parser()
     options = parser.parse_args(sys.argv[1:] if args is None else args)
-    if parser.meant(options.model):
+    if parser.suggestion(options.model):
         parser.refuse([options.model])
     if options.image_topic and not options.seconds:
         parser.error('--image-topic needs --seconds above 0: with 0 no topic is listened to')
@@ -67,7 +67,7 @@ def main(args: list[str] | None = None) -> int:
     code = 130
     try:
         color = sys.stdout.isatty() and not os.environ.get('NO_COLOR')
-        for text in texts(_collect(run_checks(options), findings), color=color):
+        for text in format_findings(_collect(run_checks(options), findings), color=color):
             if not options.json:
                 print(text, flush=True)
         code = int(any(finding.level == 'red' for finding in findings))
@@ -168,13 +168,13 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
 
 
 def _check_packages(inputs: _Inputs) -> Iterable[Finding]:
-    return check_packages(inputs.modules, onnx_wanted=is_onnx(inputs.model))
+    return check_packages(inputs.modules, needs_onnx=is_onnx(inputs.model))
 
 
 def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
     return check_gpu(
         inputs.modules,
-        engine_wanted=bool(inputs.model) and not is_onnx(inputs.model),
+        needs_engine=bool(inputs.model) and not is_onnx(inputs.model),
         device_ids=inputs.node_values.get('device_ids', [0]),
         found=inputs.gpus,
     )

@@ -42,7 +42,7 @@ def parse_own_arguments(parser: OptionParser, command_line: list[str]) -> argpar
     options: argparse.Namespace
     options, unknown = parser.parse_known_args(own)
     outside = [word for word, is_ros in mark_ros_arguments(command_line[1:]) if not is_ros]
-    taken = [word for word in outside if word not in own and parser.meant(word)]
+    taken = [word for word in outside if word not in own and parser.suggestion(word)]
     if unknown or taken:
         parser.refuse([*unknown, *taken])
     return options

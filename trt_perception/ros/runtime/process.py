@@ -20,7 +20,7 @@ from rclpy.signals import SignalHandlerOptions
 from trt_perception.errors import ConfigError
 from trt_perception.process.interruption import (
     ENDING_SIGNALS,
-    SAME_SIGNAL_S,
+    REPEATED_SIGNAL_S,
     ignore_signals,
     interrupt,
 )
@@ -28,7 +28,7 @@ from trt_perception.ros.runtime.command_line import report_wrong_usage
 from trt_perception.ros.runtime.executor import GuardedExecutor
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.time_limit import time_limit
-from trt_perception.transport.shared_memory import how_to_mend, unfinished_ports
+from trt_perception.transport.shared_memory import repair_command, unfinished_ports
 
 __all__ = ['run_node']
 
@@ -105,7 +105,7 @@ def _warn_of_unfinished_ports() -> None:
     if ports := unfinished_ports():
         print(
             f'warning: a process was killed while it made {", ".join(map(str, ports))}, and '
-            f'programs wait for that without end, maybe this one: {how_to_mend(ports)}',
+            f'programs wait for that without end, maybe this one: {repair_command(ports)}',
             file=sys.stderr,
             flush=True,
         )
@@ -151,7 +151,7 @@ class _Signals:
         with contextlib.suppress(Exception):  # the node may be gone by now
             self.wake()
         # What came within a second waits here, however late this thread gets its turn.
-        time.sleep(SAME_SIGNAL_S)
+        time.sleep(REPEATED_SIGNAL_S)
         os.set_blocking(self._signal_pipe, False)
         with contextlib.suppress(BlockingIOError):
             os.read(self._signal_pipe, _PIPE_BYTES)
