@@ -93,10 +93,10 @@ def parameters():
 
 def topics():
     """Return the topics that a node publishes for each camera."""
-    from trt_perception.ros.topics import PUBLISHED, topic_qos
+    from trt_perception.ros.topics import PUBLISHED_TOPICS, topic_qos
 
     rows = []
-    for topic in PUBLISHED:
+    for topic in PUBLISHED_TOPICS:
         tasks = [name for name, task in TASKS.items() if topic in task.topics]
         qos = topic_qos(topic)
         traits = [qos.reliability.name.lower(), qos.durability.name.lower(), f'depth {qos.depth}']

@@ -19,7 +19,7 @@ from rclpy.action.graph import (
 
 from support.models.recorded_exports import recorded, written
 from support.programs import DEADLINE_S, Program, executable
-from trt_perception.ros.topics import PUBLISHED
+from trt_perception.ros.topics import PUBLISHED_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -120,7 +120,7 @@ def test_the_detector_may_publish_every_topic_of_a_task():
     """Each model has some of them only."""
     names = {name for name in allowed('detector', '')['publish'] if name.count('/') == 1}
     of_ros = {'/diagnostics', '/parameter_events', '/rosout'}
-    assert names - of_ros == {f'/{topic.name}' for topic in PUBLISHED}
+    assert names - of_ros == {f'/{topic.name}' for topic in PUBLISHED_TOPICS}
 
 
 def test_policy_of_replay_images(client, tmp_path):

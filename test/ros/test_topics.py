@@ -8,7 +8,7 @@ from rclpy.node import Node
 from support.docs_pages import ROOT, section
 from trt_perception.errors import ConfigError
 from trt_perception.ros.topics import (
-    PUBLISHED,
+    PUBLISHED_TOPICS,
     check_topics,
     compressed_topic,
     image_topic,
@@ -121,4 +121,4 @@ def test_remappings_as_ros_1_had_them(make_node, golden_messages):
 def test_page_explains_every_topic():
     page = (ROOT / 'docs' / 'topics.md').read_text(encoding='utf-8')
     explained = re.findall(r'^- \*\*`(\w+)`\*\*: ', section(page, 'Results'), re.MULTILINE)
-    assert explained == [topic.name for topic in PUBLISHED]
+    assert explained == [topic.name for topic in PUBLISHED_TOPICS]

@@ -45,7 +45,7 @@ EXIT_GPU_LOST: Final = 1
 _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackReturn]
 
 
-def _logged(
+def _guarded(
     on_failure: TransitionCallbackReturn, undo: Callable[[DetectorNode], object] | None = None
 ) -> Callable[[_Transition], _Transition]:
     """Decorate a transition: report its exception, call `undo`, and return `on_failure`.
@@ -59,7 +59,7 @@ def _logged(
             try:
                 return transition(self, state)
             except Exception as error:
-                self._failed(transition.__name__, error)
+                self._report_failure(transition.__name__, error)
             if undo is not None:
                 undo(self)
             self._health.publish_soon()
@@ -135,16 +135,16 @@ class DetectorNode(LifecycleNode):
 
     # Transitions, in the order of a life.
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
+    @_guarded(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
-        self._forget_fault()
-        self._log.forget()
+        self._clear_fault()
+        self._log.clear_shown_warnings()
         names = self._camera_names
         check_topics(self, names)
         # Looked at before it is read: what comes after that is a change.
         engine = FileWatch(self.config.engine_path)
-        self._health.start(self.config.diagnostics_period_s)
+        self._health.start_publishing(self.config.diagnostics_period_s)
         # doctor does the same, so that it finds what is wrong here.
         configs = self._node_parameters.configs
         self._pipelines, self._frame_time_s = open_warm_pipelines(
@@ -162,7 +162,7 @@ class DetectorNode(LifecycleNode):
             config = self._node_parameters.camera_config(name)
             camera = NodeCamera(self, name, config, self._pipelines[index], index)
             self._cameras.append(camera)
-        self._health.show([camera.health for camera in self._cameras])
+        self._health.set_cameras([camera.health for camera in self._cameras])
         spec = first.spec
         self._health.engine, self._health.task = engine, spec.task
         source = 'manifest' if spec.has_manifest else 'model itself'
@@ -174,11 +174,11 @@ class DetectorNode(LifecycleNode):
         )
         return super().on_configure(state)
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._stop())
+    @_guarded(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._stop())
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         assert self._buffers is not None
-        self._forget_fault()
+        self._clear_fault()
         choices = choose_transports(
             self,
             self._node_parameters.configs.plans(),
@@ -209,7 +209,7 @@ class DetectorNode(LifecycleNode):
             for index, camera in enumerate(self._cameras)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
-        self._health.watch(detector, [camera.health for camera in self._cameras], gpus)
+        self._health.start_watching(detector, [camera.health for camera in self._cameras], gpus)
         cameras = list(zip(self._cameras, topics, strict=True))
         on = ', '.join(topic for camera, topic in cameras if camera.config.enabled)
         off = ', '.join(topic for camera, topic in cameras if not camera.config.enabled)
@@ -217,7 +217,7 @@ class DetectorNode(LifecycleNode):
         parts += [f'switched off, as {OFF_REASON}: {off}'] * bool(off)
         self.get_logger().info(f'active: {"; ".join(parts)}')
 
-    @_logged(on_failure=TransitionCallbackReturn.ERROR)
+    @_guarded(on_failure=TransitionCallbackReturn.ERROR)
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Unsubscribe and let the frames in flight finish.
 
@@ -227,13 +227,13 @@ class DetectorNode(LifecycleNode):
         well = self._stop()
         return result if well and self._fault is None else TransitionCallbackReturn.ERROR
 
-    @_logged(on_failure=TransitionCallbackReturn.ERROR)
+    @_guarded(on_failure=TransitionCallbackReturn.ERROR)
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything that configure made.
 
         ERROR where a part could not be freed, and the node is unconfigured all the same.
         """
-        self._forget_fault()
+        self._clear_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
         gone = join_first(self._node_parameters.reset_camera_values())
@@ -241,13 +241,13 @@ class DetectorNode(LifecycleNode):
         self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
+    @_guarded(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything; the node ends finalized, after a FAILURE too."""
         well = self._release()
         return super().on_shutdown(state) if well else TransitionCallbackReturn.FAILURE
 
-    @_logged(on_failure=TransitionCallbackReturn.FAILURE)
+    @_guarded(on_failure=TransitionCallbackReturn.FAILURE)
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything; SUCCESS leads to unconfigured, from where configure tries again."""
         self._release()
@@ -270,16 +270,16 @@ class DetectorNode(LifecycleNode):
                 'the GPU context is lost and cannot be repaired inside a process: leaving, '
                 'so that launch starts a new one'
             )
-            self._attempt(self._health.publish_for_the_last_time)
+            self._run_all(self._health.publish_and_wait)
             return EXIT_GPU_LOST
         self._release()
-        self._attempt(self._log.close, self.destroy_node)
+        self._run_all(self._log.close, self.destroy_node)
         return EXIT_GPU_LOST if self.gpu_lost else 0
 
     def on_fault(self, error: BaseException) -> None:
         """Report the exception that ended a thread, and let the executor deactivate the node."""
         self._fault = self._fault or error
-        self._report_traced('stopped by a fault', error)
+        self._report_with_traceback('stopped by a fault', error)
         self._fault_signal.trigger()
 
     def _on_fault_signal(self) -> None:
@@ -307,12 +307,12 @@ class DetectorNode(LifecycleNode):
                 f'{name} configure, then activate; Ctrl-C ends the node'
             )
 
-    def _forget_fault(self) -> None:
+    def _clear_fault(self) -> None:
         """Begin a transition anew: what an earlier one came to holds no more."""
         self._health.error = ''
         self._fault = None
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _report_failure(self, what: str, error: Exception) -> None:
         """Report what a transition, or a part of one, raised."""
         if isinstance(error, InterruptionError):
             self.get_logger().info(f'{what} {error}')
@@ -321,20 +321,20 @@ class DetectorNode(LifecycleNode):
             if isinstance(error, CudaError) and error.sticky:
                 self._fault = error
         else:
-            self._report_traced(f'{what} failed', error)
+            self._report_with_traceback(f'{what} failed', error)
 
-    def _report_traced(self, what: str, error: BaseException) -> None:
+    def _report_with_traceback(self, what: str, error: BaseException) -> None:
         trace = ''.join(traceback.format_exception(error))
         self.report(f'{what}: {type(error).__name__}: {error}', trace)
 
-    def _attempt(self, *parts: Callable[[], object]) -> bool:
+    def _run_all(self, *parts: Callable[[], object]) -> bool:
         """Do all parts, whatever one of them raises, and report that; return whether none did."""
         well = True
         for part in parts:
             try:
                 part()
             except Exception as error:  # noqa: PERF203
-                self._failed(part.__name__.strip('_'), error)
+                self._report_failure(part.__name__.strip('_'), error)
                 well = False
         return well
 
@@ -342,7 +342,7 @@ class DetectorNode(LifecycleNode):
 
     def _stop(self) -> bool:
         """Undo activate; return whether all went well. May be called again."""
-        return self._attempt(*(camera.close_input for camera in self._cameras), self._stop_workers)
+        return self._run_all(*(camera.close_input for camera in self._cameras), self._stop_workers)
 
     def _release(self) -> bool:
         """Undo activate and configure; return whether all went well. May be called again."""
@@ -350,7 +350,7 @@ class DetectorNode(LifecycleNode):
         stopped = self._stop()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
-        freed = self._attempt(
+        freed = self._run_all(
             *(camera.close_outputs for camera in cameras),
             self._close_buffers,
             *(pipeline.close for pipeline in pipelines),

@@ -16,12 +16,18 @@ from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level, Problem
 
-__all__ = ['CameraFacts', 'Health', 'all_not_delivered', 'diagnostics_message', 'worst_of_all']
+__all__ = [
+    'CameraFacts',
+    'Health',
+    'diagnostics_message',
+    'sum_not_delivered',
+    'summarise_problems',
+]
 
 # Of so many cameras that have trouble the node's own status says what it is.
-_MOST_SAID: Final = 4
+_MAX_DETAILED_CAMERAS: Final = 4
 # The last ages of all cameras together.
-_AGES: Final = 512
+_AGE_WINDOW: Final = 512
 
 
 @dataclass
@@ -81,18 +87,18 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
     """
     [first, *others] = health.cameras
     if not others and not first.name:
-        statuses = [_of_the_only_camera(name, health, first)]
+        statuses = [_single_camera_status(name, health, first)]
     else:
-        statuses = [_together(name, health)]
-        statuses += [_of_camera(name, health, camera) for camera in health.cameras]
+        statuses = [_node_status(name, health)]
+        statuses += [_camera_status(name, health, camera) for camera in health.cameras]
     if len(health.gpus) > 1:
-        statuses += [_of_gpu(name, health, *gpu) for gpu in health.gpus.items()]
+        statuses += [_gpu_status(name, health, *gpu) for gpu in health.gpus.items()]
     message = DiagnosticArray(status=statuses)
     message.header.stamp = now.to_msg()
     return message
 
 
-def worst_of_all(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem | None:
+def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem | None:
     """Return what is to be said of the node: its own trouble, and that of its cameras by name.
 
     Args:
@@ -110,36 +116,36 @@ def worst_of_all(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem
         key=lambda each: -each[1].level,
     )
     sentences = [own.message] if own.kind else []
-    sentences += [f'{name}: {finding.message}' for name, finding in bad[:_MOST_SAID]]
-    if len(bad) > _MOST_SAID:
-        sentences.append(f'and {", ".join(name for name, _ in bad[_MOST_SAID:])}')
+    sentences += [f'{name}: {finding.message}' for name, finding in bad[:_MAX_DETAILED_CAMERAS]]
+    if len(bad) > _MAX_DETAILED_CAMERAS:
+        sentences.append(f'and {", ".join(name for name, _ in bad[_MAX_DETAILED_CAMERAS:])}')
     if not sentences:
         return own
     level = max([own.level, *(finding.level for _, finding in bad)])
     return Problem(level, own.kind or bad[0][1].kind, '; '.join(sentences))
 
 
-def all_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:
+def sum_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:
     """Return the number of undelivered images of all cameras; None if unknown for any camera."""
     lost = [camera.not_delivered for camera in cameras]
     known = [count for count in lost if count is not None]
     return sum(known) if len(known) == len(lost) else None
 
 
-def _of_the_only_camera(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
+def _single_camera_status(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
     values = {
         'state': health.state,
         'engine': health.engine,
-        **_task(health.task),
+        **_task_values(health.task),
         'image reliability': camera.reliability,
-        **_counts(camera),
-        **_stages(camera.statistics),
-        **_age(camera.ages_ms),
+        **_count_values(camera),
+        **_stage_values(camera.statistics),
+        **_age_values(camera.ages_ms),
     }
     return _status(f'{name}: detector', health, camera.finding, values)
 
 
-def _together(name: str, health: Health) -> DiagnosticStatus:
+def _node_status(name: str, health: Health) -> DiagnosticStatus:
     """Return the status of the node: all its cameras as if they were one, and the worst level."""
     cameras = health.cameras
     counts = FrameStatistics.merge([camera.statistics for camera in cameras])
@@ -147,38 +153,42 @@ def _together(name: str, health: Health) -> DiagnosticStatus:
         statistics=counts,
         received_hz=sum(camera.received_hz for camera in cameras),
         published_hz=sum(camera.published_hz for camera in cameras),
-        not_delivered=all_not_delivered(cameras),
+        not_delivered=sum_not_delivered(cameras),
     )
     values = {
         'state': health.state,
         'engine': health.engine,
-        **_task(health.task),
+        **_task_values(health.task),
         'cameras': ', '.join(camera.name for camera in cameras),
-        **_counts(all_of_them),
+        **_count_values(all_of_them),
         'batches': str(health.batches),
-        **_stages(counts),
-        **_age([age for camera in cameras for age in camera.ages_ms[-_AGES // len(cameras) :]]),
+        **_stage_values(counts),
+        **_age_values(
+            [age for camera in cameras for age in camera.ages_ms[-_AGE_WINDOW // len(cameras) :]]
+        ),
     }
-    return _status(f'{name}: detector', health, worst_of_all(cameras, health.finding), values)
+    return _status(
+        f'{name}: detector', health, summarise_problems(cameras, health.finding), values
+    )
 
 
-def _of_camera(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
+def _camera_status(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
     total = percentiles(1e3 * times.total for times in camera.statistics.times)
     values = {
         'state': health.state,
         'image reliability': camera.reliability,
-        **_counts(camera),
+        **_count_values(camera),
         **(
             {}
             if total is None
             else {'total p50 / p99 (ms)': f'{total.p50_ms:.3f} / {total.p99_ms:.3f}'}
         ),
-        **_age(camera.ages_ms),
+        **_age_values(camera.ages_ms),
     }
     return _status(f'{name}: {camera.name}', health, camera.finding, values)
 
 
-def _of_gpu(
+def _gpu_status(
     name: str, health: Health, number: int, statistics: PipelineStatistics
 ) -> DiagnosticStatus:
     values = {
@@ -192,11 +202,11 @@ def _of_gpu(
     return _status(f'{name}: GPU {number}', health, None, values)
 
 
-def _task(task: Task | None) -> dict[str, str]:
+def _task_values(task: Task | None) -> dict[str, str]:
     return {'task': ''} if task is None else {'task': task.name, **task.diagnostic_values()}
 
 
-def _counts(camera: CameraFacts) -> dict[str, str]:
+def _count_values(camera: CameraFacts) -> dict[str, str]:
     counts = camera.statistics
     values = {
         'received (Hz)': f'{camera.received_hz:.2f}',
@@ -214,14 +224,14 @@ def _counts(camera: CameraFacts) -> dict[str, str]:
     return values
 
 
-def _stages(counts: FrameStatistics) -> dict[str, str]:
+def _stage_values(counts: FrameStatistics) -> dict[str, str]:
     return {
         f'{stage} p50 / p99 (ms)': f'{times.p50_ms:.3f} / {times.p99_ms:.3f}'
         for stage, times in counts.latency.items()
     }
 
 
-def _age(ages_ms: Sequence[float]) -> dict[str, str]:
+def _age_values(ages_ms: Sequence[float]) -> dict[str, str]:
     both = percentiles(ages_ms)
     if both is None:
         return {}

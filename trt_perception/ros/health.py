@@ -24,12 +24,12 @@ from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import (
     CameraFacts,
     Health,
-    all_not_delivered,
     diagnostics_message,
+    sum_not_delivered,
 )
 from trt_perception.ros.runtime.log import NodeLog
 from trt_perception.ros.runtime.timers import steady_timer
-from trt_perception.ros.same_name import same_name
+from trt_perception.ros.same_name import same_name_problem
 from trt_perception.scheduling.detector import Detector, FaultHandler
 
 __all__ = ['NodeHealth']
@@ -58,7 +58,7 @@ class NodeHealth:
         self.error = ''
         self.engine: FileWatch | None = None
         self.task: Task | None = None
-        self._soon = node.create_guard_condition(self.publish)
+        self._publish_signal = node.create_guard_condition(self.publish)
         # Made by the first configure and kept, so that a failed one is heard of.
         self._publisher: Publisher | None = None
         self._timer: Timer | None = None
@@ -71,7 +71,7 @@ class NodeHealth:
         self._watch_timer: Timer | None = None
         self._problems = ProblemLog(node.get_logger())
 
-    def start(self, period_s: float) -> None:
+    def start_publishing(self, period_s: float) -> None:
         """Publish each period from now on; the period may have changed since the last time."""
         if self._publisher is None:
             self._publisher = self._node.create_publisher(
@@ -82,7 +82,7 @@ class NodeHealth:
             self._node.destroy_timer(self._timer)
         self._timer = timer
 
-    def show(self, cameras: Sequence[CameraHealth]) -> None:
+    def set_cameras(self, cameras: Sequence[CameraHealth]) -> None:
         """Have a status of each of these from now on.
 
         Those of the last activation stay where they have the same names: what it came to is shown.
@@ -90,7 +90,7 @@ class NodeHealth:
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
             self._cameras, self._last_pipelines = cameras, ()
 
-    def watch(
+    def start_watching(
         self,
         detector: Detector[Any],
         cameras: Sequence[CameraHealth],
@@ -127,7 +127,7 @@ class NodeHealth:
             self._node.destroy_timer(timer)
         if len(parts) > 1:
             together = FrameStatistics.merge(parts)
-            said = counts_text(together, all_not_delivered(self._facts()))
+            said = counts_text(together, sum_not_delivered(self._camera_facts()))
             self._node.get_logger().info(f'counts of all cameras: {said}')
 
     def _check(self) -> None:
@@ -138,10 +138,10 @@ class NodeHealth:
             return
         now = time.monotonic()
         parts = self._detector.statistics()
-        of_name = same_name(self._node)
+        of_name = same_name_problem(self._node)
         change = self.engine.describe_change() if self.engine is not None else ''
-        notes = tuple(note for note in (change, *self._log.shown) if note)
-        if self._several:
+        notes = tuple(note for note in (change, *self._log.shown_warnings) if note)
+        if self._has_several_cameras:
             wanted = [
                 counts
                 for camera, counts in zip(self._cameras, parts, strict=True)
@@ -158,7 +158,7 @@ class NodeHealth:
             self.publish()
 
     @property
-    def _several(self) -> bool:
+    def _has_several_cameras(self) -> bool:
         """Whether the cameras have names, and a status each."""
         return bool(self._cameras[0].name)
 
@@ -171,7 +171,7 @@ class NodeHealth:
             error=self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
-            cameras=self._facts(),
+            cameras=self._camera_facts(),
         )
         pipelines = self._last_pipelines
         if self._detector is not None:
@@ -183,7 +183,7 @@ class NodeHealth:
         name, now = self._node.get_fully_qualified_name(), self._node.get_clock().now()
         self._publisher.publish(diagnostics_message(name, now, health))
 
-    def _facts(self) -> list[CameraFacts]:
+    def _camera_facts(self) -> list[CameraFacts]:
         if self._detector is None:
             return [camera.facts(None) for camera in self._cameras]
         parts = self._detector.statistics()
@@ -191,9 +191,9 @@ class NodeHealth:
 
     def publish_soon(self) -> None:
         """Publish once the executor is through with what it does now; from any thread."""
-        self._soon.trigger()
+        self._publish_signal.trigger()
 
-    def publish_for_the_last_time(self) -> None:
+    def publish_and_wait(self) -> None:
         """Publish, and wait until it has arrived: the process ends."""
         self.publish()
         if self._publisher is not None:

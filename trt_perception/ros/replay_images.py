@@ -27,7 +27,7 @@ from trt_perception.ros.runtime.arguments import number_between
 from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
-from trt_perception.ros.topics import source_name
+from trt_perception.ros.topics import requested_image_topic
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
 __all__ = ['main']
@@ -91,7 +91,7 @@ class ReplayImages(Node):
         reliability = ReliabilityPolicy[options.reliability.upper()]
         self._publisher = self.create_publisher(
             CompressedImage if compressed else Image,
-            source_name(self, '', 'compressed' if compressed else 'raw'),
+            requested_image_topic(self, '', 'compressed' if compressed else 'raw'),
             QoSProfile(depth=options.depth, reliability=reliability),
         )
         self.get_logger().info(f'publishing on {self._publisher.topic_name}')

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from rclpy.node import Node
 
-__all__ = ['node_of', 'nodes_of_one_name', 'same_name']
+__all__ = ['endpoint_node_name', 'same_name_problem', 'shared_node_names']
 
 # What the graph has of a node whose name has not come yet, or never comes.
 _UNKNOWN: Final = '_NODE_NAME_UNKNOWN_'
 
 
-def node_of(endpoint: Any) -> str:
+def endpoint_node_name(endpoint: Any) -> str:
     """Return the full name of the node that a publisher or subscription belongs to.
 
     Args:
@@ -25,7 +25,7 @@ def node_of(endpoint: Any) -> str:
     return _full(endpoint.node_namespace, endpoint.node_name)
 
 
-def same_name(node: Node) -> str:
+def same_name_problem(node: Node) -> str:
     """Return what is wrong where another node has this one's full name, '' where none has."""
     name = node.get_fully_qualified_name()
     count = _names(node)[name]
@@ -39,7 +39,7 @@ def same_name(node: Node) -> str:
     )
 
 
-def nodes_of_one_name(node: Node, types: Set[str]) -> dict[str, int]:
+def shared_node_names(node: Node, types: Set[str]) -> dict[str, int]:
     """Return how many nodes have a name that more than one has, of those that publish a type.
 
     Args:
@@ -47,7 +47,7 @@ def nodes_of_one_name(node: Node, types: Set[str]) -> dict[str, int]:
         types: as ``sensor_msgs/msg/Image``.
     """
     publishers = {
-        node_of(info)
+        endpoint_node_name(info)
         for topic, kinds in node.get_topic_names_and_types()
         if not types.isdisjoint(kinds)
         for info in node.get_publishers_info_by_topic(topic)

@@ -15,8 +15,8 @@ from trt_perception.model.tasks.task import Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
-    *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED', 'check_topics', 'compressed_topic'),
-    *('image_topic', 'source_name', 'topic_name', 'topic_qos', 'unused_remappings'),
+    *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED_TOPICS', 'check_topics', 'compressed_topic'),
+    *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
 #: The class names and the threshold.
@@ -24,11 +24,11 @@ LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_lat
 #: The image with what was found in it.
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: Everything that a camera publishes, whatever its model's task.
-PUBLISHED: Final = (
+PUBLISHED_TOPICS: Final = (
     *dict.fromkeys(topic for task in TASKS.values() for topic in task.topics),
     *(LABEL_INFO, DEBUG_IMAGE),
 )
-_OF_A_CAMERA: Final = ('image', *(topic.name for topic in PUBLISHED))
+_CAMERA_TOPICS: Final = ('image', *(topic.name for topic in PUBLISHED_TOPICS))
 
 
 def topic_name(camera: str, name: str) -> str:
@@ -49,7 +49,7 @@ def topic_qos(topic: Topic) -> QoSProfile:
     return QoSProfile(depth=topic.depth, durability=durability)
 
 
-def source_name(node: Node, camera: str, transport: str) -> str:
+def requested_image_topic(node: Node, camera: str, transport: str) -> str:
     """Return the name that ROS is asked for a camera's images by.
 
     ROS remaps it: what is remapped already could become another camera's topic, as where the
@@ -72,7 +72,7 @@ def image_topic(node: Node, camera: str = '') -> str:
 
 def compressed_topic(node: Node, camera: str = '') -> str:
     """Return the full name of a camera's topic of compressed images."""
-    return node.resolve_topic_name(source_name(node, camera, 'compressed'))
+    return node.resolve_topic_name(requested_image_topic(node, camera, 'compressed'))
 
 
 def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
@@ -85,7 +85,7 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
     Raises:
         ConfigError: two have one.
     """
-    own = [topic_name(camera, name) for camera in cameras for name in _OF_A_CAMERA]
+    own = [topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS]
     resolved = [(name, node.resolve_topic_name(name)) for name in (*own, '/diagnostics')]
     # Whether or not it is what the images come by: that may be decided later.
     resolved += [
@@ -117,16 +117,16 @@ def unused_remappings(
         node: resolves names.
         cameras: their names.
     """
-    own = {topic_name(camera, name) for camera in cameras for name in _OF_A_CAMERA}
+    own = {topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS}
     full = {node.resolve_topic_name(name, only_expand=True) for name in own}
     # As cameras' drivers call it.
-    meant = {name: name for name in _OF_A_CAMERA} | {'image_raw': 'image'}
+    meant = {name: name for name in _CAMERA_TOPICS} | {'image_raw': 'image'}
     sentences = []
     for typed, rule in _remappings(arguments):
         name, colon, topic = rule.partition(':=')[0].rpartition(':')
         base = topic.removesuffix('/compressed')
         last = base.rpartition('/')[2]
-        what = meant.get(last) or next(iter(closest_words(last, _OF_A_CAMERA, cutoff=0.85)), '')
+        what = meant.get(last) or next(iter(closest_words(last, _CAMERA_TOPICS, cutoff=0.85)), '')
         if not what and base.partition('/')[0] in cameras:
             what = 'image'
         if not what or base.startswith('/') or (colon and name != node.get_name()):

@@ -17,7 +17,7 @@ from trt_perception.ros.runtime.command_line import parse_own_arguments
 
 # rclpy has no public list of them; a node's services stand below its name.
 ROS_TOPICS = ('clock', 'tf', 'rosout', 'diagnostics', 'parameter_events')
-TOPICS = (*topics._OF_A_CAMERA, *ROS_TOPICS)
+TOPICS = (*topics._CAMERA_TOPICS, *ROS_TOPICS)
 
 
 def answer_to(*words):

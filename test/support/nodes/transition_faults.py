@@ -95,7 +95,7 @@ class Fault:
     def _exempt(code):
         """Return whether a fault is not injected there: the report of faults has none itself."""
         return code.co_name in (
-            *('run', 'report', '_failed', '_attempt', 'log_text', 'plain'),
+            *('run', 'report', '_report_failure', '_run_all', 'log_text', 'plain'),
             '<genexpr>',  # called again when it is thrown away
         )
 

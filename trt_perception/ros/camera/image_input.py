@@ -24,8 +24,8 @@ from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import camera_logger, log_text
-from trt_perception.ros.same_name import node_of
-from trt_perception.ros.topics import compressed_topic, image_topic, source_name
+from trt_perception.ros.same_name import endpoint_node_name
+from trt_perception.ros.topics import compressed_topic, image_topic, requested_image_topic
 from trt_perception.scheduling.detector import Detector
 from trt_perception.transport.advice import start_arguments, suggest_image_topic
 
@@ -86,7 +86,7 @@ class ImageInput:
         self._next_log_s = 0.0
         self._adapted_s = 0.0
         self._message_type: Any = CompressedImage if choice.transport == 'compressed' else Image
-        self._topic_name = source_name(node, camera, choice.transport)
+        self._topic_name = requested_image_topic(node, camera, choice.transport)
         self.topic = node.resolve_topic_name(self._topic_name)
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
@@ -118,8 +118,9 @@ class ImageInput:
                 mismatch = self._mismatch(info) or mismatch
             else:
                 wrong_type = (
-                    f'{node_of(info)} publishes {info.topic_type} on {self.topic}, expected '
-                    f'{expected_type}: {self._wrong_type_fix(info.topic_type)}'
+                    f'{endpoint_node_name(info)} publishes {info.topic_type} on '
+                    f'{self.topic}, expected {expected_type}: '
+                    f'{self._wrong_type_fix(info.topic_type)}'
                 )
         other_topics = '' if publishers else self._other_topics_advice()
         # Publishers of other types do no harm once a publisher of images exists.

@@ -10,7 +10,7 @@ from rclpy.node import Node
 
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.process.interruption import check_interruption
-from trt_perception.ros.topics import compressed_topic, source_name
+from trt_perception.ros.topics import compressed_topic, requested_image_topic
 
 __all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
 
@@ -79,7 +79,7 @@ def choose_transports(
 
 def _choose_by_publishers(node: Node, camera: str) -> TransportChoice:
     """Choose compressed images if they are published now."""
-    infos = node.get_publishers_info_by_topic(source_name(node, camera, 'compressed'))
+    infos = node.get_publishers_info_by_topic(requested_image_topic(node, camera, 'compressed'))
     topic = compressed_topic(node, camera)
     if any(info.topic_type == COMPRESSED_TYPE for info in infos):
         reason = f'{topic} is published and the GPU decodes JPEG'

@@ -35,7 +35,7 @@ from trt_perception.monitoring.rates import EvenRate
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import check_intake
-from trt_perception.ros.same_name import node_of, nodes_of_one_name
+from trt_perception.ros.same_name import endpoint_node_name, shared_node_names
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 
@@ -135,7 +135,7 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
         reports = [
             listener.report() for topic, listener in listeners.items() if topic not in other_types
         ]
-        same_names = nodes_of_one_name(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
+        same_names = shared_node_names(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         intake = _intake_finding(context)
         node.destroy_node()
     finally:
@@ -187,7 +187,9 @@ def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
     for topic in topics:
         publishers = node.get_publishers_info_by_topic(topic)
         if publishers and all(each.topic_type not in _TYPES for each in publishers):
-            found[topic] = f'{node_of(publishers[0])} publishes {publishers[0].topic_type}'
+            found[topic] = (
+                f'{endpoint_node_name(publishers[0])} publishes {publishers[0].topic_type}'
+            )
     return found
 
 

@@ -49,14 +49,14 @@ class NodeLog(logging.Handler):
         logger: the node's.
 
     Attributes:
-        shown: warnings logged with ``extra={'show': True}`` since ``forget``, which the node shows
-            on /diagnostics, too: each message once.
+        shown_warnings: warnings logged with ``extra={'show': True}`` since the last call of
+            ``clear_shown_warnings``. The node shows each once on /diagnostics, too.
     """
 
     def __init__(self, logger: RcutilsLogger) -> None:
         super().__init__()
         self._logger = logger
-        self.shown: tuple[str, ...] = ()
+        self.shown_warnings: tuple[str, ...] = ()
         self._package = logging.getLogger('trt_perception')
         self._package.addHandler(self)
         self._level = self._package.level
@@ -66,13 +66,13 @@ class NodeLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record."""
         text = log_text(record.getMessage())
-        if getattr(record, 'show', False) and text not in self.shown:
-            self.shown = (*self.shown[-3:], text)
+        if getattr(record, 'show', False) and text not in self.shown_warnings:
+            self.shown_warnings = (*self.shown_warnings[-3:], text)
         log_at(self._logger, record.levelno, record.getMessage())
 
-    def forget(self) -> None:
+    def clear_shown_warnings(self) -> None:
         """Show no more what was logged until now."""
-        self.shown = ()
+        self.shown_warnings = ()
 
     def close(self) -> None:
         """Stop passing on."""
