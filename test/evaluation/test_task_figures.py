@@ -31,7 +31,7 @@ from support.oracles.task_truth import (
     with_masks,
 )
 from trt_perception.building.steps.accuracy_gate import check_labels
-from trt_perception.building.steps.agreement_gate import compare_until_sure
+from trt_perception.building.steps.agreement_gate import compare_on_sample
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.results import coco_rows
@@ -229,9 +229,9 @@ def test_a_model_that_lost_its_masks_is_worse(tmp_path):
     assert 'classes' not in report.as_dict(classes=False)['models']['thin']['box_metrics']
     unlabelled = compare_models(both, images, progress=lambda *_: None)
     assert unlabelled.drop('thin') == 1
-    agreement, used = compare_until_sure(right, thin, images, lambda *_: None, 'it')
+    agreement, used = compare_on_sample(right, thin, images, lambda *_: None, 'it')
     assert (agreement.overall.f1, len(used)) == (0, 2)
-    same, _ = compare_until_sure(right, models(tmp_path)[1], images, lambda *_: None, 'it')
+    same, _ = compare_on_sample(right, models(tmp_path)[1], images, lambda *_: None, 'it')
     assert (same.overall.f1, same.overall.mean_iou) == (1, 1)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.programs import Program, executable
 from trt_perception.building.calibration.cache import read_ranges
-from trt_perception.building.calibration.images import find_files
+from trt_perception.building.calibration.images import find_image_files
 from trt_perception.building.engine_store import EngineStore
 from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.checks.shell import check_shell
@@ -62,7 +62,7 @@ NO_FILES = {
     ),
     'annotations': read_annotations,
     'class map': read_class_map,
-    'list of images': lambda fifo: find_files(fifo.rename(fifo.with_suffix('.txt'))),
+    'list of images': lambda fifo: find_image_files(fifo.rename(fifo.with_suffix('.txt'))),
     'store': as_store_entry,
     'calibration cache': as_calibration_cache,
     'profile': as_profile,

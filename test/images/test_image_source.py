@@ -2,7 +2,7 @@
 
 import pytest
 
-from trt_perception.building.calibration.images import find_files
+from trt_perception.building.calibration.images import find_image_files
 from trt_perception.errors import ConfigError
 from trt_perception.images.image_source import find_images
 
@@ -40,13 +40,13 @@ def test_links_that_lead_round_are_not_followed(folder):
 
 
 @pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])
-@pytest.mark.parametrize('find', [find_images, find_files])
+@pytest.mark.parametrize('find', [find_images, find_image_files])
 def test_paths_that_cannot_be(source, find, tmp_path, golden_messages):
     with golden_messages.raises(ConfigError):
         find(source)
     (tmp_path / 'list.txt').write_text(source)
     with golden_messages.raises(ConfigError):
-        find_files(tmp_path / 'list.txt')
+        find_image_files(tmp_path / 'list.txt')
 
 
 @pytest.mark.parametrize('subfolders', [False, True])

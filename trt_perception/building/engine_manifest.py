@@ -30,11 +30,11 @@ from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
     'describe_engine',
-    'described',
-    'identity',
-    'in_memory',
+    'file_identity',
+    'new_model_file',
     'recorded_options',
-    'with_results',
+    'with_description',
+    'with_measurements',
 ]
 
 
@@ -50,17 +50,17 @@ def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
     return found
 
 
-def in_memory(path: Path, content: bytes) -> ModelFile:
+def new_model_file(path: Path, content: bytes) -> ModelFile:
     """Return a model that was just made, nothing written yet."""
     return ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
 
 
-def identity(file: ModelFile) -> FileIdentity:
+def file_identity(file: ModelFile) -> FileIdentity:
     """Return what a manifest says of a file."""
     return FileIdentity(file.path.name, file.sha256, len(file.content))
 
 
-def described(
+def with_description(
     file: ModelFile,
     recognised: ModelDescription,
     inputs: tuple[TensorSpec, ...],
@@ -69,7 +69,7 @@ def described(
     """Return a model with a manifest that says what was recognised, whatever its own says."""
     manifest = Manifest(
         task=recognised.task,
-        onnx=identity(file),
+        onnx=file_identity(file),
         engine=None,
         inputs=inputs,
         outputs=outputs,
@@ -107,20 +107,20 @@ def describe_engine(
         precision=PrecisionRecord(options.precision, options.keep_fp32),
         calibration=calibration,
     )
-    file = in_memory(options.engine_path(), plan.content)
-    engine = described(file, recognised, plan.inputs, plan.outputs)
+    file = new_model_file(options.engine_path(), plan.content)
+    engine = with_description(file, recognised, plan.inputs, plan.outputs)
     assert engine.manifest is not None
     manifest = replace(
         engine.manifest,
-        onnx=identity(source),
-        engine=identity(file),
+        onnx=file_identity(source),
+        engine=file_identity(file),
         notes=dict(source.manifest.notes) if source.manifest else {},
         build=build,
     )
     return replace(engine, manifest=manifest)
 
 
-def with_results(
+def with_measurements(
     engine: ModelFile,
     verified: EngineCheck | None,
     accuracy: AccuracyRecord | None,

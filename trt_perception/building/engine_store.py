@@ -35,8 +35,12 @@ __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 BUILDER_REVISION: Final = 2
 _LOG: Final = logging.getLogger(__name__)
 _ENTRY: Final = 'entry.json'
-_FILES: Final = {'engine': 'model.engine', 'manifest': 'manifest.json', 'report': 'report.json'}
-_LIMITS: Final = {'engine': 16 * 1024**3, 'manifest': 4 * 1024**2, 'report': 16 * 1024**2}
+_FILE_NAMES: Final = {
+    'engine': 'model.engine',
+    'manifest': 'manifest.json',
+    'report': 'report.json',
+}
+_MAX_BYTES: Final = {'engine': 16 * 1024**3, 'manifest': 4 * 1024**2, 'report': 16 * 1024**2}
 _DAY_S: Final = 24 * 3600
 
 
@@ -118,10 +122,10 @@ class EngineStore:
             return None
         try:
             hashes = _read_entry(folder)['sha256']
-            contents = {name: _read(folder, name) for name in _FILES}
+            contents = {name: _read_file(folder, name) for name in _FILE_NAMES}
             for name, content in contents.items():
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
-                    raise ValueError(f'{_FILES[name]} is not the file that was stored')
+                    raise ValueError(f'{_FILE_NAMES[name]} is not the file that was stored')
             os.utime(folder / _ENTRY)  # last used
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning('the stored engine %s is damaged and is made again: %s', folder, error)
@@ -134,13 +138,13 @@ class EngineStore:
         Raises:
             ConfigError: it cannot be written; nothing is left behind.
         """
-        contents = {name: getattr(stored, name) for name in _FILES}
+        contents = {name: getattr(stored, name) for name in _FILE_NAMES}
         hashes = {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()}
         temporary: Path | None = None
         try:
             temporary = Path(tempfile.mkdtemp(dir=self._folder, prefix='.'))
             temporary.chmod(0o755)
-            files = {temporary / _FILES[name]: content for name, content in contents.items()}
+            files = {temporary / _FILE_NAMES[name]: content for name, content in contents.items()}
             write_atomically(
                 {**files, temporary / _ENTRY: json.dumps({'sha256': hashes}).encode()}
             )
@@ -164,11 +168,11 @@ class EngineStore:
         """Remove what was not used for so many days."""
         oldest = time.time() - days * _DAY_S
         for folder in self._folder.iterdir():
-            if len(folder.name) == 64 and _used_s(folder) < oldest:
+            if len(folder.name) == 64 and _last_used_s(folder) < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _used_s(folder: Path) -> float:
+def _last_used_s(folder: Path) -> float:
     """Return when an entry was made or taken last, seconds since 1970; 0 where it is damaged."""
     try:
         return (folder / _ENTRY).stat().st_mtime
@@ -183,5 +187,5 @@ def _read_entry(folder: Path) -> dict[str, Any]:
     return entry
 
 
-def _read(folder: Path, name: str) -> bytes:
-    return read_regular(folder / _FILES[name], _LIMITS[name])
+def _read_file(folder: Path, name: str) -> bytes:
+    return read_regular(folder / _FILE_NAMES[name], _MAX_BYTES[name])

@@ -18,12 +18,12 @@ from trt_perception.files.regular_files import open_regular
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import MANIFEST_MAX_BYTES, manifest_path, serialise_manifest
 
-__all__ = ['check_outputs', 'check_report', 'write']
+__all__ = ['check_output_paths', 'check_report_path', 'write_outputs']
 
-_PLANS = (b'ftrt', b'vtrt')
+_PLAN_SIGNATURES = (b'ftrt', b'vtrt')
 
 
-def check_report(options: BuildOptions) -> None:
+def check_report_path(options: BuildOptions) -> None:
     """Look whether the report can be written.
 
     Raises:
@@ -33,7 +33,7 @@ def check_report(options: BuildOptions) -> None:
     report = options.json
     if report is None:
         return
-    _check_place(report, options, '--json')
+    _check_path(report, options, '--json')
     models = [options.engine_path(), *filter(None, (options.qdq_onnx,))]
     if report.resolve() in [p.resolve() for m in models for p in (m, manifest_path(m))]:
         raise ConfigError(
@@ -41,7 +41,7 @@ def check_report(options: BuildOptions) -> None:
         )
 
 
-def _check_place(path: Path, options: BuildOptions, option: str) -> None:
+def _check_path(path: Path, options: BuildOptions, option: str) -> None:
     if path.is_dir():
         raise ConfigError(str(path), 'cannot be written: it is a folder', fix='name a file')
     try:
@@ -58,7 +58,7 @@ def _check_place(path: Path, options: BuildOptions, option: str) -> None:
         raise ConfigError(str(path), 'is what the engine is built from', fix='name another file')
 
 
-def check_outputs(options: BuildOptions) -> str:
+def check_output_paths(options: BuildOptions) -> str:
     """Look whether the engine, its manifest and the report can be written.
 
     Returns:
@@ -68,9 +68,9 @@ def check_outputs(options: BuildOptions) -> str:
         ConfigError: a folder is missing or not writable, or something else than what an earlier
             build wrote would be overwritten.
     """
-    check_report(options)
+    check_report_path(options)
     engine = options.engine_path()
-    _check_model(engine, options, '--output', _starts_like_a_plan, 'a TensorRT engine')
+    _check_model(engine, options, '--output', _is_plan, 'a TensorRT engine')
     if options.qdq_onnx is not None:
         _check_model(
             options.qdq_onnx, options, '--qdq-onnx', _has_qdq_nodes, 'a model with Q/DQ nodes'
@@ -83,7 +83,7 @@ def _check_model(
 ) -> None:
     ours = ((path, is_ours, kind), (manifest_path(path), _is_manifest, 'a manifest'))
     for each, is_as_expected, expected in ours:
-        _check_place(each, options, option)
+        _check_path(each, options, option)
         if os.path.lexists(each) and not is_as_expected(each):
             raise ConfigError(
                 str(each),
@@ -92,10 +92,10 @@ def _check_model(
             )
 
 
-def _starts_like_a_plan(path: Path) -> bool:
+def _is_plan(path: Path) -> bool:
     try:
         with open_regular(path)[0] as file:
-            return file.read(4) in _PLANS
+            return file.read(4) in _PLAN_SIGNATURES
     except OSError:
         return False
 
@@ -117,7 +117,9 @@ def _is_manifest(path: Path) -> bool:
         return False
 
 
-def write(engine: ModelFile, quantised: ModelFile | None, replaces: str, log: BuildLog) -> None:
+def write_outputs(
+    engine: ModelFile, quantised: ModelFile | None, replaces: str, log: BuildLog
+) -> None:
     """Write the engine, and the model with Q/DQ nodes where there is one, with manifests.
 
     The manifest first: an engine alone would run with what can be guessed of it, a manifest alone

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trt_perception.errors import TrtPerceptionError
 
-__all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'reason', 'step_line']
+__all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'failure_reason', 'format_step']
 
 #: Called with what is being done, and how much of it: done, of how many.
 StepProgress = Callable[[str, int, int], None]
@@ -80,7 +80,7 @@ class BuildReport:
         """End the report with an error."""
         interrupted = isinstance(error, KeyboardInterrupt)
         self.status = 'interrupted' if interrupted else 'failed'
-        self.error = 'interrupted' if interrupted else reason(error)
+        self.error = 'interrupted' if interrupted else failure_reason(error)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
@@ -97,7 +97,7 @@ class BuildReport:
 
     def text(self) -> str:
         """Return for people what stands below the steps, empty where nothing came of them."""
-        facts = _facts(self)
+        facts = _summary(self)
         width = max(map(len, facts), default=0)
         lines = [f'{key:<{width}}  {value}' for key, value in facts.items()]
         return '\n'.join([*lines, *(f'warning: {text}' for text in self.warnings)])
@@ -111,12 +111,12 @@ class BuildLog:
         report: filled as the steps go.
         progress: called with what is done, how many parts of it, and of how many; 0 of 0 where a
             step begins.
-        ended: called with each step when it has ended.
+        on_step_ended: called with each step when it has ended.
     """
 
     report: BuildReport
     progress: StepProgress
-    ended: Callable[[Step], None]
+    on_step_ended: Callable[[Step], None]
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Step]:
@@ -131,21 +131,21 @@ class BuildLog:
             step.status, step.outcome = 'interrupted', 'stopped on request'
             raise
         except BaseException as error:
-            step.status, step.outcome = 'failed', reason(error)
+            step.status, step.outcome = 'failed', failure_reason(error)
             raise
         finally:
             step.seconds = time.perf_counter() - start
-            self.ended(step)
+            self.on_step_ended(step)
 
 
-def reason(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Return why something failed, in words."""
     if isinstance(error, TrtPerceptionError):
         return str(error)
     return f'{type(error).__name__}: {error}'
 
 
-def step_line(step: Step) -> str:
+def format_step(step: Step) -> str:
     """Return a step as a row of the table, without the reason of a failure."""
     mark = {'done': 'ok', 'skipped': '-', 'failed': 'FAILED', 'interrupted': 'STOPPED'}
     outcome = step.outcome if step.status in ('done', 'skipped') else ''
@@ -155,7 +155,7 @@ def step_line(step: Step) -> str:
     return '\n'.join([line.rstrip(), *(f'{"":32}{other}' for other in others)])
 
 
-def _facts(report: BuildReport) -> dict[str, str]:
+def _summary(report: BuildReport) -> dict[str, str]:
     """Return the lines below the steps: name and value."""
     engine = report.output_engine
     if not engine:
@@ -164,7 +164,7 @@ def _facts(report: BuildReport) -> dict[str, str]:
         'engine': f'{engine["file"]} ({engine["size_bytes"] / 2**20:.1f} MiB)',
         'manifest': engine['manifest'],
         **({'Q/DQ model': engine['qdq_onnx']} if 'qdq_onnx' in engine else {}),
-        'precision': _precision(report.optimization),
+        'precision': _precision_summary(report.optimization),
     }
     if report.performance.get('latency_ms'):
         latency = report.performance['latency_ms']
@@ -176,7 +176,7 @@ def _facts(report: BuildReport) -> dict[str, str]:
     return facts
 
 
-def _precision(optimization: Mapping[str, Any]) -> str:
+def _precision_summary(optimization: Mapping[str, Any]) -> str:
     asked, built = optimization['precision_asked'], optimization.get('precision_as_built')
     if not built:
         mute = 'the engine does not report it (--profiling-verbosity detailed)'

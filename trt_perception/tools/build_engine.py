@@ -93,7 +93,7 @@ def _check_packages() -> None:
 def _run(arguments_given: Sequence[str]) -> int:
     _check_packages()
     from trt_perception.building.options.sources import given_options, load_options
-    from trt_perception.building.output_files import check_report
+    from trt_perception.building.output_files import check_report_path
     from trt_perception.building.report import BuildReport
 
     parsed = _parser().parse_args(arguments_given)
@@ -101,7 +101,7 @@ def _run(arguments_given: Sequence[str]) -> int:
     json_file = None
     try:
         options = load_options(parsed.config, given_options(parsed))
-        check_report(options)
+        check_report_path(options)
         json_file = options.json
         report.configuration['command'] = shlex.join(['build_engine', *arguments_given])
         _build(options, report)
@@ -126,7 +126,7 @@ def _run(arguments_given: Sequence[str]) -> int:
 
 def _build(options: Any, report: Any) -> None:
     """Build with a row for each step that has ended, and a bar for the one that runs."""
-    from trt_perception.building.report import step_line
+    from trt_perception.building.report import format_step
     from trt_perception.building.steps.build import build
 
     logging.basicConfig(
@@ -144,7 +144,7 @@ def _build(options: Any, report: Any) -> None:
 
         def print_step(step: Any) -> None:
             bar.clear()
-            print(escape_controls(step_line(step)), flush=True)
+            print(escape_controls(format_step(step)), flush=True)
 
         build(options, report, progress, print_step)
     print(f'\n{escape_controls(report.text(), None)}')

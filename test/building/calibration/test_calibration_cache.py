@@ -13,12 +13,12 @@ from support.models.scaled_models import SMALL
 from trt_perception.building.calibration import cache as calibration_cache
 from trt_perception.building.calibration import images as calibration_images
 from trt_perception.building.calibration.cache import (
-    cache_file,
+    cache_path,
     calibration_identity,
     read_ranges,
     write_ranges,
 )
-from trt_perception.building.calibration.images import CheckedImages, select_images
+from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.precision.quantise import quantise
 
 RANGES = {'x': 1.5, 'y': 0.0}
@@ -31,7 +31,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
 
     def again(model=model, images=images, preprocessing=SMALL, **changes):
         ran.clear()
-        checked = CheckedImages(images, preprocessing, lambda step, *_: ran.append(step))
+        checked = CalibrationImages(images, preprocessing, lambda step, *_: ran.append(step))
         return quantise(model, checked, **{'cache_dir': tmp_path / 'new' / 'folder', **changes})
 
     first = again()
@@ -68,7 +68,7 @@ def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monke
 
     monkeypatch.setattr(calibration_images, 'read_image', counted)
     for _ in range(2):
-        quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path)
+        quantise(model, CalibrationImages(images, SMALL), cache_dir=tmp_path)
     assert read == list(images.paths)
 
 
@@ -89,11 +89,11 @@ def test_each_part_names_another_file(tmp_path):
     model, *_ = small_detectors.raw_maps()
     identity = calibration_identity(model, select_images(CALIBRATION, 8), SMALL)
     parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]
-    names = {cache_file(tmp_path, 'json', *each) for each in parts}
-    names.add(cache_file(tmp_path, 'tensorrt', *parts[0]))
+    names = {cache_path(tmp_path, 'json', *each) for each in parts}
+    names.add(cache_path(tmp_path, 'tensorrt', *parts[0]))
     assert len(names) == 4
     assert {path.parent for path in names} == {tmp_path}
-    assert cache_file(None, 'json', *parts[0]) is None
+    assert cache_path(None, 'json', *parts[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
 def test_a_huge_cache_is_not_read(tmp_path, monkeypatch, golden_messages):
     path = tmp_path / 'ranges.json'
     write_ranges(path, RANGES)
-    monkeypatch.setattr(calibration_cache, '_MOST_BYTES', 9)
+    monkeypatch.setattr(calibration_cache, '_MAX_BYTES', 9)
     golden_messages.add(read_ranges(path, ['x'])[1])
 
 

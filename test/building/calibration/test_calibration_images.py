@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.building.messages import worded
-from trt_perception.building.calibration.images import CheckedImages, read_image, select_images
+from trt_perception.building.calibration.images import CalibrationImages, read_image, select_images
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.preprocessing import Preprocessing
@@ -42,7 +42,7 @@ def names(images, folder):
 def check(images, input_size=(64, 48)):
     """Read all images; return the warnings."""
     done = []
-    checked = CheckedImages(
+    checked = CalibrationImages(
         images, Preprocessing(input_size), lambda _step, *counts: done.append(counts)
     )
     found = [(path, tensor.shape) for path, tensor in checked]

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from trt_perception.building.calibration.ranges import PERCENTILE, Magnitudes
+from trt_perception.building.calibration.ranges import PERCENTILE, MagnitudeHistogram
 
 FLOATS = arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(-1e6, 1e6, width=32))
 
 
 def counted(*parts):
-    magnitudes = Magnitudes()
+    magnitudes = MagnitudeHistogram()
     for part in parts:
         magnitudes.add(np.asarray(part, np.float32))
     return magnitudes
@@ -20,7 +20,7 @@ def counted(*parts):
 
 def test_nothing_and_zeros():
     for magnitudes in (counted(), counted(np.zeros((2, 3))), counted([])):
-        assert [magnitudes.threshold(m) for m in ('minmax', 'percentile', 'entropy')] == [0] * 3
+        assert [magnitudes.choose_range(m) for m in ('minmax', 'percentile', 'entropy')] == [0] * 3
 
 
 @settings(deadline=None)
@@ -46,30 +46,30 @@ def test_percentile_is_numpys_within_a_bin(scale):
     values = np.random.default_rng(0).normal(0, scale, 200_000).astype(np.float32)
     magnitudes = counted(*np.split(values, 8))
     expected = np.percentile(np.abs(values), PERCENTILE)
-    assert abs(magnitudes.threshold('percentile') - expected) <= magnitudes.top / 4096
-    assert magnitudes.threshold('minmax') == np.abs(values).max()
+    assert abs(magnitudes.choose_range('percentile') - expected) <= magnitudes.top / 4096
+    assert magnitudes.choose_range('minmax') == np.abs(values).max()
 
 
 def test_one_outlier_does_not_stretch_the_range():
     values = np.random.default_rng(1).laplace(0, 1, 100_000).astype(np.float32)
     values = np.append(values, np.float32(500))
     magnitudes = counted(values)
-    assert magnitudes.threshold('minmax') == 500
-    assert magnitudes.threshold('percentile') < 15
-    assert magnitudes.threshold('entropy') < 50
+    assert magnitudes.choose_range('minmax') == 500
+    assert magnitudes.choose_range('percentile') < 15
+    assert magnitudes.choose_range('entropy') < 50
 
 
 def test_the_smallest_floats_are_counted():
     magnitudes = counted([1e-45, 0], [1e-38])
     assert magnitudes.counts.sum() == 3
-    assert magnitudes.threshold('minmax') == pytest.approx(1e-38)
+    assert magnitudes.choose_range('minmax') == pytest.approx(1e-38)
     magnitudes.add(np.float32([1]))
     assert magnitudes.counts[2048] == 1  # of bins from 0 to 2
 
 
 def test_entropy_keeps_a_flat_distribution_whole():
     values = np.random.default_rng(2).uniform(-3, 3, 400_000).astype(np.float32)
-    assert counted(values).threshold('entropy') > 2.8
+    assert counted(values).choose_range('entropy') > 2.8
 
 
 @pytest.mark.parametrize('name', ['normal', 'laplace', 'logistic'])
@@ -85,7 +85,7 @@ def test_entropy_agrees_with_onnx_runtime(name):
         (histogram, edges.astype(np.float32), np.float32(-top), np.float32(top)), 256
     )
     # Both curves are flat around their minimum, where bins decide.
-    assert counted(values).threshold('entropy') == pytest.approx(float(theirs[1]), rel=0.25)
+    assert counted(values).choose_range('entropy') == pytest.approx(float(theirs[1]), rel=0.25)
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])

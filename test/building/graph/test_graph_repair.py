@@ -251,14 +251,14 @@ def test_a_model_that_is_told_the_size_of_its_boxes_is_calibrated(
 
 def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
     """Ranges of boxes are those of the network's own size, not of 0 or of one pixel."""
-    from trt_perception.building.calibration.activations import collect_magnitudes
-    from trt_perception.building.calibration.images import CheckedImages, select_images
+    from trt_perception.building.calibration.activations import collect_histograms
+    from trt_perception.building.calibration.images import CalibrationImages, select_images
     from trt_perception.model.preprocessing import Preprocessing
 
     images = select_images(write_images(tmp_path / 'images'), 8)
     model = with_sizes()
-    checked = CheckedImages(images, Preprocessing((64, 64), 'stretch'), lambda *_: None)
-    found = collect_magnitudes(model, ['final', 'images'], checked)
+    checked = CalibrationImages(images, Preprocessing((64, 64), 'stretch'), lambda *_: None)
+    found = collect_histograms(model, ['final', 'images'], checked)
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=CLASSES))

@@ -9,7 +9,7 @@ from support.building.tensorrt_standin import StandIn
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL
-from trt_perception.building.calibration.images import CheckedImages, select_images
+from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.prepare_precision import prepare_precision
@@ -28,7 +28,7 @@ def precise(images, batch=1):
     module = StandIn('10.3', '10.3.0.26')
     tensorrt = TensorRt(module, module.flavour, '10.3.0.26', None)
     shapes = {'images': (batch, 3, 64, 64)}
-    checked = CheckedImages(images, SMALL)
+    checked = CalibrationImages(images, SMALL)
     return prepare_precision(model, options, checked, tensorrt, shapes, lambda *_: None)
 
 

@@ -13,7 +13,7 @@ from support.building import tensorrt_rtx_build
 from support.models import small_detectors
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL
-from trt_perception.building.calibration.images import CheckedImages, select_images
+from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.graph.dequantise import dequantise
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
@@ -40,7 +40,7 @@ def images():
 @pytest.fixture(scope='module')
 def quantised_digits(digits, images, tmp_path_factory):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
-    checked, ranges = CheckedImages(images, preprocessing), tmp_path_factory.mktemp('ranges')
+    checked, ranges = CalibrationImages(images, preprocessing), tmp_path_factory.mktemp('ranges')
     return {
         target: quantise(digits, checked, method='minmax', target=target, cache_dir=ranges)
         for target in ('int8', 'fp8')
@@ -106,7 +106,7 @@ def test_tensorrt_rtx_builds_it(target, capabilities, quantised_digits):
 @pytest.mark.parametrize('target', ['int8', 'fp8'])
 def test_other_families(family, target, images):
     model, layers, fixed = family()
-    done = quantise(model, CheckedImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL), target=target)
     assert set(done.report.kept) == {*layers, *fixed}
     assert done.report.quantised == done.report.layers - len(done.report.kept)
     image = np.random.default_rng(0).random((1, 3, 64, 64), np.float32)
@@ -120,7 +120,7 @@ def test_other_families(family, target, images):
 
 def test_products_of_two_activations_stay_in_float(images):
     model, *_ = small_detectors.transformer()
-    done = quantise(model, CheckedImages(images, SMALL)).model
+    done = quantise(model, CalibrationImages(images, SMALL)).model
     constants = {tensor.name for tensor in model.graph.initializer}
     attention = {
         node.name
@@ -187,7 +187,7 @@ def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised
 
 def test_patterns_keep_more_in_float(digits, golden_messages):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
-    few = CheckedImages(select_images(CALIBRATION, 8), preprocessing)
+    few = CalibrationImages(select_images(CALIBRATION, 8), preprocessing)
     done = quantise(digits, few, keep_float=['/heads.*'])
     assert len(done.report.kept) == 12
     for reason in sorted(set(done.report.kept.values())):
@@ -201,7 +201,7 @@ def test_patterns_keep_more_in_float(digits, golden_messages):
 
 def test_the_batch_may_be_open_or_larger_than_one(images):
     model, *_ = small_detectors.raw_maps()
-    one = quantise(model, CheckedImages(images, SMALL)).model
+    one = quantise(model, CalibrationImages(images, SMALL)).model
     for setting in ('batch', 4):
         model, *_ = small_detectors.raw_maps()
         entry = model.graph.input[0].type.tensor_type.shape.dim[0]
@@ -211,7 +211,7 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
             entry.dim_value = setting
         for output in model.graph.output:
             output.type.tensor_type.shape.dim[0].dim_param = 'batch'
-        other = quantise(model, CheckedImages(images, SMALL)).model
+        other = quantise(model, CalibrationImages(images, SMALL)).model
         if setting == 'batch':
             assert other.graph.input[0].type.tensor_type.shape.dim[0].dim_param == 'batch'
         weights = [sorted(m.graph.initializer, key=lambda t: t.name) for m in (one, other)]
@@ -223,17 +223,17 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
 
 def test_what_cannot_be_quantised_is_refused(images, golden_messages):
     model, *_ = small_detectors.anchor_free()
-    done = quantise(model, CheckedImages(images, SMALL)).model
+    done = quantise(model, CalibrationImages(images, SMALL)).model
     with golden_messages.raises(EngineError):
-        quantise(done, CheckedImages(images, SMALL))
+        quantise(done, CalibrationImages(images, SMALL))
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     with golden_messages.raises(EngineError):
-        quantise(half, CheckedImages(images, SMALL))
+        quantise(half, CalibrationImages(images, SMALL))
     with golden_messages.raises(EngineError):
-        quantise(model, CheckedImages(images, Preprocessing(input_size=(64, 48))))
+        quantise(model, CalibrationImages(images, Preprocessing(input_size=(64, 48))))
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     with golden_messages.raises(EngineError):
-        quantise(model, CheckedImages(images, SMALL))
+        quantise(model, CalibrationImages(images, SMALL))
 
 
 def test_a_model_that_overflows_is_refused_with_the_tensor(images, golden_messages):
@@ -243,7 +243,7 @@ def test_a_model_that_overflows_is_refused_with_the_tensor(images, golden_messag
     x = net.conv(x, 8, 8)
     model = net.model([net.conv(x, 8, 8, silu=False)])
     with pytest.raises(EngineError) as caught:
-        quantise(model, CheckedImages(images, SMALL))
+        quantise(model, CalibrationImages(images, SMALL))
     golden_messages.add(str(caught.value).replace(str(CALIBRATION), 'IMAGES'))
 
 

@@ -18,7 +18,7 @@ from support.models.scaled_models import (
     with_branch,
     with_branches,
 )
-from trt_perception.building.calibration.images import CheckedImages, select_images
+from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError
 
@@ -43,7 +43,7 @@ def bright(tmp_path):
 def test_what_no_image_reaches_stays_in_float(bright, target):
     """And computes what it did when the camera shows it, which no guessed scale could."""
     model, tensor = with_branch(('Neg', None), ('Add', 0.35), ('Relu', None))
-    done = quantise(model, CheckedImages(bright, SMALL), target=target)
+    done = quantise(model, CalibrationImages(bright, SMALL), target=target)
     (name,) = readers(model, tensor)
     assert tensor in done.report.kept[name]
     assert 'always 0 on these images' in done.report.kept[name]
@@ -74,7 +74,7 @@ def outputs(model, names):
 def test_data_too_small_for_a_scale_stay_in_float(images, target):
     factors = (0.0, 1e-45, 1e-40, 1e-30, 1e-12, 5e-6)
     model, tensors = with_branches([[('Mul', factor)] for factor in factors])
-    done = quantise(model, CheckedImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL), target=target)
     for tensor in tensors:
         (name,) = readers(model, tensor)
         assert tensor in done.report.kept[name]
@@ -86,7 +86,7 @@ def test_data_too_small_for_a_scale_stay_in_float(images, target):
 def test_data_that_are_just_large_enough_are_quantised(images, target):
     factors = (1e-5, 1e-4, 1e-2)
     model, tensors = with_branches([[('Mul', factor)] for factor in factors])
-    done = quantise(model, CheckedImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL), target=target)
     strong = built(done.model, target)
     stored = {t.name: numpy_helper.to_array(t) for t in strong.graph.initializer}
     made = {name: node for node in strong.graph.node for name in node.output}
@@ -104,7 +104,7 @@ def test_data_that_are_just_large_enough_are_quantised(images, target):
 @pytest.mark.parametrize('factor', [1e5, 1e30])
 def test_data_beyond_fp16_are_told(images, factor):
     model, tensor = with_branch(('Mul', factor))
-    done = quantise(model, CheckedImages(images, SMALL))
+    done = quantise(model, CalibrationImages(images, SMALL))
     (told,) = [text for text in done.report.warnings if '65504' in text]
     assert tensor in told
     assert '--keep-fp32' in told
@@ -120,7 +120,7 @@ def test_data_without_a_range_in_fp32_stay_in_float(images):
     tiny = numpy_helper.to_array(weights) * np.float32(1e-4)
     weights.CopyFrom(numpy_helper.from_array(tiny, weights.name))
     model = net.model([net.conv(net.node('Add', [large, small]), 8, 8, silu=False)])
-    done = quantise(model, CheckedImages(images, SMALL))
+    done = quantise(model, CalibrationImages(images, SMALL))
     (name,) = readers(model, x)
     assert 'too much for a scale' in done.report.kept[name]
     for scale in scales(done.model):
@@ -132,14 +132,14 @@ def test_a_model_of_zeros_is_refused_with_what_to_check(images, golden_messages)
     x = net.node('Mul', ['images', net.constant(0.0)])
     model = net.model([net.conv(net.conv(x, 3, 8, silu=False), 8, 8, silu=False)])
     with golden_messages.raises(EngineError) as error:
-        quantise(model, CheckedImages(images, SMALL))
+        quantise(model, CalibrationImages(images, SMALL))
     assert x in str(error.value)
 
 
 def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
     model, tensor = with_branch(('Mul', 0.0))
     first, second = (
-        quantise(model, CheckedImages(images, SMALL), cache_dir=tmp_path) for _ in range(2)
+        quantise(model, CalibrationImages(images, SMALL), cache_dir=tmp_path) for _ in range(2)
     )
     assert second.report.cache.startswith('reused')
     assert second.report.kept == first.report.kept

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from support.models.detector_models import KNOWN, report_of, run, write_images
 from support.models.digits import CALIBRATION
 from support.models.scaled_models import SMALL, TARGETS, built, with_channels
-from trt_perception.building.calibration.images import CheckedImages, select_images
+from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError
 
@@ -27,7 +27,7 @@ SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)
 @pytest.mark.parametrize('target', TARGETS)
 def test_channels_that_are_0_or_nearly_are_quantised(images, target):
     model, node = with_channels(SMALL_WEIGHTS)
-    done = quantise(model, CheckedImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL), target=target)
     assert node.name not in done.report.kept
     strong = built(done.model, target)
     (exact,) = (t for t in model.graph.initializer if t.name == node.input[1])
@@ -48,7 +48,7 @@ def test_channels_that_are_0_or_nearly_are_quantised(images, target):
 @pytest.mark.parametrize('target', TARGETS)
 def test_weights_of_nothing_but_zeros_are_quantised(images, target):
     model, node = with_channels([0.0] * 32)
-    done = quantise(model, CheckedImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL), target=target)
     assert node.name not in done.report.kept
     built(done.model, target)
 
@@ -59,7 +59,7 @@ def test_weights_that_are_no_numbers_are_named(images, value, golden_messages):
     for layer in (0, 3, 4):
         model, _ = with_channels([1.0, value], layer=layer)
         with golden_messages.raises(EngineError):
-            quantise(model, CheckedImages(images, SMALL))
+            quantise(model, CalibrationImages(images, SMALL))
 
 
 @pytest.mark.engine_build
@@ -68,7 +68,7 @@ def test_weights_that_are_no_numbers_are_named(images, value, golden_messages):
 def test_weights_of_any_size_make_an_engine(images, exponents, target):
     values = [0.0 if power < -45 else 10.0**power for power in exponents]
     model, _ = with_channels(values)
-    built(quantise(model, CheckedImages(images, SMALL), target=target).model, target)
+    built(quantise(model, CalibrationImages(images, SMALL), target=target).model, target)
 
 
 @pytest.mark.engine_build

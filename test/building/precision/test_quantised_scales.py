@@ -17,7 +17,7 @@ from support.models.scaled_models import (
     scales,
     with_channels,
 )
-from trt_perception.building.calibration.images import CheckedImages, select_images
+from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.building.precision.quantise_check import check_quantised
@@ -29,7 +29,7 @@ def quantised_once(second_channel):
     """Return a model, a convolution in it, and the quantised model, serialised."""
     model, node = with_channels([1.0, second_channel])
     images = select_images(CALIBRATION, 8)
-    return model, node, quantise(model, CheckedImages(images, SMALL)).model.SerializeToString()
+    return model, node, quantise(model, CalibrationImages(images, SMALL)).model.SerializeToString()
 
 
 def quantised(scale, *, of, explicit=False, zero_channel=False):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trt_perception.building.steps import agreement_gate
-from trt_perception.building.steps.agreement_gate import compare_until_sure
+from trt_perception.building.steps.agreement_gate import compare_on_sample
 from trt_perception.images.detections import Detections
 from trt_perception.model.tasks.detect import DETECT
 
@@ -38,7 +38,7 @@ def test_as_many_images_are_looked_at_as_are_needed(monkeypatch, given, each, us
     pipeline = Counting(monkeypatch, each)
     images = [Path(f'{number}.png') for number in range(given)]
     told = []
-    agreement, files = compare_until_sure(
+    agreement, files = compare_on_sample(
         pipeline, pipeline, images, lambda *facts: told.append(facts), 'FP32'
     )
     assert len(files) == len(set(files)) == used
@@ -50,7 +50,7 @@ def test_as_many_images_are_looked_at_as_are_needed(monkeypatch, given, each, us
     assert running == sorted(running)
     assert running[-1] == used
     assert {total for step, _, total in told if step == 'running FP32'} == {min(given, 300)}
-    again = compare_until_sure(pipeline, pipeline, images, lambda *_: None, 'FP32')[1]
+    again = compare_on_sample(pipeline, pipeline, images, lambda *_: None, 'FP32')[1]
     assert again == files
     if used < given:
         assert files != images[:used]  # spread over all of them

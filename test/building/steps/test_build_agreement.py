@@ -18,7 +18,7 @@ from support.models.detector_models import listing, report_of
 from support.models.digits import CALIBRATION, DIGITS, INT8, SCENES, SOME_SCENES, save_digits
 from support.programs import UNMEASURED, Program, executable
 from trt_perception.building.steps import validation
-from trt_perception.building.steps.validation import opened
+from trt_perception.building.steps.validation import open_model
 from trt_perception.checks.model import check_model
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.metrics.agreement import compare_detections
@@ -63,12 +63,14 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, go
 def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
     """Counted anew from the two models, through the evaluation's own way."""
     files = []
-    monkeypatch.setattr(validation, 'opened', lambda file: files.append(file) or opened(file))
+    monkeypatch.setattr(
+        validation, 'open_model', lambda file: files.append(file) or open_model(file)
+    )
     done = build(*INT8, '--validate', SOME_SCENES)
     runs = []
     assert len(files) == 2
     for file in files:
-        with opened(file) as pipeline:
+        with open_model(file) as pipeline:
             pictures = [(picture, None) for picture in sorted(SCENES.glob(SOME_SCENES.name))]
             runs.append(detect_in_files(pipeline, pictures, Thresholds(), lambda *_: None))
     names = [str(digit) for digit in range(10)]
@@ -211,7 +213,7 @@ def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, golden
     def cannot(*_):
         raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
-    monkeypatch.setattr(validation, 'onnx_file', cannot)
+    monkeypatch.setattr(validation, 'onnx_model_file', cannot)
     done = build(*INT8)
     assert done.code == 0
     record = done.manifest.build.agreement
@@ -273,7 +275,7 @@ def test_a_stand_in_that_fails_on_an_image_is_not_measured(
     def fails(*_):
         raise EngineError('the model', 'fails')
 
-    monkeypatch.setattr(validation, 'compare_until_sure', fails)
+    monkeypatch.setattr(validation, 'compare_on_sample', fails)
     done = build(*INT8)
     assert done.code == 0
     golden_messages.add(wording(done.manifest.build.agreement))
@@ -318,14 +320,14 @@ def test_on_a_gpu_every_precision_is_held_to_it(
 
 def test_an_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypatch):
     gpu_that_runs(DIGITS)
-    stand_in = validation.opened
+    stand_in = validation.open_model
 
     def fails(file):
         if not file.is_onnx:
             raise EngineError('the engine', 'cannot be run')
         return stand_in(file)
 
-    monkeypatch.setattr(validation, 'opened', fails)
+    monkeypatch.setattr(validation, 'open_model', fails)
     done = build(*INT8)
     assert done.code == 1
     assert done.report['error'] == 'the engine: cannot be run'

@@ -272,7 +272,7 @@ def verified(monkeypatch, int8_ms, fp16_ms):
     monkeypatch.setattr(
         engine_steps, 'measure_latency', lambda *_: EngineLatency(fp16_ms, fp16_ms)
     )
-    real = validation.opened
+    real = validation.open_model
     originals = []
 
     def original(file):
@@ -280,7 +280,7 @@ def verified(monkeypatch, int8_ms, fp16_ms):
         originals.extend([file] if file.is_onnx else [])
         return real(originals[0])
 
-    monkeypatch.setattr(validation, 'opened', original)
+    monkeypatch.setattr(validation, 'open_model', original)
 
 
 @pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])

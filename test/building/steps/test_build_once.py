@@ -11,7 +11,7 @@ import pytest
 
 from support.models.detector_models import KNOWN, run, write_detector, write_images
 from trt_perception.building import engine_manifest
-from trt_perception.building.calibration.images import find_files
+from trt_perception.building.calibration.images import find_image_files
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = pytest.mark.engine_build
@@ -44,7 +44,7 @@ def reads(counted, folder):
 
 def as_often_as_one_search(counted, folder):
     during_the_build = counted['os.scandir', folder]
-    find_files(folder)
+    find_image_files(folder)
     return counted['os.scandir', folder] == 2 * during_the_build
 
 
@@ -90,10 +90,10 @@ def test_a_cached_calibration_decodes_no_image(tmp_path, counted):
 
 def test_the_manifest_of_the_engine_is_described_once(tmp_path, monkeypatch, counted):
     described = []
-    real = engine_manifest.described
+    real = engine_manifest.with_description
     monkeypatch.setattr(
         engine_manifest,
-        'described',
+        'with_description',
         lambda file, *more: described.append(file.path.name) or real(file, *more),
     )
     assert run('--onnx', write_detector(tmp_path), *KNOWN) == 0

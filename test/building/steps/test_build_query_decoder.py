@@ -60,7 +60,7 @@ def test_a_decoder_in_fp16_is_told_and_can_be_kept(
 def test_a_decoder_that_did_well_on_the_gpu_is_not_warned_of(build, gpu_that_runs, monkeypatch):
     path = EXPORTS / 'rt_detr' / 'model.onnx'
     gpu_that_runs(path)
-    monkeypatch.setattr(agreement_gate, 'FEWEST', 1)
+    monkeypatch.setattr(agreement_gate, 'MIN_DETECTIONS', 1)
     done = build('--validate', SCENES / 'scene_00?.jpg', onnx_file=path)
     assert done.code == 0
     assert done.report['agreement']['f1'] == 1

@@ -89,13 +89,13 @@ def test_a_model_that_falls_below_the_gate_leaves_no_engine(
     from trt_perception.building.steps import accuracy_gate
 
     images = write_images(tmp_path / 'images')
-    real = accuracy_gate._record
+    real = accuracy_gate._accuracy_record
 
     def worse(*measured):
         record = real(*measured)
         return type(record)(**{**vars(record), 'built': 0.5})
 
-    monkeypatch.setattr(accuracy_gate, '_record', worse)
+    monkeypatch.setattr(accuracy_gate, '_accuracy_record', worse)
     monkeypatch.setattr(accuracy_gate.AccuracyReport, 'drop', lambda *_: 0.25)
     path = write_detector(tmp_path)
     given = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')

@@ -10,7 +10,7 @@ from support.building.messages import told
 from support.models.detector_models import KNOWN, listing, run, write_detector, write_images
 from support.programs import executable, small_disk
 from trt_perception.building.options.sources import load_options
-from trt_perception.building.output_files import check_outputs
+from trt_perception.building.output_files import check_output_paths
 from trt_perception.errors import ConfigError
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
@@ -106,4 +106,4 @@ def test_pipes_where_files_go_are_no_files(tmp_path, name, option, golden_messag
     if option == 'qdq_onnx':
         given |= {'precision': 'int8', 'calibration_images': str(tmp_path)}
     with golden_messages.raises(ConfigError):
-        check_outputs(load_options(None, {key: str(value) for key, value in given.items()}))
+        check_output_paths(load_options(None, {key: str(value) for key, value in given.items()}))

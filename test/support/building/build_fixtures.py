@@ -20,7 +20,7 @@ from trt_perception.building.engine import capabilities
 from trt_perception.building.engine.verify import EngineCheck, EngineLatency
 from trt_perception.building.precision import calibrate
 from trt_perception.building.steps import engine_steps, validation
-from trt_perception.building.steps.validation import opened
+from trt_perception.building.steps.validation import open_model
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.pipelines import host_pipeline
@@ -172,9 +172,9 @@ def gpu_that_runs(monkeypatch):
             if not file.is_onnx:
                 engines.append(file)
                 file = read_model_file(model)
-            return opened(file)
+            return open_model(file)
 
-        monkeypatch.setattr(validation, 'opened', stand_in)
+        monkeypatch.setattr(validation, 'open_model', stand_in)
         return engines
 
     return stand_in_for

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from trt_perception.building.calibration.images import CheckedImages
-from trt_perception.building.calibration.ranges import Magnitudes
+from trt_perception.building.calibration.images import CalibrationImages
+from trt_perception.building.calibration.ranges import MagnitudeHistogram
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.errors import EngineError
 from trt_perception.model.input_layout import (
@@ -29,7 +29,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
-    *('calibration_inputs', 'collect_magnitudes', 'input_shapes', 'open_session'),
+    *('calibration_inputs', 'collect_histograms', 'input_shapes', 'open_session'),
 ]
 
 
@@ -82,11 +82,11 @@ def input_shapes(
     return {image.name: image.shape, **{key: value.shape for key, value in constants.items()}}
 
 
-def collect_magnitudes(
+def collect_histograms(
     model: onnx.ModelProto,
     tensors: Sequence[str],
-    images: CheckedImages,
-) -> dict[str, Magnitudes]:
+    images: CalibrationImages,
+) -> dict[str, MagnitudeHistogram]:
     """Run a model on all images and count the magnitudes of some of its tensors.
 
     Args:
@@ -102,7 +102,7 @@ def collect_magnitudes(
     name = image.name
     outputs = [tensor for tensor in tensors if tensor != name]
     session = open_session(_with_outputs(model, outputs))
-    found = {tensor: Magnitudes() for tensor in tensors}
+    found = {tensor: MagnitudeHistogram() for tensor in tensors}
     for path, tensor in images:
         several = len(image.shape) == 4 and image.shape[0] > 1
         feed = np.repeat(tensor, image.shape[0], axis=0) if several else tensor
@@ -112,12 +112,12 @@ def collect_magnitudes(
             raise EngineError('the model', f'fails on {path}: {error}') from error
         for key, value in zip([name, *outputs], [tensor, *values], strict=True):
             if key in found:
-                _count(found[key], value, key, str(path))
+                _add_values(found[key], value, key, str(path))
     return found
 
 
-def _count(
-    magnitudes: Magnitudes, value: npt.NDArray[np.floating], tensor: str, path: str
+def _add_values(
+    magnitudes: MagnitudeHistogram, value: npt.NDArray[np.floating], tensor: str, path: str
 ) -> None:
     try:
         magnitudes.add(value)

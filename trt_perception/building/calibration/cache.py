@@ -24,10 +24,10 @@ from trt_perception.files.json_section import parse_json
 from trt_perception.files.regular_files import read_regular
 from trt_perception.model.preprocessing import Preprocessing
 
-__all__ = ['cache_file', 'calibration_identity', 'keep', 'read_ranges', 'write_ranges']
+__all__ = ['cache_path', 'calibration_identity', 'read_ranges', 'write_cache_file', 'write_ranges']
 
-_MOST_BYTES: Final = 16 * 1024 * 1024
-_MOST_RANGE: Final = float(np.finfo(np.float32).max)
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_MAX_RANGE: Final = float(np.finfo(np.float32).max)
 
 
 def calibration_identity(
@@ -38,7 +38,7 @@ def calibration_identity(
     return f'{digest} {images.sha256} {preprocessing}'
 
 
-def cache_file(folder: Path | None, suffix: str, *parts: object) -> Path | None:
+def cache_path(folder: Path | None, suffix: str, *parts: object) -> Path | None:
     """Return where in a folder ranges stand that depend on these parts; None without a folder."""
     if folder is None:
         return None
@@ -55,8 +55,8 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
     if path is None:
         return None, 'off'
     try:
-        content = parse_json(read_regular(path, _MOST_BYTES))
-        return {name: _range(content[name]) for name in tensors}, f'reused: {path}'
+        content = parse_json(read_regular(path, _MAX_BYTES))
+        return {name: _checked_range(content[name]) for name in tensors}, f'reused: {path}'
     except FileNotFoundError:
         return None, f'computed: no cache {path}'
     except OSError as error:
@@ -68,10 +68,10 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
 
 def write_ranges(path: Path | None, ranges: Mapping[str, float]) -> str:
     """Keep ranges; return '' or what to add to the sentence of read_ranges."""
-    return '' if path is None else keep(path, json.dumps(ranges, indent=1).encode())
+    return '' if path is None else write_cache_file(path, json.dumps(ranges, indent=1).encode())
 
 
-def keep(path: Path, content: bytes) -> str:
+def write_cache_file(path: Path, content: bytes) -> str:
     """Write a file of ranges, and its folder where that is missing; return '' or why it is not.
 
     A cache that cannot be written costs time, so it is no error.
@@ -84,10 +84,10 @@ def keep(path: Path, content: bytes) -> str:
     return ''
 
 
-def _range(value: object) -> float:
+def _checked_range(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f'a range must be a number, got {value!r}')
     # A huge integer is not a float, and a huge float not a float32.
-    if not 0 <= value <= _MOST_RANGE:
-        raise ValueError(f'a range must be from 0 to {_MOST_RANGE:.2e}, got {value!r:.20}')
+    if not 0 <= value <= _MAX_RANGE:
+        raise ValueError(f'a range must be from 0 to {_MAX_RANGE:.2e}, got {value!r:.20}')
     return float(value)

@@ -29,18 +29,18 @@ from trt_perception.images.image_source import find_images
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['CheckedImages', 'ImageSet', 'find_files', 'read_image', 'select_images']
+__all__ = ['CalibrationImages', 'ImageSet', 'find_image_files', 'read_image', 'select_images']
 
 #: With fewer, a range is what a few scenes happened to show: refused.
-FEWEST: Final = 8
+MIN_IMAGES: Final = 8
 #: Below this a warning; docs/calibration.md shows what more images change.
-FEW: Final = 100
+USUAL_MIN_IMAGES: Final = 100
 
 _LIST_SUFFIXES: Final = ('.txt', '.lst', '.list')
-_THUMBNAIL: Final = (32, 32)
+_THUMBNAIL_SIZE: Final = (32, 32)
 # In grey levels, of 255: noise and JPEG change less than this between two takes of one scene.
-_ALIKE: Final = 2.0
-_FLAT: Final = 2.0
+_MIN_DIFFERENCE: Final = 2.0
+_MIN_CONTRAST: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -84,24 +84,26 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
     Raises:
         ConfigError: nothing is found, or a listed file is missing, too large, or not readable.
     """
-    found = find_files(source)
+    found = find_image_files(source)
     chosen = found
     if len(found) > limit:
-        chosen = sorted(random.Random(seed).sample(found, limit), key=_natural)
+        chosen = sorted(random.Random(seed).sample(found, limit), key=_natural_key)
     digest = hashlib.sha256()
     for path in chosen:
         digest.update(hashlib.sha256(read_user_file(path, MAX_BYTES)).digest())
     return ImageSet(str(source), tuple(chosen), len(found), limit, seed, digest.hexdigest())
 
 
-def find_files(source: str | Path) -> list[Path]:
+def find_image_files(source: str | Path) -> list[Path]:
     """Return all image files that a source stands for, sorted naturally; see select_images."""
     path = Path(os.path.expanduser(source))
     is_list = os.path.isfile(path) and path.suffix.lower() in _LIST_SUFFIXES
-    return sorted(_listed(path) if is_list else find_images(path, subfolders=True), key=_natural)
+    return sorted(
+        _read_list(path) if is_list else find_images(path, subfolders=True), key=_natural_key
+    )
 
 
-def _listed(path: Path) -> list[Path]:
+def _read_list(path: Path) -> list[Path]:
     try:
         lines = read_user_file(path, MAX_BYTES).decode('utf-8').splitlines()
     except UnicodeDecodeError as error:
@@ -120,7 +122,7 @@ def _listed(path: Path) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
+def _natural_key(path: Path) -> tuple[list[tuple[int, int, str]], str]:
     """Sort numbers in names by value; the last part decides between ``1`` and ``01``."""
     parts = re.findall(r'[0-9]+|[^0-9]+', str(path))
     return [(0, int(p), '') if p.isdecimal() else (1, 0, p) for p in parts], str(path)
@@ -140,7 +142,7 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         ) from error
 
 
-class CheckedImages:
+class CalibrationImages:
     """The chosen images as the network takes them, each decoded once and looked at as it passes.
 
     Args:
@@ -149,7 +151,7 @@ class CheckedImages:
         progress: called with how many are done, and of how many.
 
     Attributes:
-        chosen: the choice.
+        selection: the choice.
         preprocessing: as at run time, to float32.
         progress: as above.
         warnings: one sentence each, complete after the last image.
@@ -165,15 +167,22 @@ class CheckedImages:
         progress: StepProgress = lambda *_: None,
     ) -> None:
         count = len(images.paths)
-        if count < FEWEST:
+        if count < MIN_IMAGES:
             raise ConfigError(
                 images.source,
                 f'{count} of {images.found}, --calibration-count {images.limit}',
-                expected=f'at least {FEWEST} images to calibrate with, better {FEW} or more',
+                expected=(
+                    f'at least {MIN_IMAGES} images to calibrate with, better '
+                    f'{USUAL_MIN_IMAGES} or more'
+                ),
                 fix='give more: ranges taken from fewer fit those images only',
             )
-        self.warnings = [f'{count} images are few: {FEW} to 500 are usual'] if count < FEW else []
-        self.chosen = images
+        self.warnings = (
+            [f'{count} images are few: {USUAL_MIN_IMAGES} to 500 are usual']
+            if count < USUAL_MIN_IMAGES
+            else []
+        )
+        self.selection = images
         self.preprocessing = replace(preprocessing, dtype='float32')
         self.progress = progress
 
@@ -185,16 +194,16 @@ class CheckedImages:
                 content.
         """
         preprocess = HostPreprocessor(self.preprocessing)
-        count = len(self.chosen.paths)
+        count = len(self.selection.paths)
         thumbnails, digests, small = [], set(), 0
-        for done, path in enumerate(self.chosen.paths):
+        for done, path in enumerate(self.selection.paths):
             self.progress('calibrating', done, count)
             bgr = read_image(path)
             height, width = bgr.shape[:2]
             input_width, input_height = self.preprocessing.input_size
             small += width < input_width / 2 and height < input_height / 2
             digests.add(hashlib.sha256(bgr.tobytes()).digest())
-            thumbnails.append(cv2.resize(bgr, _THUMBNAIL, interpolation=cv2.INTER_AREA))
+            thumbnails.append(cv2.resize(bgr, _THUMBNAIL_SIZE, interpolation=cv2.INTER_AREA))
             yield path, preprocess(frame_from_bgr(bgr))[0]
         self.progress('calibrating', count, count)
         self._check_variety(np.stack(thumbnails).astype(np.float32), len(digests), small)
@@ -203,16 +212,17 @@ class CheckedImages:
         """Refuse images that show nothing, and warn of doubtful ones."""
         count = len(stack)
         spread = float(stack.std(axis=0).mean())
-        flat = int((stack.std(axis=(1, 2)).mean(axis=-1) < _FLAT).sum())
+        flat = int((stack.std(axis=(1, 2)).mean(axis=-1) < _MIN_CONTRAST).sum())
         faults = {
             'the same image': different == 1,
-            f'alike: their pixels differ by {spread:.1f} of 255 grey levels': spread < _ALIKE,
+            f'alike: their pixels differ by {spread:.1f} of 255 grey levels': spread
+            < _MIN_DIFFERENCE,
             'of one colour each': flat == count,
         }
         for fault, found in faults.items():
             if found:
                 raise ConfigError(
-                    self.chosen.source,
+                    self.selection.source,
                     f'all {count} images are {fault}',
                     fix='use images of different scenes',
                 )

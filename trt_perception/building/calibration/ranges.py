@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['METHODS', 'PERCENTILE', 'VERSION', 'Magnitudes', 'Method']
+__all__ = ['METHODS', 'PERCENTILE', 'VERSION', 'MagnitudeHistogram', 'Method']
 
 Method = Literal['entropy', 'percentile', 'minmax']
 METHODS: Final[tuple[Method, ...]] = ('entropy', 'percentile', 'minmax')
@@ -27,13 +27,13 @@ VERSION: Final = 1
 
 _BINS: Final = 4096  # at least half of them in use
 _LEVELS: Final = 128  # magnitudes that int8 tells apart
-_STRIDE: Final = 8  # bins from one candidate for the entropy method to the next
-_NOTHING: Final = 1e-9
+_CANDIDATE_STRIDE: Final = 8  # bins from one candidate for the entropy method to the next
+_MIN_PROBABILITY: Final = 1e-9
 # Below it the number of bins to a unit is none of float32, and no network's values are told apart.
-_LEAST_TOP: Final = 2.0**-100
+_MIN_TOP: Final = 2.0**-100
 
 
-class Magnitudes:
+class MagnitudeHistogram:
     """The magnitudes of one tensor over all images.
 
     Attributes:
@@ -72,14 +72,14 @@ class Magnitudes:
     def _widen(self, largest: float) -> None:
         if not largest:
             return
-        top = max(math.ldexp(1.0, math.frexp(largest)[1]), _LEAST_TOP)
+        top = max(math.ldexp(1.0, math.frexp(largest)[1]), _MIN_TOP)
         while self.top and self.top < top:
             merged = self.counts.reshape(-1, 2).sum(axis=1)
             self.counts = np.concatenate([merged, np.zeros_like(merged)])
             self.top *= 2
         self.top = top
 
-    def threshold(self, method: Method) -> float:
+    def choose_range(self, method: Method) -> float:
         """Return the magnitude that shall be the largest one told apart; 0 for a tensor of zeros.
 
         Args:
@@ -104,7 +104,7 @@ class Magnitudes:
         # Zero has a level of its own whatever the range; the many exact zeros would hide the rest.
         counts[0] = counts[1]
         used = int(np.flatnonzero(self.counts)[-1]) + 1
-        candidates = [*range(_LEVELS, used, _STRIDE), used]
+        candidates = [*range(_LEVELS, used, _CANDIDATE_STRIDE), used]
         divergences = [_divergence(counts, bins) for bins in candidates]
         return int(candidates[int(np.argmin(divergences))])
 
@@ -122,6 +122,6 @@ def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
         return math.inf
     true /= true.sum()
     # Where only what was cut falls, the rounded distribution has nothing, which would be infinite.
-    rounded = np.maximum(rounded / rounded.sum(), _NOTHING)
+    rounded = np.maximum(rounded / rounded.sum(), _MIN_PROBABILITY)
     some = true > 0
     return float((true[some] * np.log(true[some] / rounded[some])).sum())

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.building.calibration.cache import cache_file, keep
+from trt_perception.building.calibration.cache import cache_path, write_cache_file
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.errors import ConfigError
 from trt_perception.files.regular_files import read_regular
@@ -86,7 +86,7 @@ def attach_calibrator(
         no scale.
     """
     identity_parts = data.identity, data.batch_shape, method, tensorrt.version
-    path = cache_file(data.cache_dir, 'tensorrt', *identity_parts)
+    path = cache_path(data.cache_dir, 'tensorrt', *identity_parts)
     base: Any = tensorrt.find(CALIBRATOR_CLASSES[method])
 
     class Calibrator(_CalibratorCallbacks, base):  # type: ignore[misc]
@@ -177,7 +177,7 @@ class _CalibratorCallbacks:
         if self.tensors_without_scale:
             self.cache_status += '; not kept: some tensors have no range'
         else:
-            self.cache_status += keep(self._cache_path, bytes(cache))
+            self.cache_status += write_cache_file(self._cache_path, bytes(cache))
 
     def close(self) -> None:
         for buffer in self._device_buffers.values():

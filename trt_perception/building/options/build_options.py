@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from trt_perception.building.options.rows import option, rows_of
+from trt_perception.building.options.rows import collect_options, option
 from trt_perception.building.options.values import (
     Batches,
     Capabilities,
@@ -331,14 +331,14 @@ class BuildOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """Return every option by its name in YAML, in values that JSON has."""
-        return {row.name: _plain(getattr(self, row.name)) for row in OPTIONS}
+        return {row.name: _to_json(getattr(self, row.name)) for row in OPTIONS}
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return str(value) if isinstance(value, Path | ShapeProfile) else value
 
 
 #: The table, in the order of BuildOptions.
-OPTIONS: Final = rows_of(BuildOptions)
+OPTIONS: Final = collect_options(BuildOptions)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from trt_perception.files.json_records import FieldReader
 from trt_perception.files.json_section import JsonSection
 
-__all__ = ['Option', 'option', 'rows_of']
+__all__ = ['Option', 'collect_options', 'option']
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ def option(group: str, description: str, *, default: Any = None, **facts: Any) -
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def rows_of(options: type) -> tuple[Option, ...]:
+def collect_options(options: type) -> tuple[Option, ...]:
     """Return a row for each field of a dataclass that ``option`` describes, in their order."""
     hints = get_type_hints(options, include_extras=True)
     described = [field for field in dataclasses.fields(options) if field.metadata]
-    return tuple(_row(field, hints[field.name]) for field in described)
+    return tuple(_option_of_field(field, hints[field.name]) for field in described)
 
 
-def _row(field: dataclasses.Field[Any], hint: Any) -> Option:
+def _option_of_field(field: dataclasses.Field[Any], hint: Any) -> Option:
     if type(None) in get_args(hint):
         hint = get_args(hint)[0]
     reader = None

@@ -24,8 +24,8 @@ from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
 __all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
 
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
-_MOST_VALUES: Final = 1024
-_ROWS: Final = {option.name: option for option in OPTIONS}
+_MAX_LIST_LENGTH: Final = 1024
+_OPTIONS_BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 
 class _OptionSection(JsonSection):
@@ -38,7 +38,11 @@ class _OptionSection(JsonSection):
         self._given = given
 
     def subject(self, key: str) -> str:
-        return _ROWS[key].flag if key in _ROWS and key in self._given else short_repr(key)
+        return (
+            _OPTIONS_BY_NAME[key].flag
+            if key in _OPTIONS_BY_NAME and key in self._given
+            else short_repr(key)
+        )
 
     def format_value(self, value: object) -> str:
         return short_repr(value, 80)
@@ -74,7 +78,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
         except ConfigError as error:
             mistakes.append(f'{places.get(row.name, "")}{error}')
     for name in section.unread_keys():
-        near = closest_words(name.replace('-', '_'), _ROWS)
+        near = closest_words(name.replace('-', '_'), _OPTIONS_BY_NAME)
         fix = f"did you mean '{near[0]}'?" if near else ''
         unknown = ConfigError(section.subject(name), 'is not an option', fix=fix)
         mistakes.append(f'{places.get(name, "")}{unknown}')
@@ -106,7 +110,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     for name, value in found.items():
         if name not in given:
             try:
-                values[name] = _checked(path, name, value)
+                values[name] = _resolve_paths(path, name, value)
             except ConfigError as error:
                 mistakes.append(f'{places[name]}{error}')
     if mistakes:
@@ -114,16 +118,16 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     return values, {name: places[name] for name in values}
 
 
-def _checked(config: Path, name: str, value: Any) -> Any:
+def _resolve_paths(config: Path, name: str, value: Any) -> Any:
     """Make paths relative to the file that names them; ConfigError where they leave its folder."""
-    most = MAX_CLASSES if name == 'class_names' else _MOST_VALUES
+    most = MAX_CLASSES if name == 'class_names' else _MAX_LIST_LENGTH
     if isinstance(value, list) and len(value) > most:
         raise ConfigError(short_repr(name), str(len(value)), expected=f'at most {most} values')
-    row = _ROWS.get(name)
+    row = _OPTIONS_BY_NAME.get(name)
     if row is None or row.kind != 'path' or value in row.words:
         return value
     if isinstance(value, list):
-        return [_checked(config, name, item) for item in value]
+        return [_resolve_paths(config, name, item) for item in value]
     if not isinstance(value, str) or not value:
         return value
     try:
@@ -178,7 +182,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if option.kind == 'bool':
             facts['action'] = argparse.BooleanOptionalAction
         else:
-            facts['type'] = {'int': _number(int), 'float': _number(float)}.get(option.kind, str)
+            facts['type'] = {'int': _number_type(int), 'float': _number_type(float)}.get(
+                option.kind, str
+            )
             facts['metavar'] = option.metavar or '|'.join(option.choices) or None
             facts['nargs'] = '+' if option.is_list else None
         groups[option.group].add_argument(option.flag, dest=option.name, **facts)
@@ -198,7 +204,7 @@ def help_text(option: Option) -> str:
     return text.replace('%', '%%')
 
 
-def _number(kind: type[int] | type[float]) -> Any:
+def _number_type(kind: type[int] | type[float]) -> Any:
     def number(text: str) -> int | float:
         return kind(text)
 
@@ -208,4 +214,4 @@ def _number(kind: type[int] | type[float]) -> Any:
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what the command line gave, by option name, for load_options."""
-    return {name: value for name, value in vars(arguments).items() if name in _ROWS}
+    return {name: value for name, value in vars(arguments).items() if name in _OPTIONS_BY_NAME}

@@ -23,11 +23,11 @@ from trt_perception.stages.batch_sizes import MAX_BATCH
 __all__ = [
     *('Batches', 'Capabilities', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),
     *('PathText', 'Profiles', 'ShapeProfile', 'Size', 'Texts', 'Triple'),
-    'compute_capability',
+    'parse_compute_capability',
 ]
 
 _MAX_PART_BYTES: Final = 255
-_ANY: Final = (object,)
+_ANY_TYPE: Final = (object,)
 _A_PATH: Final = 'the name of a file or folder'
 
 
@@ -52,12 +52,12 @@ class ShapeProfile:
         return ':'.join('x'.join(map(str, shape)) for shape in sides)
 
 
-def _listed(value: object) -> tuple[Any, ...]:
+def _as_tuple(value: object) -> tuple[Any, ...]:
     """Return the items of a list; one value stands for a list of one."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _sides(value: object, count: int) -> tuple[int, ...] | None:
+def _parse_sides(value: object, count: int) -> tuple[int, ...] | None:
     """Return the sides of 1x3x480x640 or of a list of numbers; None if they are wrong."""
     sides = value
     if isinstance(value, str):
@@ -71,26 +71,26 @@ def _sides(value: object, count: int) -> tuple[int, ...] | None:
     return tuple(sides) if allowed else None
 
 
-def _size(section: JsonSection, key: str) -> tuple[int, ...]:
+def _read_size(section: JsonSection, key: str) -> tuple[int, ...]:
     """Read (width, height) in pixels from 640x480 or from a list of two numbers."""
-    value = section.take(key, '', _ANY)
-    sides = _sides(value, 2)
+    value = section.take(key, '', _ANY_TYPE)
+    sides = _parse_sides(value, 2)
     if sides is None:
         expected = f'width and height, each side from 1 to {MAX_SIDE}, as in 640x480'
         raise section.refusal(key, value, expected)
     return sides
 
 
-def _profiles(section: JsonSection, key: str) -> tuple[ShapeProfile, ...]:
+def _read_profiles(section: JsonSection, key: str) -> tuple[ShapeProfile, ...]:
     """Read profiles from one or from a list."""
-    value = section.take(key, '', _ANY)
+    value = section.take(key, '', _ANY_TYPE)
     # A list of numbers is one shape, not four profiles.
     if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
-        return (_profile(section, key, value),)
-    return tuple(_profile(section, key, item) for item in _listed(value))
+        return (_parse_profile(section, key, value),)
+    return tuple(_parse_profile(section, key, item) for item in _as_tuple(value))
 
 
-def _profile(section: JsonSection, key: str, value: object) -> ShapeProfile:
+def _parse_profile(section: JsonSection, key: str, value: object) -> ShapeProfile:
     """Return a profile from one shape, min:opt:max, or a mapping with these keys."""
     if isinstance(value, Mapping):
         if set(value) != {'min', 'opt', 'max'}:
@@ -102,7 +102,7 @@ def _profile(section: JsonSection, key: str, value: object) -> ShapeProfile:
             raise section.refusal(key, value, 'a profile: one shape, or min:opt:max')
     shapes = []
     for part in parts:
-        shape = _sides(part, 4)
+        shape = _parse_sides(part, 4)
         if shape is None:
             expected = f'a shape NxCxHxW, each side from 1 to {MAX_SIDE}, as in 1x3x480x640'
             raise section.refusal(key, part, expected)
@@ -113,11 +113,11 @@ def _profile(section: JsonSection, key: str, value: object) -> ShapeProfile:
     return ShapeProfile(low, best, high)
 
 
-def _batches(section: JsonSection, key: str) -> tuple[int, ...]:
+def _read_batches(section: JsonSection, key: str) -> tuple[int, ...]:
     """Read different batch sizes, the smallest first, from 4, from 1,4,8 or from a list."""
-    value = section.take(key, '', _ANY)
+    value = section.take(key, '', _ANY_TYPE)
     sizes: list[Any] = []
-    for item in _listed(value):
+    for item in _as_tuple(value):
         for part in item.split(',') if isinstance(item, str) else (item,):
             text = part.strip() if isinstance(part, str) else ''
             # Python refuses to read thousands of digits.
@@ -128,22 +128,22 @@ def _batches(section: JsonSection, key: str) -> tuple[int, ...]:
     return tuple(sorted(set(sizes)))
 
 
-def _texts(section: JsonSection, key: str) -> tuple[str, ...]:
+def _read_texts(section: JsonSection, key: str) -> tuple[str, ...]:
     """Read texts from one or from a list."""
-    values = _listed(section.take(key, '', _ANY))
+    values = _as_tuple(section.take(key, '', _ANY_TYPE))
     for value in values:
         if not isinstance(value, str):
             raise section.refusal(key, value, 'a list, each text')
     return values
 
 
-def _names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.check_value(key, _texts(section, key), names_fault)
+def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
+    return section.check_value(key, _read_texts(section, key), names_fault)
 
 
-def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
+def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     """Read three numbers."""
-    values = _listed(section.take(key, '', _ANY))
+    values = _as_tuple(section.take(key, '', _ANY_TYPE))
     expected = 'a list of 3, each a number'
     if len(values) != 3:
         raise section.error(section.subject(key), f'{len(values)} values', expected=expected)
@@ -151,24 +151,24 @@ def _triple(section: JsonSection, key: str) -> tuple[float, ...]:
     return section.check_value(key, numbers, lambda found: number_fault(key, found))
 
 
-def _path_text(section: JsonSection, key: str) -> str:
+def _read_path_text(section: JsonSection, key: str) -> str:
     """Read the name of a file or folder, or a pattern of them, that Linux can have."""
-    return _path_name(section, key, section.take(key, '', _ANY), _A_PATH)
+    return _check_path_text(section, key, section.take(key, '', _ANY_TYPE), _A_PATH)
 
 
-def _path(section: JsonSection, key: str) -> Path:
+def _read_path(section: JsonSection, key: str) -> Path:
     """Read a path, and resolve its ~."""
-    return _resolved(section, key, _path_text(section, key))
+    return _expand_home(section, key, _read_path_text(section, key))
 
 
-def _paths(section: JsonSection, key: str) -> tuple[Path, ...]:
+def _read_paths(section: JsonSection, key: str) -> tuple[Path, ...]:
     """Read paths from one or from a list."""
-    values = _listed(section.take(key, '', _ANY))
-    names = [_path_name(section, key, value, f'a list, each {_A_PATH}') for value in values]
-    return tuple(_resolved(section, key, name) for name in names)
+    values = _as_tuple(section.take(key, '', _ANY_TYPE))
+    names = [_check_path_text(section, key, value, f'a list, each {_A_PATH}') for value in values]
+    return tuple(_expand_home(section, key, name) for name in names)
 
 
-def _path_name(section: JsonSection, key: str, value: object, expected: str) -> str:
+def _check_path_text(section: JsonSection, key: str, value: object, expected: str) -> str:
     if not isinstance(value, str):
         raise section.refusal(key, value, expected)
     return section.check_value(key, value, _path_fault)
@@ -184,29 +184,29 @@ def _path_fault(name: str) -> Fault | None:
     return None
 
 
-def _resolved(section: JsonSection, key: str, name: str) -> Path:
+def _expand_home(section: JsonSection, key: str, name: str) -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
         raise section.error(section.subject(key), str(error)) from error
 
 
-def _onnx_path(section: JsonSection, key: str) -> Path:
-    path = _path(section, key)
+def _read_onnx_path(section: JsonSection, key: str) -> Path:
+    path = _read_path(section, key)
     if path.suffix != '.onnx':
         raise section.refusal(key, path.name, 'an ONNX model, whose name ends in .onnx')
     return path
 
 
-def _engine_path(section: JsonSection, key: str) -> Path:
-    path = _path(section, key)
+def _read_engine_path(section: JsonSection, key: str) -> Path:
+    path = _read_path(section, key)
     if path.suffix not in ENGINE_SUFFIXES:
         expected = f'a name that ends in one of {", ".join(ENGINE_SUFFIXES)}'
         raise section.refusal(key, path.name, expected)
     return path
 
 
-def compute_capability(value: object) -> str | None:
+def parse_compute_capability(value: object) -> str | None:
     """Return a compute capability as text; None if the value is none.
 
     The values 8.6, '8.6', '86' and 'sm_86' all give ``8.6``.
@@ -218,26 +218,26 @@ def compute_capability(value: object) -> str | None:
     return f'{match[1] or match[3]}.{match[2] or match[4]}'
 
 
-def _capabilities(section: JsonSection, key: str) -> tuple[str, ...]:
+def _read_capabilities(section: JsonSection, key: str) -> tuple[str, ...]:
     """Read different compute capabilities from one or from a list."""
     found: dict[str, None] = {}
-    for value in _listed(section.take(key, '', _ANY)):
-        capability = compute_capability(value)
+    for value in _as_tuple(section.take(key, '', _ANY_TYPE)):
+        capability = parse_compute_capability(value)
         if capability is None:
             raise section.refusal(key, value, 'a compute capability, as in 8.6 or sm_86')
         found[capability] = None
     return tuple(found)
 
 
-FilePath = Annotated[Path, _path]
-OnnxPath = Annotated[Path, _onnx_path]
-EnginePath = Annotated[Path, _engine_path]
-FilePaths = Annotated[tuple[Path, ...], _paths]
-PathText = Annotated[str, _path_text]
-Texts = Annotated[tuple[str, ...], _texts]
-Names = Annotated[tuple[str, ...], _names]
-Triple = Annotated[tuple[float, float, float], _triple]
-Size = Annotated[tuple[int, int], _size]
-Batches = Annotated[tuple[int, ...], _batches]
-Profiles = Annotated[tuple[ShapeProfile, ...], _profiles]
-Capabilities = Annotated[tuple[str, ...], _capabilities]
+FilePath = Annotated[Path, _read_path]
+OnnxPath = Annotated[Path, _read_onnx_path]
+EnginePath = Annotated[Path, _read_engine_path]
+FilePaths = Annotated[tuple[Path, ...], _read_paths]
+PathText = Annotated[str, _read_path_text]
+Texts = Annotated[tuple[str, ...], _read_texts]
+Names = Annotated[tuple[str, ...], _read_names]
+Triple = Annotated[tuple[float, float, float], _read_triple]
+Size = Annotated[tuple[int, int], _read_size]
+Batches = Annotated[tuple[int, ...], _read_batches]
+Profiles = Annotated[tuple[ShapeProfile, ...], _read_profiles]
+Capabilities = Annotated[tuple[str, ...], _read_capabilities]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from trt_perception.building.calibration.cache import calibration_identity
-from trt_perception.building.calibration.images import CheckedImages, ImageSet, select_images
+from trt_perception.building.calibration.images import CalibrationImages, ImageSet, select_images
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.graph.onnx_model import input_specs
 from trt_perception.building.options.build_options import BuildOptions
@@ -102,7 +102,7 @@ def unused_calibration_options(options: BuildOptions, *, quantised: bool) -> str
 def calibrate(
     model: onnx.ModelProto,
     options: BuildOptions,
-    images: CheckedImages,
+    images: CalibrationImages,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> CalibratedModel:
     """Calibrate with the tool that was asked for; the arguments are those of prepare_precision.
@@ -128,7 +128,7 @@ def calibrate(
 def _calibration_data(
     model: onnx.ModelProto,
     options: BuildOptions,
-    images: CheckedImages,
+    images: CalibrationImages,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> CalibrationData:
     """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
@@ -147,7 +147,7 @@ def _calibration_data(
         name,
         shape,
         batches,
-        calibration_identity(model, images.chosen, images.preprocessing),
+        calibration_identity(model, images.selection, images.preprocessing),
         _cache(options.calibration_cache),
         constant_inputs(auxiliary, images.preprocessing.input_size, shape[0]),
         images.warnings,

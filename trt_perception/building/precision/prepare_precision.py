@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from trt_perception.building.calibration.images import CheckedImages
+from trt_perception.building.calibration.images import CalibrationImages
 from trt_perception.building.engine.calibrator import CalibrationData
 from trt_perception.building.engine.release import TensorRt, uses_strong_typing
 from trt_perception.building.graph.query_decoder import QueryDecoder
@@ -60,7 +60,7 @@ class ConvertedModel:
 def prepare_precision(
     model: onnx.ModelProto,
     options: BuildOptions,
-    images: CheckedImages | None,
+    images: CalibrationImages | None,
     tensorrt: TensorRt,
     shapes: Mapping[str, tuple[int, ...]],
     progress: StepProgress,
@@ -85,7 +85,7 @@ def prepare_precision(
     if images is not None:
         calibrated = calibrate(model, options, images, shapes)
         tool, method = options.calibration_tool, options.calibration_method
-        chosen = images.chosen
+        chosen = images.selection
         record = CalibrationRecord(tool, method, len(chosen.paths), chosen.sha256)
     model, quantised = calibrated.model, calibrated.report
     progress('converting', 0, 0)

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trt_perception.building.calibration.activations import collect_magnitudes, input_shapes
+from trt_perception.building.calibration.activations import collect_histograms, input_shapes
 from trt_perception.building.calibration.cache import (
-    cache_file,
+    cache_path,
     calibration_identity,
     read_ranges,
     write_ranges,
 )
-from trt_perception.building.calibration.images import CheckedImages
+from trt_perception.building.calibration.images import CalibrationImages
 from trt_perception.building.calibration.ranges import PERCENTILE, VERSION, Method
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
@@ -94,7 +94,7 @@ class QuantisedModel:
 
 def quantise(
     model: onnx.ModelProto,
-    images: CheckedImages,
+    images: CalibrationImages,
     *,
     method: Method = 'minmax',
     target: str = 'int8',
@@ -135,7 +135,7 @@ def quantise(
         tool=_tool(),
         target=target,
         method=method,
-        images=images.chosen.as_dict(),
+        images=images.selection.as_dict(),
         cache=cache,
         layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
@@ -150,18 +150,18 @@ def quantise(
 def _ranges(
     source: onnx.ModelProto,
     layers: Sequence[onnx.NodeProto],
-    images: CheckedImages,
+    images: CalibrationImages,
     method: Method,
     cache_dir: Path | None,
 ) -> tuple[dict[str, float], str]:
     """Return the range of each tensor that the layers read, and where they came from."""
     tensors = list(dict.fromkeys(node.input[0] for node in layers))
-    identity = calibration_identity(source, images.chosen, images.preprocessing)
-    path = cache_file(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
+    identity = calibration_identity(source, images.selection, images.preprocessing)
+    path = cache_path(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
     ranges, cache = read_ranges(path, tensors)
     if ranges is None:
-        found = collect_magnitudes(source, tensors, images)
-        ranges = {name: seen.threshold(method) for name, seen in found.items()}
+        found = collect_histograms(source, tensors, images)
+        ranges = {name: seen.choose_range(method) for name, seen in found.items()}
         cache += write_ranges(path, ranges)
     return ranges, cache
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.report import BuildLog
-from trt_perception.building.steps.agreement_gate import Compared
+from trt_perception.building.steps.agreement_gate import AgreementResult
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.evaluation.compare import AccuracyReport, compare_models
 from trt_perception.evaluation.dataset import Dataset
@@ -56,7 +56,7 @@ def check_labels(
 
 def measure_accuracy(
     inputs: BuildInputs, models: Mapping[str, Pipeline], runtime: str, log: BuildLog
-) -> tuple[AccuracyRecord | None, Compared]:
+) -> tuple[AccuracyRecord | None, AgreementResult]:
     """Run the original and what was built over the images of --validate.
 
     Args:
@@ -84,10 +84,10 @@ def measure_accuracy(
     agreement = report.agreements[BUILT]
     assert agreement is not None  # both have one model's class names
     images = report.images
-    compared = Compared(agreement, images, images, (), 'validation', runtime, original)
-    record = _record(report, agreement, runtime)
+    compared = AgreementResult(agreement, images, images, (), 'validation', runtime, original)
+    record = _accuracy_record(report, agreement, runtime)
     if record is not None:
-        log.report.accuracy = _figures(record, report, original)
+        log.report.accuracy = _report_entry(record, report, original)
         _check_drop(log.report.accuracy, options.max_accuracy_drop)
     elif options.max_accuracy_drop is not None:
         raise EngineError(
@@ -99,7 +99,7 @@ def measure_accuracy(
     return record, compared
 
 
-def _figures(record: AccuracyRecord, report: AccuracyReport, original: str) -> dict[str, Any]:
+def _report_entry(record: AccuracyRecord, report: AccuracyReport, original: str) -> dict[str, Any]:
     """Return what the report of the build says of the accuracy."""
     figures = f'{record.measure} {record.built:.4f}, {original} {record.reference:.4f}'
     if record.measure == 'agreement':
@@ -124,7 +124,9 @@ def _check_drop(figures: Mapping[str, Any], most: float | None) -> None:
         )
 
 
-def _record(report: AccuracyReport, agreement: Agreement, runtime: str) -> AccuracyRecord | None:
+def _accuracy_record(
+    report: AccuracyReport, agreement: Agreement, runtime: str
+) -> AccuracyRecord | None:
     first, second = (model.metrics for model in report.models)
     if first is None or second is None:
         share = agreement.overall.f1

@@ -25,25 +25,31 @@ from trt_perception.model.build_record import QUANTISED, AgreementRecord
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['Compared', 'agreement_record', 'check_agreement', 'compare_until_sure', 'unmeasured']
+__all__ = [
+    'AgreementResult',
+    'agreement_record',
+    'check_agreement',
+    'compare_on_sample',
+    'unmeasured_record',
+]
 
 #: Detections of the original below which F1 says nothing: one is 2 %.
-FEWEST: Final = 50
+MIN_DETECTIONS: Final = 50
 #: F1 below which a warning stands in report and manifest.
-GOOD: Final = 0.95
+WARN_BELOW: Final = 0.95
 #: F1 below which what was built is another detector.
-LEAST: Final = 0.5
+REFUSE_BELOW: Final = 0.5
 # From so many detections on F1 is known to a hundredth; fewer images would be a few scenes.
-_ENOUGH: Final = 500
-_LEAST_IMAGES: Final = 20
-_MOST_IMAGES: Final = 300
-_AT_ONCE: Final = 10
+_ENOUGH_DETECTIONS: Final = 500
+_MIN_IMAGES: Final = 20
+_MAX_IMAGES: Final = 300
+_CHUNK_SIZE: Final = 10
 _SEED: Final = 0
-_LONGEST: Final = 2000  # characters of a library's error in a manifest
+_MAX_WARNING_LENGTH: Final = 2000  # characters of a library's error in a manifest
 
 
 @dataclass(frozen=True)
-class Compared:
+class AgreementResult:
     """What a comparison found.
 
     Attributes:
@@ -85,7 +91,7 @@ class Compared:
         }
 
 
-def compare_until_sure(
+def compare_on_sample(
     reference: Pipeline,
     built: Pipeline,
     images: Sequence[Path],
@@ -111,10 +117,10 @@ def compare_until_sure(
         ImageError: an image cannot be read.
     """
     measure = measure_of(reference.spec.task)
-    order = random.Random(_SEED).sample(list(images), min(len(images), _MOST_IMAGES))
+    order = random.Random(_SEED).sample(list(images), min(len(images), _MAX_IMAGES))
     thresholds = Thresholds()
     found: list[Detections] = []
-    for chunk in split_into_batches(order, _AT_ONCE):
+    for chunk in split_into_batches(order, _CHUNK_SIZE):
         run = detect_in_files(
             reference,
             [(path, None) for path in chunk],
@@ -123,7 +129,7 @@ def compare_until_sure(
             measure,
         )
         found.extend(run.detections)
-        if len(found) >= _LEAST_IMAGES and sum(map(len, found)) >= _ENOUGH:
+        if len(found) >= _MIN_IMAGES and sum(map(len, found)) >= _ENOUGH_DETECTIONS:
             break
     used = order[: len(found)]
     run = detect_in_files(
@@ -136,13 +142,13 @@ def compare_until_sure(
     return compare_detections(found, run.detections, reference.spec.class_names, measure), used
 
 
-def unmeasured(reason: str) -> AgreementRecord:
+def unmeasured_record(reason: str) -> AgreementRecord:
     """Return the record of a build that nobody could compare."""
     warning = f'accuracy was not measured: {" ".join(reason.split())}'
-    return AgreementRecord(None, 0, 0, 'none', '', escape_controls(warning, _LONGEST))
+    return AgreementRecord(None, 0, 0, 'none', '', escape_controls(warning, _MAX_WARNING_LENGTH))
 
 
-def agreement_record(compared: Compared, options: BuildOptions) -> AgreementRecord:
+def agreement_record(compared: AgreementResult, options: BuildOptions) -> AgreementRecord:
     """Return the record of a comparison, with a warning where it is not good.
 
     Args:
@@ -150,7 +156,7 @@ def agreement_record(compared: Compared, options: BuildOptions) -> AgreementReco
         options: what was asked; its precision decides what the warning advises.
     """
     overall = compared.agreement.overall
-    f1 = overall.f1 if overall.reference >= FEWEST else None
+    f1 = overall.f1 if overall.reference >= MIN_DETECTIONS else None
     return AgreementRecord(
         f1,
         overall.reference,
@@ -161,16 +167,16 @@ def agreement_record(compared: Compared, options: BuildOptions) -> AgreementReco
     )
 
 
-def _warning(compared: Compared, f1: float | None, options: BuildOptions) -> str:
+def _warning(compared: AgreementResult, f1: float | None, options: BuildOptions) -> str:
     overall = compared.agreement.overall
     if f1 is None:
         return (
             f'accuracy was not measured: {compared.original} finds {overall.reference} objects on '
             f'{compared.images} {compared.images_of} images and what was built '
-            f'{overall.candidate}, and fewer than {FEWEST} say nothing: give --validate DIR with '
-            'more images, or with images of more objects; labels are not needed'
+            f'{overall.candidate}, and fewer than {MIN_DETECTIONS} say nothing: give --validate '
+            'DIR with more images, or with images of more objects; labels are not needed'
         )
-    if f1 >= GOOD:
+    if f1 >= WARN_BELOW:
         return ''
     return f'only {compared.summary}: {_advice(options)}'
 
@@ -189,17 +195,19 @@ def _advice(options: BuildOptions) -> str:
     return found
 
 
-def check_agreement(record: AgreementRecord, compared: Compared, options: BuildOptions) -> None:
+def check_agreement(
+    record: AgreementRecord, compared: AgreementResult, options: BuildOptions
+) -> None:
     """Refuse what has become another detector, unless that is accepted.
 
     Raises:
         EngineError: F1 is below 0.5.
     """
-    if record.f1 is None or record.f1 >= LEAST or options.accept_disagreement:
+    if record.f1 is None or record.f1 >= REFUSE_BELOW or options.accept_disagreement:
         return
     raise EngineError(
         'the engine',
-        f'only {compared.summary}: below {LEAST:.0%} it is another detector, and '
+        f'only {compared.summary}: below {REFUSE_BELOW:.0%} it is another detector, and '
         'no engine was written',
         fix=f'{_advice(options)}; --accept-disagreement writes it all the same',
     )

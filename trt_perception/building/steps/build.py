@@ -12,10 +12,10 @@ from collections.abc import Callable
 from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.config import resolve_plugin_paths
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.output_files import check_outputs, write
+from trt_perception.building.output_files import check_output_paths, write_outputs
 from trt_perception.building.report import BuildLog, BuildReport, Step, StepProgress
 from trt_perception.building.steps import engine_steps, model_steps
-from trt_perception.building.steps.reuse import StorePlace
+from trt_perception.building.steps.reuse import StoreEntry
 from trt_perception.building.steps.validation import validate
 
 __all__ = ['build']
@@ -25,7 +25,7 @@ def build(
     options: BuildOptions,
     report: BuildReport,
     progress: StepProgress,
-    ended: Callable[[Step], None],
+    on_step_ended: Callable[[Step], None],
 ) -> None:
     """Build an engine.
 
@@ -33,7 +33,7 @@ def build(
         options: what is wanted.
         report: filled as the steps go, so that the caller has it when this raises.
         progress: called with what is done, how many parts of it, and of how many.
-        ended: called with each step when it has ended.
+        on_step_ended: called with each step when it has ended.
 
     Raises:
         ConfigError: the options do not fit the files.
@@ -43,7 +43,7 @@ def build(
         KeyboardInterrupt: Ctrl-C.
     """
     try:
-        _build(options, BuildLog(report, progress, ended))
+        _build(options, BuildLog(report, progress, on_step_ended))
     except BaseException as error:
         report.fail(error)
         raise
@@ -52,28 +52,28 @@ def build(
 
 def _build(options: BuildOptions, log: BuildLog) -> None:
     log.report.configuration['options'] = options.as_dict()
-    replaces = check_outputs(options)
+    replaces = check_output_paths(options)
     resolve_plugin_paths(options.plugins)
-    source = model_steps.read(options, log)
-    tensorrt = model_steps.release(options, log)
+    source = model_steps.read_model(options, log)
+    tensorrt = model_steps.choose_release(options, log)
     calibration, validation = model_steps.find_images(options, source, log.report)
     inputs = BuildInputs(options, source, tensorrt, calibration, validation)
 
-    place = None if options.store is None else StorePlace(inputs)
-    stored = None if place is None else place.look(log)
+    entry = None if options.store is None else StoreEntry(inputs)
+    stored = None if entry is None else entry.load(log)
     if stored is not None:
-        write(stored, None, replaces, log)
+        write_outputs(stored, None, replaces, log)
         return
 
-    model_steps.check(inputs, log)
+    model_steps.check_source(inputs, log)
     model = model_steps.recognise(inputs, log)
     slimmed = model_steps.slim(source.model, model.other_shapes, log)
-    converted = model_steps.precision(inputs, model, slimmed, log)
+    converted = model_steps.convert(inputs, model, slimmed, log)
     engine = engine_steps.build(inputs, model, converted, log)
     verified = engine_steps.verify(inputs, model, converted, engine, log)
-    engine_steps.compare(inputs, model, slimmed, engine, verified, log)
+    engine_steps.compare_with_fp16(inputs, model, slimmed, engine, verified, log)
     engine = validate(inputs, model, converted, engine, verified, log)
 
-    write(engine, engine_steps.quantised_model(inputs, model, converted), replaces, log)
-    if place is not None:
-        place.keep(engine, log.report)
+    write_outputs(engine, engine_steps.quantised_model(inputs, model, converted), replaces, log)
+    if entry is not None:
+        entry.save(engine, log.report)

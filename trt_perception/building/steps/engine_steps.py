@@ -15,19 +15,23 @@ from trt_perception.building.engine.verify import (
     verify_engine,
     why_not_loadable,
 )
-from trt_perception.building.engine_manifest import describe_engine, described, in_memory
+from trt_perception.building.engine_manifest import (
+    describe_engine,
+    new_model_file,
+    with_description,
+)
 from trt_perception.building.graph.dequantise import dequantise
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog, BuildReport, Step
-from trt_perception.building.steps.prepare import RecognisedModel, check_readable
+from trt_perception.building.steps.prepare import RecognisedModel, check_loadable
 from trt_perception.files.plain_text import join_first
 from trt_perception.gpu import Device
 from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.files.model_file import ModelFile
 
-__all__ = ['build', 'compare', 'quantised_model', 'verify']
+__all__ = ['build', 'compare_with_fp16', 'quantised_model', 'verify']
 
 
 def build(
@@ -58,7 +62,7 @@ def build(
         engine = describe_engine(
             inputs, model.recognised, model.image_name, converted.calibration, plan
         )
-        check_readable(engine)
+        check_loadable(engine)
         step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
     return engine
 
@@ -70,8 +74,8 @@ def quantised_model(
     path, source = inputs.options.qdq_onnx, inputs.source
     if path is None:
         return None
-    file = in_memory(path, converted.quantised.SerializeToString())
-    return described(file, model.recognised, source.inputs, source.outputs)
+    file = new_model_file(path, converted.quantised.SerializeToString())
+    return with_description(file, model.recognised, source.inputs, source.outputs)
 
 
 def verify(
@@ -103,7 +107,7 @@ def verify(
     return verified
 
 
-def compare(
+def compare_with_fp16(
     inputs: BuildInputs,
     model: RecognisedModel,
     slimmed: onnx.ModelProto,
@@ -151,7 +155,7 @@ def _fp16_engine(
     )
     content = converted.model.SerializeToString()
     plan = build_plan(content, options, inputs.tensorrt, progress=log.progress)
-    return in_memory(options.engine_path(), plan.content)
+    return new_model_file(options.engine_path(), plan.content)
 
 
 def _compare_sizes(

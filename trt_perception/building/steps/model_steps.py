@@ -10,11 +10,15 @@ from pathlib import Path
 import onnx
 
 from trt_perception.building.build_inputs import BuildInputs
-from trt_perception.building.calibration.images import CheckedImages, ImageSet, find_files
+from trt_perception.building.calibration.images import (
+    CalibrationImages,
+    ImageSet,
+    find_image_files,
+)
 from trt_perception.building.engine.capabilities import check_operators, check_release
 from trt_perception.building.engine.network import resolve_profiles
 from trt_perception.building.engine.release import TensorRt, find_tensorrt
-from trt_perception.building.engine_manifest import described
+from trt_perception.building.engine_manifest import with_description
 from trt_perception.building.graph import onnx_slim
 from trt_perception.building.graph.onnx_model import (
     OnnxSource,
@@ -35,17 +39,25 @@ from trt_perception.building.report import BuildLog, BuildReport
 from trt_perception.building.steps.accuracy_gate import check_labels
 from trt_perception.building.steps.prepare import (
     RecognisedModel,
-    check_readable,
-    outputs_at,
+    check_loadable,
+    infer_outputs,
     recognise_source,
 )
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import auxiliary_shapes, batch_size, split_inputs
 
-__all__ = ['check', 'find_images', 'precision', 'read', 'recognise', 'release', 'slim']
+__all__ = [
+    'check_source',
+    'choose_release',
+    'convert',
+    'find_images',
+    'read_model',
+    'recognise',
+    'slim',
+]
 
 
-def read(options: BuildOptions, log: BuildLog) -> OnnxSource:
+def read_model(options: BuildOptions, log: BuildLog) -> OnnxSource:
     """Read the ONNX file and its external weights."""
     with log.step('read') as step:
         source = load_onnx(read_model_file(options.onnx))
@@ -65,7 +77,7 @@ def read(options: BuildOptions, log: BuildLog) -> OnnxSource:
     return source
 
 
-def release(options: BuildOptions, log: BuildLog) -> TensorRt:
+def choose_release(options: BuildOptions, log: BuildLog) -> TensorRt:
     """Choose the TensorRT that builds, and refuse what it cannot."""
     with log.step('release') as step:
         tensorrt = find_tensorrt(options.runtime)
@@ -92,7 +104,7 @@ def find_images(
     quantised = is_quantised(source.model)
     calibration = choose_calibration_images(options, quantised=quantised)
     report.warn(unused_calibration_options(options, quantised=quantised))
-    validation = tuple(find_files(options.validate)) if options.validate else ()
+    validation = tuple(find_image_files(options.validate)) if options.validate else ()
     if calibration is not None:
         calibrated = {path.resolve() for path in calibration.paths}
         if both := calibrated.intersection(path.resolve() for path in validation):
@@ -103,7 +115,7 @@ def find_images(
     return calibration, validation
 
 
-def check(inputs: BuildInputs, log: BuildLog) -> None:
+def check_source(inputs: BuildInputs, log: BuildLog) -> None:
     """Hold the model to ONNX's rules."""
     source = inputs.source
     with log.step('check') as step:
@@ -124,10 +136,10 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         shapes = {image.name: image.shape, **auxiliary_shapes(image, auxiliary)}
         other = replace(image, shape=profiles[:2][-1].opt if profiles else image.shape)
         other_shapes = {other.name: other.shape, **auxiliary_shapes(other, auxiliary)}
-        outputs = outputs_at(source, shapes, image, auxiliary)
+        outputs = infer_outputs(source, shapes, image, auxiliary)
         recognised = recognise_source(source, options, (image, *auxiliary), outputs)
         tensors = tuple(replace(tensor, shape=shapes[tensor.name]) for tensor in source.inputs)
-        check_readable(described(source.file, recognised, tensors, outputs))
+        check_loadable(with_description(source.file, recognised, tensors, outputs))
         check_labels(
             inputs.validation, options.annotations, recognised.class_names, recognised.task
         )
@@ -176,14 +188,14 @@ def slim(
     return slimmed
 
 
-def precision(
+def convert(
     inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
 ) -> ConvertedModel:
     """Calibrate and convert, and find a decoder that is known to lose accuracy in 16 bits."""
     options, recognised, images = inputs.options, model.recognised, None
     with log.step('precision') as step:
         if inputs.calibration is not None:
-            images = CheckedImages(inputs.calibration, recognised.preprocessing, log.progress)
+            images = CalibrationImages(inputs.calibration, recognised.preprocessing, log.progress)
         converted = prepare_precision(
             slimmed, options, images, inputs.tensorrt, model.shapes, log.progress
         )

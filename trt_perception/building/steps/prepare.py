@@ -24,7 +24,7 @@ from trt_perception.model.recognition.recognise import (
 )
 from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, TensorSpec
 
-__all__ = ['RecognisedModel', 'check_readable', 'outputs_at', 'recognise_source']
+__all__ = ['RecognisedModel', 'check_loadable', 'infer_outputs', 'recognise_source']
 
 #: Options that are fields of Preprocessing.
 _PREPROCESSING: Final = (
@@ -57,7 +57,7 @@ class RecognisedModel:
         return self.shapes[self.image_name]
 
 
-def outputs_at(
+def infer_outputs(
     source: OnnxSource,
     shapes: Mapping[str, tuple[int, ...]],
     image: TensorSpec,
@@ -121,7 +121,7 @@ def recognise_source(
         EngineError: it is not a detector that can be read, or something remains unknown.
         ConfigError: the file of class names cannot be read.
     """
-    given = _given(options, inputs[0])
+    given = _overrides(options, inputs[0])
     name, manifest = source.file.path.name, source.file.manifest
     if manifest is None:
         model = ModelInfo(name, inputs, outputs, source.metadata, source.file.config)
@@ -129,7 +129,7 @@ def recognise_source(
     return apply_overrides(manifest, given, _evidence(f'{name}.json', given))
 
 
-def _given(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
+def _overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
     values: dict[str, Any] = {name: getattr(options, name) for name in _PREPROCESSING}
     values = {'input_size': image_size(image), **values}
     values = {name: value for name, value in values.items() if value is not None}
@@ -155,7 +155,7 @@ def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
     return *evidence, f'{manifest} -> {", ".join(rest)}'
 
 
-def check_readable(model: ModelFile) -> None:
+def check_loadable(model: ModelFile) -> None:
     """Hold a model to its manifest, as whatever loads it will.
 
     Args:

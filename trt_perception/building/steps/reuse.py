@@ -7,23 +7,23 @@ import json
 from dataclasses import replace
 
 from trt_perception.building.build_inputs import BuildInputs
-from trt_perception.building.engine_manifest import identity, in_memory, recorded_options
+from trt_perception.building.engine_manifest import file_identity, new_model_file, recorded_options
 from trt_perception.building.engine_store import EngineStore, StoredEngine, store_key
 from trt_perception.building.options.build_options import BuildOptions
-from trt_perception.building.report import BuildLog, BuildReport, reason
+from trt_perception.building.report import BuildLog, BuildReport, failure_reason
 from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
 
-__all__ = ['StorePlace']
+__all__ = ['StoreEntry']
 
 #: Of a report, what is as true of the engine from the store as of the one that was built.
-_KEPT = ('input_model', 'optimization', 'performance', 'accuracy', 'agreement')
+_REUSED_REPORT_FIELDS = ('input_model', 'optimization', 'performance', 'accuracy', 'agreement')
 
 
-class StorePlace:
+class StoreEntry:
     """Where in the store a build stands, or would.
 
     Args:
@@ -39,17 +39,17 @@ class StorePlace:
         self._options = options
         self._store = EngineStore(options.store)
         contents = {
-            'manifest': _digest(repr(source.file.manifest).encode()),
-            'config': _digest(repr(source.file.config).encode()),
+            'manifest': _sha256(repr(source.file.manifest).encode()),
+            'config': _sha256(repr(source.file.config).encode()),
         }
         if inputs.calibration is not None:
             contents['calibration_images'] = inputs.calibration.sha256
         files = [options.class_names_file, options.annotations, *options.plugins]
         for number, path in enumerate([*filter(None, files), *inputs.validation]):
-            contents[f'{number} {path.name}'] = _digest(read_user_file(path, MODEL_MAX_BYTES))
+            contents[f'{number} {path.name}'] = _sha256(read_user_file(path, MODEL_MAX_BYTES))
         self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
-    def look(self, log: BuildLog) -> ModelFile | None:
+    def load(self, log: BuildLog) -> ModelFile | None:
         """Return the engine, as for this build; None where there is none.
 
         The report is filled with what was found out when it was built. Looking counts as use; what
@@ -66,14 +66,16 @@ class StorePlace:
             engine = None
             if stored is not None:
                 try:
-                    engine = _taken(stored, options, log.report)
+                    engine = _adapt_stored(stored, options, log.report)
                 except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
-                    log.report.warn(f'the stored engine {short} cannot be used: {reason(error)}')
+                    log.report.warn(
+                        f'the stored engine {short} cannot be used: {failure_reason(error)}'
+                    )
             log.report.reused = engine is not None
             step.outcome = f'{"no entry" if engine is None else "reused"} {short}'
         return engine
 
-    def keep(self, engine: ModelFile, report: BuildReport) -> None:
+    def save(self, engine: ModelFile, report: BuildReport) -> None:
         """Put the finished engine into the store; a warning where it cannot be written."""
         assert engine.manifest is not None
         stored = StoredEngine(
@@ -85,7 +87,7 @@ class StorePlace:
             report.warn(f'the engine was not kept for the next build: {error}')
 
 
-def _taken(stored: StoredEngine, options: BuildOptions, report: BuildReport) -> ModelFile:
+def _adapt_stored(stored: StoredEngine, options: BuildOptions, report: BuildReport) -> ModelFile:
     """Return a stored engine with a manifest for these options, and fill the report.
 
     Raises:
@@ -93,21 +95,21 @@ def _taken(stored: StoredEngine, options: BuildOptions, report: BuildReport) -> 
         ValueError, KeyError, TypeError, RecursionError: the report cannot be read.
     """
     manifest = parse_manifest(stored.manifest, str(options.store))
-    file = in_memory(options.engine_path(), stored.engine)
+    file = new_model_file(options.engine_path(), stored.engine)
     if manifest.engine is None or manifest.engine.sha256 != file.sha256:
         raise ManifestError(str(options.store), 'the engine is not what its manifest describes')
     old = json.loads(stored.report)
-    for name in _KEPT:
+    for name in _REUSED_REPORT_FIELDS:
         setattr(report, name, old[name])
     report.warn(*old['warnings'])
     manifest = replace(
         manifest,
-        engine=identity(file),
+        engine=file_identity(file),
         onnx=manifest.onnx and replace(manifest.onnx, file=options.onnx.name),
         build=manifest.build and replace(manifest.build, options=recorded_options(options)),
     )
     return replace(file, manifest=manifest)
 
 
-def _digest(content: bytes) -> str:
+def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

@@ -12,18 +12,22 @@ import onnx
 from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.capabilities import onnx_runtime_problem
 from trt_perception.building.engine.verify import EngineCheck
-from trt_perception.building.engine_manifest import described, in_memory, with_results
+from trt_perception.building.engine_manifest import (
+    new_model_file,
+    with_description,
+    with_measurements,
+)
 from trt_perception.building.graph.emulate_rounding import emulate_rounding
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog
 from trt_perception.building.steps.accuracy_gate import BUILT, measure_accuracy
 from trt_perception.building.steps.agreement_gate import (
-    Compared,
+    AgreementResult,
     agreement_record,
     check_agreement,
-    compare_until_sure,
-    unmeasured,
+    compare_on_sample,
+    unmeasured_record,
 )
 from trt_perception.building.steps.prepare import RecognisedModel
 from trt_perception.errors import EngineError
@@ -35,11 +39,11 @@ from trt_perception.model.recognition.recognise import ModelDescription
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['opened', 'validate']
+__all__ = ['open_model', 'validate']
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _ModelPair:
     """The original, and what was built of it.
 
     Attributes:
@@ -71,33 +75,33 @@ class _Comparison:
         return f'{tensorrt.flavour} {tensorrt.version}'
 
     @property
-    def on_the_target(self) -> str:
+    def target_advice(self) -> str:
         """The command that measures on the machine that runs the engine."""
         files = shlex.join([str(self.inputs.options.onnx), str(self.engine.path)])
         command = f'ros2 run trt_perception evaluate_engine --engine {files} --images DIR'
         return f'on the target: {command}'
 
     @property
-    def is_itself(self) -> str:
+    def why_not_comparable(self) -> str:
         """Why what could be run is the original itself, empty where it is not."""
         if self.stand_in is None or not is_quantised(self.inputs.source.model):
             return ''
         return (
             'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
-            f'with: {self.on_the_target}'
+            f'with: {self.target_advice}'
         )
 
     def open_original(self) -> contextlib.closing[Pipeline]:
         """Open the original; EngineError where it cannot be run here."""
         path, model = self.inputs.source.file.path, self.inputs.source.model
-        return opened(onnx_file(path, model, self.recognised))
+        return open_model(onnx_model_file(path, model, self.recognised))
 
     def open_built(self) -> contextlib.closing[Pipeline]:
         """Open the engine, or what runs in its place; EngineError where that cannot be run."""
         if self.stand_in is None:
-            return opened(self.engine)
+            return open_model(self.engine)
         path = self.inputs.source.file.path
-        return opened(onnx_file(path, emulate_rounding(self.stand_in), self.recognised))
+        return open_model(onnx_model_file(path, emulate_rounding(self.stand_in), self.recognised))
 
 
 def validate(
@@ -121,15 +125,15 @@ def validate(
     """
     options, report = inputs.options, log.report
     stand_in = converted.typed if verified is None else None
-    both = _Comparison(inputs, model.recognised, engine, stand_in)
+    pair = _ModelPair(inputs, model.recognised, engine, stand_in)
     with log.step('validate') as step:
         accuracy: AccuracyRecord | None = None
         if options.validate is None:
-            found = _on_calibration_images(both, log)
+            found = _compare_on_calibration_images(pair, log)
         else:
-            accuracy, found = _on_validation_images(both, log)
+            accuracy, found = _compare_on_validation_images(pair, log)
         if isinstance(found, str):
-            record = unmeasured(found)
+            record = unmeasured_record(found)
             report.agreement = {**vars(record), 'summary': 'not measured'}
             if options.validate is None and inputs.calibration is None:
                 step.skip('no images given (--validate)')
@@ -143,11 +147,11 @@ def validate(
         report.warn(record.warning)
         was_good = verified is not None and record.f1 is not None and not record.warning
         if not was_good:
-            report.warn(_about_queries(converted, options.precision))
-    return with_results(engine, verified, accuracy, record)
+            report.warn(_query_advice(converted, options.precision))
+    return with_measurements(engine, verified, accuracy, record)
 
 
-def _about_queries(converted: ConvertedModel, precision: str) -> str:
+def _query_advice(converted: ConvertedModel, precision: str) -> str:
     """Return what is known of decoders of queries, empty where the model has none or keeps it."""
     queries = converted.queries
     if queries is None or queries.is_kept_in_fp32(converted.kept_nodes):
@@ -155,39 +159,39 @@ def _about_queries(converted: ConvertedModel, precision: str) -> str:
     return queries.advice(precision)
 
 
-def _on_validation_images(
-    both: _Comparison, log: BuildLog
-) -> tuple[AccuracyRecord | None, Compared | str]:
+def _compare_on_validation_images(
+    pair: _ModelPair, log: BuildLog
+) -> tuple[AccuracyRecord | None, AgreementResult | str]:
     """Return what all images of --validate show, or why nothing can be measured."""
-    options = both.inputs.options
-    if both.is_itself and options.annotations is None:
+    options = pair.inputs.options
+    if pair.why_not_comparable and options.annotations is None:
         if options.max_accuracy_drop is not None:
-            raise EngineError('--max-accuracy-drop', f'cannot be held: {both.is_itself}')
-        return None, both.is_itself
+            raise EngineError('--max-accuracy-drop', f'cannot be held: {pair.why_not_comparable}')
+        return None, pair.why_not_comparable
     with contextlib.ExitStack() as stack:
         try:
-            reference = stack.enter_context(both.open_original())
-            built = stack.enter_context(both.open_built())
+            reference = stack.enter_context(pair.open_original())
+            built = stack.enter_context(pair.open_built())
         except EngineError as error:
             raise EngineError(
                 f'accuracy in {options.precision}',
                 f'cannot be measured: {error.statement}',
                 fix='build without --validate, and measure on the target with evaluate_engine',
             ) from error
-        models = {both.original: reference, BUILT: built}
-        accuracy, compared = measure_accuracy(both.inputs, models, both.runtime, log)
-    return accuracy, both.is_itself or compared
+        models = {pair.original: reference, BUILT: built}
+        accuracy, compared = measure_accuracy(pair.inputs, models, pair.runtime, log)
+    return accuracy, pair.why_not_comparable or compared
 
 
-def _on_calibration_images(both: _Comparison, log: BuildLog) -> Compared | str:
+def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> AgreementResult | str:
     """Return what some images of the calibration show, or why nothing can be measured."""
-    calibration, original = both.inputs.calibration, both.original
-    is_engine = both.stand_in is None
-    unlike = onnx_runtime_problem(both.inputs.options.precision)
+    calibration, original = pair.inputs.calibration, pair.original
+    is_engine = pair.stand_in is None
+    unlike = onnx_runtime_problem(pair.inputs.options.precision)
     if not is_engine and unlike:
-        return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {both.on_the_target}'
-    if both.is_itself:
-        return both.is_itself
+        return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {pair.target_advice}'
+    if pair.why_not_comparable:
+        return pair.why_not_comparable
     if calibration is None:
         return (
             'no images were given: give --validate DIR with images as the camera sees them; '
@@ -195,34 +199,36 @@ def _on_calibration_images(both: _Comparison, log: BuildLog) -> Compared | str:
         )
     with contextlib.ExitStack() as stack:
         try:
-            reference = stack.enter_context(both.open_original())
+            reference = stack.enter_context(pair.open_original())
         except EngineError as error:
-            return f'{error}; {both.on_the_target}'
+            return f'{error}; {pair.target_advice}'
         try:
-            built = stack.enter_context(both.open_built())
-            agreement, used = compare_until_sure(
+            built = stack.enter_context(pair.open_built())
+            agreement, used = compare_on_sample(
                 reference, built, calibration.paths, log.progress, original
             )
         except EngineError as error:
             if is_engine:  # an engine that does not run is no engine
                 raise
-            return f'{error}; {both.on_the_target}'
+            return f'{error}; {pair.target_advice}'
     count = len(calibration.paths)
-    return Compared(agreement, len(used), count, used, 'calibration', both.runtime, original)
+    return AgreementResult(
+        agreement, len(used), count, used, 'calibration', pair.runtime, original
+    )
 
 
-def onnx_file(path: Path, model: onnx.ModelProto, recognised: ModelDescription) -> ModelFile:
+def onnx_model_file(path: Path, model: onnx.ModelProto, recognised: ModelDescription) -> ModelFile:
     """Return a model in memory as a file with a manifest, weights within.
 
     Raises:
         EngineError: ONNX Runtime cannot load it.
     """
-    file = in_memory(path, model.SerializeToString())
+    file = new_model_file(path, model.SerializeToString())
     loaded = OnnxModel(file, 1)
-    return described(file, recognised, loaded.inputs, loaded.outputs)
+    return with_description(file, recognised, loaded.inputs, loaded.outputs)
 
 
-def opened(model: ModelFile) -> contextlib.closing[Pipeline]:
+def open_model(model: ModelFile) -> contextlib.closing[Pipeline]:
     """Open a model to be compared; it is closed with the ``with`` statement.
 
     Raises:
