@@ -97,16 +97,16 @@ def with_fixed_size(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSp
         network_wh: width and height in pixels, for dynamic sides. A dynamic batch becomes 1.
     """
     width, height = network_wh
-    own = {
+    fixed_shape = {
         'nchw': (1, 3, height, width),
         'nhwc': (1, height, width, 3),
         'chw': (3, height, width),
     }[image_layout(tensor)]
-    return replace(tensor, shape=_fill_dynamic_sides(tensor.shape, own))
+    return replace(tensor, shape=_fill_dynamic_sides(tensor.shape, fixed_shape))
 
 
-def _fill_dynamic_sides(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(side if side > 0 else one for side, one in zip(shape, own, strict=True))
+def _fill_dynamic_sides(shape: tuple[int, ...], fixed_shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(side if side > 0 else one for side, one in zip(shape, fixed_shape, strict=True))
 
 
 def batch_size(image: TensorSpec) -> int:

@@ -154,11 +154,11 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         fix = 'rebuild the model with this version'
         raise ManifestError(origin, str(schema), expected=f'schema 1 or {_SCHEMA}', fix=fix)
     if schema == 1 and (
-        early := [key for key in _KEYS_SINCE_SCHEMA_2 if key in top.unread_keys()]
+        too_new := [key for key in _KEYS_SINCE_SCHEMA_2 if key in top.unread_keys()]
     ):
         raise ManifestError(
             origin,
-            f'"{early[0]}" in schema 1',
+            f'"{too_new[0]}" in schema 1',
             expected=f'this key only in schema {_SCHEMA}',
             fix=f'write "schema": {_SCHEMA}',
         )
@@ -211,10 +211,14 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
         return 'see docs/manifest.md for the manifest of an ONNX file'
     words = ['ros2', 'run', 'trt_perception', 'build_engine', '--onnx']
     options = dict(manifest.build.options) if manifest and manifest.build else {}
-    asked = str(options.pop('onnx', ''))
+    first_path = str(options.pop('onnx', ''))
     name = manifest.onnx.file if manifest and manifest.onnx else engine.stem + '.onnx'
-    near = engine.with_name(name)
-    words += [str(near) if near.is_file() or not asked else asked, '--output', str(engine)]
+    sibling = engine.with_name(name)
+    words += [
+        str(sibling) if sibling.is_file() or not first_path else first_path,
+        '--output',
+        str(engine),
+    ]
     for option, value in options.items():
         flag = option.replace('_', '-')
         if isinstance(value, bool):

@@ -91,14 +91,14 @@ class ModelSpec:
         if batch == self.batch:
             return self
 
-        def sized(tensor: TensorSpec) -> TensorSpec:
+        def with_batch(tensor: TensorSpec) -> TensorSpec:
             return replace(tensor, shape=(batch, *tensor.shape[1:]))
 
         return replace(
             self,
-            input=sized(self.input),
-            outputs=tuple(map(sized, self.outputs)),
-            auxiliary_inputs=tuple(map(sized, self.auxiliary_inputs)),
+            input=with_batch(self.input),
+            outputs=tuple(map(with_batch, self.outputs)),
+            auxiliary_inputs=tuple(map(with_batch, self.auxiliary_inputs)),
         )
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
@@ -137,40 +137,46 @@ def resolve_model_spec(
         _check_tensors(model, manifest)
     image, auxiliary_inputs = split_inputs(model.name, model.inputs)
     if manifest is not None:
-        known = apply_overrides(manifest, overrides)
+        description = apply_overrides(manifest, overrides)
     else:
-        known = recognise(model, overrides, run_for_shapes)
-        for sentence in known.evidence:
+        description = recognise(model, overrides, run_for_shapes)
+        for sentence in description.evidence:
             _LOG.info('%s: %s', model.name, sentence)
-    preprocessing = known.preprocessing
-    known.task.check_preprocessing(model.name, preprocessing)
+    preprocessing = description.preprocessing
+    description.task.check_preprocessing(model.name, preprocessing)
     resolved = _image_input(model.name, image, preprocessing, overrides.parameter_name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
-    classes = len(known.class_names)
+    classes = len(description.class_names)
     # An engine with a dynamic batch may report the outputs with the batch of its first profile.
-    is_open = len(image.shape) == 4 and image.shape[0] < 0
+    has_dynamic_batch = len(image.shape) == 4 and image.shape[0] < 0
     _check_outputs(
-        model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_open
+        model.name,
+        description.decoder,
+        description.task,
+        model.outputs,
+        classes,
+        batch,
+        any_batch=has_dynamic_batch,
     )
-    if known.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
+    if description.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
         raise EngineError(
             model.name,
             tensors_text(model.inputs),
             expected='a second input orig_target_sizes, which defines the units of boxes with '
-            f'{known.decoder}',
+            f'{description.decoder}',
             fix='export the detector with this input',
         )
     return ModelSpec(
         resolved,
         model.outputs,
         preprocessing,
-        known.decoder,
-        known.class_names,
+        description.decoder,
+        description.class_names,
         manifest is not None,
-        known.evidence,
+        description.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
-        known.task,
+        description.task,
     )
 
 
@@ -193,8 +199,10 @@ def _fill_dynamic_sides(
         replace(
             one,
             shape=tuple(
-                there if side < 0 and (first is None or index < first) else side
-                for index, (side, there) in enumerate(zip(one.shape, other.shape, strict=True))
+                reported_side if side < 0 and (first is None or index < first) else side
+                for index, (side, reported_side) in enumerate(
+                    zip(one.shape, other.shape, strict=True)
+                )
             ),
         )
         for one, other in zip(described, found, strict=True)
@@ -209,12 +217,12 @@ def _check_tensors(model: ModelInfo, manifest: Manifest) -> None:
         ('output', _fill_dynamic_sides(manifest.outputs, model.outputs), model.outputs),
     ):
         if described != found:
-            again = rebuild_command(manifest, Path(model.name))
+            command = rebuild_command(manifest, Path(model.name))
             raise ManifestError(
                 model.name,
                 f'the manifest describes {role}s {tensors_text(described)}, the model has '
                 f'{tensors_text(found)}',
-                fix=f'build model and manifest again, because they do not match: {again}',
+                fix=f'build model and manifest again, because they do not match: {command}',
             )
 
 

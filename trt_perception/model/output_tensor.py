@@ -93,16 +93,18 @@ def _assign(
     *,
     prefer_known_names: bool,
 ) -> tuple[int, ...] | None:
-    choices = [_possible_outputs(one, outputs, prefer_known_names) for one in wanted]
+    choices = [
+        _possible_outputs(wanted_output, outputs, prefer_known_names) for wanted_output in wanted
+    ]
     found = [
-        picked
-        for picked in itertools.islice(itertools.product(*choices), 10_000)
-        if len(set(picked)) == len(picked)
-        and _shapes_match(wanted, [outputs[index] for index in picked], allow_dynamic)
+        indices
+        for indices in itertools.islice(itertools.product(*choices), 10_000)
+        if len(set(indices)) == len(indices)
+        and _shapes_match(wanted, [outputs[index] for index in indices], allow_dynamic)
     ]
     named = all(
-        len(choice) == 1 and _has_known_name(one, outputs[choice[0]])
-        for one, choice in zip(wanted, choices, strict=True)
+        len(choice) == 1 and _has_known_name(wanted_output, outputs[choice[0]])
+        for wanted_output, choice in zip(wanted, choices, strict=True)
     )
     # The model may have other outputs only if a name identifies each wanted output.
     if len(found) != 1 or (len(outputs) != len(wanted) and not named):
@@ -111,19 +113,19 @@ def _assign(
 
 
 def _possible_outputs(
-    one: OutputTensor, outputs: Sequence[TensorSpec], prefer_known_names: bool
+    wanted_output: OutputTensor, outputs: Sequence[TensorSpec], prefer_known_names: bool
 ) -> list[int]:
     fitting = [
         index
         for index, tensor in enumerate(outputs)
-        if tensor.dtype in one.dtypes and len(tensor.shape) == len(one.shape)
+        if tensor.dtype in wanted_output.dtypes and len(tensor.shape) == len(wanted_output.shape)
     ]
-    named = [index for index in fitting if _has_known_name(one, outputs[index])]
-    return named if one.must_match_name or (named and prefer_known_names) else fitting
+    named = [index for index in fitting if _has_known_name(wanted_output, outputs[index])]
+    return named if wanted_output.must_match_name or (named and prefer_known_names) else fitting
 
 
-def _has_known_name(one: OutputTensor, tensor: TensorSpec) -> bool:
-    return tensor.name.removesuffix(':0') in one.tensor_names
+def _has_known_name(wanted_output: OutputTensor, tensor: TensorSpec) -> bool:
+    return tensor.name.removesuffix(':0') in wanted_output.tensor_names
 
 
 def _shapes_match(
@@ -131,8 +133,8 @@ def _shapes_match(
 ) -> bool:
     """Return whether each letter has one size and each number matches. -1 matches any size."""
     sizes: dict[str, int] = {}
-    for one, tensor in zip(wanted, tensors, strict=True):
-        for size, side in zip(one.shape, tensor.shape, strict=True):
+    for wanted_output, tensor in zip(wanted, tensors, strict=True):
+        for size, side in zip(wanted_output.shape, tensor.shape, strict=True):
             if side == -1:
                 if isinstance(size, int) and not allow_dynamic:
                     return False

@@ -1,10 +1,9 @@
 """Reads and checks an engine or ONNX file together with the manifest next to it.
 
 Guarantees: the returned bytes are the checked bytes, because the file is opened once. They come
-    from
-a regular file (after links are resolved) that root or this user owns and that other users cannot
-write. If the file has a manifest, size and SHA-256 match the manifest. Non-guarantee: a user who
-can write the file can also write its manifest. Neither file is signed.
+from a regular file (after links are resolved) that root or this user owns and that other users
+cannot write. If the file has a manifest, size and SHA-256 match the manifest. Non-guarantee: a
+user who can write the file can also write its manifest. Neither file is signed.
 """
 
 from __future__ import annotations
@@ -95,25 +94,30 @@ def read_model_file(path: str | Path) -> ModelFile:
         model_path = Path(path).expanduser()
     except RuntimeError as error:
         raise EngineError(str(path), str(error)) from error
-    known = (ONNX_SUFFIX, *ENGINE_SUFFIXES)
-    if model_path.suffix not in known:
-        expected = f'one of the suffixes {", ".join(known)}'
+    suffixes = (ONNX_SUFFIX, *ENGINE_SUFFIXES)
+    if model_path.suffix not in suffixes:
+        expected = f'one of the suffixes {", ".join(suffixes)}'
         raise EngineError(str(model_path), repr(model_path.suffix), expected=expected)
     file, size, resolved = open_checked(model_path, MODEL_MAX_BYTES)
     with file:
         # Look next to the given path first, then next to the file behind a link. A broken link
         # counts as a manifest, and read_checked refuses it.
-        places = manifest_path(model_path), manifest_path(resolved)
-        place = next((place for place in places if os.path.lexists(place)), None)
+        manifest_files = manifest_path(model_path), manifest_path(resolved)
+        manifest_file = next(
+            (manifest_file for manifest_file in manifest_files if os.path.lexists(manifest_file)),
+            None,
+        )
         manifest = config = None
-        if place is not None:
-            manifest = parse_manifest(read_checked(place, MANIFEST_MAX_BYTES)[0], str(place))
+        if manifest_file is not None:
+            manifest = parse_manifest(
+                read_checked(manifest_file, MANIFEST_MAX_BYTES)[0], str(manifest_file)
+            )
             # Compare the size before reading gigabytes of a wrong file.
-            _check_identity(manifest, place, model_path, size)
+            _check_identity(manifest, manifest_file, model_path, size)
         content = read_exactly(file, size, model_path)
     digest = hashlib.sha256(content).hexdigest()
-    if manifest is not None and place is not None:
-        _check_identity(manifest, place, model_path, size, digest)
+    if manifest is not None and manifest_file is not None:
+        _check_identity(manifest, manifest_file, model_path, size, digest)
     else:
         config = _read_huggingface_config(model_path, resolved)
     content, metadata = _split_metadata_from_plan(content)
@@ -121,21 +125,21 @@ def read_model_file(path: str | Path) -> ModelFile:
 
 
 def _check_identity(
-    manifest: Manifest, place: Path, path: Path, size: int, digest: str = ''
+    manifest: Manifest, manifest_file: Path, path: Path, size: int, digest: str = ''
 ) -> None:
     """Compare the size of a file with its manifest, and the SHA-256 if ``digest`` has one."""
     kind = 'onnx' if path.suffix == ONNX_SUFFIX else 'engine'
     identity = manifest.onnx if kind == 'onnx' else manifest.engine
     if identity is None:
-        raise ManifestError(str(place), f'has no "{kind}" entry for {path.name}')
+        raise ManifestError(str(manifest_file), f'no "{kind}" entry for {path.name}')
     if identity.size_bytes == size and digest in ('', identity.sha256):
         return
-    again = rebuild_command(manifest, path)
+    command = rebuild_command(manifest, path)
     raise ManifestError(
-        f'{path} is not the file that {place.name} describes',
+        f'{path} is not the file that {manifest_file.name} describes',
         f'{size} bytes, {digest[:16]}…' if digest else f'{size} bytes',
         expected=f'{identity.size_bytes} bytes with SHA-256 {identity.sha256[:16]}…',
-        fix=f'copy model and manifest together, or build both again: {again}',
+        fix=f'copy model and manifest together, or build both again: {command}',
     )
 
 

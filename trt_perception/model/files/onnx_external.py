@@ -9,8 +9,7 @@ Field numbers are from onnx.proto: https://github.com/onnx/onnx/blob/v1.19.0/onn
 
 The module also refuses models that no exporter of detectors writes and that ONNX Runtime does not
 bound: sparse tensors, whose indices ONNX Runtime does not check; functions that call themselves,
-    or
-that expand a few nodes to millions; deeply nested graphs. Non-guarantee: operators with unusual
+or that expand a few nodes to millions; deeply nested graphs. Non-guarantee: operators with unusual
 values can still crash or block the process.
 """
 
@@ -78,9 +77,9 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
         InterruptionError: the process received a signal to end.
     """
     try:
-        places = tuple(dict.fromkeys(_external_locations(memoryview(content), 'Model', 0)))
+        locations = tuple(dict.fromkeys(_external_locations(memoryview(content), 'Model', 0)))
         _check_functions(memoryview(content))
-        return places
+        return locations
     except _UnboundedError as error:
         raise EngineError(name, str(error), fix='export the model without this part') from error
     except (IndexError, ValueError) as error:
@@ -158,22 +157,22 @@ def _external_locations(
     nested += kind == 'Graph'
     if nested > _MAX_GRAPH_DEPTH:
         raise _UnboundedError(f'more than {_MAX_GRAPH_DEPTH} nested graphs')
-    external, place = False, ''
+    is_external, location = False, ''
     message_fields = _FIELDS[kind][0]
     for number, value in _read_fields(message, kind):
         if (kind, number) == ('Tensor', _DATA_LOCATION_FIELD):
-            external |= _is_external(value)
+            is_external |= _is_external(value)
         if number not in message_fields or isinstance(value, int):
             continue
         if (kind, number) in _SPARSE_TENSOR_FIELDS:
             raise _UnboundedError('a sparse tensor')
         if message_fields[number] == 'StringStringEntry':
             key, text = _read_entry(value)
-            place = text if key == 'location' else place
+            location = text if key == 'location' else location
         else:
             yield from _external_locations(value, message_fields[number], depth + 1, nested)
-    if external:
-        yield place
+    if is_external:
+        yield location
 
 
 def _is_external(value: int | memoryview) -> bool:
@@ -194,42 +193,42 @@ def _read_entry(message: memoryview) -> tuple[str, str]:
 def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryview]]:
     """Yield the number and value of each field. The value is an int, or the bytes of the field."""
     message_fields, other_fields = _FIELDS[kind]
-    at = count = 0
-    while at < len(message):
+    position = count = 0
+    while position < len(message):
         if count % _FIELDS_BETWEEN_CHECKS == 0:
             check_interruption()
         count += 1
-        tag, at = _read_varint(message, at)
+        tag, position = _read_varint(message, position)
         number, wire = tag >> 3, tag & 7
         if number not in message_fields and number not in other_fields:
             raise ValueError(f'field {number} of a {kind}Proto, which ONNX 1.23 does not have')
         if number in message_fields and wire != _BYTES:
             raise ValueError(f'field {number} of a {kind}Proto that is not a message')
         if wire == _VARINT:
-            value, at = _read_varint(message, at)
+            value, position = _read_varint(message, position)
             yield number, value
             continue
         if wire == _BYTES:
-            size, at = _read_varint(message, at)
+            size, position = _read_varint(message, position)
         elif wire in _FIXED:
             size = _FIXED[wire]
         else:
             raise ValueError(f'wire type {wire}, which ONNX does not use')
-        if size > len(message) - at:
-            raise ValueError(f'a field of {size} bytes, with {len(message) - at} bytes left')
-        yield number, message[at : at + size]
-        at += size
+        if size > len(message) - position:
+            raise ValueError(f'a field of {size} bytes, with {len(message) - position} bytes left')
+        yield number, message[position : position + size]
+        position += size
 
 
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
     """Return a varint and its end position. The varint must have its shortest form."""
     value = 0
     for shift in range(0, 70, 7):
-        byte = message[at]
-        at += 1
+        byte = message[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if byte == 0 and shift:
                 raise ValueError('a number that is not in its shortest form')
-            return value, at
+            return value, position
     raise ValueError('a number of more than ten bytes')

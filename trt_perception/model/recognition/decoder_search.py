@@ -86,10 +86,10 @@ def find_decoders(
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
     # otherwise.
     for allow_dynamic in (False, True):
-        fitting = find_decoders_by_shape(model, classes, info.task, allow_dynamic=allow_dynamic)
+        decoders = find_decoders_by_shape(model, classes, info.task, allow_dynamic=allow_dynamic)
         if _max_row_count(outputs) > _MAX_QUERIES:
-            fitting = [name for name in fitting if not _has_query_rows(_box_outputs(name))]
-        left = _filter_by_exporter(fitting, outputs, info)
+            decoders = [name for name in decoders if not _has_query_rows(_box_outputs(name))]
+        left = _filter_by_exporter(decoders, outputs, info)
         if not info.decoder_candidates and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _filter_by_anchor_count(left, outputs[0].shape, input_size)
         if left:
@@ -104,7 +104,14 @@ def find_decoders(
 def find_decoders_by_shape(
     model: ModelInfo, classes: int | None, task: Task = DETECT, *, allow_dynamic: bool = True
 ) -> list[str]:
-    """Return the decoders that the shapes allow. See ``assign_outputs`` for the arguments."""
+    """Return the names of the decoders that the shapes allow.
+
+    Args:
+        model: the loaded model.
+        classes: number of class names; None if unknown.
+        task: what the outputs describe of each object.
+        allow_dynamic: see ``assign_outputs``.
+    """
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
     return [
         name
@@ -161,17 +168,17 @@ def add_task_of_outputs(
 
 
 def _filter_by_exporter(
-    fitting: list[str], outputs: tuple[TensorSpec, ...], info: ExporterInfo
+    decoders: list[str], outputs: tuple[TensorSpec, ...], info: ExporterInfo
 ) -> list[str]:
     """Return the fitting decoders that the exporter of the model writes."""
     sets = info.decoder_candidates
     names = {tensor.name for tensor in outputs}
     if not sets:
         sets = tuple((name,) for name, preset in PRESETS.items() if names in preset.tensor_names)
-    for decoders in sets:
-        if left := [decoder for decoder in fitting if decoder in decoders]:
+    for allowed in sets:
+        if left := [decoder for decoder in decoders if decoder in allowed]:
             return left
-    return [] if sets else fitting
+    return [] if sets else decoders
 
 
 def _refuse_other_networks(model: ModelInfo) -> None:
@@ -205,22 +212,22 @@ def _refuse_other_networks(model: ModelInfo) -> None:
 
 
 def _refuse_anchor_outputs(
-    model: ModelInfo, fitting: list[str], parameter_name: Callable[[str], str]
+    model: ModelInfo, decoders: list[str], parameter_name: Callable[[str], str]
 ) -> None:
     """Refuse boxes and scores of anchors. Only their number differs from a transformer's queries.
 
     Raises:
         EngineError: there are too many rows for queries, and only transformers fit the shapes.
     """
-    most = _max_row_count(model.outputs)
-    queries = [name for name in fitting if any('Q' in one.shape for one in _box_outputs(name))]
-    if most > _MAX_QUERIES and fitting and queries == fitting:
+    row_count = _max_row_count(model.outputs)
+    queries = [name for name in decoders if any('Q' in one.shape for one in _box_outputs(name))]
+    if row_count > _MAX_QUERIES and decoders and queries == decoders:
         raise EngineError(
             model.name,
-            f'{most} boxes and their scores in {tensors_text(model.outputs)}, as in YOLO-NAS '
+            f'{row_count} boxes and their scores in {tensors_text(model.outputs)}, as in YOLO-NAS '
             f'without NMS, which is unsupported; transformers have at most {_MAX_QUERIES} queries',
             fix='export the model with NMS inside; if the rows are queries, set '
-            f'{parameter_name("decoder")} to one of {", ".join(fitting)}',
+            f'{parameter_name("decoder")} to one of {", ".join(decoders)}',
         )
 
 
@@ -240,26 +247,26 @@ def _refuse_extra_channels(
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or min(outputs[0].shape[1:]) < 0:
         return
     _, rows, columns = outputs[0].shape
-    has, could = [], []
-    if 6 < columns < rows <= _MAX_QUERIES and (looks := _possible_meanings(columns - 6)):
-        has.append(f'{columns - 6} more channels than box, score and class')
-        could += looks
+    surpluses, meanings = [], []
+    if 6 < columns < rows <= _MAX_QUERIES and (row_meanings := _possible_meanings(columns - 6)):
+        surpluses.append(f'{columns - 6} more channels than box, score and class')
+        meanings += row_meanings
     extra = min(rows, columns) - 4 - classes
     if extra > 0:
-        has.append(f'{extra} more channels than 4 of a box and {classes} classes')
-        could += _possible_meanings(extra)
+        surpluses.append(f'{extra} more channels than 4 of a box and {classes} classes')
+        meanings += _possible_meanings(extra)
         if extra == 1:
-            could.append(f'objectness (set {parameter_name("decoder")} to dense_objectness)')
+            meanings.append(f'objectness (set {parameter_name("decoder")} to dense_objectness)')
         fewer = classes + extra - 1
-        could.append(
+        meanings.append(
             f'scores of other classes (correct the class names: {fewer + 1} names, or {fewer} '
             'with objectness)'
         )
-    if has:
+    if surpluses:
         raise EngineError(
             model.name,
-            f'{tensors_text(outputs)} with {", or ".join(has)}. Possible meanings: '
-            f'{", or ".join(could)}',
+            f'{tensors_text(outputs)} with {", or ".join(surpluses)}. Possible meanings: '
+            f'{", or ".join(meanings)}',
             expected='a detector of boxes',
         )
 
@@ -274,12 +281,12 @@ def _possible_meanings(extra: int) -> list[str]:
     each = [f'{extra // values} times {values}' for values in (3, 2) if extra % values == 0]
     if each:
         kinds.setdefault(extra, f'keypoints of pose estimation ({" or ".join(each)})')
-    said = 'if metadata or a manifest sets the task'
-    return [f'{kinds[extra]}, {said}'] if extra in kinds else []
+    condition = 'if metadata or a manifest sets the task'
+    return [f'{kinds[extra]}, {condition}'] if extra in kinds else []
 
 
 def _filter_by_anchor_count(
-    fitting: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
+    decoders: list[str], shape: tuple[int, ...], input_size: tuple[int, int] | None
 ) -> list[str]:
     """Return the decoders that the number of anchors allows.
 
@@ -288,7 +295,7 @@ def _filter_by_anchor_count(
     many anchors as its grids have cells.
 
     Args:
-        fitting: names of decoders with one output.
+        decoders: names of decoders with one output.
         shape: shape of the output, with three axes.
         input_size: width and height in pixels; None if dynamic.
     """
@@ -307,4 +314,4 @@ def _filter_by_anchor_count(
             return middle != 0 and (not only_middle or middle in preset.anchors_per_cell)
         return not only_middle or (axis is None and shape[1] <= _MAX_QUERIES)
 
-    return [name for name in fitting if fits(PRESETS[name])]
+    return [name for name in decoders if fits(PRESETS[name])]

@@ -120,7 +120,7 @@ def recognise(
         EngineError: the model is not a detector of boxes, no decoder fits, or the run failed.
     """
     info = _read_exporter_info(model)
-    evidence, known = list(info.evidence), len(info.evidence)
+    evidence, sentence_count = list(info.evidence), len(info.evidence)
     image, _ = split_inputs(model.name, model.inputs)
     class_names = overrides.class_names or info.class_names
     if overrides.class_names:
@@ -131,24 +131,26 @@ def recognise(
     if info.is_yolo_export:
         info = replace(info, task=info.task.complete_from_outputs(model))
     info = add_task_of_outputs(model, info, class_names)
-    evidence += info.evidence[known:]
-    fitting: tuple[str, ...] = (overrides.decoder,)
-    others: tuple[str, ...] = ()
+    evidence += info.evidence[sentence_count:]
+    decoders: tuple[str, ...] = (overrides.decoder,)
+    decoders_with_other_names: tuple[str, ...] = ()
     if overrides.decoder:
         evidence.append(f'{overrides.parameter_name("decoder")} -> {overrides.decoder}')
     else:
-        fitting, others = _find_decoders_for_names(model, size, len(class_names), info, overrides)
-        if len(fitting) == 1:
+        decoders, decoders_with_other_names = _find_decoders_for_names(
+            model, size, len(class_names), info, overrides
+        )
+        if len(decoders) == 1:
             by = f' by {info.exporter}' if info.decoder_candidates else ''
-            evidence.append(f'{tensors_text(model.outputs)}{by} -> {fitting[0]}')
-    chosen = fitting[0] if len(fitting) == 1 else ''
+            evidence.append(f'{tensors_text(model.outputs)}{by} -> {decoders[0]}')
+    chosen = decoders[0] if len(decoders) == 1 else ''
     usual = _usual_preprocessing(chosen, info, evidence)
     values = {**usual, **info.preprocessing, **overrides.preprocessing}
     if size is not None:
         values['input_size'] = size
     state = RecognitionState(
-        decoders=fitting,
-        decoders_with_other_names=others,
+        decoders=decoders,
+        decoders_with_other_names=decoders_with_other_names,
         class_count=len(class_names),
         missing_fields=tuple(key for key in REQUIRED_FIELDS if key not in values),
         with_preprocessing=tuple(
@@ -204,10 +206,9 @@ def _with_output_shapes(
     """Return the model with the shapes of outputs for a black image, if shapes are dynamic."""
     found, auxiliary_inputs = split_inputs(model.name, model.inputs)
     image = with_fixed_size(found, size)
-    is_open = any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)
-    if (
-        not is_open or image.dtype not in INPUT_DTYPES
-    ):  # refused with better words than a runtime's
+    has_dynamic_outputs = any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)
+    # An unsupported input type is refused later, with a better message than the runtime's.
+    if not has_dynamic_outputs or image.dtype not in INPUT_DTYPES:
         return model
     black = np.zeros(image.shape, image.dtype)
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))

@@ -75,11 +75,13 @@ def refuse_missing_info(
     name = model.name
     inputs, outputs = tensors_text(model.inputs), tensors_text(model.outputs)
     seen = [f'inputs: {inputs}', f'outputs: {outputs}', *evidence]
-    fits = state.decoders or state.decoders_with_other_names
+    decoders = state.decoders or state.decoders_with_other_names
     # If exporter and number of anchors exclude all decoders, offer those that the shapes allow.
-    by_shape = () if fits else find_decoders_by_shape(model, state.class_count or None, state.task)
-    counts = _class_counts(fits or by_shape, model.outputs, state.task)
-    if not counts:
+    by_shape = (
+        () if decoders else find_decoders_by_shape(model, state.class_count or None, state.task)
+    )
+    class_counts = _class_counts(decoders or by_shape, model.outputs, state.task)
+    if not class_counts:
         raise EngineError(
             name,
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
@@ -87,17 +89,19 @@ def refuse_missing_info(
         )
     # If only some decoders have a usual preprocessing, the parameters of the preprocessing are
     # needed only with the others.
-    lacking = [fit for fit in counts if fit not in state.with_preprocessing]
-    needs_all = len(lacking) == len(counts)
-    missing = _missing_parameters(state, counts, needs_all=needs_all, by_shape=bool(by_shape))
+    without_preprocessing = [fit for fit in class_counts if fit not in state.with_preprocessing]
+    needs_all = len(without_preprocessing) == len(class_counts)
+    missing = _missing_parameters(
+        state, class_counts, needs_all=needs_all, by_shape=bool(by_shape)
+    )
     if not missing:
         return
     choices = [f'{parameter_name(key)}: {text}' for key, text in missing.items()]
-    if 0 < len(lacking) < len(counts):
+    if 0 < len(without_preprocessing) < len(class_counts):
         more = [
             parameter_name(key) for key in ('decoder', *REQUIRED_FIELDS[1:]) if key not in missing
         ]
-        choices.append(f'{" and ".join(lacking)} would need {", ".join(more)} too')
+        choices.append(f'{" and ".join(without_preprocessing)} would need {", ".join(more)} too')
     raise MissingModelInfoError(
         name,
         f'without a manifest ({name}.json), these values are unknown: '
@@ -110,18 +114,22 @@ def refuse_missing_info(
 
 
 def _missing_parameters(
-    state: RecognitionState, counts: Mapping[str, int | None], *, needs_all: bool, by_shape: bool
+    state: RecognitionState,
+    class_counts: Mapping[str, int | None],
+    *,
+    needs_all: bool,
+    by_shape: bool,
 ) -> dict[str, str]:
     """Return the parameters to set, with the possible values of each."""
     asked = state.missing_fields if needs_all else set(state.missing_fields) & {'input_size'}
     missing = {key: _ALLOWED_VALUES[key] for key in REQUIRED_FIELDS if key in asked}
     needs_names = not state.class_count or bool(state.decoders_with_other_names)
     # If each decoder needs another number of class names, the class names also decide the decoder.
-    shared = len(set(counts.values())) < len(counts)
-    if by_shape or (len(counts) > 1 and (shared or not needs_names)):
-        missing['decoder'] = f'the outputs fit {" and ".join(counts)}'
+    shared = len(set(class_counts.values())) < len(class_counts)
+    if by_shape or (len(class_counts) > 1 and (shared or not needs_names)):
+        missing['decoder'] = f'the outputs fit {" and ".join(class_counts)}'
     if needs_names:
-        missing['class_names'] = _class_names_text(counts, state.class_count, state.task)
+        missing['class_names'] = _class_names_text(class_counts, state.class_count, state.task)
     if state.filter_problem:
         missing['antialias'] = (
             f'{state.filter_problem}; only bilinear sampling (2) is supported. To use bilinear '
@@ -131,14 +139,14 @@ def _missing_parameters(
     return missing
 
 
-def _class_names_text(counts: Mapping[str, int | None], class_count: int, task: Task) -> str:
+def _class_names_text(class_counts: Mapping[str, int | None], given_count: int, task: Task) -> str:
     listed = ' or '.join(
         f'{"any number of" if count is None else count} classes with {fit}'
-        for fit, count in counts.items()
+        for fit, count in class_counts.items()
     )
-    wrong = f', not {class_count}: correct the class names' if class_count else ''
-    more = [PRESETS[fit].background for fit in counts if PRESETS[fit].background]
-    if task == DETECT and any(_may_hold_task_values(PRESETS[fit].decoder) for fit in counts):
+    wrong = f', not {given_count}: correct the class names' if given_count else ''
+    more = [PRESETS[fit].background for fit in class_counts if PRESETS[fit].background]
+    if task == DETECT and any(_may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts):
         more.append(
             'With fewer classes, the other channels may be an angle, keypoints or mask '
             'coefficients: then set the task in metadata or a manifest (docs/manifest.md)'
@@ -168,14 +176,16 @@ def _class_counts(
 ) -> dict[str, int | None]:
     """Return the number of class names that each decoder needs; None if any number fits."""
     sides = {side for tensor in outputs for side in tensor.shape}
-    befores = {before + task.task_value_count for before in _value_counts_before_classes()}
-    counts = sorted({side - before for side in sides for before in befores if side > before})
+    counts_before = {before + task.task_value_count for before in _value_counts_before_classes()}
+    possible_counts = sorted(
+        {side - before for side in sides for before in counts_before if side > before}
+    )
     needed: dict[str, int | None] = {}
     for name in names:
-        fits = [
+        matching = [
             count
-            for count in counts
+            for count in possible_counts
             if assign_outputs(PRESETS[name].decoder.outputs(count, task), outputs) is not None
         ]
-        needed[name] = fits[0] if len(fits) == 1 else None
+        needed[name] = matching[0] if len(matching) == 1 else None
     return needed
