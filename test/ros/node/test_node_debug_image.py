@@ -126,7 +126,7 @@ def drawings(monkeypatch):
         made.append(1)
         return convert(*arguments, **options)
 
-    monkeypatch.setattr(debug_image, 'bgr_image', count)
+    monkeypatch.setattr(debug_image, 'frame_to_bgr', count)
     return made
 
 
