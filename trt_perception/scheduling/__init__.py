@@ -1,1 +1,1 @@
-"""Mailboxes of the cameras, whose turn it is, and the threads that run the pipelines."""
+"""The mailboxes of the cameras, the order of service, and the threads that run the pipelines."""

@@ -1,15 +1,18 @@
-"""Takes messages of cameras as they come, keeps the pipelines busy, counts everything.
+"""Receives messages from cameras, keeps the pipelines busy, and counts every message.
 
 Guarantees:
-    * ``submit`` returns at once. One message of each camera waits at most; a newer one replaces it
-      (newest wins). Who is served next: ``scheduler``.
-    * Results of a camera are published in the order in which its messages came, by one worker
-      thread: that of its pipeline.
-    * For each camera, at any instant, received == published + dropped (by reason) + failed + in
-      flight; after ``stop`` nothing is in flight.
-    * A frame that cannot be read costs no other frame anything. A fault of a pipeline ends all.
-    * A message is held until it was published or dropped, not longer.
-Knows neither CUDA nor ROS: a message is whatever its camera's ``read`` turns into a frame.
+    * `submit` returns at once. Each camera has at most one waiting message. A newer message
+      replaces it ("newest wins"). The module `scheduler` chooses the cameras of the next batch.
+    * The worker thread of a camera's pipeline publishes the results of this camera, in the order
+      in which its messages arrived.
+    * For each camera, at any time, received == published + dropped (by reason) + failed + in
+      flight. After `stop`, no frame is in flight.
+    * A frame that cannot be read does not affect other frames. A fault of a pipeline ends all
+      pipelines.
+    * The detector releases a message as soon as it is published or dropped.
+
+This module imports neither CUDA nor ROS. A message is any object that the camera's `read_frame`
+accepts.
 """
 
 from __future__ import annotations
@@ -35,24 +38,22 @@ class FaultHandler(Protocol):
     """Reacts to the exception that ended a thread. DetectorNode implements it."""
 
     def on_fault(self, error: BaseException) -> None:
-        """Handle the exception. Called in the thread that it ended; must return at once."""
+        """Handle the exception. Called in the thread that it ended. Must return at once."""
 
 
 class Detector(Generic[Message]):
     """Runs pipelines on the newest messages of cameras.
 
     Args:
-        pipelines: do the work, each in a worker thread of its own; the detector does not close
-            them.
-        cameras: each is served by one of the pipelines.
-        fault_handler: notified once, of the exception that ended a worker. Frames in flight of
-            other workers are still published.
-        batch_max_delay_s: how long a message may wait, while a slot is free, for others to fill
-            the batch.
-        clock: returns seconds; only goes forward.
+        pipelines: each runs in its own worker thread. The caller closes them.
+        cameras: each is served by the pipeline with its `pipeline_index`.
+        fault_handler: notified once, of the first exception that ended a worker. Other workers
+            still publish their frames in flight.
+        batch_max_delay_s: how long a message may wait for a full batch while a slot is free.
+        clock: returns the time in seconds. The time never decreases.
 
     Attributes:
-        cameras: as given.
+        cameras: the cameras, in the order of the argument.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class Detector(Generic[Message]):
             worker.add_camera(camera)
 
     def start(self) -> None:
-        """Start the workers; again after a ``stop``, not after a fault that left frames behind.
+        """Start the workers.
+
+        May be called again after `stop`, but not after a fault that left frames in a pipeline.
 
         Raises:
-            RuntimeError: there is no thread left; none of the workers runs.
+            RuntimeError: the system cannot start a thread. No worker runs then.
         """
         self._fault_reported = False
         self._state.is_running = True
@@ -100,7 +103,7 @@ class Detector(Generic[Message]):
             raise
 
     def stop(self) -> None:
-        """Let the frames in flight finish, drop those that wait, and join the workers.
+        """Drop the waiting frames, finish the frames in the pipelines, and join the workers.
 
         May be called again.
         """
@@ -110,15 +113,20 @@ class Detector(Generic[Message]):
             worker.join()
         with self._state.lock:
             for worker in self._workers:
-                worker.abandon_frames()  # one that died without a word
+                worker.abandon_frames()  # of a thread that ended without `on_worker_failed`
 
     @property
     def is_alive(self) -> bool:
-        """Whether all workers are there; without one, some cameras are never answered."""
+        """Whether all workers are running. If one has ended, its cameras get no results."""
         return all(worker.is_alive for worker in self._workers)
 
     def submit(self, camera: int, message: Message) -> None:
-        """Hand over a message of the camera of that index; from any thread, without waiting."""
+        """Put a message into its camera's mailbox, or drop it. Any thread may call this method.
+
+        Args:
+            camera: index in `cameras`.
+            message: the message of the camera.
+        """
         pending = PendingFrame(camera, message, self._clock())
         source = self.cameras[camera]
         replaced = None
@@ -137,34 +145,33 @@ class Detector(Generic[Message]):
                 replaced = self._worker_of[camera].submit(pending)
                 if replaced is not None:
                     counts.drop('replaced')
-        # Only now is it freed: whatever that does, it does without the lock.
-        del replaced
+        del replaced  # Freeing a message runs foreign code, which must not run under the lock.
 
     def statistics(self) -> tuple[FrameStatistics, ...]:
-        """Return counts and stage times of each camera, all of one instant."""
+        """Return counts and stage times of each camera, all from the same moment."""
         with self._state.lock:
             return tuple(counts.snapshot() for counts in self._state.camera_statistics)
 
     def pipeline_statistics(self) -> tuple[PipelineStatistics, ...]:
-        """Return what each pipeline did, all of one instant."""
+        """Return the counts of each pipeline, all from the same moment."""
         with self._state.lock:
             return tuple(worker.statistics.snapshot() for worker in self._workers)
 
     def _stop_accepting(self) -> None:
-        """Take no messages any more, and let the workers come to an end; with the lock held."""
+        """Reject new messages, drop waiting ones, and let the workers end. Requires the lock."""
         self._state.is_running = False
         for worker in self._workers:
             worker.drop_waiting('inactive')
             worker.wake()
 
     def on_worker_failed(self, worker: PipelineWorker[Message], error: BaseException) -> None:
-        """Take what ended a worker, in its thread: all others end, too."""
+        """Stop all workers, and report the first failure. Called in the failed worker's thread."""
         with self._state.lock:
             self._stop_accepting()
             worker.abandon_frames()
             first = not self._fault_reported
             self._fault_reported = True
-        # Whoever keeps the error shall not keep the messages that its traceback holds.
+        # The traceback refers to messages, and the handler may store the error.
         traceback.clear_frames(error.__traceback__)
         if first:
             self._fault_handler.on_fault(error)

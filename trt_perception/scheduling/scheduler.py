@@ -1,13 +1,15 @@
-"""Which messages are taken next: a mailbox for each camera, and who has waited longest.
+"""Chooses the messages of the next batch: a mailbox for each camera, least recently served first.
 
-Pure: no threads, no lock and no clock; times are seconds of whatever clock the owner has.
+This module has no threads, no lock and no clock. All times are seconds of the caller's clock.
 
 Guarantees:
-    * One message of each camera waits at most; a newer one replaces it (newest wins).
-    * A batch has one message of each of the cameras that are longest unserved, so a fast camera
-      cannot starve a slow one: nobody who waits is passed over in more than
-      cameras / batch batches, rounded up. To take the oldest message instead serves some cameras
-      fifty times as often as others, where they are synchronised and the model is slow.
+    * Each camera has at most one waiting message. A newer message replaces it ("newest wins").
+    * A batch has at most one message of each camera, and prefers the cameras that were served
+      least recently. A fast camera cannot starve a slow camera: a waiting camera misses at most
+      cameras / batch size batches, rounded up.
+
+Serving the oldest message first would be unfair: with synchronised cameras and a slow model, it
+serves some cameras fifty times as often as others.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ __all__ = ['RateLimit', 'Scheduler']
 
 Item = TypeVar('Item')
 
-# How much too early a message may be, as a share of the period: drivers and networks are uneven.
+# A message may be early by this share of the period, because drivers and networks are uneven.
 _EARLY_SHARE: Final = 0.5
 
 
 class _WaitingItem(NamedTuple, Generic[Item]):
-    """What waits for one camera.
+    """The mailbox of one camera.
 
     Attributes:
-        item: the newest.
-        since_s: when the first came that this one has replaced, directly or not.
+        item: the newest message.
+        since_s: arrival time of the first message since the mailbox was last empty.
     """
 
     item: Item
@@ -39,25 +41,25 @@ class Scheduler(Generic[Item]):
     """The mailboxes of one pipeline's cameras.
 
     Args:
-        batch_size: most messages that are taken at once.
-        max_delay_s: how long a message may wait for others to fill the batch.
+        batch_size: the largest number of messages in a batch.
+        max_delay_s: how long a message may wait for a full batch.
 
     Attributes:
-        waiting_cameras: the cameras that have a message waiting; follows.
+        waiting_cameras: a live view of the cameras that have a waiting message.
     """
 
     def __init__(self, batch_size: int, max_delay_s: float = 0.0) -> None:
         self._batch_size = batch_size
         self._max_delay_s = max_delay_s
-        # By camera, in the order in which the messages came.
+        # By camera, in the order in which the waiting messages arrived.
         self._waiting: dict[int, _WaitingItem[Item]] = {}
         self.waiting_cameras: KeysView[int] = self._waiting.keys()
-        # By camera, how many messages of all had been taken when its last one was.
+        # By camera: `_turn_count` when the camera was last served.
         self._last_turn: dict[int, int] = {}
         self._turn_count = 0
 
     def put(self, camera: int, item: Item, now_s: float) -> Item | None:
-        """Let a message wait; return the one that it replaces."""
+        """Put a message into its camera's mailbox. Return the replaced message, or None."""
         replaced = self._waiting.pop(camera, None)
         if replaced is None:
             self._waiting[camera] = _WaitingItem(item, now_s)
@@ -66,16 +68,18 @@ class Scheduler(Generic[Item]):
         return replaced.item
 
     def remove(self, camera: int) -> Item | None:
-        """Return a camera's message, which waits no more; None: it has none."""
+        """Empty a camera's mailbox. Return its message, or None if the mailbox was empty."""
         waiting = self._waiting.pop(camera, None)
         return waiting.item if waiting is not None else None
 
     def next_batch_wait_s(self, now_s: float, camera_count: int) -> float:
-        """Return in how many seconds the next batch is to be taken; 0 or less: now.
+        """Return the seconds until the next batch is due; 0 or less if it is due now.
+
+        Requires a waiting message.
 
         Args:
-            now_s: the time.
-            camera_count: how many may have a message; a batch of so many is full.
+            now_s: the current time in seconds.
+            camera_count: number of enabled cameras. A batch with a message of each is full.
         """
         if len(self._waiting) >= min(self._batch_size, camera_count):
             return 0.0
@@ -83,13 +87,13 @@ class Scheduler(Generic[Item]):
         return first_s + self._max_delay_s - now_s
 
     def next_batch(self) -> list[Item]:
-        """Return the next batch, those first whose camera is longest unserved.
+        """Remove and return the messages of the next batch, least recently served camera first.
 
-        Of two that the same batch served last, this is the one that was the longer unserved before
-        that one; of two that were never served, the one with the older message.
+        The places within a batch count as turns, so they decide between cameras that the same
+        batch served. Between cameras that were never served, the older message comes first.
         """
-        # By the older message instead, five synchronised cameras in batches of four are served
-        # unevenly: it is always the same two that share a place.
+        # Deciding by the older message would serve five synchronised cameras unevenly in batches
+        # of four: the same two cameras would always share a place.
         chosen = list(self._waiting)
         if len(chosen) > 1:
             chosen.sort(key=lambda camera: self._last_turn.get(camera, 0))
@@ -102,21 +106,26 @@ class Scheduler(Generic[Item]):
 
 
 class RateLimit:
-    """Lets through what is not above a rate, on average and in bursts.
+    """Limits the rate of messages, on average and in bursts.
 
-    Each message is expected one period after the one before was, and may be half a period early. A
-    camera of exactly that rate loses nothing as long as none of its messages is later than half a
-    period; n messages take at least n - 1.5 periods, whatever comes.
+    A message is expected one period after the expected time of the previous allowed message, and
+    may be half a period early. A camera of exactly this rate loses no message while each message
+    is at most half a period late. In every case, n allowed messages take at least n - 1.5 periods.
     """
 
     def __init__(self) -> None:
-        # When the last one that was let through was expected, or came where it was later.
+        # Expected time of the last allowed message, or its arrival time if it was late.
         self._last_expected_s = float('-inf')
 
     def allows(self, now_s: float, rate_hz: float) -> bool:
-        """Tell whether a message that comes now is let through; the rate is above 0."""
+        """Return whether a message that arrives now is allowed, and count it if it is.
+
+        Args:
+            now_s: the current time in seconds.
+            rate_hz: the limit in messages per second; greater than 0.
+        """
         period_s = 1.0 / rate_hz
-        # At a lower rate, one that came early may have been expected much later than now.
+        # After a change from a lower rate, the expected time may be far in the future.
         self._last_expected_s = min(self._last_expected_s, now_s + _EARLY_SHARE * period_s)
         expected_s = self._last_expected_s + period_s
         if now_s < expected_s - _EARLY_SHARE * period_s:
