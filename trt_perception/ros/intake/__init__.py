@@ -1,6 +1,6 @@
-"""Images as serialised messages, taken through rcl's C interface into memory of ours.
+"""Takes images as serialised messages, through rcl's C interface, into the package's own memory.
 
-rclpy turns every byte of a message into Python objects with the interpreter's lock held. Here a
-thread waits and takes without the lock, and the first that looks at a message reads its header in
+While rclpy takes a message, it holds the GIL and converts every byte to Python objects. The
+thread of an intake waits and takes without the GIL. The reader of a message parses its header in
 place.
 """

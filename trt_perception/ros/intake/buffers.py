@@ -1,7 +1,7 @@
-"""Memory for messages, lent to whoever reads one: it comes back when nobody does any more.
+"""Memory for messages. It is lent as arrays and returns when the last array over it is gone.
 
-What is lent is an array. Every view of it keeps it, as NumPy's views do, so that memory can be
-written again only when the last reader is gone, whoever that is and whatever became of the camera.
+Every view of a lent array keeps the lease alive, as NumPy's views do. So memory is reused only
+after its last reader has released it, even if the camera has ended before.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ __all__ = ['MAX_MESSAGE_BYTES', 'Lease', 'MessageBuffers']
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: A larger message is refused: no camera sends it.
+#: The intake refuses larger messages. No camera sends them.
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
 _MIN_BUFFER_BYTES: Final = 2**16
 
 
 class Lease:
-    """Memory that is lent as long as this object, or an array over it, is there.
+    """Memory that is lent as long as this object or an array over the memory exists.
+
+    Args:
+        memory: the lent memory.
+        give_back: called with the memory when the lease ends, in any thread.
 
     Attributes:
-        memory: what is lent.
+        memory: the lent memory.
     """
 
     def __init__(self, memory: HostMemory, give_back: Callable[[HostMemory], None]) -> None:
@@ -46,7 +50,7 @@ class Lease:
         }
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """Return the memory as uint8 (size,); it keeps the lease."""
+        """Return the memory as uint8 (size,). The array keeps the lease alive."""
         return np.asarray(self)
 
     def __del__(self) -> None:
@@ -54,16 +58,17 @@ class Lease:
 
 
 class MessageBuffers:
-    """As many buffers as are in use at once, all as large as the largest message so far.
+    """Lends buffers for messages, each at least as large as the largest message so far.
 
-    Any thread lends, and gives back.
+    There are as many buffers as are in use at the same time. Any thread may call the methods and
+    release leases.
 
     Args:
-        allocate: makes memory of a size.
-        limit: bytes of the largest message.
+        allocate: returns memory of the given size in bytes.
+        limit: size of the largest accepted message in bytes.
 
     Attributes:
-        count: how many there are, lent or not.
+        count: number of buffers, lent or free.
     """
 
     def __init__(
@@ -82,11 +87,11 @@ class MessageBuffers:
         self._count_lock = threading.RLock()
 
     def lend(self, message_bytes: int = 0) -> Lease:
-        """Return memory for a message of so many bytes.
+        """Return memory for a message of `message_bytes` bytes.
 
         Raises:
-            CudaError: the GPU is lost, whose memory it would be.
-            MemoryError: there is none left, or the message is larger than the limit.
+            CudaError: the GPU is lost, so no page-locked memory can be allocated.
+            MemoryError: no memory is left, or the message is larger than the limit.
         """
         if message_bytes > self._limit:
             raise MemoryError(f'{message_bytes} bytes; at most {self._limit}')
@@ -97,7 +102,8 @@ class MessageBuffers:
         size = self._size
         min_size = max(message_bytes, _MIN_BUFFER_BYTES)
         if min_size > size:
-            # Compressed images differ: not each that is a little larger shall move all others.
+            # Compressed images differ in size. Without the margin of a quarter, each slightly
+            # larger image would replace all buffers.
             size = max(min_size, size + size // 4)
         while self._free:
             memory = self._free.pop()
@@ -109,9 +115,10 @@ class MessageBuffers:
         except MemoryError:
             if size == min_size:
                 raise
-            # After one message of a size that is rare, others find memory of theirs.
+            # An exceptionally large message may have raised `_size`. Retry with the size that this
+            # message needs.
             size, memory = min_size, self._allocate_memory(min_size)
-        self._size = size  # only now: a smaller message may find its place where this one did not
+        self._size = size  # set after the allocation: if it fails, smaller messages may still fit
         with self._count_lock:
             self.count += 1
         return Lease(memory, self._give_back)
@@ -125,29 +132,30 @@ class MessageBuffers:
             raise MemoryError(str(error)) from error
 
     def close(self) -> None:
-        """Free what is not lent now, and the rest when it comes back.
+        """Free all memory that is not lent. Lent memory is freed when it returns.
 
         Raises:
-            CudaError: page-locked memory could not be freed; all other is.
+            CudaError: some page-locked memory could not be freed. All other memory is freed.
         """
         self._closed = True
         self._free_all()
 
     def _give_back(self, memory: HostMemory) -> None:
-        # From wherever the last reader ended, maybe within the garbage collection: no lock here.
+        # Runs in the thread that releases the last array, possibly during garbage collection, so
+        # it must not wait for a lock.
         self._free.append(memory)
         if self._closed:
             try:
                 self._free_all()
-            except Exception as error:  # nobody hears it here; a lost GPU has taken all with it
+            except Exception as error:  # no caller can handle it; a lost GPU frees its memory
                 _LOG.debug('memory of a message could not be freed: %s', error)
 
     def _free_all(self) -> None:
-        with ExitStack() as freeing:  # each, whatever became of the others
+        with ExitStack() as freeing:  # frees each buffer even if freeing another one fails
             while self._free:
                 try:
                     memory = self._free.pop()
-                except IndexError:  # another thread had it
+                except IndexError:  # another thread took the last one
                     return
                 freeing.callback(self._free_memory, memory)
 

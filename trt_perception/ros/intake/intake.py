@@ -1,8 +1,8 @@
-"""A thread that takes images from the middleware: waits and takes without the lock.
+"""A thread that takes images from the middleware. It waits and takes without the GIL.
 
-QoS events are waited for here too. They share a condition with the images of their subscription:
-waited for elsewhere, each image would wake whoever waits for events, and an event that nobody
-takes would make the wait here return at once.
+The thread also waits for QoS events, because they share a condition with the images of their
+subscription. If another thread waited for the events, each image would wake that thread, and each
+event that is not taken yet would end the wait of this thread at once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class SerializedMessage:
     """A message that an intake took, not deserialised.
 
     Attributes:
-        data: uint8 (size,), the serialised message in lent memory; empty if it was too large.
-        size: bytes of the message.
-        lease: the memory, in which `data` begins; None if it was too large.
+        data: uint8 (size,), the serialised message in lent memory; empty if the message was too
+            large.
+        size: size of the message in bytes.
+        lease: the lent memory, which starts with `data`; None if the message was too large.
         header: set by the reader of the message.
     """
 
@@ -59,7 +60,7 @@ class ImageReceiver(Protocol):
     """Receives the images and QoS events of one subscription. ImageInput implements it.
 
     The thread that takes the images calls these methods: an intake's thread, or the executor's if
-    rclpy takes the images. They must not wait.
+    rclpy takes the images. The methods must not wait.
     """
 
     def on_image(self, message: Any, sequence_number: int | None) -> None:
@@ -80,7 +81,7 @@ class ImageReceiver(Protocol):
         """Handle the report that a publisher offers a QoS that this subscription cannot use."""
 
     def on_receiver_failed(self, error: BaseException) -> None:
-        """Handle the exception of another method. The intake takes no more of its images."""
+        """Handle the exception of another method. The intake has removed this subscription."""
 
 
 class IntakeOwner(Protocol):
@@ -97,8 +98,8 @@ class Source:
     Attributes:
         subscription: handle of _rclpy; only the intake takes from it.
         receiver: gets the images and events.
-        events: handles of QoS events of _rclpy, each with the receiver's method for it. Events are
-            passed on before the messages that came with them.
+        events: handles of QoS events of _rclpy, each with the receiver's method for the event. The
+            receiver gets events before the messages that arrived with them.
     """
 
     subscription: Any
@@ -107,21 +108,21 @@ class Source:
 
 
 class Intake:
-    """Takes messages of all its sources into lent memory, until the last of them is removed.
+    """Takes messages of several sources into lent memory until the last source is removed.
 
     An image passes through `_take` and `_deliver` to `ImageReceiver.on_image`.
 
-    A source may come or go while the others send. A source whose receiver raises is removed, and
-    the other sources do not notice. The thread ends with its last source, with the context, or by
-    an exception of rcl or the memory, which concerns all sources.
+    Sources may be added and removed while other sources send. If a receiver raises, the intake
+    removes its source, and other sources are not affected. The thread ends with its last source,
+    with the context, or by an exception of rcl or of the memory, which affects all sources.
 
     Args:
-        context: of the node.
-        buffers: the memory.
-        owner: notified when an exception ends the thread while it serves.
+        context: context of the node.
+        buffers: lends the memory.
+        owner: notified when an exception ends the thread, unless `add` raises the exception.
 
     Raises:
-        RclError: rcl's interface is not the one expected.
+        RclError: rcl's interface differs from the expected one.
     """
 
     def __init__(
@@ -135,13 +136,13 @@ class Intake:
         self._buffers = buffers
         self._owner = owner
         self._rcl = rcl
-        # Used by the thread only: memory for the next message; size of a message that did not fit,
-        # and why it got no memory.
+        # Only the thread uses these: memory for the next message; the size of a message that did
+        # not fit; the error of the allocation for this message.
         self._lease: Lease | None = None
         self._requested_bytes = 0
         self._allocation_error: Exception | None = None
         self._wake_up = _rclpy.GuardCondition(self._context)
-        # One lock for these; whoever changes them notifies.
+        # Protects the following attributes. Notified after each change.
         self._changed = threading.Condition()
         self._sources: tuple[Source, ...] = ()
         self._served_sources: tuple[Source, ...] | None = None
@@ -153,36 +154,36 @@ class Intake:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread is there, and will be."""
+        """Whether the thread is running and has not been asked to end."""
         return self._is_running and self._thread.is_alive()
 
     def __len__(self) -> int:
-        """Return how many sources it serves."""
+        """Return the number of sources."""
         return len(self._sources)
 
     def serves(self, source: Source) -> bool:
-        """Tell whether messages of this source are taken."""
+        """Return whether the intake takes messages of this source."""
         return self.is_alive and source in self._sources
 
     def add(self, source: Source) -> None:
-        """Take from this one, too, from when this returns.
+        """Add a source. The intake takes its messages when this method returns.
 
         Raises:
-            Exception: what has ended the thread instead.
-            EndedError: nothing has, and yet it is gone.
-            RclError: rcl's interface is not the one expected.
+            Exception: the exception that ended the thread before it took from the source.
+            EndedError: the intake ended without an exception.
+            RclError: rcl's interface differs from the expected one.
         """
         with self._changed:
             self._sources = (*self._sources, source)
             self._wait_until_served()
-            # One that is gone already has failed, and knows it.
+            # If the source is missing, its receiver has failed and was told so.
             if self._served_sources is not self._sources and source in self._sources:
                 raise self._error or EndedError('the intake of images', 'has ended')
 
     def remove(self, source: Source) -> None:
-        """Take no more from this one; nothing of it arrives when this returns.
+        """Remove a source. Its receiver gets no message after this method has returned.
 
-        The thread ends with the last. May be called again.
+        The thread ends with its last source. May be called again.
         """
         with self._changed:
             self._sources = tuple(each for each in self._sources if each is not source)
@@ -192,19 +193,19 @@ class Intake:
             self.close()
 
     def _wait_until_served(self) -> None:
-        """Wait until the thread serves the sources as they are now, or ends; with the lock."""
+        """Wait until the thread serves the current sources or has ended. Requires the lock."""
         self._wake_up.trigger_guard_condition()
         self._changed.wait_for(
             lambda: self._served_sources is self._sources or not self._is_running
         )
 
     def close(self) -> None:
-        """End the thread; nothing arrives afterwards. May be called again."""
+        """End the thread. No message arrives afterwards. May be called again."""
         self._request_end()
         self._thread.join()
 
     def _request_end(self) -> None:
-        # Without the lock: the thread may hold it, and waits for nobody who holds the context's.
+        # Takes no lock: a shutdown calls this method with the context's lock held.
         self._is_running = False
         self._wake_up.trigger_guard_condition()
 
@@ -225,12 +226,12 @@ class Intake:
                 self._changed.notify_all()
 
     def _take_until_changed(self) -> None:
-        """Take from the sources as they are now, until they change."""
+        """Take messages and events of the current sources until the sources change."""
         with self._changed:
             sources = self._sources
         events = [(*event, source) for source in sources for event in source.events]
         with ExitStack() as resources:
-            # What is held so is not destroyed meanwhile.
+            # rclpy destroys no handle while its context manager is open.
             for each in (self._context, self._wake_up):
                 resources.enter_context(each)
             for each in (*(source.subscription for source in sources), *(e for e, *_ in events)):
@@ -284,7 +285,15 @@ class Intake:
             source.receiver.on_receiver_failed(error)
 
     def _take(self, taker: MessageTaker, subscription: int, source: Source) -> None:
-        """Take one message from an address, so that no source keeps the others waiting."""
+        """Take one message and deliver it.
+
+        Taking only one message per wait keeps a fast source from delaying the others.
+
+        Args:
+            taker: writes the message.
+            subscription: address of the source's subscription.
+            source: gets the message.
+        """
         lease = self._lease = self._lease or self._buffers.lend()
         memory = lease.memory
         status = taker.take(subscription, memory.pointer, memory.size)
@@ -307,21 +316,21 @@ class Intake:
         self._deliver(source, SerializedMessage(data, size, lease), number)
 
     def _allocate_for_take(self, size: int) -> int:
-        """Return memory for a message that does not fit, or 0 where there is none."""
+        """Return the address of memory for a message that does not fit; 0 if none is left."""
         self._requested_bytes, self._allocation_error = size, None
         try:
             self._lease = self._buffers.lend(size)
-        except Exception as error:  # the C library that calls this can pass none on
+        except Exception as error:  # the caller is a C library, which cannot pass it on
             self._allocation_error = error
             return 0
         return self._lease.memory.pointer
 
 
 def check_intake(context: Context) -> None:
-    """Find out whether an intake works here, as far as that shows without images.
+    """Check that rcl's interface fits the intake, as far as possible without images.
 
     Raises:
-        RclError: rcl's interface is not the one expected.
+        RclError: rcl's interface differs from the expected one.
     """
     handle: Any = context.handle
     with handle:

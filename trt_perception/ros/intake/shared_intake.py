@@ -1,4 +1,4 @@
-"""The intakes that all cameras of a node share, and rclpy where there can be none."""
+"""The intakes that all cameras of a node share. Falls back to rclpy if rcl does not fit."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from trt_perception.scheduling.detector import FaultHandler
 
 __all__ = ['CAMERAS_PER_THREAD', 'SharedIntake']
 
-#: To take a raw 1080p image takes 1.7 ms without the lock: at 30 Hz sixteen cameras would keep one
-#: thread busy for 0.8 of the time, and images would wait for each other for milliseconds.
+#: Taking a raw 1080p image takes 1.7 ms without the GIL. At 30 Hz, sixteen cameras would keep one
+#: thread busy for 80 % of the time, and images would wait milliseconds for each other.
 CAMERAS_PER_THREAD: Final = 4
 
 
 class SharedIntake:
-    """Subscribes for the cameras of a node: a thread takes the images of some of them.
+    """Subscribes for the cameras of a node. Each thread takes the images of several cameras.
 
-    A thread begins with its first subscription and ends with its last. Where it ends by itself
-    its subscriptions are lost, and whoever has one subscribes again.
+    A thread starts with its first subscription and ends with its last. If an exception ends a
+    thread, its subscriptions are lost, and their owners must subscribe again.
 
     Args:
-        node: subscribes.
-        buffers: memory for the messages; not closed here.
-        uses_rclpy: rclpy is to take the images.
+        node: creates the subscriptions.
+        buffers: memory for the messages. The caller closes it.
+        uses_rclpy: whether rclpy takes the images.
         fault_handler: notified if a thread ends because the GPU is lost.
-        cameras_per_thread: that a thread serves at most.
+        cameras_per_thread: largest number of cameras of a thread.
 
     Attributes:
-        uses_rclpy: rclpy takes the images of new subscriptions, as asked or as rcl's interface is
-            not the one expected.
+        uses_rclpy: whether rclpy takes the images of new subscriptions. Becomes True if rcl's
+            interface differs from the expected one.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SharedIntake:
 
     @property
     def description(self) -> str:
-        """Who takes the images, in words."""
+        """A phrase for the log that says how images are taken."""
         return 'through rclpy' if self.uses_rclpy else 'by a thread of its own'
 
     def subscribe(self, options: ImageTopicOptions, receiver: ImageReceiver) -> ImageSubscription:
@@ -74,10 +74,10 @@ class SharedIntake:
             return TypedSubscription(options, receiver)
         try:
             with ExitStack() as resources:
-                # The source first: if it cannot be made, no thread without a source is left.
+                # Create the source first. If this fails, no thread without a source is left.
                 source = make_source(options, receiver, resources)
                 return IntakeSubscription(source, self._running_intake, resources)
-        except EndedError:  # its last camera was given up a moment ago
+        except EndedError:  # the intake's last source failed just now
             if not self._node.context.ok():
                 raise
         except RclError as error:
@@ -106,7 +106,7 @@ class SharedIntake:
 
     def _fall_back(self, error: RclError) -> None:
         if self.uses_rclpy:
-            return  # another thread has found out, too
+            return  # another thread has reported the error
         self.uses_rclpy = True
         self._node.get_logger().warning(
             log_text(f'images are taken through rclpy, which costs twice the CPU: {error}')

@@ -50,14 +50,14 @@ class ImageSubscription(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether an error ended the subscription, so that no message will come."""
+        """Whether an error ended the subscription, so that no message will arrive."""
 
     def close(self) -> None:
-        """Destroy the subscription; no message arrives afterwards. May be called again."""
+        """Destroy the subscription. No message arrives afterwards. May be called again."""
 
 
 class TypedSubscription:
-    """A subscription of rclpy: the executor takes a message object of every image.
+    """A subscription of rclpy. The executor delivers a message object for every image.
 
     Args:
         options: the topic.
@@ -68,7 +68,7 @@ class TypedSubscription:
         def on_message(message: Any, info: Any) -> None:
             receiver.on_image(message, info['publication_sequence_number'])
 
-        callback: Any = on_message  # Jazzy's types know of no callback with info
+        callback: Any = on_message  # Jazzy's type hints lack callbacks with message info
         self._node = options.node
         self._subscription = options.node.create_subscription(
             options.message_type,
@@ -89,15 +89,15 @@ class TypedSubscription:
 
 
 class IntakeSubscription:
-    """A subscription whose serialised messages an intake's thread takes into our memory.
+    """A subscription whose serialised messages an intake's thread takes into lent memory.
 
     Args:
-        source: the subscription; `resources` destroys it.
+        source: the subscription. `resources` destroys it.
         running_intake: returns the intake that takes from `source`.
         resources: closed after the intake has removed the source.
 
     Raises:
-        RclError: rcl's interface is not the one expected.
+        RclError: rcl's interface differs from the expected one.
     """
 
     def __init__(
@@ -122,12 +122,12 @@ class IntakeSubscription:
 def make_source(
     options: ImageTopicOptions, receiver: ImageReceiver, resources: ExitStack
 ) -> Source:
-    """Return a new subscription for an intake; `resources` destroys it.
+    """Create a subscription for an intake. `resources` destroys the subscription.
 
     Args:
         options: the topic.
         receiver: its methods are called in the intake's thread.
-        resources: close it after the intake has removed the source.
+        resources: the caller must close it after the intake has removed the source.
     """
     check_for_type_support(options.message_type)
     node: Any = options.node.handle

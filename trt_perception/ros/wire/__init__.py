@@ -1,1 +1,1 @@
-"""Serialised messages and rcl's C interface: the only place in ros/ that knows ctypes."""
+"""Serialised messages and rcl's C interface. No other module of ros/ uses ctypes."""

@@ -1,10 +1,12 @@
-"""Reads Image and CompressedImage where they lie, every length held against the bytes there are.
+"""Parses serialised Image and CompressedImage messages in place, and checks every length.
 
-Format: classic CDR of either byte order (OMG CORBA 3.4, 9.3), as XCDR1 encapsulates it (OMG
-DDSI-RTPS 2.5, 10.2): two bytes of representation, two of options, then values, each at a multiple
-of its size counted from there; a string is its length with the final NUL (uint32), then the bytes.
-Bytes behind the last value are padding. What does not parse is a hostile or broken publisher, and
-is refused as ``bad_message``.
+Format: classic CDR of either byte order (OMG CORBA 3.4, 9.3), in XCDR1 encapsulation (OMG
+DDSI-RTPS 2.5, 10.2). Two bytes of representation and two bytes of options come first. Each value
+then starts at a multiple of its size, counted from the end of the options. A string is its length
+with the final NUL (uint32), followed by the bytes. Bytes after the last value are padding.
+
+A message that cannot be parsed comes from a hostile or broken publisher. It is refused with the
+reason `bad_message`.
 """
 
 from __future__ import annotations
@@ -29,34 +31,35 @@ __all__ = [
 ]
 
 _Bytes = npt.NDArray[np.uint8]
-# By what a message begins with: numbers that follow each other, by their letters of ``struct``.
+# By the first two bytes of a message, then by format characters of `struct`: layouts of
+# consecutive integers.
 _INTEGER_LAYOUTS: Final = {
     begin: {codes: struct.Struct(order + codes) for codes in ('iII', 'iI', 'III', 'II', 'I', 'B')}
     for begin, order in ((b'\x00\x00', '>'), (b'\x00\x01', '<'))
 }
 _ENCAPSULATION_BYTES: Final = 4
 _STAMP_OFFSET: Final = _ENCAPSULATION_BYTES
-# Bytes of a text that are read: whoever looks at it refuses far less, and 200 MB of it would keep
-# the interpreter's lock for seconds and take a gigabyte.
+# Longer strings are cut here. Later checks refuse far shorter strings, and decoding 200 MB would
+# hold the GIL for seconds and need a gigabyte.
 _MAX_TEXT_BYTES: Final = 2**16
 
 
 class StampView(NamedTuple):
-    """builtin_interfaces/Time, by its names."""
+    """A builtin_interfaces/Time, with the same field names."""
 
     sec: int
     nanosec: int
 
 
 class HeaderView(NamedTuple):
-    """std_msgs/Header, by its names."""
+    """A std_msgs/Header, with the same field names."""
 
     stamp: StampView
     frame_id: str
 
 
 class ImageView(NamedTuple):
-    """sensor_msgs/Image, by its names; ``data`` is a view of the message's bytes."""
+    """A sensor_msgs/Image, with the same field names. `data` is a view of the message's bytes."""
 
     header: HeaderView
     height: int
@@ -68,7 +71,10 @@ class ImageView(NamedTuple):
 
 
 class CompressedImageView(NamedTuple):
-    """sensor_msgs/CompressedImage, by its names; ``data`` is a view of the message's bytes."""
+    """A sensor_msgs/CompressedImage, with the same field names.
+
+    `data` is a view of the message's bytes.
+    """
 
     header: HeaderView
     format: str
@@ -76,13 +82,13 @@ class CompressedImageView(NamedTuple):
 
 
 def read_image(message: _Bytes) -> ImageView:
-    """Read a serialised sensor_msgs/Image.
+    """Parse a serialised sensor_msgs/Image.
 
     Args:
-        message: uint8 (n,), with the encapsulation header in front.
+        message: uint8 (n,), starting with the encapsulation header.
 
     Raises:
-        ImageError: with the reason ``bad_message``.
+        ImageError: the message cannot be parsed (reason `bad_message`).
     """
     reader = _Reader(message)
     header = reader.read_header()
@@ -96,7 +102,14 @@ def read_image(message: _Bytes) -> ImageView:
 
 
 def read_compressed(message: _Bytes) -> CompressedImageView:
-    """Read a serialised sensor_msgs/CompressedImage; as ``read_image``."""
+    """Parse a serialised sensor_msgs/CompressedImage.
+
+    Args:
+        message: uint8 (n,), starting with the encapsulation header.
+
+    Raises:
+        ImageError: the message cannot be parsed (reason `bad_message`).
+    """
     reader = _Reader(message)
     header = reader.read_header()
     (size,) = reader.read_integers('I')
@@ -106,15 +119,15 @@ def read_compressed(message: _Bytes) -> CompressedImageView:
 
 
 class HeaderCache:
-    """Reuses the parsed header of an image for others that differ in stamp and pixels only.
+    """Reuses the parsed header of an image for images that differ only in stamp and pixels.
 
     Args:
-        message: uint8 (n,), a serialised image that could be read.
-        header: of the image.
-        pixels: of the image, a view of the message.
+        message: uint8 (n,), a serialised image that was parsed.
+        header: the parsed header of the image.
+        pixels: the pixels of the image, a view of the message.
 
     Attributes:
-        pixels: place of the pixels in a message.
+        pixels: byte range of the pixels in a message.
     """
 
     def __init__(self, message: _Bytes, header: HeaderView, pixels: _Bytes) -> None:
@@ -128,7 +141,7 @@ class HeaderCache:
         self._stamp = _INTEGER_LAYOUTS[self._encapsulation[:2]]['iI']
 
     def read(self, message: _Bytes) -> HeaderView | None:
-        """Return the header of another message; None if other bytes differ, too."""
+        """Return the header of another message; None if more than stamp and pixels differ."""
         memory = message.data
         if (
             message.size != self._size
@@ -144,8 +157,8 @@ class CompressedHeaderCache:
     """Reuses the parsed header of a compressed image, as `HeaderCache` does.
 
     Args:
-        message: uint8 (n,), a serialised compressed image that could be read.
-        view: the parsed message; its file has at least one byte.
+        message: uint8 (n,), a serialised compressed image that was parsed.
+        view: the parsed message. Its file must not be empty.
     """
 
     def __init__(self, message: _Bytes, view: CompressedImageView) -> None:
@@ -158,7 +171,7 @@ class CompressedHeaderCache:
         self._stamp, self._file_size = layouts['iI'], layouts['I']
 
     def read(self, message: _Bytes) -> CompressedImageView | None:
-        """Return the view of another message; None if more than stamp and file differ."""
+        """Return the parsed form of another message; None if more than stamp and file differ."""
         memory = message.data
         if (
             message.size < self._size_offset + 4
@@ -181,7 +194,7 @@ def _address(array: _Bytes) -> int:
 
 
 class _Reader:
-    """Goes through a message once, from front to back."""
+    """Reads the values of a message in order. Each method reads the next value."""
 
     def __init__(self, message: _Bytes) -> None:
         memory = message.data
@@ -190,7 +203,7 @@ class _Reader:
         if layouts is None:
             raise _bad_message(
                 f'{message.size} bytes ({begin.hex(" ")} …)',
-                'CDR, which begins with 00 00 or 00 01',
+                'CDR that starts with 00 00 or 00 01',
             )
         self._layouts = layouts
         self._message = message
@@ -200,28 +213,28 @@ class _Reader:
         self._offset = _ENCAPSULATION_BYTES
 
     def read_integers(self, codes: str) -> tuple[int, ...]:
-        """Return the next integers, which follow each other, by their letters of ``struct``."""
+        """Read consecutive integers, given by format characters of `struct`."""
         layout = self._layouts[codes]
         start = self._offset + (-self._offset % 4 if layout.size > 1 else 0)
         self._offset = self._end_offset(start, layout.size, 'a number')
         return layout.unpack_from(self._memory, start)
 
     def read_string(self, name: str, size: int) -> str:
-        """Return the next bytes up to their first NUL; what is not UTF-8 as in rclpy.
+        """Read `size` bytes as a string. The string ends at its first NUL, or after 64 KiB.
 
-        What is longer than 64 KiB is cut there.
+        Bytes that are not UTF-8 become replacement characters, as in rclpy.
         """
         start, self._offset = self._offset, self._end_offset(self._offset, size, name)
         text = self._memory[start : min(self._offset, start + _MAX_TEXT_BYTES)]
         return str(text, 'utf-8', 'replace').partition('\0')[0]
 
     def read_bytes(self, name: str, size: int) -> _Bytes:
-        """Return the next bytes as a view."""
+        """Read `size` bytes. Return a view of them, uint8 (size,)."""
         start, self._offset = self._offset, self._end_offset(self._offset, size, name)
         return self._message[start : self._offset]
 
     def read_header(self) -> HeaderView:
-        """Return the next std_msgs/Header."""
+        """Read a std_msgs/Header."""
         sec, nanosec, size = self.read_integers('iII')
         return HeaderView(StampView(sec, nanosec), self.read_string('frame_id', size))
 
@@ -229,8 +242,8 @@ class _Reader:
         end = start + size
         if end > self._size:
             raise _bad_message(
-                f'{self._size} bytes, of which {value_name} would end at {end}',
-                'a whole message',
+                f'{self._size} bytes, but {value_name} ends at byte {end}',
+                'a complete message',
             )
         return end
 
@@ -241,5 +254,5 @@ def _bad_message(found: str, expected: str) -> ImageError:
         "the camera's message",
         found,
         expected=expected,
-        fix='look who publishes on the topic: ros2 topic info --verbose',
+        fix='find the publisher of the topic: ros2 topic info --verbose',
     )

@@ -1,8 +1,9 @@
-"""The part of rcl's C interface that rclpy lacks: a wait set and a take that hold no lock.
+"""The part of rcl's C interface that rclpy lacks: a wait set and a take that release the GIL.
 
-By ctypes, on the library that rclpy has loaded. The layouts are those of Jazzy and Kilted
-(rcl/wait.h, rcutils/types/uint8_array.h, rmw/types.h). What rcl writes is held against them, with
-a known pattern behind it: a library of another layout ends in an RclError, not in broken memory.
+The module calls the library that rclpy has loaded, by ctypes. The struct layouts are the layouts
+of Jazzy and Kilted (rcl/wait.h, rcutils/types/uint8_array.h, rmw/types.h). Known bytes behind each
+struct show whether rcl writes a larger struct. So a library with another layout raises RclError
+and does not corrupt memory.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ __all__ = [
 
 _OK: Final = 0
 _TIMEOUT: Final = 2
-#: What a take returns where there is no message.
+#: Status of a take without a message.
 TAKE_FAILED: Final = 401
-#: What a take returns where ``reallocate`` gave no memory.
+#: Status of a take whose `reallocate` returned no memory.
 BAD_ALLOC: Final = 10
 _GUARD_BYTES: Final = b'\xa5' * 64
 
 
 class RclError(TrtPerceptionError):
-    """A call of rcl failed, or its interface is not the one expected."""
+    """A call of rcl failed, or rcl's interface differs from the expected one."""
 
 
 class Allocator(ctypes.Structure):
@@ -54,7 +55,7 @@ class Allocator(ctypes.Structure):
 
 
 class SerializedArray(ctypes.Structure):
-    """rcutils_uint8_array_t: where a serialised message is written."""
+    """rcutils_uint8_array_t, the memory of a serialised message."""
 
     _fields_ = [
         ('buffer', ctypes.c_void_p),
@@ -90,11 +91,13 @@ _Struct = TypeVar('_Struct', bound=ctypes.Structure)
 
 
 class _CheckedStruct(Generic[_Struct]):
-    """A struct that rcl fills, zero at first; a pattern behind it shows when rcl's is larger.
+    """A struct for rcl, initially zero, with known bytes behind it.
+
+    The known bytes change if rcl's struct is larger than the struct declared here.
 
     Attributes:
         struct: the struct.
-        pointer: its address.
+        pointer: address of the struct.
     """
 
     def __init__(self, kind: type[_Struct]) -> None:
@@ -107,24 +110,24 @@ class _CheckedStruct(Generic[_Struct]):
 
     @property
     def is_intact(self) -> bool:
-        """Whether rcl has written nothing behind the struct."""
+        """Whether the bytes behind the struct are unchanged."""
         return self._memory.raw[self._size :] == _GUARD_BYTES
 
 
 class ErrorString(ctypes.Structure):
-    """rcutils_error_string_t: what went wrong in the last call of this thread."""
+    """rcutils_error_string_t, the message of the last error in this thread."""
 
     _fields_ = [('text', ctypes.c_char * 1024)]
 
 
 _POINTER: Final = ctypes.c_void_p
 _SIZE: Final = ctypes.c_size_t
-#: What may take long is called without the interpreter's lock.
+#: Functions that may take long are called without the GIL.
 _RELEASES_GIL: Final[dict[str, tuple[Any, ...]]] = {
     'rcl_wait': (_POINTER, ctypes.c_int64),
     'rcl_take_serialized_message': (_POINTER, _POINTER, _POINTER, _POINTER),
 }
-#: The rest keeps it: to give it away and to get it back takes longer than such a call.
+#: Other functions are called with the GIL: releasing and taking it is slower than such a call.
 _KEEPS_GIL: Final[dict[str, tuple[Any, ...]]] = {
     'rcl_wait_set_init': (_POINTER, *(_SIZE,) * 6, _POINTER, Allocator),
     'rcl_wait_set_fini': (_POINTER,),
@@ -138,14 +141,14 @@ _DEALLOCATE: Final = ctypes.CFUNCTYPE(None, _POINTER, _POINTER)
 
 
 class Rcl:
-    """The loaded library.
+    """The rcl library of this process.
 
     Attributes:
-        releases_gil: its functions that wait or copy, by name; they release the GIL.
-        keeps_gil: the others.
+        releases_gil: the functions that wait or copy, called without the GIL.
+        keeps_gil: all other functions, called with the GIL.
 
     Raises:
-        RclError: it is not found, a function is missing, or layouts are not the ones expected.
+        RclError: the library or one of its functions is missing, or a layout differs.
     """
 
     def __init__(self) -> None:
@@ -165,7 +168,9 @@ class Rcl:
             self._error_string = rcutils.rcutils_get_error_string
             self._reset_error = rcutils.rcutils_reset_error
         except (OSError, AttributeError) as error:
-            raise RclError("rcl's C interface", str(error), expected='that of Jazzy') from error
+            raise RclError(
+                "rcl's C interface", str(error), expected='the interface of Jazzy'
+            ) from error
         self._default_allocator.restype = Allocator
         self._error_string.restype = ErrorString
         self._init_array.argtypes = (_POINTER, _SIZE, _POINTER)
@@ -173,10 +178,10 @@ class Rcl:
         self._check_array()
 
     def _check_array(self) -> None:
-        """Hold an array that rcutils makes against the layout here: array and allocator.
+        """Check the layouts of SerializedArray and Allocator with an array that rcutils fills.
 
         Raises:
-            RclError: they differ.
+            RclError: a layout differs.
         """
         size, allocator, array = 12345, self.allocator(), _CheckedStruct(SerializedArray)
         self.check(
@@ -191,34 +196,38 @@ class Rcl:
         self.check('rcutils_uint8_array_fini', self._free_array(array.pointer))
 
     def check(self, function: str, status: int) -> None:
-        """Raise RclError unless the status is 0; the error that rcl keeps is cleared."""
+        """Raise RclError unless the status is 0. Clears the error text that rcl stores."""
         if status != _OK:
             text = self._error_string().text.decode(errors='replace')
             self._reset_error()
             raise RclError(function, f'{status}: {text}')
 
     def clear_error(self) -> None:
-        """Clear the error that rcl keeps, where a failure is no fault."""
+        """Clear the error text that rcl stores, after a status that is not an error here."""
         self._reset_error()
 
     def allocator(self) -> Allocator:
-        """Return rcutils' own allocator."""
+        """Return the default allocator of rcutils."""
         allocator: Allocator = self._default_allocator()
         return allocator
 
 
 class MessageTaker:
-    """What a take writes to: memory of ours, and where it is too small, larger memory of ours.
+    """Takes serialised messages into memory of the caller.
 
     Args:
         rcl: the library.
-        allocate_larger: called with the bytes of a message; returns the address of at least as
-            much memory, or 0.
+        allocate_larger: called with the size of a message (bytes) that does not fit. Returns the
+            address of at least as much memory, or 0.
+
+    Attributes:
+        array: address and length (bytes) of the last message.
+        info: `publication_sequence_number` of the last message, 0 if unknown.
     """
 
     def __init__(self, rcl: Rcl, allocate_larger: Callable[[int], int]) -> None:
         self._rcl = rcl
-        # Kept here: ctypes would free them.
+        # Stored because ctypes frees a callback without a reference.
         self._reallocate = _REALLOCATE(lambda _, size, __: allocate_larger(size))
         self._deallocate = _DEALLOCATE(lambda *_: None)
         self.array = SerializedArray()
@@ -230,13 +239,15 @@ class MessageTaker:
         self._arguments = ctypes.byref(self.array), self._info.pointer, None
 
     def take(self, subscription: int, address: int, capacity: int) -> int:
-        """Take one message to ``address``; return 0, TAKE_FAILED or BAD_ALLOC.
+        """Take one message and set `array` and `info`. Return 0, TAKE_FAILED or BAD_ALLOC.
 
-        ``array`` then holds where it lies and its length, ``info`` its sequence number, which is
-        0 where it is not known.
+        Args:
+            subscription: address of the rcl subscription.
+            address: address of the memory for the message.
+            capacity: size of this memory in bytes.
 
         Raises:
-            RclError: anything else went wrong.
+            RclError: rcl returned another status, or its message info is larger than expected.
         """
         array = self.array
         array.buffer, array.length, array.capacity = address, 0, capacity
@@ -248,22 +259,22 @@ class MessageTaker:
             self._rcl.clear_error()
         elif status or not self._info.is_intact:
             self._rcl.check('rcl_take_serialized_message', status)
-            raise RclError('rmw_message_info_t', 'a larger one', expected='the layout of Jazzy')
+            raise RclError('rmw_message_info_t', 'a larger struct', expected='the layout of Jazzy')
         return status
 
 
 class WaitSet:
-    """Waits for subscriptions, guard conditions and events, without the interpreter's lock.
+    """Waits for subscriptions, guard conditions and events, without the GIL.
 
     Args:
         rcl: the library.
         context: address of the context.
-        subscriptions: addresses.
-        guards: addresses.
-        events: addresses.
+        subscriptions: addresses of subscriptions.
+        guards: addresses of guard conditions.
+        events: addresses of events.
 
     Raises:
-        RclError: rcl refuses.
+        RclError: rcl cannot create the wait set, or its layout differs.
     """
 
     def __init__(
@@ -298,10 +309,13 @@ class WaitSet:
         self._events = _ready_entries(struct.events_pointers, len(events))
 
     def wait(self, timeout_ns: int = -1) -> None:
-        """Wait until one of them is ready, or the time is over.
+        """Wait until an entity is ready or the timeout ends.
+
+        Args:
+            timeout_ns: timeout in nanoseconds; -1 waits without a limit.
 
         Raises:
-            RclError: rcl refuses, as after a shutdown.
+            RclError: rcl failed, for example because the context was shut down.
         """
         rcl, pointer = self._rcl, self._pointer
         status = self._clear(pointer)
@@ -316,22 +330,22 @@ class WaitSet:
             rcl.check('rcl_wait', status)
 
     def ready_subscriptions(self) -> Sequence[int | None]:
-        """Return for each subscription something that is true where a message may be there."""
+        """Return a value for each subscription that is truthy if a message may be available."""
         return self._subscriptions[:]
 
     def ready_events(self) -> Sequence[int | None]:
-        """Return for each event something that is true where it is there."""
+        """Return a value for each event that is truthy if the event has occurred."""
         return self._events[:]
 
     def close(self) -> None:
-        """Free what rcl has for it; may be called again."""
+        """Free rcl's memory of the wait set. May be called again."""
         if self._pointer:
             pointer, self._pointer = self._pointer, 0
             self._rcl.check('rcl_wait_set_fini', self._rcl.keeps_gil.rcl_wait_set_fini(pointer))
 
 
 def _ready_entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
-    """Return an array of rcl's, where it lies; rcl sets to NULL what is not ready."""
+    """Return a view of an array of rcl. After a wait, entries that are not ready are NULL."""
     if not count:
         return (_POINTER * 0)()
     return (_POINTER * count).from_address(ctypes.addressof(pointers.contents))
@@ -339,5 +353,5 @@ def _ready_entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
 
 @functools.cache
 def load_rcl() -> Rcl:
-    """Return the library."""
+    """Return the checked library. Raises RclError as `Rcl`; the first success is cached."""
     return Rcl()

@@ -1,12 +1,12 @@
-"""Detections as bytes on the wire, without a Python object for each entry.
+"""Serialises detections without creating a Python object for each entry.
 
-rclpy takes 20 to 35 µs for each Detection2D that it builds and serialises, so that 300 boxes would
-take longer than the detector; filling in a template takes less than 1 µs. The bytes are those of
-rclpy's own serialisation, except that padding is zero here and undefined there.
+rclpy takes 20 to 35 µs to build and serialise a Detection2D, so 300 boxes would take longer than
+the detector. Filling in a template takes less than 1 µs. The bytes equal rclpy's serialisation,
+except that padding is zero here and undefined in rclpy.
 
-Format: classic CDR, little-endian (OMG CORBA 3.4, 9.3): a value of n bytes stands at a multiple of
-n, counted from behind the four bytes of the encapsulation header; a string is its length with the
-final NUL (uint32), then the bytes.
+Format: classic CDR, little-endian (OMG CORBA 3.4, 9.3). A value of n bytes starts at a multiple of
+n, counted from the end of the 4-byte encapsulation header. A string is its length with the final
+NUL (uint32), followed by the bytes.
 """
 
 from __future__ import annotations
@@ -30,39 +30,43 @@ _COUNT: Final = struct.Struct('<I')
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
 _BOX_NUMBER_COUNT: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
-# Where score and box are in front of the id, times 8 bytes; between the two is the pose.
+# Positions of score and box, in words of 8 bytes relative to the id. The pose is between them.
 _NUMBER_WORDS: Final = np.array(
     (-_BOX_NUMBER_COUNT - len(_POSE) // 8 - 1, *range(-_BOX_NUMBER_COUNT, 0)), np.int64
 )[:, None]
-# What packs the numbers of an entry around a text, and the text.
+# A function that packs the values of an entry, and the constant bytes among these values.
 _Template = tuple[Callable[..., bytes], bytes]
 
 
 class DetectionsSerializer:
-    """Writes messages whose detections all carry the image's header.
+    """Serialises Detection2DArray messages. All detections carry the image's header.
 
-    A few: one call of ``struct`` for each, on Python's numbers, as a frame's pixels have just gone
-    through the caches, and what NumPy needs is no longer in them. Many: NumPy writes the numbers
-    of all of them into what does not change; with many cameras nothing else keeps the
-    interpreter's lock as long.
+    For few detections, the serialiser calls `struct` for each, with Python numbers: the pixels of
+    the frame have just displaced NumPy's code and data from the CPU caches. For many detections,
+    NumPy writes all numbers into constant bytes. This saves time under the GIL, which matters most
+    with many cameras.
 
     Args:
-        class_names: by class id.
-        array_from: detections that take as long either way.
+        class_names: names by class id.
+        array_from: use NumPy from this number of detections on. At 64, both ways take equally
+            long.
     """
 
     def __init__(self, class_names: Sequence[str], array_from: int = 64) -> None:
         self._class_names = [_cdr_string(name) for name in class_names]
         self._array_from = array_from
-        # By class and by where what is before ends modulo 8, which decides the padding.
+        # By class id and by the offset modulo 8, which determines the padding.
         self._templates: dict[tuple[int, int], _Template] = {}
         self._zero_entries: dict[int, bytes] = {}
-        # By class, how many times 8 bytes the blank has.
+        # By class id: length of the zero entry in words of 8 bytes.
         self._entry_words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
     def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes | memoryview:
-        """Return the serialised message: source pixels, one hypothesis each, id empty."""
+        """Serialise the detections of an image as a Detection2DArray.
+
+        Boxes are in source pixels. Each detection has one hypothesis and an empty id.
+        """
         if header.frame_id != self._frame_id:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
@@ -86,13 +90,13 @@ class DetectionsSerializer:
         class_ids: list[int],
         detections: Detections,
     ) -> memoryview:
-        """Return the message.
+        """Return the serialised message, with numbers written by NumPy.
 
         Args:
-            header: of the image.
-            start: what comes before the detections.
-            class_ids: of the detections.
-            detections: not none.
+            header: header of the image.
+            start: the bytes before the first detection.
+            class_ids: class id of each detection.
+            detections: the detections; at least one.
         """
         try:
             entries = list(map(self._zero_entries.__getitem__, class_ids))
@@ -103,21 +107,21 @@ class DetectionsSerializer:
             entries = list(map(self._zero_entries.__getitem__, class_ids))
         stamp = header.stamp.sec, header.stamp.nanosec
         entries[0] = self._zero_entry(class_ids[0], (len(start) - len(_ENCAPSULATION)) % 8, stamp)
-        # A multiple of 8 in the message is one in memory.
+        # With this padding, multiples of 8 in the message are multiples of 8 in memory.
         front_padding = bytes(-len(_ENCAPSULATION) % 8)
         message = bytearray().join((front_padding, start, *entries))
-        # Each detection ends with its id, which begins at a multiple of 8.
+        # Each detection ends with its id, which starts at a multiple of 8.
         words = self._entry_words[detections.class_ids]
         first = len(front_padding) + len(start) + len(entries[0]) - len(_NO_ID)
         ids = np.cumsum(words) + (first // 8 - int(words[0]))
         numbers = np.frombuffer(message, '<f8', len(message) // 8)
         numbers[ids + _NUMBER_WORDS] = _number_array(detections)
-        # The stamp is the first of each, at the next multiple.
+        # The stamp of the next detection starts at the multiple of 8 after an id.
         numbers.view('<u8')[ids[:-1] + 1] = int.from_bytes(_STAMP.pack(*stamp), 'little')
         return memoryview(message)[len(front_padding) :]
 
     def _zero_entry(self, class_id: int, offset: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
-        """Return a detection that follows ``offset`` bytes, with zeros for its numbers."""
+        """Return a detection at byte `offset` (modulo 8) whose score and box are zero."""
         pack, text = self._templates.get((class_id, offset)) or self._make_template(
             class_id, offset
         )
@@ -131,7 +135,7 @@ class DetectionsSerializer:
         self._zero_entries.clear()
 
     def _make_template(self, class_id: int, offset: int) -> _Template:
-        """Make what writes a detection that follows ``offset`` bytes."""
+        """Create the template of a detection at byte `offset` (modulo 8)."""
         padding = -offset % 4
         text = _pad(_cdr_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
         text = _pad(text, 8, offset + padding + _STAMP.size)
@@ -142,7 +146,10 @@ class DetectionsSerializer:
 
 
 def _box_numbers(detections: Detections) -> list[tuple[float, ...]]:
-    """Return what a BoundingBox2D has: centre x, centre y, angle, width, height of each."""
+    """Return centre x, centre y, angle (radians), width and height of each box.
+
+    This is the order of the values in a BoundingBox2D. Lengths are in source pixels.
+    """
     if detections.oriented is not None:
         return [(x, y, angle, w, h) for x, y, w, h, angle in detections.oriented.tolist()]
     return [
@@ -152,7 +159,7 @@ def _box_numbers(detections: Detections) -> list[tuple[float, ...]]:
 
 
 def _number_array(detections: Detections) -> npt.NDArray[np.float64]:
-    """Return the score and the same of each as an array, float64 (6, n)."""
+    """Return the score and the values of `_box_numbers` of each detection, float64 (6, n)."""
     numbers = np.empty((1 + _BOX_NUMBER_COUNT, len(detections)))
     numbers[0] = detections.scores
     if detections.oriented is not None:
@@ -173,5 +180,5 @@ def _cdr_string(text: str) -> bytes:
 
 
 def _pad(text: bytes, size: int, offset: int = 0) -> bytes:
-    """Return the text with padding behind it, where ``offset`` bytes come before it."""
+    """Append zeros so that `offset` bytes and the text end at a multiple of `size`."""
     return text + bytes(-(offset + len(text)) % size)

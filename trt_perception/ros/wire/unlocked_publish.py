@@ -1,8 +1,9 @@
-"""Publishing a large message without holding the interpreter's lock.
+"""Publishes large messages without holding the GIL.
 
-rclpy holds the lock until the middleware has taken a message. With Fast DDS that is until the last
-byte is sent: 20 ms for 36 MB on one machine, and 1.9 s to a subscriber behind 200 Mbit/s, in which
-no service is answered and no image taken. The same call of rcl, made by ctypes, releases the lock.
+rclpy holds the GIL until the middleware has accepted a message. Fast DDS accepts a message when
+its last byte is sent: after 20 ms for 36 MB on one machine, and after 1.9 s for a subscriber
+behind 200 Mbit/s. Until then, the node answers no service and takes no image. The same function of
+rcl, called by ctypes, releases the GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ['publish_unlocked', 'serialize_with_room']
 
 @cache
 def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    """Return rcl and rcutils, which rclpy has loaded into the process."""
+    """Return rcl and rcutils, which rclpy has already loaded."""
     rcl, rcutils = ctypes.CDLL('librcl.so'), ctypes.CDLL('librcutils.so')
     rcl.rcl_publish_serialized_message.argtypes = (
         ctypes.c_void_p,
@@ -46,12 +47,14 @@ def _allocator() -> Allocator:
 def serialize_with_room(
     empty: Image | CompressedImage, size: int, memory: npt.NDArray[np.uint8] | None = None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Serialise an image whose data are still to be written, without a Python object of them.
+    """Serialise an image without data, and reserve room for the data behind it.
+
+    The caller writes the data into the returned view, so no Python object of the data is needed.
 
     Args:
-        empty: has no data, which stand last in such messages.
-        size: bytes of the data.
-        memory: of an earlier message, which is used again if it fits.
+        empty: the message without data. The data are the last field of both message types.
+        size: size of the data in bytes.
+        memory: memory of an earlier message; reused if it has the right size.
 
     Returns:
         The serialised message, and a view of its data; both uint8, one-dimensional.
@@ -64,16 +67,16 @@ def serialize_with_room(
 
 
 def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> None:
-    """Publish a serialised message; other threads run meanwhile.
+    """Publish a serialised message without the GIL, so that other threads can run.
 
-    A publisher that another thread destroys meanwhile stays valid until this call returns.
+    If another thread destroys the publisher during the call, it stays valid until the call ends.
 
     Args:
-        publisher: of the message's type.
-        message: uint8, one-dimensional, contiguous: as rclpy.serialization writes it.
+        publisher: publisher of the message's type.
+        message: uint8, one-dimensional, contiguous, in the format of `rclpy.serialization`.
 
     Raises:
-        RCLError: the middleware does not take the message, as where rclpy publishes.
+        RCLError: the middleware refused the message. rclpy's `publish` raises the same error.
     """
     rcl, rcutils = _libraries()
     size = message.size
