@@ -1,10 +1,10 @@
-"""Tests run against the installed package, in a ROS domain of their own.
+"""Run tests against the installed package, each test process in its own ROS domain.
 
-colcon runs pytest in the source folder, where `import trt_perception` would find the sources:
-tests would pass although the installed tree lacks a module or a data file. So the source folder
-leaves `sys.path` before any test is imported, the session stops where the package still comes
-from there or differs from it, and tests run in an empty folder, which keeps the Python processes
-that they start from finding the sources too.
+colcon runs pytest in the source folder, where `import trt_perception` would import the sources.
+Tests would then pass although the installed package lacks a module or a data file. Three measures
+prevent this. The source folder is removed from `sys.path` before a test is imported. The session
+stops if the package still comes from the sources or differs from them. Tests run in an empty
+folder, so that the Python processes that they start cannot import the sources either.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
 TESTS = ROOT / 'test'
 ROS = TESTS / 'ros'
-#: Tests that failed by waiting in vain and passed when tried once more; more than this many fail.
+#: Limit of tests that waited in vain and passed when run once more. A run with more fails.
 MOST_RERUNS = 2
 STDERR = pytest.StashKey()
 NUMBERS = itertools.count()
@@ -43,11 +43,11 @@ def leave_source_folder():
 
 
 def installed_package():
-    """Return the folder of the installed package, or stop the session in one sentence."""
+    """Return the folder of the installed package, or stop the session with an error."""
     spec = importlib.util.find_spec('trt_perception')
     if spec is None or not spec.origin:
         raise pytest.UsageError(f'trt_perception is not installed here: {BUILD_FIRST}')
-    # Not resolved: colcon build --symlink-install installs links to the sources, and that is fine.
+    # Links are not resolved: colcon build --symlink-install installs links to the sources.
     package = Path(spec.origin).parent
     if package == SOURCE:
         raise pytest.UsageError(
@@ -58,13 +58,14 @@ def installed_package():
 
 
 def free_domain():
-    """Return a ROS domain that no other run uses, locked for as long as this process lives.
+    """Return a ROS domain that no other run uses. Its lock lasts as long as this process.
 
-    The same locks as in scripts/lib/environment.sh; without a free domain, one that is shared.
+    scripts/lib/environment.sh uses the same locks. Without a free domain, return a shared one.
     """
     start = os.getpid()
     for index in range(100):
-        domain = (start + index) % 100 + 1  # 102 and above would meet Linux's ephemeral ports
+        # The ports of domain 102 and above may overlap Linux's ephemeral ports.
+        domain = (start + index) % 100 + 1
         path = Path(tempfile.gettempdir(), f'trt_perception-domain-{domain}.lock')
         lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -77,7 +78,7 @@ def free_domain():
 
 
 def difference(package):
-    """Return the first module in which the installed package differs from the sources, or None."""
+    """Return the first module that differs between installed package and sources, or None."""
     modules = {path.relative_to(SOURCE) for path in SOURCE.rglob('*.py')}
     modules |= {path.relative_to(package) for path in package.rglob('*.py')}
     for module in sorted(modules):
@@ -90,34 +91,32 @@ def difference(package):
 
 
 leave_source_folder()
-gc.disable()  # while tests are collected
-# A shell that starts the run in the background has it ignore Ctrl-C, and all that it starts.
+gc.disable()  # until all tests are collected
+# A shell starts a background job with SIGINT ignored, and its child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Each process that runs tests has a domain of its own: several run side by side.
+# Each test process has its own domain, because several run at the same time.
 if 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID'):
     os.environ['ROS_DOMAIN_ID'] = free_domain()
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
-# Before anybody imports NumPy: its threads would take turns with those of the other processes.
+# Set before the first import of NumPy: its threads would compete with the other test processes.
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 
 def pytest_configure(config):
-    """Stop before the first test where the installed package is missing or out of date."""
-    config.addinivalue_line(
-        'markers', 'timeout(seconds): another limit than that of pyproject.toml'
-    )
+    """Stop before the first test if the installed package is missing or outdated."""
+    config.addinivalue_line('markers', 'timeout(seconds): replaces the limit of pyproject.toml')
     config.pluginmanager.register(golden)
     golden.rewriting = config.getoption('--rewrite-golden')
     config.stash[STDERR] = os.fdopen(os.dup(2), 'w')  # before output is captured
-    # SIGALRM says where every thread stands, and then ends the process as it does by default.
+    # SIGALRM prints the stacks of all threads, and then ends the process as by default.
     faulthandler.register(signal.SIGALRM, file=config.stash[STDERR], chain=True)
     for line in (
-        'engine_build: builds engines; --quick leaves it out',
-        'ros: talks to ROS 2, outside test/ros; --quick leaves it out',
-        'each_distro: meets rclpy or DDS, which differ; .ci/run has it on each ROS 2',
-        'whole_gpu: nobody else may use the GPU meanwhile',
-        'unmeasured: no coverage, which would take too long or meet a signal',
+        'engine_build: builds engines; --quick omits the test',
+        'ros: uses ROS 2 outside test/ros; --quick omits the test',
+        'each_distro: uses rclpy or DDS; .ci/run runs the test on each ROS 2 distribution',
+        'whole_gpu: needs the GPU alone',
+        'unmeasured: no coverage, which would be too slow or disturb a signal',
     ):
         config.addinivalue_line('markers', line)
     if config.getoption('--store-durations') and 'PYTEST_XDIST_WORKER' not in os.environ:
@@ -151,10 +150,10 @@ def leave_out(config, items, condition):
 
 
 def side_by_side(items):
-    """Order tests for processes that take file after file.
+    """Order tests for processes that take one file at a time.
 
-    The slowest files come first, so that none begins when all else is done. Those with ROS wait
-    most of the time, so one of the others comes with each.
+    The slowest files come first, so that a long file does not start last. Files with ROS mostly
+    wait, so each alternates with a file without ROS.
     """
     files = {}
     for item in items:
@@ -171,13 +170,13 @@ def side_by_side(items):
 
 
 def pytest_collection_finish():
-    """Catch a test that brought the source folder back."""
+    """Fail if a test module brought the source folder back."""
     leave_source_folder()
     module = sys.modules.get('trt_perception')
     if module and module.__file__ and Path(module.__file__).parent == SOURCE:
         raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
-    # Objects that stay to the end: nobody need look at them, neither before nor again. Most others
-    # are gone by themselves: a look for cycles after every 700 would cost a thirtieth of the time.
+    # Remaining objects live until the end, so garbage collections may skip them. Reference counts
+    # free most new objects. A collection after every 700 would cost 3 % of the time.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
@@ -185,43 +184,43 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Fail where tests passed by being tried once more too often (scripts/test, --reruns)."""
+    """Fail if too many tests passed only when run once more (scripts/test, --reruns)."""
     reporter = session.config.pluginmanager.getplugin('terminalreporter')
     reruns = len(reporter.stats.get('rerun', ())) if reporter else 0
     if reruns > MOST_RERUNS:
-        print(f'{reruns} tests waited in vain and were tried once more; at most {MOST_RERUNS} may')
+        print(f'{reruns} tests waited in vain and ran once more; at most {MOST_RERUNS} may')
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure():
-    """Look through what is left once; pytest and Python would do so eight times at the end."""
+    """Collect garbage once. pytest and Python would otherwise do so eight times at the end."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_addoption(parser):
-    parser.addini('timeout', 'seconds that a test may take; then the process ends', default='180')
+    parser.addini('timeout', 'limit of a test in seconds; ends the process', default='180')
     parser.addoption(
         '--touches-ros',
         action='store_true',
-        help='only tests that meet rclpy or DDS, which differ between releases of ROS 2',
+        help='only tests that use rclpy or DDS, which differ between ROS 2 distributions',
     )
     parser.addoption(
-        '--quick', action='store_true', help='no test that has to do with ROS 2 or builds engines'
+        '--quick', action='store_true', help='omit tests that use ROS 2 or build engines'
     )
     parser.addoption(
         '--store-durations',
         action='store_true',
-        help='write how long the test files took to test/durations.json',
+        help='write the durations of the test files to test/durations.json',
     )
     parser.addoption(
         '--rewrite-golden',
         action='store_true',
-        help='write the files of test/golden again instead of comparing texts with them',
+        help='write the files of test/golden again instead of comparing with them',
     )
     parser.addoption(
-        '--share', metavar='I/N', help='only the I-th of N shares of the test files that remain'
+        '--share', metavar='I/N', help='run only share I of N of the remaining test files'
     )
 
 
@@ -240,10 +239,10 @@ def pytest_ignore_collect(collection_path, config):
 
 @functools.cache
 def files_of(share):
-    """Return the test files without ROS of a share, '1/2' or '2/2'.
+    """Return the test files without ROS of a share such as '1/2'.
 
-    A process that collects its share only needs no other that deals tests out to it, which takes
-    longer than most tests do.
+    Processes with fixed shares need no scheduler process. pytest-xdist's scheduling takes longer
+    than most tests.
     """
     number, count = map(int, share.split('/'))
     paths = [path for path in TESTS.rglob('test_*.py') if ROS not in path.parents]
@@ -265,17 +264,17 @@ def pytest_runtest_call(item):
 
 
 def pytest_make_parametrize_id(val, argname):
-    """Keep the names of tests short: some are given whole files."""
+    """Shorten test names, because some parameters are whole files."""
     long = isinstance(val, str | bytes) and len(val) > 80
     return f'{argname} of {len(val)}' if long else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """End the process where a test hangs, also in a library that holds the interpreter's lock.
+    """End the process if a test hangs, even in a library that holds Python's lock.
 
-    pytest-timeout and faulthandler's own limit start a thread for each test, which takes longer
-    than many tests do; a timer costs nothing.
+    A timer costs nothing. pytest-timeout and faulthandler's own limit start a thread for each
+    test, which takes longer than many tests.
     """
     marker = item.get_closest_marker('timeout')
     seconds = float(marker.args[0] if marker else item.config.getini('timeout'))
@@ -289,7 +288,7 @@ def pytest_runtest_protocol(item):
 
 @contextlib.contextmanager
 def measured_nowhere():
-    """Measure coverage neither in this process nor in those that it starts."""
+    """Disable coverage in this process and in processes that it starts."""
     name = 'TRT_PERCEPTION_COVERAGE'
     settings = os.environ.pop(name, None)
     coverage = sys.modules.get('coverage')
@@ -307,7 +306,7 @@ def measured_nowhere():
 
 @contextlib.contextmanager
 def kept_log_levels():
-    """Leave loggers as they were: a node in this process sets ours for good, others the root's."""
+    """Restore the loggers, because a node in this process changes levels and handlers for good."""
     logger, root = logging.getLogger('trt_perception'), logging.getLogger()
     handlers, propagate = logger.handlers[:], logger.propagate
     levels = [(one, one.level) for one in (logger, root)]
@@ -319,7 +318,7 @@ def kept_log_levels():
 
 @pytest.fixture
 def tmp_path(tmp_path_factory, request):
-    """As pytest's own, which looks through all folders for a free number and links the newest."""
+    """Return a new folder faster than pytest's fixture, which lists folders and makes a link."""
     name = re.sub(r'\W', '_', request.node.name)[:30]
     path = tmp_path_factory.getbasetemp() / f'{name}-{next(NUMBERS)}'
     path.mkdir(mode=0o700)
@@ -328,7 +327,7 @@ def tmp_path(tmp_path_factory, request):
 
 @pytest.fixture(autouse=True, scope='module')
 def _old_objects():
-    """Whoever looks for cycles in a test need not look at what was there before its file."""
+    """Exclude objects older than the test file from garbage collections in its tests."""
     gc.collect()
     gc.freeze()
 
@@ -341,7 +340,7 @@ def _own_log_levels():
 
 @pytest.fixture(autouse=True, scope='module')
 def _log_levels_of_the_module():
-    """The same for nodes that all tests of a file share."""
+    """Restore the loggers after nodes that all tests of a file share."""
     with kept_log_levels():
         yield
 

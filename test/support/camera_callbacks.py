@@ -1,4 +1,4 @@
-"""A camera whose handler consists of functions."""
+"""A camera whose handler calls functions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ class FaultCallback:
     """A FaultHandler that calls a function.
 
     Args:
-        on_fault: gets the exception.
+        on_fault: function that gets the exception.
     """
 
     def __init__(self, on_fault):

@@ -1,4 +1,4 @@
-"""scripts/demo.py, run as users run it, or with cameras that wait for each answer."""
+"""Run scripts/demo.py as users do, or with cameras that wait for each answer."""
 
 import os
 import subprocess
@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_demo(*arguments, folder, in_step=False):
-    """Run the demo to its end, with its own transport profile instead of that of the fixtures.
+    """Run the demo to its end. It uses its own transport profile, not the fixtures' profile.
 
-    With ``in_step`` a camera sends the next of twenty scenes once the last one is answered.
+    With ``in_step``, a camera sends twenty scenes, each after the answer to the previous one.
     """
     program = [sys.executable, ROOT / 'scripts' / 'demo.py']
     command = script('nodes/demo_in_step.py') if in_step else program

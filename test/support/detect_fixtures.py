@@ -1,4 +1,4 @@
-"""What detect_images runs on in its tests: pytest_plugins = ['support.detect_fixtures']."""
+"""Input fixtures for detect_images: pytest_plugins = ['support.detect_fixtures']."""
 
 import cv2
 import numpy as np
@@ -25,7 +25,7 @@ def pictures(tmp_path):
 
 @pytest.fixture
 def clip(tmp_path):
-    """Return a video of 12 frames: red, green, blue in turn, four of each."""
+    """Return a video of 12 frames: four red, four green, four blue."""
     path = tmp_path / 'colors.avi'
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'MJPG'), 12.5, SIZE)
     assert writer.isOpened()

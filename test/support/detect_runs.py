@@ -1,4 +1,4 @@
-"""Running detect_images, and reading what it wrote."""
+"""Run detect_images and read its results."""
 
 import json
 
@@ -15,7 +15,7 @@ COLORS = {'a.png': (255, 0, 0), 'b.jpg': (0, 255, 128), 'black.bmp': (0, 0, 0)}
 
 
 def run(*arguments):
-    """Return the exit code, argparse's own included."""
+    """Return the exit code, including argparse's exit codes."""
     try:
         return detect_images.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -27,7 +27,7 @@ def picture(rgb):
 
 
 def detections(folder):
-    """Return {file name: [(class name, score, xywh)]}, best first."""
+    """Return {file name: [(class name, score, xywh)]}, sorted by falling score."""
     content = json.loads((folder / 'detections.json').read_text())
     names = {category['id']: category['name'] for category in content['categories']}
     files = {image['id']: image['file_name'] for image in content['images']}
@@ -50,7 +50,7 @@ def as_expected(found, rgb, **options):
 
 
 def drawn(path, original):
-    """Tell whether a picture is the original with something drawn upon it."""
+    """Return whether a picture is the original with detections drawn on top."""
     found = cv2.imread(str(path))
     assert found.shape == original.shape
     changed = np.abs(found.astype(int) - original).max(axis=2) > 60

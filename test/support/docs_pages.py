@@ -1,4 +1,4 @@
-"""What test_docs.py reads: pages, their code blocks and tables, and the code they speak of."""
+"""Read pages, their code blocks and tables, and the code that they describe."""
 
 import ast
 import functools
@@ -42,7 +42,7 @@ def load_script(path):
     """Return a file below scripts/ as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / 'scripts' / path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for it
+    sys.modules[spec.name] = module  # dataclasses look up their module here
     spec.loader.exec_module(module)
     return module
 
@@ -62,14 +62,14 @@ def prose(text):
 
 
 def section(text, title):
-    """Return what stands below one heading, up to the next of any level."""
+    """Return the text below one heading, up to the next heading of any level."""
     found = re.search(rf'^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)', text, re.DOTALL | re.MULTILINE)
     assert found, title
     return found[1]
 
 
 def rows(text):
-    """Return the cells of each table row, heads and rulers left out."""
+    """Return the cells of each table row, without head and ruler."""
     lines = [line for line in text.splitlines() if line.startswith('|')]
     tables = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
     rulers = [index for index, row in enumerate(tables) if set(''.join(row)) <= set('-: ')]
@@ -78,7 +78,7 @@ def rows(text):
 
 
 def codes(text):
-    """Return what stands in backticks."""
+    """Return all texts in backticks."""
     return re.findall(r'`([^`\n]+)`', text)
 
 
@@ -99,7 +99,7 @@ def _all_calls():
 
 
 def launch_arguments(name):
-    """Return the names of a launch file's arguments, with those of the one that it includes."""
+    """Return the names of a launch file's arguments, including those of the included file."""
     from trt_perception.parameters.launch_arguments import launch_arguments as arguments
 
     tree = ast.parse((ROOT / 'launch' / name).read_text(encoding='utf-8'))
@@ -127,7 +127,7 @@ def executables():
 
 @functools.cache
 def literals():
-    """Return the texts within the package and its launch files, … for what is put in."""
+    """Return the texts in the package and its launch files, with … for inserted values."""
     found = []
     launch = [ast.parse(path.read_text('utf-8')) for path in (ROOT / 'launch').glob('*.py')]
     for tree in (*sources().values(), *launch):
@@ -141,6 +141,6 @@ def literals():
 
 
 def quoted(message):
-    """Return whether the code has this message; … in it stands for anything."""
+    """Return whether the code contains this message. … in the message matches any text."""
     pattern = '[^\n]*'.join(re.escape(part.strip()) for part in message.split('…'))
     return re.search(pattern, literals()) is not None

@@ -1,7 +1,7 @@
-"""How long each test file takes: the slowest begin first, and shares of the files are even.
+"""Durations of test files, used to start the slowest first and to make equal shares.
 
-`scripts/test --store-durations` writes test/durations.json: for each file its seconds, and its
-seconds without engine builds.
+`scripts/test --store-durations` writes test/durations.json: two numbers of seconds per file, with
+and without its engine builds.
 """
 
 import functools
@@ -10,7 +10,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 FILE = TESTS / 'durations.json'
-#: Of a file that has not been measured, and the least that collecting a file costs.
+#: Seconds of an unmeasured file, and the least cost of collecting a file.
 LEAST_S = 0.3
 
 
@@ -27,9 +27,9 @@ def duration_of(path, *, builds=True):
 
 
 def share_of(number, count, paths):
-    """Return a share of test files without their engine builds, such as the first of two.
+    """Return one share of test files, such as 1 of 2, balanced without engine builds.
 
-    Each file, longest first, goes to the share that has least.
+    Each file, longest first, goes to the share with the shortest total.
     """
     shares = [(0.0, index, []) for index in range(count)]
     for path in sorted(paths, key=lambda path: (-duration_of(path, builds=False), path)):
@@ -40,7 +40,7 @@ def share_of(number, count, paths):
 
 
 class Recorder:
-    """A pytest plugin that stores how long the files of this run took."""
+    """A pytest plugin that stores the durations of this run's files."""
 
     def __init__(self):
         self._seconds = {}

@@ -2,7 +2,7 @@
 
 
 def lines_of(findings):
-    """Return the findings as lines, with what to do below each."""
+    """Return the findings as lines, each followed by its fix."""
     lines = []
     for finding in findings:
         lines.append(f'{finding.level} {finding.name}: {finding.found}')
@@ -11,11 +11,11 @@ def lines_of(findings):
 
 
 def text_of(scenes, good=()):
-    """Return a text of scenes: the findings of each, without the findings of a good scene.
+    """Return the findings of all scenes as text, without the findings of a good scene.
 
     Args:
-        scenes: the findings of each scene, by its name.
-        good: findings that are left out.
+        scenes: the findings of each scene by its name.
+        good: findings to omit.
     """
     lines = []
     for name, findings in scenes.items():

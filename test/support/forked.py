@@ -1,9 +1,9 @@
-"""Programs of the package as forks of one process that has imported what they need.
+"""Run programs of the package as forks of a process that has already imported their modules.
 
-Most programs that tests start live for as long as their imports take, half a second of CPU. A
-fork begins where imports end. Arguments, environment, standard streams, signals and the end of the
-interpreter are as in a program that was started. A program whose environment differs in what
-Python reads before it imports is started (`can_fork`).
+The imports of most programs in tests take half a second of CPU, their main cost. A fork starts
+after the imports. Arguments, environment, standard streams, signals and interpreter shutdown work
+as in a started program. A program is started instead if its environment differs in a variable that
+Python reads before the imports (`can_fork`).
 """
 
 import atexit
@@ -27,18 +27,18 @@ from pathlib import Path
 if __name__ != '__main__':
     from support.ties import tie_open
 
-#: Seconds that a program may live, unless the test says so.
+#: Longest life of a program in seconds, unless the test sets another limit.
 LONGEST_S = 900
 PROGRAMS = {
     'detector_node': 'trt_perception.ros.detector_program',
     'doctor': 'trt_perception.ros.doctor.doctor',
     'replay_images': 'trt_perception.ros.replay_images',
 }
-#: Scripts of test/support/nodes that are forked, too; others come with signals in their imports.
+#: Scripts of test/support/nodes that can be forked. Other scripts get signals during imports.
 SCRIPTS = ('fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py')
-#: What the programs and rclpy import once they run, where it is installed.
+#: Installed modules that the programs and rclpy import after their start.
 LATE = ('onnxruntime', 'geometry_msgs.msg', 'rosidl_generator_py', 'trt_perception.commands')
-#: Read by the interpreter, the loader of libraries, and the first import of OpenCV.
+#: Prefixes of variables read by Python, the library loader, or OpenCV's first import.
 EARLY = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
 _STATUS_BYTES = 4
 _lock = threading.Lock()
@@ -52,12 +52,12 @@ def _early(environment):
 
 @functools.cache
 def _at_first():
-    """Return what the server has, which begins when the first program is asked for."""
+    """Return the variables of the server, which starts with the first forked program."""
     return _early(os.environ)
 
 
 def can_fork(command, environment):
-    """Return whether a fork does what the command would do in this environment."""
+    """Return whether a fork behaves like the command in this environment."""
     program, *words = map(Path, command[:2])
     is_program = program.parent.name == 'trt_perception' and program.name in PROGRAMS
     is_script = command[0] == sys.executable and bool(words) and words[0].name in SCRIPTS
@@ -67,10 +67,10 @@ def can_fork(command, environment):
 
 
 def run(command, *, timeout, env=None):
-    """Run a program to its end; return subprocess.CompletedProcess with its text.
+    """Run a program to its end; return a subprocess.CompletedProcess with its text.
 
     Raises:
-        subprocess.TimeoutExpired: the program did not end; it is killed.
+        subprocess.TimeoutExpired: the program did not end. It is killed.
     """
     command = list(map(str, command))
     environment = dict(os.environ if env is None else env)
@@ -92,14 +92,14 @@ def run(command, *, timeout, env=None):
 
 
 class ForkedProcess:
-    """A program forked by the server, used as subprocess.Popen is.
+    """A program forked by the server, with the interface of subprocess.Popen.
 
     Args:
-        command: a command that `can_fork`.
-        environment: the whole environment of the program.
-        stdout: a file descriptor; None makes a pipe, whose text is in the attribute `stdout`.
-        stderr: a file descriptor; None is the program's stdout.
-        longest_s: the program is ended by SIGALRM after so many seconds.
+        command: a command that passes `can_fork`.
+        environment: the complete environment of the program.
+        stdout: a file descriptor; None makes a pipe, readable as attribute `stdout`.
+        stderr: a file descriptor; None uses the program's stdout.
+        longest_s: SIGALRM ends the program after this time in seconds.
     """
 
     def __init__(self, command, environment, stdout=None, stderr=None, longest_s=LONGEST_S):
@@ -133,7 +133,7 @@ class ForkedProcess:
         """Return the exit code, negative for a signal.
 
         Raises:
-            subprocess.TimeoutExpired: the program still runs.
+            subprocess.TimeoutExpired: the program is still running.
         """
         with self._waiting:
             if self.returncode is None:
@@ -160,7 +160,7 @@ class ForkedProcess:
 
 
 def _running_server():
-    """Return the socket of this process's server, which ends with this process."""
+    """Return the socket of this process's server. The server ends with this process."""
     if not _servers:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         unset = ('PYTHONUNBUFFERED', 'TRT_PERCEPTION_COVERAGE', 'COVERAGE_PROCESS_START')
@@ -179,7 +179,7 @@ def _running_server():
 
 
 def _end(server, process):
-    """End the server, and wait for it: its CPU time is part of this process's children's."""
+    """End the server and wait for it, so that its CPU time counts for this process's children."""
     server.close()
     process.wait()
 
@@ -188,7 +188,7 @@ def _end(server, process):
 
 
 def serve(socket_number):
-    """Fork programs until the starter is gone; return in each fork."""
+    """Fork programs until the test process is gone. Return in each fork."""
     for module in PROGRAMS.values():
         importlib.import_module(module)
     for module in LATE:
@@ -200,7 +200,7 @@ def serve(socket_number):
     ended, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
-    running = {}  # where to write the status of each
+    running = {}  # pipe for the exit status, by process ID
     with socket.socket(fileno=socket_number) as requests:
         while True:
             ready, *_ = select.select([requests, ended], [], [])
@@ -235,7 +235,7 @@ def _reap(running):
 
 
 def _become(given, argv, environment, folder, longest_s):
-    """Make this fork what the program would be after its imports."""
+    """Put this fork into the state of a started program after its imports."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, longest_s)

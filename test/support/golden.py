@@ -1,15 +1,15 @@
 """Compare texts of the package with files of test/golden.
 
-A test joins the messages, reports or logs that it caused to one text and calls `check`, or takes
-the fixture `golden_messages` and adds one message after the other. Classes, fields and exit codes
-stay assertions in Python. After an intended change of the wording,
+A test joins its messages, reports or logs to one text and calls `check`. Or it takes the fixture
+`golden_messages` and adds one message after the other. Classes, fields and exit codes stay
+assertions in Python. After an intended change of the wording,
 
     scripts/test --rewrite-golden test/model/test_recognition_refusal.py
 
-writes the files again; read their changes with `git diff` before the commit.
+writes the files again. Read their changes with `git diff` before the commit.
 
-This module is a plugin of pytest. conftest.py registers it; runs without conftest.py need the
-option `-p support.golden`.
+This module is a pytest plugin. conftest.py registers it. Runs without conftest.py need the option
+`-p support.golden`.
 """
 
 import ast
@@ -24,16 +24,16 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / 'golden'
-#: Whether `check` writes the files instead of comparing; --rewrite-golden sets it (conftest.py).
+#: Whether `check` writes the files instead of comparing. conftest.py sets it (--rewrite-golden).
 rewriting = False
 
 
 def check(name, text):
-    """Fail unless text equals the golden file.
+    """Fail unless a text equals its golden file.
 
     Args:
-        name: the file below test/golden, a literal with a folder, as 'model/refused.txt'.
-        text: what the package wrote, without anything that differs between machines or runs.
+        name: the file below test/golden, a literal with a folder, such as 'model/refused.txt'.
+        text: the package's text, without parts that differ between machines or runs.
     """
     path = FOLDER / name
     text = text.rstrip('\n') + '\n'
@@ -55,14 +55,14 @@ def _compare(name, expected, text):
 
 
 class GoldenMessages:
-    """The messages of one test, which are a part of the golden file of its test file.
+    """The messages of one test: a part of the golden file of its test file.
 
-    test/model/test_task.py has golden/model/task.txt, with a part below '== NAME' for each test.
+    test/model/test_task.py has golden/model/task.txt, with a part after '== NAME' for each test.
 
     Args:
-        item: the test, of pytest.
-        folder: of temporary files: folders in it become FOLDER, as namespaces of nodes of tests
-            become NAMESPACE.
+        item: the pytest item of the test.
+        folder: folder of temporary files. Folders in it become FOLDER, and namespaces of test
+            nodes become NAMESPACE.
     """
 
     def __init__(self, item, folder):
@@ -72,7 +72,7 @@ class GoldenMessages:
         self._texts = []
 
     def add(self, text):
-        """Add an error or a text, unless it repeats the one before."""
+        """Add an error or a text, unless it equals the previous one."""
         message = self._temporary.sub('FOLDER', str(text)).strip('\n')
         message = re.sub(r'/(test|intake)_\d+(_\d+)?', '/NAMESPACE', message)
         if self._texts[-1:] != [message]:
@@ -80,7 +80,7 @@ class GoldenMessages:
 
     @contextlib.contextmanager
     def raises(self, kind):
-        """Like pytest.raises, and add the error."""
+        """Expect an error like pytest.raises, and add its message."""
         with pytest.raises(kind) as caught:
             yield caught
         self.add(caught.value)
@@ -107,7 +107,7 @@ class GoldenMessages:
 
 @pytest.fixture
 def golden_messages(request, tmp_path_factory):
-    """Take messages, which are compared with a golden file after the test has passed."""
+    """Return the messages of the test, which are compared after the test has passed."""
     refuse_shared_file(request.path)
     return GoldenMessages(request.node, tmp_path_factory.getbasetemp())
 
@@ -131,7 +131,7 @@ def refuse_shared_file(test):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Compare the messages of a test that has passed."""
+    """Compare the messages of a passed test with its golden file."""
     result = yield
     if isinstance(messages := pyfuncitem.funcargs.get('golden_messages'), GoldenMessages):
         messages.check()
@@ -139,9 +139,9 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 def part_of(item):
-    """Return the name of a test's part of the golden file: the test's name, shortened.
+    """Return the name of a test's part of the golden file: the test's name, or a short form.
 
-    Several backslashes become one, because mutmut escapes the names of tests once more.
+    Repeated backslashes become one, because mutmut escapes test names a second time.
     """
     name = re.sub(r'\\+', r'\\', item.name)
     if len(name) <= 120:
@@ -162,12 +162,12 @@ def _how_to_rewrite():
 
 
 def without_folder(text, folder):
-    """Return text with FOLDER in the place of a path, as that of the test's temporary folder."""
+    """Return a text with FOLDER instead of a path, such as the test's temporary folder."""
     return text.replace(str(folder), 'FOLDER')
 
 
 def unused(folder, tests):
-    """Return the golden files below folder that no test file names, nor has as its own.
+    """Return the golden files below folder that no test file names or owns.
 
     Args:
         folder: the folder of golden files.

@@ -1,6 +1,6 @@
-"""The words that modules take from a library: attributes, names that stand in texts.
+"""Names that modules use from a library: attributes, and names in strings.
 
-Trees are given by the paths of their modules.
+The argument ``trees`` maps paths of modules to syntax trees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def nodes_of(trees, *kinds):
 
 
 def attributes(trees):
-    """Return the name of each attribute that is read, set or asked for."""
+    """Return the names of all attributes that are read, set or looked up."""
     asked = {
         node.args[1].value
         for node in nodes_of(trees, ast.Call)
@@ -32,7 +32,7 @@ def attributes(trees):
 
 
 def looked_up(trees):
-    """Return the functions that ask for attributes whose names are no constants."""
+    """Return the functions that look up attributes by variable names."""
     return {
         function.name
         for function in nodes_of(trees, ast.FunctionDef)
@@ -44,18 +44,18 @@ def looked_up(trees):
 
 
 def pairs(trees):
-    """Return each A.B of attributes of attributes: an enumeration and its member."""
+    """Return each pair A.B of nested attributes, such as an enumeration and its member."""
     found = nodes_of(trees, ast.Attribute)
     return {f'{n.value.attr}.{n.attr}' for n in found if isinstance(n.value, ast.Attribute)}
 
 
 def texts(trees):
-    """Return all constant texts."""
+    """Return all string constants."""
     return {n.value for n in nodes_of(trees, ast.Constant) if isinstance(n.value, str)}
 
 
 def beginnings(trees):
-    """Return what stands before a value that is put into a text, back to the last space."""
+    """Return the text before each inserted value of an f-string, from the last space on."""
     return {
         before.value.rpartition(' ')[2]
         for text in nodes_of(trees, ast.JoinedStr)
@@ -65,7 +65,7 @@ def beginnings(trees):
 
 
 def own_words(trees):
-    """Return what the modules call something of their own."""
+    """Return the names that the modules define."""
     found = set()
     for node in nodes_of(trees, ast.FunctionDef, ast.ClassDef, ast.Attribute, ast.AnnAssign):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -78,7 +78,7 @@ def own_words(trees):
 
 
 def imported_words(trees):
-    """Return the attributes of Python's own types, NumPy's arrays, and of what is imported."""
+    """Return the attributes of built-in types, of NumPy arrays, and of imported objects."""
     known = [*vars(builtins).values(), types.FunctionType, types.ModuleType, np.ndarray, np.dtype]
     for node in nodes_of(trees, ast.Import, ast.ImportFrom):
         with contextlib.suppress(ImportError, AttributeError):

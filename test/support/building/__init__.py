@@ -1,1 +1,1 @@
-"""Building engines in tests: fixtures, options, and stand-ins for releases of TensorRT."""
+"""Support for tests that build engines: fixtures, options, and stand-ins for TensorRT releases."""

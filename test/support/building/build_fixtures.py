@@ -1,8 +1,8 @@
-"""Fixtures for tests that build engines or are refused it, as a plugin: pytest_plugins names it.
+"""Fixtures for tests of build_engine. A plugin, to be named in pytest_plugins.
 
-What does not change between the builds of a file is done once: its caches are shared, onnxslim
-slims equal models once, and ONNX Runtime runs equal models on equal images once. Where a test is
-not about the engine itself, TensorRT builds equal models with equal options once, too.
+Equal work of a test file is done once: its builds share caches, onnxslim slims equal models once,
+and ONNX Runtime runs equal models on equal images once. Tests that do not check the engine itself
+may also have TensorRT build equal models with equal options once (`plans_once`).
 """
 
 import functools
@@ -28,7 +28,7 @@ from trt_perception.stages.onnx_runtime import OnnxModel
 
 
 class OnnxModelWithMemory(OnnxModel):
-    """Knows what a model answered, by the contents of model and image."""
+    """An ONNX model that stores its outputs by the contents of model and image."""
 
     def __init__(self, answers, model, *arguments):
         super().__init__(model, *arguments)
@@ -48,8 +48,8 @@ def digest(tensor):
 
 @pytest.fixture(scope='module')
 def once(tmp_path_factory):
-    """Share the caches, and what becomes of equal models, between all tests of a file."""
-    import onnxslim  # takes 0.8 s, and whoever only collects tests needs it not
+    """Share caches and the results for equal models between all tests of a file."""
+    import onnxslim  # here, because the import takes 0.8 s and collection does not need it
 
     real, slimmed = onnxslim.slim, {}
 
@@ -66,7 +66,7 @@ def once(tmp_path_factory):
         yield
 
 
-#: Options that TensorRT never hears of, unless it calibrates itself.
+#: Options that TensorRT receives only if it calibrates itself.
 NOT_FOR_TENSORRT = {
     *('onnx', 'output', 'json', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
     *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
@@ -78,7 +78,7 @@ NOT_FOR_TENSORRT = {
 
 @pytest.fixture(scope='module')
 def plans_once(once):
-    """Have TensorRT build equal models with equal options once."""
+    """Let TensorRT build equal models with equal options only once."""
     real, plans = engine_steps.build_plan, {}
 
     def build_plan(content, options, tensorrt, *, fp32_nodes=(), calibration=None, **named):
@@ -105,7 +105,7 @@ def own_caches(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def build(tmp_path, once):
-    """Return a function that builds the digits and returns exit code, report and manifest."""
+    """Return a function that builds the digits model and returns exit code, report, manifest."""
 
     def built(*words, onnx_file=DIGITS):
         engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
@@ -119,7 +119,7 @@ def build(tmp_path, once):
 
 @pytest.fixture
 def refused(tmp_path, capsys):
-    """Run build_engine; return its message, after looking that it changed no file."""
+    """Return a function that runs build_engine, checks that no file changed, returns the error."""
 
     def refuse(*arguments, code=1):
         before = listing(tmp_path)
@@ -136,7 +136,7 @@ def refused(tmp_path, capsys):
 
 @pytest.fixture
 def spoil(monkeypatch):
-    """Return a function that makes the quantisation cut all data at a share of their range."""
+    """Return a function that makes quantisation clip all data at a share of their range."""
 
     def spoiled(share):
         real = calibrate.quantise
@@ -157,7 +157,7 @@ def spoil(monkeypatch):
 
 @pytest.fixture
 def gpu_that_runs(monkeypatch):
-    """Return a function that has engines run as on a GPU, and find what an ONNX file finds."""
+    """Return a function that makes engines give the outputs of an ONNX file, as if on a GPU."""
 
     def stand_in_for(model):
         seen = EngineCheck((), {}, 1024, EngineLatency(1.0, 1.0))

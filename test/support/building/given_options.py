@@ -1,4 +1,4 @@
-"""Build options as tests give them."""
+"""Build options from keyword arguments, for tests."""
 
 import pytest
 

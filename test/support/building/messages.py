@@ -1,10 +1,10 @@
-"""Messages of build_engine as golden files have them."""
+"""Texts of build_engine, prepared for golden files."""
 
 import re
 
 from support import golden
 
-# What differs between releases of other packages.
+# Texts that differ between releases of other packages, and their replacements.
 _OTHERS = {
     r'(TensorRT-RTX) [\d.]+': r'\1 VERSION',
     r'\(Error parsing [^)]*\)': '(what protobuf says)',
@@ -18,7 +18,7 @@ _OTHERS = {
 
 
 def worded(message):
-    """Return a message without releases, sizes of engines, and other packages' own words."""
+    """Return a message without versions, engine sizes and texts of other packages."""
     text = str(message)
     for pattern, words in _OTHERS.items():
         text = re.sub(pattern, words, text)
@@ -26,5 +26,5 @@ def worded(message):
 
 
 def told(messages, folder):
-    """Return messages without the temporary folder, and as `worded` does."""
+    """Return messages without the temporary folder, and with the replacements of `worded`."""
     return worded(golden.without_folder(''.join(messages), folder))

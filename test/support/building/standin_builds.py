@@ -1,4 +1,4 @@
-"""Builds with releases of TensorRT that are not installed, by a stand-in for their modules."""
+"""Builds with stand-ins for TensorRT releases that are not installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trt_perception.building.engine.release import BuildGpu, TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
 
-# Version, and the release whose names it has; 10.11 is the last that is weakly typed.
+# The release of the name table by version. 10.11 is the last version with weak typing.
 WEAK = {'10.3.0.26': '10.3', '10.7.0.23': '10.7', '10.11.0.33': '10.7'}
 STRONG = {'10.12.0.36': '10.12', '10.13.3.9': '10.13', '10.16.1.11': '10.16'}
 STRONG |= {'11.0.0.114': '11.0', '11.4.0.106': '11.4'}

@@ -1,10 +1,10 @@
-"""Build a plan with TensorRT-RTX, which needs no GPU for it."""
+"""Build a plan with TensorRT-RTX, which needs no GPU for builds."""
 
 import pytest
 
 
 def build(content, capabilities=('86',)):
-    """Return the size of the plan that TensorRT-RTX makes; skip where it is not installed."""
+    """Return the size of the plan that TensorRT-RTX builds; skip if it is not installed."""
     trt = pytest.importorskip('tensorrt_rtx')
     logger = trt.Logger(trt.Logger.ERROR)
     builder = trt.Builder(logger)

@@ -1,8 +1,8 @@
 """A stand-in for TensorRT's Python module, for releases that are not installed.
 
-Made from the table of names that each release's bindings really have. It refuses every other name
-with AttributeError, as the bindings would, numbers its enumerations differently for each release,
-and records what is called and set.
+The stand-in has the names of a recorded table of each release's bindings. Like the bindings, it
+raises AttributeError for all other names. It numbers enumerations differently in each release, and
+records calls and assignments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BASES += ('IInt8MinMaxCalibrator',)
 
 
 class Member:
-    """One value of an enumeration."""
+    """A value of an enumeration."""
 
     def __init__(self, owner, name, number):
         self.owner, self.name, self.number = owner, name, number
@@ -38,7 +38,7 @@ class Member:
 
 
 class Object:
-    """Something of TensorRT's whose attributes are those of one class of one release."""
+    """A TensorRT object with the attributes of one class of one release."""
 
     def __init__(self, standin, kind, **values):
         self.__dict__.update(_standin=standin, _kind=kind, _values=values)
@@ -66,7 +66,7 @@ class Object:
 
 
 class Namespace:
-    """A class of TensorRT's that is only looked into: an enumeration."""
+    """A TensorRT enumeration: a class that is only used to look up members."""
 
     def __init__(self, kind, members):
         self._kind = kind
@@ -77,18 +77,18 @@ class Namespace:
 
 
 class StandIn:
-    """The module of one release.
+    """The TensorRT module of one release.
 
     Attributes:
-        calls: (name, arguments) in their order; an assignment's name ends with " =".
-        build: called with the configuration's monitor; returns the plan or None.
-        parse_errors: (node, operator, code, text) that the parser finds.
+        calls: (name, arguments) in order; the name of an assignment ends with " =".
+        build: function that gets the configuration's monitor and returns the plan or None.
+        parse_errors: (node, operator, code, text) of the parser's errors.
         layers: (name, metadata, dtype) of the network's layers.
-        shape: of the image input.
-        other_inputs: shapes of further inputs by name.
-        refuse_profiles: whatever their shapes.
-        dla_cores: of the machine.
-        cache_accepted: whether a timing cache fits.
+        shape: shape of the image input.
+        other_inputs: shapes of additional inputs by name.
+        refuse_profiles: whether every optimisation profile is refused.
+        dla_cores: number of DLA cores of the machine.
+        cache_accepted: whether a timing cache is accepted.
     """
 
     def __init__(self, release, version):
@@ -120,7 +120,7 @@ class StandIn:
         return self._namespaces[name]
 
     def _namespace(self, kind):
-        """Number an enumeration's members in an order of this release's own."""
+        """Number the members of an enumeration in an order that differs between releases."""
         names = [
             name.removeprefix(kind + '.')
             for name in sorted(self.names)
@@ -132,7 +132,7 @@ class StandIn:
         methods = {name: None for name in names if name not in members}
         return Namespace(kind, {**{name: object() for name in methods}, **values})
 
-    # --- what the builder calls ----------------------------------------------------------------
+    # --- called by the builder -----------------------------------------------------------------
 
     def make_init_libnvinfer_plugins(self, *arguments):
         self.calls.append(('init_libnvinfer_plugins', arguments))
@@ -180,7 +180,7 @@ class StandIn:
         known = {
             1 << int(member): member.name for member in vars(kind).values() if is_member(member)
         }
-        assert flags == 0 or flags in known, f'{flags} is no flag of {self.release}'
+        assert flags == 0 or flags in known, f'{flags} is not a flag of {self.release}'
         self.calls.append(('created network', (known.get(flags, ''),)))
         tensor = Object(
             self, 'ITensor', name='images', shape=self.shape, dtype=self.DataType.FLOAT
@@ -229,7 +229,7 @@ class StandIn:
             set_compute_capability=lambda target, index: True,
         )
 
-    # --- what tests ask ------------------------------------------------------------------------
+    # --- called by tests -----------------------------------------------------------------------
 
     def plan(self):
         version = [int(part) for part in self.__version__.split('.')][:4]

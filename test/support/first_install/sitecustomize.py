@@ -1,6 +1,6 @@
-"""Hides packages from Python, as if they were not installed; a folder for PYTHONPATH.
+"""Hide packages from Python, as if they were not installed. The folder belongs on PYTHONPATH.
 
-TRT_PERCEPTION_HIDDEN lists the names of modules and distributions, separated by commas.
+TRT_PERCEPTION_HIDDEN is a comma-separated list of module and distribution names.
 """
 
 import os
@@ -11,7 +11,7 @@ _HIDDEN = frozenset(os.environ['TRT_PERCEPTION_HIDDEN'].split(','))
 
 
 class _HidingFinder(PathFinder):
-    """Finds what Python's own finder does, without hidden modules, distributions and plugins."""
+    """Python's finder, without hidden modules, distributions and plugins."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):

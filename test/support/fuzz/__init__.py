@@ -1,1 +1,1 @@
-"""Hostile input: changed files and messages, bad frames, untrusted engines."""
+"""Hostile input: damaged files and messages, bad frames, untrusted engines."""

@@ -1,8 +1,8 @@
-"""Bad frames: descriptions of images that do not hold, and some that hold but are strange.
+"""A corpus of image messages: most are invalid, some are valid but unusual.
 
-Deterministic: the same seed gives the same corpus, here and under compute-sanitizer. What is wrong
-with a case is told by reference_images and the sizes themselves, not by the code under test; a
-case may have several faults, and any of them is a right reason to refuse it.
+Equal seeds give equal corpora, in pytest and under compute-sanitizer. reference_images and the
+sizes decide whether a case is invalid, not the code under test. A case may have several faults;
+each is a correct reason to refuse it.
 """
 
 import random
@@ -39,7 +39,7 @@ STRANGE_ENCODINGS = (
 
 @dataclass(frozen=True)
 class Case:
-    """One image message without its header; named after what was done to it."""
+    """An image message without its header, named after its change."""
 
     name: str
     data: bytes
@@ -61,10 +61,10 @@ class Case:
 
     @property
     def faults(self):
-        """Return every reason for which this may be refused; empty: it must be read."""
+        """Return all correct reasons to refuse the image; empty if it must be accepted."""
         faults = set()
         if self.encoding not in ENCODINGS:
-            return {'unknown_encoding'}  # what its size should be nobody knows
+            return {'unknown_encoding'}  # the expected size is unknown
         name = ENCODINGS[self.encoding]
         low = 3 if name.startswith('bayer') else 1
         if not (low <= self.width <= MAX_SIDE and low <= self.height <= MAX_SIDE):
@@ -79,7 +79,7 @@ class Case:
 
 
 def picture(rng, width, height):
-    """Return a picture with structure: a gradient and some noise."""
+    """Return a picture of a gradient and noise."""
     seed = np.random.default_rng(rng.getrandbits(32))
     across = np.linspace(rng.randrange(256), rng.randrange(256), width)[None, :, None]
     down = np.linspace(0, rng.randrange(1, 128), height)[:, None, None]
@@ -88,7 +88,7 @@ def picture(rng, width, height):
 
 
 def real(rng):
-    """Return an image as a camera driver would send it, most of them small."""
+    """Return a random valid image as a camera driver sends it. Most are small."""
     encoding = rng.choice(sorted(ENCODINGS))
     width, height = rng.randrange(4, 100), rng.randrange(4, 100)
     rows = encode_bgr(picture(rng, width, height), encoding)
@@ -105,7 +105,7 @@ def real(rng):
     )
 
 
-# Each takes a random generator and a real case, and returns another.
+# Each function takes a random generator and a valid case, and returns a changed case.
 
 
 def _empty(rng, case):
@@ -168,7 +168,7 @@ def _byte_order(rng, case):
 
 
 def _long_and_thin(rng, case):
-    """Make an image that is one or a few pixels thin, some of them as long as can be."""
+    """Return an image one or a few pixels thin, sometimes of the largest possible length."""
     sides = [rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 2, 7, 640, 4096, MAX_SIDE - 1, MAX_SIDE))]
     rng.shuffle(sides)
     width, height = sides
@@ -178,7 +178,7 @@ def _long_and_thin(rng, case):
 
 
 def _far_rows(rng, case):
-    """Make an image whose rows stand far apart."""
+    """Return an image with much padding between its rows."""
     encoding = rng.choice(sorted(ENCODINGS))
     width, height = 4 * rng.randrange(1, 5), 4 * rng.randrange(1, 5)
     step = row_bytes(encoding, width) + rng.randrange(1000, 100_000)
@@ -213,7 +213,7 @@ CHANGES = (
 
 
 def corpus(count, seed=1):
-    """Return cases, every kind of change equally often."""
+    """Return ``count`` cases. All kinds of change are equally frequent."""
     rng = random.Random(seed)
     cases = []
     for index in range(count):
@@ -230,8 +230,7 @@ def corpus(count, seed=1):
 class CompressedCase:
     """A CompressedImage without its header.
 
-    ``reasons`` has every right reason to refuse it; ``must`` says whether it may be read all the
-    same.
+    ``reasons`` are all correct reasons to refuse it. ``must`` is False if it may also be accepted.
     """
 
     name: str
@@ -246,7 +245,7 @@ def _chunk(kind, content):
 
 
 def png_bomb(width, height):
-    """Return a one-bit PNG whose header asks for any size, its pixels there up to 400 MP."""
+    """Return a one-bit PNG with any size in its header, and with its pixels up to 400 MP."""
     rows = bytes((width // 8 + 1) * height) if width * height <= 20_000**2 else b''
     head = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
     pixels = _chunk(b'IDAT', zlib.compress(rows, 9))
@@ -254,13 +253,13 @@ def png_bomb(width, height):
 
 
 def jpeg_bomb(jpeg, width, height):
-    """Return a JPEG whose header asks for another size."""
+    """Return a JPEG with another size in its header."""
     at = jpeg.index(b'\xff\xc0') + 5
     return jpeg[:at] + struct.pack('>HH', height, width) + jpeg[at + 4 :]
 
 
 def compressed_corpus(count, seed=2):
-    """Return compressed cases; bombs, truncation, flipped bits, other formats, noise."""
+    """Return compressed cases: bombs, truncation, flipped bits, other formats, noise."""
     rng = random.Random(seed)
     damaged = frozenset({'not_decodable'})
     bombs = [png_bomb(20_000, 20_000), png_bomb(2**31 - 1, 2**31 - 1), png_bomb(2**20, 2**10)]
@@ -277,7 +276,7 @@ def compressed_corpus(count, seed=2):
             data = bytearray(whole)
             for _ in range(rng.randrange(1, 9)):
                 data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            # A flipped bit may make any size of it, or just another pixel.
+            # A flipped bit may change the size or only a pixel.
             data, must = bytes(data), False
             reasons = damaged | {'too_large', 'bad_size'}
         elif kind == 'bomb':

@@ -1,8 +1,8 @@
-"""JPEGs, changed where they stay JPEGs: tables, sizes, samplings, intervals and coded bits.
+"""Change JPEGs so that they remain JPEGs: tables, sizes, samplings, intervals, coded bits.
 
-``picture_fuzz`` changes bytes of files, few of which still pass as pictures. These changes are
-made for a decoder that stands behind a check: most files pass it, and are damaged where it cannot
-see.
+``picture_fuzz`` changes bytes of files, and most results fail the file check. The changes here
+target the decoder after the check: most files pass the check, and the damage is in parts that the
+check does not see.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SIZES = ((1, 1), (8, 8), (17, 9), (35, 23), (64, 48), (130, 70), (320, 240))
 
 @functools.cache
 def scene(width, height, seed=1):
-    """Return a picture with edges and gradients, uint8 (height, width, 3), BGR, for reading."""
+    """Return a BGR picture with edges and gradients, uint8 (height, width, 3), not writeable."""
     rng = np.random.default_rng(seed)
     along_x = np.exp(1j * np.arange(width)[:, None] / rng.uniform(9, 40, 3))
     along_y = np.exp(1j * np.arange(height)[:, None, None] / rng.uniform(9, 40, 3))
-    bgr = 128 + 100 * (along_x * along_y).imag.astype(np.float32)  # of the sum of both angles
+    bgr = 128 + 100 * (along_x * along_y).imag.astype(np.float32)  # sine of the sum of both angles
     noise = rng.normal(0, 6, (min(height, 240), min(width, 320), 3))
     bgr += np.resize(noise.astype(np.float32), bgr.shape)
     for _ in range(4):
@@ -44,7 +44,7 @@ def scene(width, height, seed=1):
 
 
 def encoded(bgr, sampling='420', quality=90, interval=0, optimise=False):
-    """Return a JPEG; one plane is written as grey."""
+    """Return a JPEG. A picture with one plane becomes a grey JPEG."""
     options = [
         *(cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval),
         *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling]),
@@ -54,7 +54,7 @@ def encoded(bgr, sampling='420', quality=90, interval=0, optimise=False):
 
 
 def plain_files():
-    """Return JPEGs of all samplings and some sizes, by their names."""
+    """Return JPEGs of all samplings and some sizes by name."""
     found = {}
     for index, (width, height) in enumerate(SIZES):
         bgr = scene(width, height, index)
@@ -67,7 +67,7 @@ def plain_files():
 
 
 def segments(content):
-    """Return [marker, body] of each segment, the coded bits as a last one of marker 0."""
+    """Return [marker, body] of each segment. The coded bits are the last, with the marker 0."""
     found, at = [], 2
     while True:
         marker, size = content[at + 1], int.from_bytes(content[at + 2 : at + 4], 'big')
@@ -78,7 +78,7 @@ def segments(content):
 
 
 def joined(parts):
-    """Return the file of segments."""
+    """Return the JPEG file of a list of segments."""
     written = b'\xff\xd8'
     for marker, body in parts:
         if marker:
@@ -157,7 +157,7 @@ def _quantisation(rng, parts, _):
 
 
 def _symbols(rng, parts, _):
-    """Change what codes mean, now and then to what no coefficient has."""
+    """Change the symbols of codes, sometimes to values that no coefficient has."""
     table = _body(rng, parts, 0xC4)
     most = 11 if table[0] < 0x10 else 10
     for _ in range(rng.choice((1, 5, 200))):
@@ -167,7 +167,7 @@ def _symbols(rng, parts, _):
 
 
 def _lengths(rng, parts, _):
-    """Change how long codes are; their number stays, so that symbols do, too."""
+    """Change the lengths of codes. Their number stays, so the symbols remain valid."""
     table = _body(rng, parts, 0xC4)
     for _ in range(rng.choice((1, 1, 6))):
         one, other = rng.randrange(1, 17), rng.randrange(1, 17)
@@ -205,7 +205,7 @@ def _restart(rng, parts, _):
 
 
 def _tables(rng, parts, _):
-    """Let components use other tables."""
+    """Assign other tables to components."""
     scan, frame = _body(rng, parts, 0xDA), _body(rng, parts, 0xC0)
     at = rng.choice(range(2, len(scan) - 3, 2))
     scan[at] = rng.choice((0x00, 0x01, 0x10, 0x11, 0x11, 0x22))
@@ -214,7 +214,7 @@ def _tables(rng, parts, _):
 
 
 def _swap(rng, parts, _):
-    """Let segments come in another order, or twice."""
+    """Reorder or repeat segments."""
     one, other = rng.randrange(len(parts) - 1), rng.randrange(len(parts) - 1)
     if rng.random() < 0.5:
         parts[one], parts[other] = parts[other], parts[one]
@@ -223,5 +223,5 @@ def _swap(rng, parts, _):
 
 
 def _drop(rng, parts, _):
-    """Leave out a segment that is not the frame or the scan."""
+    """Remove a segment other than the frame header and the scan."""
     parts.remove(rng.choice([part for part in parts if part[0] not in (0xC0, 0xDA, 0)]))

@@ -1,6 +1,6 @@
-"""Serialised images, changed: each is refused or read as rclpy reads it, and counted once.
+"""Damage serialised images. Each must be refused, or read as by rclpy, and counted once.
 
-test_cdr.py sends thousands through, scripts/fuzz_messages 100,000.
+test_cdr.py sends thousands of messages, scripts/fuzz_messages sends 100,000.
 """
 
 import random
@@ -32,9 +32,9 @@ from trt_perception.scheduling.detector import Detector
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
 VIEWS = {Image: read_image, CompressedImage: read_compressed}
 FRAMES = {Image: frame_from_image, CompressedImage: frame_from_compressed}
-# As the node has them.
+# The readers of the node.
 READERS = {Image: FrameReader, CompressedImage: lambda: frame_from_compressed}
-# For length fields, beside those around the length itself.
+# Values for length fields, in addition to values near the true length.
 LENGTHS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
 JPEG = cv2.imencode('.jpg', np.full((4, 6, 3), 90, np.uint8))[1].tobytes()
 RANDOM_PER_MESSAGE = 60
@@ -45,9 +45,9 @@ class Case:
     """A serialised message.
 
     Attributes:
-        kind: class of the message.
+        kind: message class.
         change: ``whole``, ``truncated``, ``length`` or ``random``.
-        content: its bytes.
+        content: the message's bytes.
     """
 
     kind: type
@@ -56,7 +56,7 @@ class Case:
 
 
 def cases(count, seed=0):
-    """Return so many cases, the same ones for the same seed."""
+    """Return ``count`` cases. Equal seeds give equal cases."""
     rng = random.Random(seed)
     made = []
     while len(made) < count:
@@ -114,7 +114,7 @@ def _shaken(rng, content):
 
 
 def said(message):
-    """Return what a message says, by the names that rclpy's classes and ours share."""
+    """Return a message's fields by the names that rclpy's classes and the package's share."""
     names = ('height', 'width', 'encoding', 'is_bigendian', 'step', 'format')
     fields = {name: getattr(message, name) for name in names if hasattr(message, name)}
     stamp = message.header.stamp
@@ -125,14 +125,14 @@ def said(message):
 
 
 class _NoWork:
-    """A pipeline that takes every frame."""
+    """A pipeline that accepts every frame and computes nothing."""
 
     depth = 1
     batch = 1
 
     def enqueue(self, slot, frames, thresholds):
         (self._frame,) = frames
-        self._frame.data.sum()  # every byte is there
+        self._frame.data.sum()  # reads every byte
 
     def is_done(self, slot):
         return True
@@ -145,11 +145,11 @@ class Fuzz:
     """Sends cases through reader and detector.
 
     Attributes:
-        read: by change, how many were read.
-        refused: by change, how many were refused as ``bad_message``.
-        agreed: how many rclpy read, too, and alike.
-        wrong: what should not have been, in words.
-        counts: by kind, the detector's statistics.
+        read: number of messages read, by change.
+        refused: number of messages refused as ``bad_message``, by change.
+        agreed: number of messages that rclpy read with equal results.
+        wrong: descriptions of errors.
+        counts: the detector's statistics, by kind.
     """
 
     def __init__(self):
@@ -167,7 +167,7 @@ class Fuzz:
         return self
 
     def _hold_against_rclpy(self, case):
-        """An image that we read must be the one that rclpy reads, where it reads one at all."""
+        """Check that an image equals rclpy's result, if rclpy can read the message."""
         try:
             view = VIEWS[case.kind](_array(case))
         except ImageError as error:
@@ -188,7 +188,7 @@ class Fuzz:
             self.wrong.append(f'{case}: {said(view)}, by rclpy {theirs}')
 
     def _count(self, kind, cases):
-        """Each is published or dropped by its reason, and the worker lives."""
+        """Check that each image is published or dropped with its reason, and the worker lives."""
         reasons, answers, faults = Counter(), [], []
         camera = camera_of(
             '',

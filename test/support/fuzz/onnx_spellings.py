@@ -1,11 +1,11 @@
-"""Models in spellings that readers of protocol buffers may differ on, given to ONNX Runtime.
+"""Give ONNX Runtime models in protobuf encodings that readers may interpret differently.
 
     python onnx_spellings.py SEED COUNT
 
-prints, as JSON, how many models were accepted, found or refused by our reader, each with whether
-ONNX Runtime opened a file that the model names, and those that were accepted and opened one. The
-kernel says what was opened, so nothing depends on what ONNX Runtime makes of it. Damaged models
-may crash ONNX Runtime: each few run in a process of their own.
+prints JSON: how many models our reader accepted, found suspicious or refused, each with whether
+ONNX Runtime opened the file that the model names, and the accepted models that opened a file.
+inotify reports opened files, independent of ONNX Runtime's own result. Damaged models may crash
+ONNX Runtime, so each few models run in a separate process.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _IN_OPEN = 0x20
 
 
 def number(value, padding=0):
-    """Return a varint, longer than it has to be by so many bytes."""
+    """Return a varint with ``padding`` redundant bytes."""
     content = bytearray()
     while value >= 0x80:
         content.append(value & 0x7F | 0x80)
@@ -46,7 +46,7 @@ def number(value, padding=0):
 
 
 def tree(content, descriptor):
-    """Return the fields of a message, [number, wire type, value], messages likewise."""
+    """Return a message's fields as [number, wire type, value]. Nested messages are lists, too."""
     fields, at = [], 0
     while at < len(content):
         tag, at = _number(content, at)
@@ -71,7 +71,7 @@ def _number(content, at):
 
 
 def spelled(fields, rng, share):
-    """Write a message again, this share of its fields in another spelling."""
+    """Encode a message, with this share of its fields in another encoding."""
     return b''.join(_field(*field, rng, share) for field in fields)
 
 
@@ -87,7 +87,7 @@ def _field(field, wire, value, rng, share):
         rng.randrange(1, 9) if kind == 4 else 0,
     )
     if isinstance(value, list):
-        if kind == 5:  # in two parts, which a reader merges
+        if kind == 5:  # in two parts, which readers merge
             at = rng.randrange(len(value) + 1)
             parts = [spelled(part, rng, share) for part in (value[:at], value[at:])]
             return b''.join(tag + number(len(part)) + part for part in parts)
@@ -109,7 +109,7 @@ def _field(field, wire, value, rng, share):
 
 
 def models(location):
-    """Return models that ONNX Runtime reads that file for, by the place of the tensor."""
+    """Return models for which ONNX Runtime reads the file ``location``, by the tensor's place."""
     tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key='location', value=location)
@@ -130,7 +130,7 @@ def models(location):
             [helper.make_node('F', [], ['w'], domain='mine')],
             [helper.make_function('mine', 'F', [], ['w'], [constant], opsets)],
         ),
-        'attribute that nobody uses': _model([many], initializer=[tensor]),
+        'attribute without a use': _model([many], initializer=[tensor]),
     }
 
 
@@ -148,7 +148,7 @@ def _model(nodes=(), functions=(), **more):
 
 
 class Watch:
-    """Tells whether somebody opened a file, by inotify."""
+    """Reports whether a file was opened, by inotify."""
 
     def __init__(self, path):
         libc = ctypes.CDLL(None)
@@ -156,7 +156,7 @@ class Watch:
         assert libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_OPEN) > 0
 
     def opened(self):
-        """Return whether it was since the last call."""
+        """Return whether the file was opened since the last call."""
         try:
             return bool(os.read(self._descriptor, 65536))
         except BlockingIOError:
@@ -182,12 +182,14 @@ def _verdict(content):
 
 
 def _batch(contents, watch):
-    """Give models to ONNX Runtime in a process of their own; yield which file was opened."""
+    """Load models with ONNX Runtime in a child process; yield whether each opened the file."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
         for content in contents:
-            with contextlib.redirect_stdout(io.StringIO()):  # it says there what it cannot load
+            with contextlib.redirect_stdout(
+                io.StringIO()
+            ):  # ONNX Runtime prints load errors there
                 _give_to_onnx_runtime(content)
             os.write(write, b'%d' % watch.opened())
         os._exit(0)
@@ -196,12 +198,12 @@ def _batch(contents, watch):
         opened = [digit == ord('1') for digit in pipe.read()]
     os.waitpid(child, 0)
     watch.opened()
-    # What came after one that crashed it was not tried.
+    # Models after a crash were not loaded.
     yield from zip(contents, opened, strict=False)
 
 
 def main(seed, count):
-    """Try so many models."""
+    """Test ``count`` models and print the results."""
     os.chdir(tempfile.mkdtemp())
     Path('w.bin').write_bytes(np.ones((SIDE, SIDE), np.float32).tobytes())
     watch = Watch('w.bin')

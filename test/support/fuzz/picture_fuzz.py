@@ -1,9 +1,9 @@
-"""JPEG and PNG files, changed where lengths, sizes and markers stand, read in a watched process.
+"""Damage lengths, sizes and markers of JPEG and PNG files, and read them in a watched process.
 
     python picture_fuzz.py SEED COUNT
 
-prints, as JSON, what became of them, and what was wrong: a crash, more memory or time than the
-declared pixels need, another size than declared. Some kilobytes of each kind are the start.
+prints the outcomes and errors as JSON. Errors are a crash, more memory or time than the declared
+pixels need, and a size other than declared. The original files have some kilobytes.
 """
 
 import collections
@@ -38,7 +38,7 @@ _CHUNKS = (
 
 
 def pictures():
-    """Return small pictures by their names."""
+    """Return small pictures by name."""
     bgr = cv2.GaussianBlur(
         np.random.default_rng(1).integers(0, 256, (23, 35, 3), np.uint8), (5, 5), 2
     )
@@ -108,7 +108,7 @@ def _splice(rng, content, at, whole):
 
 
 def _marker(rng, content, at, _):
-    """Put a JPEG's marker in, with a segment or without, most often where another stands."""
+    """Insert a JPEG marker with or without a segment, mostly in the place of another marker."""
     places = [i for i in range(len(content) - 1) if content[i] == 0xFF and content[i + 1] > 0xBF]
     at = rng.choice(places) if places and rng.random() < 0.8 else at
     frame = (
@@ -126,7 +126,7 @@ def _marker(rng, content, at, _):
 
 
 def _chunk(rng, content, at, _):
-    """Put a PNG's chunk in, its length right or not."""
+    """Insert a PNG chunk with a right or wrong length."""
     kind = rng.choice(_CHUNKS)
     inside = rng.choice(
         (
@@ -140,7 +140,7 @@ def _chunk(rng, content, at, _):
 
 
 def _repair(content):
-    """Make the checksums of a PNG right again, so that decoders look further."""
+    """Correct the checksums of a PNG, so that decoders read on."""
     at = 8
     while at + 12 <= len(content):
         end = at + 8 + struct.unpack_from('>I', content, at)[0]
@@ -151,7 +151,7 @@ def _repair(content):
 
 
 class Reader:
-    """Decodes a file and tells what was wrong with that."""
+    """Decodes a file and reports errors."""
 
     def __init__(self):
         self._given = False
@@ -162,9 +162,9 @@ class Reader:
         return self._imdecode(content, flags)
 
     def read(self, content):
-        """Return what became of it, and what was wrong."""
+        """Return the outcome and a list of errors."""
         self._given, pixels, bgr = False, 0, None
-        Path('/proc/self/clear_refs').write_text('5')  # forgets the most memory so far
+        Path('/proc/self/clear_refs').write_text('5')  # resets the peak memory
         before, start = _memory('VmRSS'), time.perf_counter()
         try:
             picture = compressed.check_image_file(np.frombuffer(content, np.uint8))
@@ -192,7 +192,7 @@ def _memory(name):
 
 
 def _batch(contents):
-    """Read pictures in a process of its own; return a line of JSON for each that was read."""
+    """Read pictures in a child process; return a line of JSON for each picture read."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -211,7 +211,7 @@ def _batch(contents):
 
 
 def main(seed, count):
-    """Read so many pictures."""
+    """Read ``count`` damaged pictures and print the results."""
     cv2.setNumThreads(1)
     rng, whole = random.Random(seed), pictures()
     outcomes, wrong = collections.Counter(), []

@@ -1,4 +1,4 @@
-"""Serialised messages by hand, in either byte order: rclpy writes one, and reads both."""
+"""Serialise messages in both byte orders. rclpy reads both, but writes only one."""
 
 import struct
 
@@ -9,10 +9,10 @@ def swapped(message):
 
 
 def written(message, byte_order):
-    """Return an Image or a CompressedImage as CDR, and where its length fields are.
+    """Return an Image or a CompressedImage as CDR bytes, and the places of its length fields.
 
     Args:
-        message: an object of rclpy.
+        message: a message object of rclpy.
         byte_order: ``<`` or ``>``, as for struct.
     """
     body = bytearray()
@@ -25,7 +25,7 @@ def written(message, byte_order):
 
     def octets(content):
         put('I', len(content))
-        places.append(len(body))  # behind four bytes of encapsulation
+        places.append(len(body))  # after four bytes of encapsulation header
         body.extend(content)
 
     put('i', message.header.stamp.sec)

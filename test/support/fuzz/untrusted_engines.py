@@ -1,4 +1,4 @@
-"""An engine and its manifest, to be spoilt, and opening it as the node does."""
+"""An engine and its manifest for tests that damage them, and a function that opens the engine."""
 
 import json
 import random
@@ -41,14 +41,14 @@ class Place:
 
 
 def attempt(path):
-    """Open an engine as the node does; return the error, which is the package's own."""
+    """Open an engine as the node does; return the error, which must be the package's."""
     with pytest.raises(TrtPerceptionError) as caught:
         open_by_parameters(DetectorConfig(engine_path=str(path)))
     return caught.value
 
 
 def paths(content, at=()):
-    """Yield the path of every value of JSON, as keys and indices."""
+    """Yield the path of each value in JSON data, as a tuple of keys and indices."""
     if at:
         yield at
     if isinstance(content, dict | list):

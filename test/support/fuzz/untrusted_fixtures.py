@@ -1,4 +1,4 @@
-"""Fixtures for engines that tests spoil: pytest_plugins = ['support.fuzz.untrusted_fixtures']."""
+"""Fixtures for damaged engines: pytest_plugins = ['support.fuzz.untrusted_fixtures']."""
 
 import sys
 import types
@@ -19,7 +19,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def given(monkeypatch):
-    """Stand in for TensorRT and the GPU; return the list of plans that the runtime was given."""
+    """Replace TensorRT and the GPU; return the list of plans that the runtime received."""
     plans = []
 
     class Runtime:

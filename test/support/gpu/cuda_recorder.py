@@ -1,12 +1,11 @@
-"""CUDA under observation: which calls come, what they made is released, and any of them can fail.
+"""Record CUDA calls, check that their resources are released, and let any call fail.
 
-It stands between ``trt_perception.gpu`` and the bindings: those of the machine, or the stand-in of
-``fake_cuda``.
+The recorder is between ``trt_perception.gpu`` and the bindings: the machine's or ``fake_cuda``'s.
 """
 
 from __future__ import annotations
 
-# What makes something, and what must be called with it in the end.
+# Calls that create a resource, and the call that must release it.
 RELEASED_BY = {
     'cudaMalloc': 'cudaFree',
     'cudaHostAlloc': 'cudaFreeHost',
@@ -18,19 +17,19 @@ RELEASED_BY = {
     'nvrtcCreateProgram': 'nvrtcDestroyProgram',
 }
 RELEASES = {release: make for make, release in RELEASED_BY.items()}
-# They ask about a failure or clear it.
+# Calls that report or clear an error.
 AFTERWARDS = {'cudaGetErrorString', 'cudaGetLastError'}
 
 
 class Recorder:
-    """Records calls and what they made.
+    """Records calls and their resources.
 
     Attributes:
-        calls: names of the calls that can fail, in order; releases are not among them.
-        live: (call that made it, handle) of everything that was not released yet.
-        mistakes: releases of what was not there.
-        fails: given the index and the name of a call, tells what status it returns, None to let
-            it through.
+        calls: names of the calls that can fail, in order, without releases.
+        live: (creating call, handle) of each resource that was not released.
+        mistakes: releases of unknown resources.
+        fails: function of a call's index and name that returns an error status, or None to let
+            the call through.
     """
 
     def __init__(self, bindings):
@@ -41,12 +40,12 @@ class Recorder:
         self.modules = tuple(_Recorded(self, module) for module in bindings)
 
     def kinds(self):
-        """Return the calls whose things are still there, sorted."""
+        """Return the sorted names of the calls whose resources are not released."""
         return sorted(make for make, _ in self.live)
 
 
 class _Recorded:
-    """A module of bindings whose functions are recorded."""
+    """A module of the bindings whose functions are recorded."""
 
     def __init__(self, recorder, module):
         self._recorder = recorder
@@ -61,7 +60,7 @@ class _Recorded:
     def _call(self, name, function, arguments):
         recorder = self._recorder
         if name in RELEASES:
-            # A library that was lost with its GPU is gone, whatever the call says.
+            # A library of a lost GPU is gone, whatever the call returns.
             key = (RELEASES[name], int(arguments[0]))
             if key not in recorder.live:
                 recorder.mistakes.append((name, key))
@@ -78,7 +77,7 @@ class _Recorded:
         return result
 
     def _status(self, name, status):
-        """Return a status by the runtime's name, as the module of the call spells it."""
+        """Return a status, named as in the runtime, as a value of the call's module."""
         if name.startswith('cuda'):
             return getattr(self._module.cudaError_t, status)
         if name.startswith('nvrtc'):

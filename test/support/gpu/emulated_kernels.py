@@ -1,8 +1,8 @@
-"""All kernels of the frame path compiled for the CPU: blocks, warps and barriers as CUDA has them.
+"""Compile all kernels of the frame path for the CPU, with CUDA's blocks, warps and barriers.
 
-The same source that NVRTC gets. Each thread of a block is a coroutine, which runs until it waits
-for its warp or its block; blocks run one after the other. A barrier that not all reach ends the
-process. What only a GPU shows, races above all, stays with test/gpu.
+NVRTC gets the same source. Each thread of a block is a coroutine, which runs until it waits for
+its warp or block. Blocks run one after the other. A barrier that some threads do not reach ends
+the process. Effects that only a GPU shows, such as races, are tested in test/gpu.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.stages import gpu_kernels
 
 _BEFORE = """
-#undef _FORTIFY_SOURCE  // it takes a jump to another stack for a mistake
+#undef _FORTIFY_SOURCE  // it reports a jump to another stack as an error
 #include <cmath>
 #include <csetjmp>
 #include <cstdint>
@@ -34,7 +34,7 @@ template <typename T> static inline T min(T one, T other) { return other < one ?
 struct Index { int x, y, z; };
 enum State { READY, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
 struct Thread {
-    ucontext_t context;  // to begin with; each swapcontext would ask the system for the signals
+    ucontext_t context;  // only for the start: each swapcontext would be a system call
     jmp_buf waits_at;
     bool begun;
     char stack[64 * 1024];
@@ -68,7 +68,7 @@ static void resume() {
 static inline void __syncthreads() { wait_for(WAITS_FOR_BLOCK); }
 static inline void __syncwarp() { wait_for(WAITS_FOR_WARP); }
 
-// What each thread of a warp gives the others.
+// The value that each thread gives to the other threads of its warp.
 static uint64_t given[1024];
 template <typename T> static T __shfl_sync(unsigned, T value, int lane) {
     given[current] = (uint64_t)value;
@@ -143,7 +143,7 @@ static void run_block() {
         }
         if (!alive) return;
         if (!released) {
-            std::fprintf(stderr, "a barrier that not all threads reach\\n");
+            std::fprintf(stderr, "some threads do not reach a barrier\\n");
             std::abort();
         }
     }
@@ -160,7 +160,7 @@ _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 
 
 def _entry(name, parameters):
-    """Return C++ that runs a kernel over a grid."""
+    """Return C++ code that runs a kernel over a grid."""
     names = ', '.join(each.split()[-1].lstrip('*') for each in parameters.split(','))
     return (
         f'extern "C" void run_{name}(const int* sizes, {parameters}) {{\n'
@@ -173,7 +173,7 @@ def _entry(name, parameters):
 
 
 class _Emulated:
-    """Stands for Kernels."""
+    """Has the interface of Kernels."""
 
     def __init__(self, library):
         self._library = library
@@ -188,7 +188,7 @@ class _Emulated:
 
 
 def emulated(spec, **limits):
-    """Return FrameKernels whose launches work on addresses of the host, at once."""
+    """Return FrameKernels whose launches run immediately, on host addresses."""
     device = SimpleNamespace(compute_capability=(8, 7))
     with (
         mock.patch.object(gpu_kernels, 'compile_kernels') as compiled,

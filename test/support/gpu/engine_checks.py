@@ -1,7 +1,7 @@
-"""An engine of patch_model's through the whole pipeline on a GPU, step by step against the host.
+"""Check each step of a pipeline on a GPU, with an engine of patch_model, against the host.
 
-The input tensor against OpenCV's letterbox, the output tensor against ONNX Runtime on the same
-pixels, the boxes against NumPy's decoding of that very output.
+The input tensor is compared with OpenCV's letterbox, the output tensor with ONNX Runtime on the
+same pixels, and the boxes with NumPy's decoding of that output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-# Largest error of an input value, of a box side in pixels, of a score.
+# Largest errors of input values, of box sides in pixels, and of scores.
 TOLERANCES = {
     'float32': (1 / 255 + 1e-6, 1e-3, 1e-4),
     'float16': (1 / 255 + 2.0**-11, 0.15, 0.01),
@@ -30,7 +30,7 @@ THRESHOLDS = Thresholds(0.3, 0.45)
 
 
 def colours(width, height, seed=0):
-    """Blocks of random colours, so that neighbouring patches differ."""
+    """Return blocks of random colours, so that adjacent patches differ."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (-(-height // 9), -(-width // 7), 3), np.uint8)
     bgr = np.ascontiguousarray(blocks.repeat(9, axis=0).repeat(7, axis=1)[:height, :width])
@@ -38,7 +38,7 @@ def colours(width, height, seed=0):
 
 
 def tensor_on_device(pointer, tensor):
-    """Return a tensor of the pipeline's as float32."""
+    """Return a tensor of the pipeline as float32."""
     if tensor.dtype == 'bfloat16':
         bits = from_device(pointer, np.uint16, tensor.shape).astype(np.uint32) << 16
         return bits.view(np.float32)
@@ -51,7 +51,7 @@ def run_reference(onnx_bytes, tensor):
 
 
 def check_frame(pipeline, frame, reference):
-    """Run one frame and hold each step of it to the host's; return how many boxes there were."""
+    """Run one frame and compare each step with the host; return the number of boxes."""
     spec, slot = pipeline.spec, pipeline.slots[0]
     found = detect_one(pipeline, frame, THRESHOLDS).detections
     pixels, box, score = map(max, TOLERANCES[spec.input.dtype], TOLERANCES[spec.outputs[0].dtype])

@@ -1,7 +1,7 @@
-"""A stand-in for cuda.bindings on a machine without a GPU: it hands out handles and does no work.
+"""A stand-in for cuda.bindings without a GPU. It returns handles and computes nothing.
 
-Host memory is real, so that headers and pixels can be written. Every name and signature in it
-stands in cuda-bindings 12.9 and 13, which test_cuda_names checks.
+Host memory is real, so that headers and pixels can be written. test_cuda_names checks that its
+names and signatures exist in cuda-bindings 12.9 and 13.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _value(status, value):
 
 
 def runtime(*, integrated=False):
-    """Return the stand-in of cuda.bindings.runtime."""
+    """Return the stand-in for cuda.bindings.runtime."""
     ok = cudaError_t.cudaSuccess
     host_memory = {}
 
@@ -136,7 +136,7 @@ def _value_pair(status, first, second):
 
 
 def driver():
-    """Return the stand-in of cuda.bindings.driver."""
+    """Return the stand-in for cuda.bindings.driver."""
     ok = CUresult.CUDA_SUCCESS
     return SimpleNamespace(
         CUresult=CUresult,
@@ -150,11 +150,11 @@ def driver():
 
 
 def nvrtc(*, log=b''):
-    """Return the stand-in of cuda.bindings.nvrtc; with a log, it refuses every program."""
+    """Return the stand-in for cuda.bindings.nvrtc; with a log, it refuses every program."""
     ok = nvrtcResult.NVRTC_SUCCESS
 
     def get_log(program, target):
-        # The bindings write into the bytes that they are given.
+        # The bindings write into the given bytes object.
         ctypes.memmove(target, log, len(log))
         return (ok,)
 
@@ -172,5 +172,5 @@ def nvrtc(*, log=b''):
 
 
 def bindings(*, integrated=False, log=b''):
-    """Return (driver, nvrtc, runtime), as ``trt_perception.gpu`` wants them."""
+    """Return (driver, nvrtc, runtime), as ``trt_perception.gpu`` expects them."""
     return driver(), nvrtc(log=log), runtime(integrated=integrated)

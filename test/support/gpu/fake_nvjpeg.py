@@ -1,6 +1,6 @@
-"""A stand-in for the nvJPEG library: it reads a header, decodes nothing, and fails on demand.
+"""A stand-in for the nvJPEG library. It reads a header, decodes nothing, and fails on demand.
 
-Its functions take what ctypes would hand over, so that arguments are looked at as C sees them.
+Its functions take arguments converted by ctypes, as the C library sees them.
 """
 
 import ctypes
@@ -11,14 +11,14 @@ SUCCESS, BAD_JPEG, NOT_SUPPORTED, ALLOCATOR_FAILURE, EXECUTION_FAILED = 0, 3, 4,
 
 
 class FakeNvJpeg:
-    """Attributes hold what was decoded, what lives, and the failures to come.
+    """Records calls and live handles, and fails as its attributes say.
 
     Attributes:
         decoded: (file, format, address, pitch, stream, state) of each call of nvjpegDecode.
-        live: handles and states that were made and not destroyed.
-        flags: with which the library was opened.
-        status: by function, what it returns instead of doing its work.
-        on_decode: called in each nvjpegDecode.
+        live: handles and states that were created and not destroyed.
+        flags: the flags with which the library was opened.
+        status: status by function, returned instead of doing the work.
+        on_decode: function that each nvjpegDecode calls.
     """
 
     def __init__(self):

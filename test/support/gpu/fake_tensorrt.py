@@ -1,6 +1,6 @@
-"""Stand-ins for the modules tensorrt and tensorrt_rtx: one engine that does no work.
+"""Stand-ins for the modules tensorrt and tensorrt_rtx: one engine that computes nothing.
 
-Any call can refuse, as TensorRT does: by None or False, with the reason in the logger only.
+Any call can fail as in TensorRT: it returns None or False, and only the logger gets the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 INPUT = ('images', (1, 3, 48, 64), 'FLOAT')
 OUTPUT = ('output', (1, 7, 4), 'FLOAT')
-#: What a node must be told to run it, as parameters.
+#: Parameters that a node needs to run the engine.
 MODEL = {
     'model_resize': 'letterbox',
     'model_color_order': 'rgb',
@@ -60,23 +60,23 @@ class Specialization(Enum):
 
 
 class FakeTensorRt:
-    """The module.
+    """The module tensorrt.
 
     Args:
-        refuses: name of the call that refuses, empty for none.
-        inputs: (name, shape, dtype's name) of each; -1 for sides that a profile leaves open.
-        outputs: likewise.
-        profiles: smallest, usual and largest shape of the first input in each; none where the
-            engine has the one of its shapes.
+        refuses: name of the failing call, empty for none.
+        inputs: (name, shape, dtype name) of each input; -1 for open sides.
+        outputs: the same for each output.
+        profiles: smallest, usual and largest shape of the first input in each profile; empty for
+            an engine with fixed shapes.
 
     Attributes:
-        calls: names in order.
-        arguments: of the last call of each name.
-        contexts: (profile, shape of the first input, device memory) of each, in order.
-        formats: by profile, of every tensor; LINEAR where nothing is said.
-        living: engines and contexts that somebody still holds.
-        reports_profile: an engine says of an open batch of its outputs what the first profile has,
-            as TensorRT-RTX 1.4 does.
+        calls: names of the calls in order.
+        arguments: arguments of the last call by name.
+        contexts: (profile, shape of the first input, device memory) of each context, in order.
+        formats: format of every tensor by profile; LINEAR by default.
+        living: engines and contexts that still have references.
+        reports_profile: whether outputs with an open batch report the first profile's batch,
+            as in TensorRT-RTX 1.4.
     """
 
     __version__ = '10.13.3.9'
@@ -107,7 +107,7 @@ class FakeTensorRt:
         )
 
     def answer(self, name, make=lambda: True, arguments=()):
-        """Return what a call returns, after saying why where it refuses."""
+        """Return a call's result. Log the reason first if the call fails."""
         self.calls.append(name)
         self.arguments[name] = arguments
         if name == self.refuses:
@@ -117,12 +117,12 @@ class FakeTensorRt:
 
 
 class FakeTensorRtRtx(FakeTensorRt):
-    """The module tensorrt_rtx: it compiles kernels when the first context is made.
+    """The module tensorrt_rtx, which compiles kernels for the first context.
 
     Attributes:
-        compiled: how often.
+        compiled: number of compilations.
         accepts: whether a runtime cache was made for this machine.
-        config: what the last runtime configuration says.
+        config: attributes of the last runtime configuration.
     """
 
     __version__ = '1.4.0.76'
@@ -137,11 +137,11 @@ class FakeTensorRtRtx(FakeTensorRt):
 
 
 class _RuntimeConfig:
-    """What a context is made with."""
+    """The configuration that a context is created with."""
 
     def __init__(self, module):
         module.config = SimpleNamespace(_module=module)
-        self.__dict__ = vars(module.config)  # which does not keep the configuration itself
+        self.__dict__ = vars(module.config)  # holds no reference to the configuration
 
     def set_execution_context_allocation_strategy(self, strategy):
         self.allocation = strategy
@@ -222,7 +222,7 @@ class _Context:
         self._module = engine._module
         self._shapes = {}
         self._profile = self._memory = None
-        # What TensorRT-RTX 1.4 reads again without holding it: without it, it crashes.
+        # TensorRT-RTX 1.4 reads the configuration later without a reference. It crashes if freed.
         self._config = weakref.ref(how) if isinstance(how, _RuntimeConfig) else lambda: True
         self._module.living.add(self)
 
@@ -255,7 +255,7 @@ class _Context:
         shape = self._engine._tensors[name][0]
         if -1 not in shape:
             return shape
-        # An open batch is the image's; other sides are as the usual output has them.
+        # An open batch is the image's. Other open sides have the sizes of the usual output.
         batch = self._shapes[self._module.inputs[0][0]][0]
         usual = (batch, *OUTPUT[1][1:])
         return tuple(there if side < 0 else side for side, there in zip(shape, usual, strict=True))

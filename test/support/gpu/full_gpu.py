@@ -1,10 +1,10 @@
-"""Opens a pipeline while the GPU has little memory left, a little more each time, until it works.
+"""Open a pipeline with little free GPU memory, then with more, until it opens.
 
     python full_gpu.py ENGINE
 
-Prints a JSON object: ``before`` and ``after``, free bytes around it all, with nothing open; and
-``attempts``, each with ``left`` (bytes free when it began), ``lost`` (bytes that it kept),
-``kind`` and ``message`` of its error, both empty for the last.
+Prints a JSON object. ``before`` and ``after`` are the free bytes with nothing open. Each of
+``attempts`` has ``left`` (free bytes at its start), ``lost`` (bytes not freed), and ``kind`` and
+``message`` of its error, which are empty for the last attempt.
 """
 
 import json
@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 def fill():
-    """Take all memory that is to be had; return the buffers, the small ones last."""
+    """Allocate all free memory; return the buffers, with the small ones last."""
     taken, size = [], 16 * 1024 * MIB
     while size >= MIB:
         try:
@@ -47,13 +47,13 @@ def attempt(device, config):
 def main():
     config = DetectorConfig(engine_path=sys.argv[1])
     device = gpu.Device(0)
-    for _ in range(3):  # what the driver and TensorRT keep for good
+    for _ in range(3):  # allocations that the driver and TensorRT keep for good
         open_by_parameters(config).close()
     before = device.memory()[0]
     taken = fill()
     attempts = [attempt(device, config)]
     while attempts[-1]['kind'] and taken:
-        # The smallest first, then ever larger ones.
+        # Free the smallest buffer first, then ever larger ones.
         taken.pop().close()
         attempts.append(attempt(device, config))
     for buffer in taken:

@@ -1,4 +1,4 @@
-"""Stand-ins for CUDA and TensorRT in place of them; a plugin, next to gpu_standins."""
+"""Fixtures that replace CUDA and TensorRT by stand-ins. A plugin; see also gpu_standins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trt_perception.parameters.config import DetectorConfig
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Return a function that puts stand-ins in place: (CUDA's recorder, TensorRT)."""
+    """Return a function that installs the stand-ins and returns (CUDA recorder, TensorRT)."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
     def put(refuses='', tensors=None, **cuda):

@@ -1,4 +1,4 @@
-"""What tests of a CudaPipeline over stand-ins share; gpu_standin_fixtures makes them."""
+"""Common parts of CudaPipeline tests with the stand-ins of gpu_standin_fixtures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from trt_perception.images.frame import Frame
 
 DEPTH = 3
-# A small dense detector's.
+# Parameters of a small dense detector.
 SMALL = {
     'inputs': (('images', (1, 3, 48, 64), 'FLOAT'),),
     'outputs': (('output0', (1, 6, 5), 'FLOAT'),),

@@ -1,4 +1,4 @@
-"""What the GPU tests share: when they can run, and running kernels on arrays."""
+"""Common parts of GPU tests: conditions to skip, and kernels on arrays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trt_perception import gpu
 from trt_perception.errors import CudaError
 from trt_perception.gpu.nvjpeg import load_nvjpeg
 
-# Float32 that is compared must be float32. TensorRT-RTX 1.4 keeps TF32 on whatever its builder
-# flag says: scores moved by 3e-3. The variable must be the same at build and at run time.
+# Compared float32 results must be float32. TensorRT-RTX 1.4 uses TF32 regardless of its builder
+# flag, which moved scores by 3e-3. The variable must be equal at build time and run time.
 os.environ.setdefault('NVIDIA_TF32_OVERRIDE', '0')
 
 
 @functools.cache
 def why_no_gpu():
-    """Return why there is no usable GPU, empty where there is one."""
+    """Return the reason why there is no usable GPU; empty if there is one."""
     try:
         gpu.Device(0)
     except Exception as error:
@@ -29,7 +29,7 @@ def why_no_gpu():
 
 @functools.cache
 def why_no_tensorrt():
-    """Return why engines cannot be built and run here, empty where they can."""
+    """Return the reason why engines cannot be built and run here; empty if they can."""
     if why_no_gpu():
         return why_no_gpu()
     return '' if tensorrt() is not None else 'needs tensorrt or tensorrt_rtx'
@@ -37,7 +37,7 @@ def why_no_tensorrt():
 
 @functools.cache
 def tensorrt():
-    """Return the TensorRT module that is there, None without one."""
+    """Return the installed TensorRT module, or None."""
     for name in ('tensorrt', 'tensorrt_rtx'):
         try:
             return __import__(name)
@@ -48,11 +48,11 @@ def tensorrt():
 
 @functools.cache
 def why_no_open_shapes():
-    """Return why engines whose profiles leave shapes open cannot be run, empty where they can."""
+    """Return the reason why engines with open shapes cannot run here; empty if they can."""
     if why_no_tensorrt():
         return why_no_tensorrt()
-    # With bare TensorRT, too: a profile of one shape is exact, any other fails or computes boxes
-    # up to 26 pixels off.
+    # Also with TensorRT alone: a profile of one shape is exact, but any other profile fails or
+    # gives boxes up to 26 pixels off.
     module = tensorrt()
     broken = module.__name__ == 'tensorrt_rtx' and module.__version__.startswith('1.4.')
     if broken and gpu.Device(0).compute_capability == (9, 0):
@@ -62,7 +62,7 @@ def why_no_open_shapes():
 
 @functools.cache
 def why_no_nvjpeg():
-    """Return why JPEGs cannot be decoded on the GPU here, empty where they can."""
+    """Return the reason why the GPU cannot decode JPEGs here; empty if it can."""
     try:
         load_nvjpeg()
     except CudaError as error:
@@ -100,12 +100,12 @@ def from_device(pointer, dtype, shape):
 
 
 def build_plan(onnx_bytes, profiles=(), capabilities=()):
-    """Build a plan from ONNX bytes with whatever TensorRT is there.
+    """Build a plan from ONNX bytes with the installed TensorRT module.
 
     Args:
         onnx_bytes: the model.
         profiles: for open inputs, {input: (smallest, usual, largest shape)} of each profile.
-        capabilities: TensorRT-RTX: names of the GPUs that it is for, empty for this one.
+        capabilities: for TensorRT-RTX, names of the target GPUs; empty for this GPU.
     """
     trt = tensorrt()
     logger = trt.Logger(trt.Logger.WARNING)

@@ -1,7 +1,7 @@
-"""The letterbox kernel compiled for the CPU, so that its arithmetic is tested without a GPU.
+"""Compile the letterbox kernel for the CPU, to test its arithmetic without a GPU.
 
-The same source that NVRTC gets, with what CUDA brings replaced by a few lines of C++; threads run
-one after the other. What only a GPU shows stays with test_gpu_kernels.py.
+NVRTC gets the same source. A few lines of C++ replace CUDA's own functions. Threads run one after
+the other. test_gpu_kernels.py tests effects that only a GPU shows.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ COMPILER = shutil.which('c++')
 _KEPT = Path(__file__).resolve().parents[3] / '.env' / 'kernels'
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
 
-#: What CUDA brings, in C++; needs <cmath> and <cstring>.
+#: CUDA's conversions in C++. The code needs <cmath> and <cstring>.
 CONVERSIONS = """
 template <typename To, typename From> static inline To bits_of(From value) {
     To result;
@@ -66,7 +66,7 @@ extern "C" void run(const Batch* batch, INPUT_T* tensor, int most) {
 
 
 def compiled_library(text, *flags):
-    """Return the library of a C++ source; it is compiled once for all runs of this checkout."""
+    """Return the library of a C++ source. It is compiled once for all runs in this checkout."""
     flags = ('-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC', *flags)
     digest = hashlib.sha256('\0'.join((COMPILER, *flags, text)).encode()).hexdigest()
     library = _KEPT / f'{digest}.so'
@@ -76,12 +76,12 @@ def compiled_library(text, *flags):
             source, made = Path(folder, 'kernels.cpp'), Path(folder, 'kernels.so')
             source.write_text(text)
             subprocess.run([COMPILER, *flags, source, '-o', made], check=True)
-            made.rename(library)  # whole, or not at all
+            made.rename(library)  # atomic
     return ctypes.CDLL(str(library))
 
 
 class HostLetterbox:
-    """The kernel of one preprocessing; call it with a frame."""
+    """The kernel of one preprocessing. Call it with a frame."""
 
     def __init__(self, preprocessing):
         self._preprocessing = preprocessing
@@ -91,7 +91,7 @@ class HostLetterbox:
             TensorSpec('images', self._shape, 'float32'),
             (TensorSpec('output0', (1, 300, 6), 'float32'),),
             preprocessing,
-            PRESETS['end_to_end'].decoder,  # decoded by the host, so that there is one kernel only
+            PRESETS['end_to_end'].decoder,  # decoded on the host, so that there is only one kernel
             ('thing',),
             True,
         )
@@ -121,5 +121,5 @@ class HostLetterbox:
         return tensor
 
     def launch(self, batch, tensor, most):
-        """Run it as the GPU does, on addresses, for so many frames."""
+        """Run the kernel like the GPU, on addresses, for ``most`` frames."""
         self._run(batch, tensor, most)

@@ -1,8 +1,8 @@
-"""A GPU without a GPU: its memory is the host's, and it works only when somebody waits for it.
+"""A simulated GPU with host memory, which works only when a thread waits for it.
 
-CUDA promises no more: a copy from page-locked memory may be done as late as the host waits for
-what comes behind it. So whoever writes or frees memory too early gets wrong pixels here, and
-always. The letterbox kernel is the real one, compiled for the CPU; engine and decoding do nothing.
+CUDA allows this: a copy from page-locked memory may happen as late as the host waits for later
+work. So code that writes or frees memory too early always gets wrong pixels here. The letterbox
+kernel is the real kernel, compiled for the CPU. Engine and decoding compute nothing.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 PREPROCESSING = Preprocessing((64, 48))
 _OK = fake_cuda.cudaError_t.cudaSuccess
-_GONE = 0xDD  # what freed memory holds
+_GONE = 0xDD  # fills freed memory
 
 
 class LateGpu:
-    """Bindings of CUDA.
+    """The bindings of CUDA.
 
     Args:
         letterbox: the kernel, a HostLetterbox.
-        integrated: as the device says.
+        integrated: whether the device reports an integrated GPU.
 
     Attributes:
         modules: (driver, nvrtc, runtime).
-        uploads: (source, size) of each copy from page-locked memory, when it was queued; of one
-            in parts, size is (bytes of a part, bytes from one to the next, how many).
-        captures: how many graphs were captured.
+        uploads: (source, size) of each copy from page-locked memory, recorded when enqueued. The
+            size of a copy in parts is (bytes per part, pitch in bytes, number of parts).
+        captures: number of captured graphs.
         host_bytes: page-locked memory that was not freed, by address.
     """
 
     def __init__(self, letterbox, *, integrated=False):
         self._letterbox = letterbox
-        self._queued = defaultdict(list)  # work by stream
-        self._lock = threading.RLock()  # several threads queue work and wait for one stream
+        self._queued = defaultdict(list)  # enqueued work by stream
+        self._lock = threading.RLock()  # several threads enqueue work and wait for one stream
         self._capturing = {}
         self._graphs = {}
         self._events = {}
         self._names = {}
-        self._memory = {}  # kept for good, so that a late access hits nobody else's
+        self._memory = {}  # kept for good, so that a late access hits no new allocation
         self.uploads = []
         self.captures = 0
         self.host_bytes = {}
@@ -112,7 +112,7 @@ class LateGpu:
         self._free(address)
         return (_OK,)
 
-    # Work, queued and done.
+    # Work: enqueue and execute.
 
     def _cudaMemcpyAsync(self, to, source, size, kind, stream):  # noqa: N802
         self._note(source, size)
@@ -139,7 +139,7 @@ class LateGpu:
         return (_OK,)
 
     def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
-        # What was queued up to the record, of which nothing is lost if it is done by then.
+        # Only work that was enqueued before the record must be done.
         source = self._events[event]
         with self._lock:
             before = list(self._queued.get(source, ()))
@@ -205,11 +205,11 @@ class LateGpu:
 
 
 def tensor_of(frame):
-    """Return the input tensor that a frame shall become, by the host's preprocessing."""
+    """Return the expected input tensor of a frame, from the host's preprocessing."""
     return HostPreprocessor(PREPROCESSING)(frame)[0].copy()
 
 
 def run(gpu, pipeline, frame, slot=0):
-    """Return the input tensor that a frame becomes."""
+    """Return the input tensor that the pipeline makes from a frame."""
     detect_one(pipeline, frame, Thresholds(), slot)
     return gpu.input_of(pipeline.slots[slot]).copy()

@@ -1,4 +1,4 @@
-"""Pipelines on the GPU of late_gpu, with its nvJPEG for JPEGs."""
+"""Fixtures for pipelines on the GPU of late_gpu, with a stand-in for nvJPEG."""
 
 import sys
 
@@ -20,7 +20,7 @@ def letterbox():
 
 @pytest.fixture
 def late_pipeline(letterbox, monkeypatch, tmp_path):
-    """Return a function that opens a pipeline: (the GPU, the pipeline)."""
+    """Return a function that opens a pipeline and returns (GPU, pipeline)."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     path = tmp_path / 'tiny.engine'
     path.write_bytes(PLAN)
@@ -56,7 +56,7 @@ def library(monkeypatch):
 
 @pytest.fixture
 def jpeg_pipeline(late_pipeline, library):
-    """Return a function that opens a pipeline for JPEGs: (the GPU, the pipeline)."""
+    """Return a function that opens a pipeline for JPEGs and returns (GPU, pipeline)."""
 
     def put(**options):
         gpu, pipeline = late_pipeline(image_transport='compressed', **options)

@@ -1,6 +1,6 @@
-"""nvJPEG on the GPU of late_gpu, with OpenCV's decoder, and files for it.
+"""A stand-in for nvJPEG on the GPU of late_gpu, with OpenCV's decoder, and files for it.
 
-It writes the pixels at once, as some GPUs do, or as late as the others.
+It writes the pixels immediately or as late as possible, because GPUs differ in this.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from trt_perception.images.jpeg import as_plain_jpeg
 
 
 class DecodingNvJpeg(FakeNvJpeg):
-    """Decodes; ``gpu`` is where memory and streams are, None while the pipeline is made."""
+    """An nvJPEG that decodes. ``gpu`` holds memory and streams; None while the pipeline opens."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Frames through a pipeline of a patch model, on a real GPU, and what is expected of its input."""
+"""Run frames through a pipeline of a patch model on a real GPU; compute the expected input."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def noise(seed, encoding='bgr8', size=(37, 23), padding=5):
 
 
 def tensor_of(pipeline, frame):
-    """Return the input tensor that a frame shall become."""
+    """Return the expected input tensor of a frame."""
     return HostPreprocessor(pipeline.spec.preprocessing)(frame)[0].copy()
 
 
@@ -24,6 +24,6 @@ def input_of(pipeline, slot):
 
 
 def run(pipeline, frame, slot=0):
-    """Return the input tensor that a frame becomes."""
+    """Return the input tensor that the pipeline makes from a frame."""
     detect_one(pipeline, frame, Thresholds(0.3), slot)
     return input_of(pipeline, slot)

@@ -1,4 +1,4 @@
-"""A pipeline of a patch model on a real GPU."""
+"""Fixtures for a pipeline of a patch model on a real GPU."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def engine(tmp_path_factory):
 
 @pytest.fixture
 def opened(engine, monkeypatch):
-    """Return a function that opens a pipeline; ``integrated``: the GPU says that it is."""
+    """Return a function that opens a pipeline. With ``integrated``, the GPU reports that it is."""
     pipelines = []
 
     def make(*, integrated=False, depth=2, graph=True, **parameters):
