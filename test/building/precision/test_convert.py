@@ -106,7 +106,7 @@ def test_layers_asked_for_stay_in_fp32(golden_messages):
     first = next(node.name for node in model.graph.node if node.op_type == 'Conv')
     done = convert_precision(model, 'fp16', keep_fp32=[first], strongly_typed=True)
     assert result_types(done.model)[first] == TensorProto.FLOAT
-    assert done.report.kept[first] == 'asked for'
+    assert done.report.kept[first] == 'requested by the user'
     assert 0 < done.report.macs['fp32'] < 0.2
     with golden_messages.raises(ConfigError):
         convert_precision(model, 'fp16', keep_fp32=['nothing*'], strongly_typed=True)
@@ -118,7 +118,7 @@ def test_a_weakly_typed_graph_keeps_its_types_and_names_what_to_keep():
     model, layers, fixed = small_detectors.anchor_free()
     done = convert_precision(model, 'fp16', keep_fp32=[layers[0]], strongly_typed=False)
     assert done.model.graph.node == model.graph.node
-    assert done.report.kept[layers[0]] == 'asked for'
+    assert done.report.kept[layers[0]] == 'requested by the user'
     assert fixed[0] in done.report.kept
     assert done.report.macs == {'fp32': 1.0}
 
@@ -168,7 +168,7 @@ def test_constants_that_vanish_are_told():
     zeros = int(((values.astype(np.float16) == 0) & (values != 0)).sum())
     assert zeros == 3
     assert len(notes) == 1
-    assert notes[0].startswith(f'{zeros} of 8 numbers of')
+    assert notes[0].startswith(f'{zeros} of 8 numbers in')
     # One small weight among many is nothing to tell.
     values = np.append(np.ones(511), 1e-9).astype(np.float32).reshape(8, 1, 64)
     model, _ = one_node('Add', lambda net: [net.constant(values)])

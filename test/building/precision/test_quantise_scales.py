@@ -122,7 +122,7 @@ def test_data_without_a_range_in_fp32_stay_in_float(images):
     model = net.model([net.conv(net.node('Add', [large, small]), 8, 8, silu=False)])
     done = quantise(model, CalibrationImages(images, SMALL))
     (name,) = readers(model, x)
-    assert 'too much for a scale' in done.report.kept[name]
+    assert 'too large for a scale' in done.report.kept[name]
     for scale in scales(done.model):
         assert np.isfinite(scale).all()
 

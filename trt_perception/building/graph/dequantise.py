@@ -1,7 +1,7 @@
-"""A quantised model without its Q/DQ nodes: what FP16 is compared with.
+"""Removes the Q/DQ nodes of a quantised model, to compare the model with FP16.
 
-Guarantee: weights are what DequantizeLinear makes of them, and everything else stays. So it is as
-fast as the original in the same precision, not as exact.
+The weights become the values that DequantizeLinear returns; all other nodes stay. The result is as
+fast as the original in the same precision, but less exact.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ['dequantise']
 
 
 def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy without Q/DQ nodes.
+    """Return a copy of a model without Q/DQ nodes.
 
     Args:
-        model: whose scales of weights are numbers, as check_quantised wants them.
+        model: quantised model. Scales of weights must be constants, which check_quantised checks.
     """
     copied = copy.deepcopy(model)
     graph = copied.graph
@@ -35,12 +35,12 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
         if quantiser is not None and quantiser.op_type == 'QuantizeLinear':
             renamed[node.output[0]] = quantiser.input[0]
             continue
-        weights = _weights(index, node)
+        weights = _dequantise_weights(index, node)
         graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
     kept = [n for n in graph.node if n.op_type not in ('QuantizeLinear', 'DequantizeLinear')]
     for node in kept:
-        for place, name in enumerate(node.input):
-            node.input[place] = _source(renamed, name)
+        for position, name in enumerate(node.input):
+            node.input[position] = _resolve_name(renamed, name)
     del graph.node[:]
     graph.node.extend(kept)
     used = {name for node in kept for name in node.input}
@@ -50,17 +50,17 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     return copied
 
 
-def _source(renamed: dict[str, str], name: str) -> str:
+def _resolve_name(renamed: dict[str, str], name: str) -> str:
     while name in renamed:
         name = renamed[name]
     return name
 
 
-def _weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]:
-    """Return stored numbers times their scale; zero points are 0."""
-    numbers, scale = index.constant(node.input[0]), index.constant(node.input[1])
-    assert numbers is not None
+def _dequantise_weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]:
+    """Return stored weights times their scale, in the scale's type. Zero points must be 0."""
+    stored, scale = index.constant(node.input[0]), index.constant(node.input[1])
+    assert stored is not None
     assert scale is not None
-    shaped = broadcast_scale(scale, channel_axis(node, numbers.ndim), numbers.ndim)
-    wide: npt.NDArray[np.generic] = numbers.astype(np.float32) * shaped.astype(np.float32)
+    shaped = broadcast_scale(scale, channel_axis(node, stored.ndim), stored.ndim)
+    wide: npt.NDArray[np.generic] = stored.astype(np.float32) * shaped.astype(np.float32)
     return wide.astype(scale.dtype)

@@ -1,8 +1,8 @@
-"""What a graph of half precision computes, for runtimes that compute it in float32.
+"""Makes a float32 graph that computes like a graph in half precision, for ONNX Runtime on CPUs.
 
-ONNX Runtime's kernels on a CPU take float16 tensors and compute rows of layers in float32: what
-overflows or loses bits on a GPU does neither there. In a rounded graph every result is a float32
-that went through its own type.
+ONNX Runtime's CPU kernels compute several layers of a float16 graph in float32, so they neither
+overflow nor round like a GPU. In the emulating graph, each result is float32, after a conversion
+to its own type and back.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the same graph in float32, in which each result is rounded to its own type.
+    """Return a float32 copy of a graph that rounds each result to its type in the given graph.
 
     Args:
-        model: with types in its graph; inputs and outputs keep theirs. Not changed.
+        model: model in half precision, not changed. Inputs and outputs of the copy have its types.
     """
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     graph = copied.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
-    ends = {entry.name: entry.type.tensor_type.elem_type for entry in graph.output}
-    half = {
+    output_types = {entry.name: entry.type.tensor_type.elem_type for entry in graph.output}
+    half_types = {
         entry.name: entry.type.tensor_type.elem_type
         for entry in (*inferred.value_info, *graph.input, *graph.output)
         if entry.type.tensor_type.elem_type in _HALF
@@ -38,23 +38,27 @@ def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.data_type in _HALF:
             wide = numpy_helper.to_array(tensor).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
-            half.pop(tensor.name, None)
-    given = {entry.name for entry in graph.input}
-    nodes = [_cast(name, f'{name}_wide', TensorProto.FLOAT) for name in half if name in given]
+            half_types.pop(tensor.name, None)
+    input_names = {entry.name for entry in graph.input}
+    nodes = [
+        _cast(name, f'{name}_wide', TensorProto.FLOAT)
+        for name in half_types
+        if name in input_names
+    ]
     for node in graph.node:
         if node.op_type == 'Cast' and node.attribute[0].i in _HALF:
             node.attribute[0].i = TensorProto.FLOAT
         for index, name in enumerate(node.input):
-            if name in half:
+            if name in half_types:
                 node.input[index] = f'{name}_wide'
-        results = [name for name in node.output if name in half]
+        results = [name for name in node.output if name in half_types]
         for index, name in enumerate(node.output):
-            if name in half:
+            if name in half_types:
                 node.output[index] = f'{name}_exact'
         nodes.append(node)
         for name in results:
-            narrow = name if name in ends else f'{name}_narrow'
-            nodes.append(_cast(f'{name}_exact', narrow, half[name]))
+            narrow = name if name in output_types else f'{name}_narrow'
+            nodes.append(_cast(f'{name}_exact', narrow, half_types[name]))
             nodes.append(_cast(narrow, f'{name}_wide', TensorProto.FLOAT))
     del graph.node[:]
     graph.node.extend(nodes)

@@ -1,7 +1,7 @@
-"""Questions about an ONNX graph: who makes a tensor, who reads it, is it constant, what is a node.
+"""Answers questions about an ONNX graph: producers and consumers of tensors, constants, names.
 
-Guarantees: a model is never changed here, but by ``name_nodes``. Non-guarantee: the nodes of
-subgraphs (If, Loop, Scan) are not indexed; the tensors that they take from outside are.
+Only ``name_nodes`` changes a model. GraphIndex ignores nodes inside subgraphs (If, Loop, Scan),
+but knows the tensors that these nodes read from the outer graph.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ __all__ = [
 
 _Message = TypeVar('_Message')
 _Number = TypeVar('_Number', bound=np.generic)
-#: The operators that do the work of a network. With constant weights they can be quantised.
+#: Operators that do most of a network's arithmetic. They can be quantised if their weights are
+#: constant.
 LAYER_TYPES = ('Conv', 'ConvTranspose', 'Gemm', 'MatMul')
 
 
 class GraphIndex:
-    """Look-up tables of one graph; valid until the graph is changed.
+    """Look-up tables of one graph. A change of the graph makes them invalid.
 
     Attributes:
         graph: the graph.
-        producer: by tensor, the node that makes it.
-        consumers: by tensor, the nodes that read it; a node with a subgraph reads what that takes.
-        initializers: by name.
+        producer: the node that computes a tensor, by tensor name.
+        consumers: the nodes that read a tensor, by tensor name. A node also reads the outer
+            tensors of its subgraphs.
+        initializers: initializers by name.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -50,7 +52,7 @@ class GraphIndex:
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
 
     def constant(self, name: str) -> npt.NDArray[np.generic] | None:
-        """Return a tensor's value where it is fixed: an initializer, a Constant, or a copy."""
+        """Return a constant: an initializer, a Constant node or a copy; otherwise None."""
         if name in self.initializers:
             array: npt.NDArray[np.generic] = numpy_helper.to_array(self.initializers[name])
             return array
@@ -62,7 +64,7 @@ class GraphIndex:
         return found[0] if found else None
 
     def is_constant(self, name: str) -> bool:
-        """Return whether a tensor is fixed, also one that is stored quantised."""
+        """Return whether a tensor is constant, or a quantised, dequantised or cast constant."""
         node = self.producer.get(name)
         if node is None:
             return name in self.initializers
@@ -71,7 +73,7 @@ class GraphIndex:
         return bool(node.op_type == 'Constant')
 
     def is_layer(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node multiplies by constant weights."""
+        """Return whether a node multiplies data by constant weights."""
         return (
             node.op_type in LAYER_TYPES
             and node.domain in ('', 'ai.onnx')
@@ -82,7 +84,7 @@ class GraphIndex:
 
 
 def channel_axis(node: onnx.NodeProto, dimensions: int) -> int:
-    """Return the axis along which a Q or DQ node has a scale for each channel."""
+    """Return the channel axis of a Q or DQ node for data of this number of dimensions."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == 'axis'), 1)
     return int(axis) % max(dimensions, 1)
 
@@ -90,20 +92,26 @@ def channel_axis(node: onnx.NodeProto, dimensions: int) -> int:
 def broadcast_scale(
     scale: npt.NDArray[_Number], axis: int, dimensions: int
 ) -> npt.NDArray[_Number]:
-    """Return scales in the shape in which they multiply data; one for all stays as it is."""
+    """Return scales in a shape that broadcasts with the data.
+
+    Args:
+        scale: one scale for all data, which is returned unchanged, or one scale for each channel.
+        axis: channel axis of the data.
+        dimensions: number of dimensions of the data.
+    """
     if not scale.ndim:
         return scale
     return scale.reshape([-1 if place == axis else 1 for place in range(dimensions)])
 
 
 def tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return type and shape by tensor, of all that the graph declares; without weights."""
+    """Return type and shape of each declared tensor by name; without weights."""
     declared = (*graph.input, *graph.value_info, *graph.output)
     return {entry.name: entry.type.tensor_type for entry in declared}
 
 
 def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node's subgraphs may take from outside; their own names may be among it."""
+    """Yield the tensors that a node's subgraphs read, including the subgraphs' own tensors."""
     for attribute in node.attribute:
         graphs = [attribute.g, *attribute.graphs] if attribute.HasField('g') else attribute.graphs
         for graph in graphs:
@@ -114,7 +122,7 @@ def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def iterate_messages(message: Any, *kinds: type[_Message]) -> Iterator[_Message]:
-    """Yield every message of some kinds within another: in subgraphs, functions, attributes."""
+    """Yield all protobuf messages of some types in a message, at any depth."""
     if isinstance(message, kinds):
         yield message
     for field, value in message.ListFields():
@@ -123,14 +131,14 @@ def iterate_messages(message: Any, *kinds: type[_Message]) -> Iterator[_Message]
                 yield from iterate_messages(inner, *kinds)
 
 
-def opset_version(model: onnx.ModelProto, unset: int = 1) -> int:
-    """Return the version of ONNX's own operators that a model uses."""
+def opset_version(model: onnx.ModelProto, default: int = 1) -> int:
+    """Return the opset version of ONNX's own domain; ``default`` if the model names none."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ('', 'ai.onnx')]
-    return max(versions, default=unset)
+    return max(versions, default=default)
 
 
 def name_nodes(model: onnx.ModelProto) -> None:
-    """Give each node of the graph a name of its own; names that are unique already stay."""
+    """Give each node of the graph a unique name, in place. Unique names are kept."""
     taken = {node.name for node in model.graph.node}
     seen: set[str] = set()
     for index, node in enumerate(model.graph.node):
@@ -144,12 +152,12 @@ def name_nodes(model: onnx.ModelProto) -> None:
 
 
 def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the nodes that any pattern matches, in graph order.
+    """Return the names of the nodes that match any pattern, in graph order.
 
     Args:
-        model: the model, its nodes named.
-        patterns: shell patterns of node names (``*/cv3.*/Conv``), matched with case; a name
-            itself is a pattern too, whatever brackets it has.
+        model: model whose nodes have unique names.
+        patterns: case-sensitive shell patterns for node names (``*/cv3.*/Conv``). A full node name
+            always matches itself, even if it has brackets.
 
     Raises:
         ConfigError: a pattern matches no node.
@@ -162,7 +170,7 @@ def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, .
             near = closest_words(pattern, names, count=4, cutoff=0.3) or names[:4]
             raise ConfigError(
                 f'the pattern {pattern!r}',
-                f'matches none of the {len(names)} nodes of the graph',
+                f'matches none of the {len(names)} nodes in the graph',
                 fix=f'close names: {", ".join(near)}',
             )
         matched |= hits

@@ -1,8 +1,8 @@
-"""What exporters leave undone, made right before anything is built: order of nodes, float64.
+"""Repairs faults that exporters leave in a model: order of nodes, float64.
 
-Neither changes what the engine computes: TensorRT has no float64 and takes float32 whatever the
-file asks for, and the order of nodes means nothing. But ONNX's checker refuses nodes out of order,
-and a model that no runtime of the host takes cannot be compared or calibrated.
+Neither repair changes the engine. TensorRT computes float64 in float32, and ignores the order of
+nodes. But ONNX's checker refuses nodes out of order. And a model that no runtime on the CPU can
+run cannot be compared or calibrated.
 """
 
 from __future__ import annotations
@@ -18,74 +18,79 @@ from trt_perception.building.graph.graph_index import iterate_messages, outer_te
 
 __all__ = ['convert_float64', 'sort_nodes']
 
-# Attributes that name a type of numbers.
+# Attributes whose value is a data type.
 _TYPE_ATTRIBUTES: Final = ('to', 'dtype', 'output_datatype', 'stash_type')
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 def sort_nodes(model: onnx.ModelProto) -> bool:
-    """Put each node behind those that make what it reads; others keep their order.
+    """Move each node behind the nodes whose outputs it reads, in place.
 
-    In subgraphs and functions too. A ring of nodes stays as it is: ONNX's checker names it.
+    Other nodes keep their order. Subgraphs and functions are sorted too. Nodes in or behind a
+    cycle go to the end, and ONNX's checker reports them.
 
     Returns:
-        whether any node was moved.
+        Whether any node was moved.
     """
-    owners: list[Any] = list(iterate_messages(model, onnx.GraphProto, onnx.FunctionProto))
-    # The inner ones first: sorting copies nodes with all that is in them.
-    moved = [_sort(owner.node) for owner in reversed(owners)]
+    containers: list[Any] = list(iterate_messages(model, onnx.GraphProto, onnx.FunctionProto))
+    # Sort inner graphs first, because sorting copies nodes with their subgraphs.
+    moved = [_sort_topologically(owner.node) for owner in reversed(containers)]
     return any(moved)
 
 
-def _sort(nodes: Any) -> bool:
-    maker = {name: place for place, node in enumerate(nodes) for name in node.output if name}
-    waits_for = [
-        {maker[name] for name in (*node.input, *outer_tensors(node)) if name in maker}
+def _sort_topologically(nodes: Any) -> bool:
+    producer = {
+        name: position for position, node in enumerate(nodes) for name in node.output if name
+    }
+    dependencies = [
+        {producer[name] for name in (*node.input, *outer_tensors(node)) if name in producer}
         for node in nodes
     ]
-    if all(max(needed, default=-1) < place for place, needed in enumerate(waits_for)):
+    if all(max(needed, default=-1) < position for position, needed in enumerate(dependencies)):
         return False
     readers: dict[int, list[int]] = {}
-    for place, needed in enumerate(waits_for):
+    for position, needed in enumerate(dependencies):
         for other in needed:
-            readers.setdefault(other, []).append(place)
-    left = [len(needed) for needed in waits_for]
-    ready = [place for place, count in enumerate(left) if not count]
+            readers.setdefault(other, []).append(position)
+    open_counts = [len(needed) for needed in dependencies]
+    ready = [position for position, count in enumerate(open_counts) if not count]
     order = []
     while ready:
         order.append(heapq.heappop(ready))
-        for place in readers.get(order[-1], ()):
-            left[place] -= 1
-            if not left[place]:
-                heapq.heappush(ready, place)
-    order += [place for place, count in enumerate(left) if count]
-    moved = [onnx.NodeProto.FromString(nodes[place].SerializeToString()) for place in order]
+        for position in readers.get(order[-1], ()):
+            open_counts[position] -= 1
+            if not open_counts[position]:
+                heapq.heappush(ready, position)
+    order += [position for position, count in enumerate(open_counts) if count]
+    moved = [onnx.NodeProto.FromString(nodes[position].SerializeToString()) for position in order]
     del nodes[:]
     nodes.extend(moved)
     return order != sorted(order)
 
 
 def convert_float64(model: onnx.ModelProto) -> bool:
-    """Let a model compute in float32 where it asks for float64; finite numbers stay finite.
+    """Replace float64 by float32 in constants, types and attributes, in place.
+
+    Finite constants outside the range of float32 become its largest finite number.
 
     Returns:
-        whether anything was changed.
+        Whether anything was changed.
     """
     changed = False
     for tensor in iterate_messages(model, TensorProto):
         if tensor.data_type == TensorProto.DOUBLE:
             wide = numpy_helper.to_array(tensor)
-            held = np.where(np.isfinite(wide), np.clip(wide, -_LARGEST, _LARGEST), wide)
-            tensor.CopyFrom(numpy_helper.from_array(held.astype(np.float32), tensor.name))
+            clipped = np.where(np.isfinite(wide), np.clip(wide, -_LARGEST, _LARGEST), wide)
+            tensor.CopyFrom(numpy_helper.from_array(clipped.astype(np.float32), tensor.name))
             changed = True
-    for kind in iterate_messages(model, onnx.TypeProto.Tensor):
-        if kind.elem_type == TensorProto.DOUBLE:
-            kind.elem_type = TensorProto.FLOAT
+    for tensor_type in iterate_messages(model, onnx.TypeProto.Tensor):
+        if tensor_type.elem_type == TensorProto.DOUBLE:
+            tensor_type.elem_type = TensorProto.FLOAT
             changed = True
     for node in iterate_messages(model, onnx.NodeProto):
         for attribute in node.attribute if node.domain in ('', 'ai.onnx') else ():
-            asks = attribute.name in _TYPE_ATTRIBUTES and attribute.type == attribute.INT
-            if asks and attribute.i == TensorProto.DOUBLE:
+            is_number_type = attribute.name in _TYPE_ATTRIBUTES and attribute.type == attribute.INT
+            if is_number_type and attribute.i == TensorProto.DOUBLE:
                 attribute.i = TensorProto.FLOAT
                 changed = True
     return changed

@@ -1,9 +1,9 @@
-"""Rewrite a float32 graph so that its nodes compute in FP16 or BF16, all but the named ones.
+"""Converts a float32 graph to FP16 or BF16, except for named nodes.
 
-A strongly typed TensorRT network runs each layer in the types that the graph says. Each tensor has
-up to two versions: the float32 one keeps its name, the narrow one gets a suffix; one Cast stands
-between them where both are wanted. Inputs and outputs of the graph stay float32. Values that a
-type cannot hold are never cut silently: the node that needs them stays float32.
+A strongly typed TensorRT network runs each layer in the types of the graph. A tensor can have two
+versions: the wide (float32) version keeps the name, the narrow version gets a suffix. If nodes
+read both, a Cast node converts. Inputs and outputs of the graph stay float32. A node with a
+constant outside the range of FP16 stays float32, so conversion clips no value silently.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from trt_perception.building.graph.mac_count import infer_shapes
 
 __all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'convert_to_half']
 
-#: By the name of a precision: ONNX's type, NumPy's type, and what its tensors' names end with.
+#: For each precision: ONNX's type, NumPy's type, and the suffix of narrow tensors' names.
 HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
     'fp16': (TensorProto.FLOAT16, np.float16, '_fp16'),
     'bf16': (TensorProto.BFLOAT16, ml_dtypes.bfloat16, '_bf16'),
 }
-_FP16_LARGEST: Final = 65504.0
-_FP16_SMALLEST: Final = 2.0**-24  # half of it and below becomes 0
-_REPORTED_FROM: Final = 0.01  # of a constant's numbers
-# Their result has the type that an attribute says; float32, and a Cast where it is wanted narrow.
+_FP16_MAX: Final = 65504.0
+_FP16_MIN: Final = 2.0**-24  # half of this value, and any smaller value, becomes 0
+_MIN_REPORTED_SHARE: Final = 0.01  # of the numbers in a constant
+# An attribute decides the type of their result. It stays float32, and a Cast follows if needed.
 _TYPED_BY_ATTRIBUTE: Final = frozenset(
     ('Bernoulli', 'ConstantOfShape', 'EyeLike', 'Multinomial', 'RandomNormal', 'RandomUniform')
 )
@@ -45,13 +45,14 @@ _TYPED_BY_ATTRIBUTE: Final = frozenset(
 
 @dataclass
 class HalfPrecisionModel:
-    """A rewritten model.
+    """A converted model, with a record of the conversion.
 
     Attributes:
-        model: its inputs and outputs as before.
-        kept: by node, why it stays float32; nodes without floating-point numbers are not named.
-        notes: what rounding does to constants, one sentence each.
-        casts: how many Cast nodes were added.
+        model: the model; its inputs and outputs have their old names and types.
+        kept: why a node stays float32, by node name. Nodes without floating-point numbers are left
+            out.
+        notes: effects of rounding on constants, one sentence each.
+        casts: number of Cast nodes added.
     """
 
     model: onnx.ModelProto
@@ -66,20 +67,20 @@ def convert_to_half(
     """Return a model whose nodes compute in FP16 or BF16.
 
     Args:
-        model: its nodes named, not changed.
+        model: model whose nodes have unique names; not changed.
         precision: ``fp16`` or ``bf16``.
-        keep: by node name, why it stays float32.
+        keep: nodes that stay float32: the reason by node name.
 
     Raises:
-        EngineError: the types or shapes of the model contradict each other.
+        EngineError: types or shapes in the model contradict each other.
     """
     result = copy.deepcopy(model)
     _constants_to_initializers(result.graph)
-    return _Rewriting(result, precision, keep).run()
+    return _HalfPrecisionConverter(result, precision, keep).run()
 
 
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
-    """Turn Constant nodes of floats into initializers: only those are converted below."""
+    """Turn Constant nodes with floats into initializers, because only these are converted."""
     kept = []
     for node in graph.node:
         attribute = node.attribute[0] if node.op_type == 'Constant' else None
@@ -98,8 +99,8 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
     graph.node.extend(kept)
 
 
-class _Rewriting:
-    """One conversion: first who computes in what, then the graph that follows from it."""
+class _HalfPrecisionConverter:
+    """One conversion: chooses the type of each node, then rewrites the graph."""
 
     def __init__(self, model: onnx.ModelProto, precision: str, keep: Mapping[str, str]) -> None:
         self.kind, self.dtype, self.suffix = HALF_TYPES[precision]
@@ -118,7 +119,7 @@ class _Rewriting:
         return self.types.get(name) == TensorProto.FLOAT
 
     def run(self) -> HalfPrecisionModel:
-        self._decide()
+        self._choose_types()
         want_narrow: set[str] = set()
         want_wide = {entry.name for entry in self.graph.output}
         for node in self.graph.node:
@@ -130,14 +131,14 @@ class _Rewriting:
         self._convert_initializers(narrow, want_wide)
         nodes = list(self._input_casts(narrow))
         for node in self.graph.node:
-            nodes += self._rewritten(node, narrow, want_wide)
+            nodes += self._rewrite_node(node, narrow, want_wide)
         del self.graph.node[:]
         self.graph.node.extend(nodes)
-        del self.graph.value_info[:]  # of types that are no more; whoever needs them infers them
+        del self.graph.value_info[:]  # their types are outdated; shape inference recreates them
         return self.result
 
-    def _decide(self) -> None:
-        """Fill ``wide_inputs`` for each narrow node, and ``kept`` for the others with floats."""
+    def _choose_types(self) -> None:
+        """Fill ``wide_inputs`` for nodes that become narrow, and ``kept`` for other nodes."""
         quantisers = []
         for node in self.graph.node:
             floats = [name for name in (*node.input, *node.output) if self.is_float(name)]
@@ -148,13 +149,13 @@ class _Rewriting:
             if reason:
                 self.result.kept[node.name] = reason
             else:
-                self.wide_inputs[node.name] = self._wide_places(node)
+                self.wide_inputs[node.name] = self._wide_input_flags(node)
                 if node.op_type == 'DequantizeLinear':
                     quantisers.append(node)
         for node in quantisers:
             readers = self.index.consumers.get(node.output[0], [])
             if readers and all(reader.name in self.result.kept for reader in readers):
-                self.result.kept[node.name] = 'feeds layers kept in FP32 only'
+                self.result.kept[node.name] = 'feeds only layers that stay in FP32'
                 del self.wide_inputs[node.name]
 
     def _reason_to_keep(self, node: onnx.NodeProto, unknown: Iterable[str]) -> str:
@@ -165,49 +166,52 @@ class _Rewriting:
         for name in unknown:
             return f'ONNX cannot infer the type of {name!r}'
         if node.op_type in _TYPED_BY_ATTRIBUTE:
-            return f'{node.op_type} makes float32'
+            return f'{node.op_type} returns float32'
         schema = self._schema(node)
         if schema is None:
-            return f'{node.op_type} is not an operator of ONNX'
-        for place, name in enumerate(node.output):
-            if self.is_float(name) and not self._allows(schema.outputs, place):
+            return f"{node.op_type} is not one of ONNX's operators"
+        for position, name in enumerate(node.output):
+            if self.is_float(name) and not self._allows_half(schema.outputs, position):
                 return f'{node.op_type} has no {self.precision}'
         for name in node.input if self.precision == 'fp16' else ():
             if self._overflows(name):
-                return f'the constant {name!r} exceeds 65504, the most that FP16 holds'
+                return f'the constant {name!r} exceeds 65504, the largest number in FP16'
         return ''
 
     def _overflows(self, name: str) -> bool:
-        """Return whether a tensor is a constant that FP16 cannot hold."""
-        values = self._values(name)
+        """Return whether a tensor is a constant with finite numbers outside the range of FP16."""
+        values = self._float_constant(name)
         if values is None:
             return False
-        finite = values[np.isfinite(values)]  # an infinity is one in every type
-        return bool(finite.size and np.abs(finite).max() > _FP16_LARGEST)
+        finite = values[np.isfinite(values)]  # infinity exists in every type
+        return bool(finite.size and np.abs(finite).max() > _FP16_MAX)
 
     def _schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
-        # ONNX gave BF16 to most operators in opset 22 only; TensorRT reads them in any.
+        # In ONNX, most operators support BF16 only from opset 22 on. TensorRT accepts BF16 in any
+        # opset.
         version = self.opset if self.precision == 'fp16' else onnx.defs.onnx_opset_version()
         try:
             return onnx.defs.get_schema(node.op_type, version, node.domain)
         except onnx.defs.SchemaError:
             return None
 
-    def _allows(self, formal: Sequence[onnx.defs.OpSchema.FormalParameter], place: int) -> bool:
-        """Return whether an operand may have the narrow type; a variadic one stands last."""
+    def _allows_half(
+        self, formal: Sequence[onnx.defs.OpSchema.FormalParameter], position: int
+    ) -> bool:
+        """Return whether the operand at a position may be narrow. The last one may be variadic."""
         wanted = 'tensor(float16)' if self.precision == 'fp16' else 'tensor(bfloat16)'
-        return wanted in formal[min(place, len(formal) - 1)].types
+        return wanted in formal[min(position, len(formal) - 1)].types
 
-    def _wide_places(self, node: onnx.NodeProto) -> list[bool]:
-        """Return for each input whether it stays as it is, such as the scales of Resize."""
+    def _wide_input_flags(self, node: onnx.NodeProto) -> list[bool]:
+        """Return for each input whether it keeps its type, such as the scales of Resize."""
         schema = self._schema(node)
         assert schema is not None
         return [
-            not self.is_float(name) or not self._allows(schema.inputs, place)
-            for place, name in enumerate(node.input)
+            not self.is_float(name) or not self._allows_half(schema.inputs, position)
+            for position, name in enumerate(node.input)
         ]
 
-    def _values(self, name: str) -> npt.NDArray[np.float32] | None:
+    def _float_constant(self, name: str) -> npt.NDArray[np.float32] | None:
         tensor = self.index.initializers.get(name)
         if tensor is None or tensor.data_type != TensorProto.FLOAT:
             return None
@@ -216,23 +220,25 @@ class _Rewriting:
 
     def _convert_initializers(self, narrow: set[str], wide: set[str]) -> None:
         kept = [t for t in self.graph.initializer if t.name not in narrow or t.name in wide]
-        made = []
+        converted = []
         for name in sorted(narrow & set(self.index.initializers)):
-            values = self._values(name)
+            values = self._float_constant(name)
             assert values is not None
-            made.append(numpy_helper.from_array(values.astype(self.dtype), name + self.suffix))
+            converted.append(
+                numpy_helper.from_array(values.astype(self.dtype), name + self.suffix)
+            )
             if self.precision == 'fp16':
-                lost = int(((np.abs(values) <= _FP16_SMALLEST / 2) & (values != 0)).sum())
-                # Single small weights next to large ones change nothing; an epsilon does.
-                if lost > _REPORTED_FROM * values.size:
+                lost = int(((np.abs(values) <= _FP16_MIN / 2) & (values != 0)).sum())
+                # A few tiny weights among large weights have no effect, but a tiny epsilon has.
+                if lost > _MIN_REPORTED_SHARE * values.size:
                     self.result.notes.append(
-                        f'{lost} of {values.size} numbers of {name!r} are 0 in FP16'
+                        f'{lost} of {values.size} numbers in {name!r} become 0 in FP16'
                     )
         self.graph.ClearField('initializer')
-        self.graph.initializer.extend([*kept, *made])
-        # Before IR version 4 initializers stood among the inputs too.
-        gone = set(self.index.initializers) - {tensor.name for tensor in kept}
-        left = [entry for entry in self.graph.input if entry.name not in gone]
+        self.graph.initializer.extend([*kept, *converted])
+        # Before IR version 4, initializers were also listed as inputs.
+        removed = set(self.index.initializers) - {tensor.name for tensor in kept}
+        left = [entry for entry in self.graph.input if entry.name not in removed]
         del self.graph.input[:]
         self.graph.input.extend(left)
 
@@ -245,12 +251,12 @@ class _Rewriting:
         self.result.casts += 1
         return helper.make_node('Cast', [source], [target], name=f'{target}_cast', to=kind)
 
-    def _rewritten(
+    def _rewrite_node(
         self, node: onnx.NodeProto, narrow: set[str], wide: set[str]
     ) -> Iterable[onnx.NodeProto]:
-        """Yield a node and the casts that its results need."""
+        """Yield a node, and the Cast nodes for its outputs."""
         if node.name in self.wide_inputs:
-            yield self._narrow_node(node)
+            yield self._convert_node(node)
             for name in node.output:
                 if self.is_float(name) and name in wide:
                     yield self._cast(name + self.suffix, name, TensorProto.FLOAT)
@@ -260,17 +266,17 @@ class _Rewriting:
                 if name in narrow:
                     yield self._cast(name, name + self.suffix, self.kind)
 
-    def _narrow_node(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """Return a node that reads and makes the narrow version of each tensor that has one."""
+    def _convert_node(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """Return a copy of a node that reads and writes the narrow versions of its tensors."""
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
-        for place, stays in enumerate(self.wide_inputs[node.name]):
+        for position, stays in enumerate(self.wide_inputs[node.name]):
             if not stays:
-                changed.input[place] += self.suffix
+                changed.input[position] += self.suffix
         for attribute in changed.attribute:
             if node.op_type == 'Cast' and attribute.i == TensorProto.FLOAT:
                 attribute.i = self.kind
-        for place, name in enumerate(node.output):
+        for position, name in enumerate(node.output):
             if self.is_float(name):
-                changed.output[place] += self.suffix
+                changed.output[position] += self.suffix
         return changed

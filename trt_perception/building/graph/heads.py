@@ -1,9 +1,9 @@
-"""Find a detector's head in its graph: the bare output layers, and the decoding behind them.
+"""Finds a detector's head in its graph: the output layers, and the decoding behind them.
 
-The layers whose results *are* boxes and scores have no activation that would bound them, one
-scale for all their channels would have to serve pixels and probabilities, and their errors reach
-the detections undamped. They stay in float, as does the arithmetic behind them. Names play no
-part: the search walks from the graph's outputs to the first layers with weights.
+Output layers are the last layers with learned weights. Three reasons keep them in float, together
+with the decoding. No activation bounds their results. One scale would have to represent pixels and
+probabilities. And their errors reach the detections undamped. The search goes from the graph's
+outputs back to the first layers with weights, and ignores names.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from trt_perception.building.graph.graph_index import GraphIndex
 
 __all__ = ['Head', 'find_head']
 
-# More than this share of the work in "output layers" means that the walk has left the head.
-_MOST_WORK: Final = 0.25
-# What a strict walk passes: shape operations, and the functions that bound a score.
+# If the "output layers" do more than this share of the work, the search has left the head.
+_MAX_LAYER_SHARE: Final = 0.25
+# Operators that a strict search passes: shape operations, and activations of scores.
 _SHAPING: Final = ('Cast', 'Concat', 'Expand', 'Flatten', 'Gather', 'Identity', 'Reshape', 'Slice')
 _SHAPING_TOO: Final = ('Split', 'Squeeze', 'Transpose', 'Unsqueeze')
-_PLAIN: Final = frozenset((*_SHAPING, *_SHAPING_TOO, 'Sigmoid', 'Softmax'))
-_SCALE: Final = frozenset(('Add', 'Mul', 'Sub', 'Div'))
+_PASSED_OPERATORS: Final = frozenset((*_SHAPING, *_SHAPING_TOO, 'Sigmoid', 'Softmax'))
+_ARITHMETIC: Final = frozenset(('Add', 'Mul', 'Sub', 'Div'))
 
 
 @dataclass(frozen=True)
 class Head:
-    """The nodes of a head by name, each list in graph order.
+    """Names of the nodes in a head, each in graph order.
 
     Attributes:
         layers: the last layers with learned weights before the outputs.
-        fixed: layers in the decoding whose weights are no weights but the numbers 0, 1, 2 …: the
-            expectation of a distribution over bins (distribution focal loss).
+        fixed: decoding layers whose weights are the fixed numbers 0, 1, 2 …. They compute the
+            expectation over bins (distribution focal loss).
         decoding: all other nodes between ``layers`` and the outputs.
-        strict: the outputs are features rather than boxes, so only layers right before them count.
+        strict: whether only layers right before the outputs count, because the outputs are
+            features rather than boxes.
     """
 
     layers: tuple[str, ...]
@@ -47,30 +48,30 @@ class Head:
 
 
 def find_head(model: onnx.ModelProto, macs: Mapping[str, int] | None = None) -> Head:
-    """Return the head of a model whose nodes are named.
+    """Return the head of a model.
 
     Args:
-        model: the model, in float or quantised.
-        macs: the work of each layer by node name; with it, a walk that claims more than a quarter
-            of all work is repeated strictly.
+        model: model whose nodes have unique names, float or quantised.
+        macs: multiply-accumulates of each layer, by node name. With them, a search whose output
+            layers do more than a quarter of all work is repeated strictly.
     """
     index = GraphIndex(model.graph)
-    head = _walk(index, strict=False)
+    head = _walk_from_outputs(index, strict=False)
     if macs is not None:
-        claimed = sum(macs.get(name, 0) for name in head.layers)
-        if claimed > _MOST_WORK * sum(macs.values()):
-            return _walk(index, strict=True)
+        layer_macs = sum(macs.get(name, 0) for name in head.layers)
+        if layer_macs > _MAX_LAYER_SHARE * sum(macs.values()):
+            return _walk_from_outputs(index, strict=True)
     return head
 
 
-def _walk(index: GraphIndex, *, strict: bool) -> Head:
-    waiting = [output.name for output in index.graph.output]
+def _walk_from_outputs(index: GraphIndex, *, strict: bool) -> Head:
+    pending = [output.name for output in index.graph.output]
     seen: set[str] = set()
     layers: set[str] = set()
     fixed: set[str] = set()
     decoding: set[str] = set()
-    while waiting:
-        node = index.producer.get(waiting.pop())
+    while pending:
+        node = index.producer.get(pending.pop())
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
@@ -79,24 +80,27 @@ def _walk(index: GraphIndex, *, strict: bool) -> Head:
             continue
         if index.is_layer(node):
             fixed.add(node.name)
-        elif strict and not _is_plain(node, index):
+        elif strict and not _is_passed(node, index):
             continue
         else:
             decoding.add(node.name)
-        waiting += [name for name in node.input if name]
+        pending += [name for name in node.input if name]
     order = [node.name for node in index.graph.node]
     in_order = [tuple(n for n in order if n in part) for part in (layers, fixed, decoding)]
     return Head(in_order[0], in_order[1], in_order[2], strict)
 
 
-def _is_plain(node: onnx.NodeProto, index: GraphIndex) -> bool:
-    if node.op_type in _SCALE:
+def _is_passed(node: onnx.NodeProto, index: GraphIndex) -> bool:
+    if node.op_type in _ARITHMETIC:
         return any(index.is_constant(name) for name in node.input)
-    return node.op_type in _PLAIN
+    return node.op_type in _PASSED_OPERATORS
 
 
 def _is_expectation(node: onnx.NodeProto, index: GraphIndex) -> bool:
-    """Return whether a layer sums probabilities times their bin: weights 0, 1, 2 … and Softmax."""
+    """Return whether a layer multiplies the result of a Softmax by weights 0, 1, 2 ….
+
+    Such a layer computes an expectation over bins. Weights with any equal steps count.
+    """
     weights = index.constant(node.input[1])
     if weights is None or weights.size < 2 or weights.size != max(weights.shape):
         return False

@@ -1,7 +1,8 @@
-"""Count the multiply-accumulates of a network's layers, by the precision they run in.
+"""Counts the multiply-accumulates of a network's layers, by precision.
 
-A multiply-accumulate (MAC) is one product added to a sum. Counted are Conv, ConvTranspose, Gemm
-and MatMul, from the shapes that ONNX infers; everything else in a detector is below a percent.
+A multiply-accumulate (MAC) is one product added to a sum. The operators Conv, ConvTranspose, Gemm
+and MatMul count, with shapes from ONNX's inference. In a detector, all other operators together do
+less than one percent of the work.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trt_perception.errors import EngineError
 
 __all__ = ['LayerWork', 'count_layer_macs', 'infer_shapes', 'mac_shares']
 
-_NAMES: Final[dict[int, str]] = {
+_PRECISION_NAMES: Final[dict[int, str]] = {
     TensorProto.FLOAT: 'fp32',
     TensorProto.FLOAT16: 'fp16',
     TensorProto.BFLOAT16: 'bf16',
@@ -33,7 +34,7 @@ _NAMES: Final[dict[int, str]] = {
 
 @dataclass(frozen=True)
 class LayerWork:
-    """One layer: its node, its multiply-accumulates, and the precision they are done in."""
+    """One layer: name of its node, number of multiply-accumulates, and their precision."""
 
     node: str
     macs: int
@@ -43,23 +44,23 @@ class LayerWork:
 def infer_shapes(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> onnx.ModelProto:
-    """Return a copy whose tensors all have the types and shapes that ONNX can infer.
+    """Return a copy of a model with all types and shapes that ONNX can infer.
 
     Args:
         model: any model.
-        input_shapes: by input, what its dimensions shall be; nothing leaves them as they are.
+        input_shapes: shapes of inputs, by input name; None to keep the model's shapes.
 
     Raises:
-        EngineError: the graph contradicts itself.
+        EngineError: types or shapes in the graph contradict each other.
     """
     copied = copy.deepcopy(model)
-    given = input_shapes or {}
+    shapes_by_input = input_shapes or {}
     for entry in copied.graph.input:
         sides = entry.type.tensor_type.shape.dim
-        for dimension, side in zip(sides, given.get(entry.name, ()), strict=False):
+        for dimension, side in zip(sides, shapes_by_input.get(entry.name, ()), strict=False):
             dimension.dim_value = side
-    if given:
-        # What was inferred, or written, for other input shapes contradicts these.
+    if shapes_by_input:
+        # Stored shapes belong to other input shapes, and would contradict the new shapes.
         del copied.graph.value_info[:]
         for entry in copied.graph.output:
             entry.type.tensor_type.ClearField('shape')
@@ -67,34 +68,35 @@ def infer_shapes(
         return onnx.shape_inference.infer_shapes(copied, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         raise EngineError(
-            'the shapes of the model', f'contradict each other: {error}', fix='export it again'
+            "the model's shapes", f'contradict each other: {error}', fix='export the model again'
         ) from error
 
 
 def count_layer_macs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[LayerWork, ...]:
-    """Return the work of each layer, in graph order; 0 where ONNX cannot infer the shapes.
+    """Return the work of each layer, in graph order. A layer of unknown shape has 0 MACs.
 
     Args:
         model: any model.
-        input_shapes: by input; where one is missing and its batch is open, that is 1.
+        input_shapes: shapes of inputs, by input name. An input without a shape here gets batch
+            size 1 if its batch is dynamic.
     """
-    inferred = infer_shapes(model, {**_single(model), **(input_shapes or {})})
+    inferred = infer_shapes(model, {**_batches_of_one(model), **(input_shapes or {})})
     graph = inferred.graph
     index = GraphIndex(graph)
     types = tensor_types(graph)
     shapes = {name: tuple(d.dim_value for d in kind.shape.dim) for name, kind in types.items()}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     return tuple(
-        LayerWork(node.name, _macs(node, shapes), _precision(node, index, types))
+        LayerWork(node.name, _node_macs(node, shapes), _node_precision(node, index, types))
         for node in graph.node
         if node.op_type in LAYER_TYPES
     )
 
 
 def mac_shares(work: Sequence[LayerWork]) -> dict[str, float]:
-    """Return the share of all multiply-accumulates that each precision has, 0…1."""
+    """Return the share of each precision in all multiply-accumulates, 0…1."""
     total = sum(layer.macs for layer in work)
     found: dict[str, float] = {}
     for layer in work:
@@ -103,35 +105,37 @@ def mac_shares(work: Sequence[LayerWork]) -> dict[str, float]:
     return found
 
 
-def _single(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """Return a batch of one for each input that leaves it open."""
+def _batches_of_one(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """Return the batch size 1 for each input with a dynamic batch."""
     sides = {entry.name: entry.type.tensor_type.shape.dim for entry in model.graph.input}
     return {name: [1] for name, dims in sides.items() if dims and not dims[0].dim_value}
 
 
-def _macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _node_macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     names = node.input[0], node.input[1], node.output[0]
     data, weights, result = (shapes.get(name, ()) for name in names)
     if not data or not weights or not result:
         return 0
-    if node.op_type == 'Conv':  # weights (out, in / groups, kernel…), used for each output pixel
+    if node.op_type == 'Conv':  # weights (out, in / groups, kernel…), all used per output pixel
         return math.prod(result) * math.prod(weights[1:])
-    if node.op_type == 'ConvTranspose':  # weights (in, out / groups, kernel…), for each input
+    if (
+        node.op_type == 'ConvTranspose'
+    ):  # weights (in, out / groups, kernel…), used per input pixel
         return math.prod(data) * math.prod(weights[1:])
     transposed = any(a.name == 'transA' and a.i for a in node.attribute)
     inner = data[0] if node.op_type == 'Gemm' and transposed else data[-1]
     return math.prod(result) * inner
 
 
-def _precision(
+def _node_precision(
     node: onnx.NodeProto, index: GraphIndex, types: Mapping[str, onnx.TypeProto.Tensor]
 ) -> str:
-    """Return the narrow type if both operands are dequantised, else that of the data."""
+    """Return the quantised type if both operands are dequantised, otherwise the data's type."""
     quantised = [_quantised_type(name, index) for name in node.input[:2]]
     if quantised[0] is not None and quantised[1] is not None:
-        return _NAMES.get(quantised[0], str(quantised[0]))
+        return _PRECISION_NAMES.get(quantised[0], str(quantised[0]))
     kind = types.get(node.input[0])
-    return _NAMES.get(kind.elem_type, 'unknown') if kind is not None else 'unknown'
+    return _PRECISION_NAMES.get(kind.elem_type, 'unknown') if kind is not None else 'unknown'
 
 
 def _quantised_type(name: str, index: GraphIndex) -> int | None:

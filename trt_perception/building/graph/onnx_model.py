@@ -1,9 +1,8 @@
-"""Reading an ONNX model for building: whole, checked, and with the reason where it cannot be used.
+"""Reads an ONNX model for building, and refuses unusable models with a reason.
 
-Guarantees: external weights, wherever in the model, come from the model's own folder only and are
-part of the hash; what is built from refers to no file any more; every node has a name of its own,
-so that patterns and messages can point at it. Non-guarantee: that TensorRT knows every operator;
-its parser reports that.
+External weights are read only from the model's own folder, and are part of the hash. The returned
+model refers to no other file, and each node has a unique name for patterns and messages. TensorRT
+may still lack an operator, which its parser reports.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ __all__ = [
     *('OnnxSource', 'check_model', 'input_specs', 'load_onnx', 'unknown_operators'),
 ]
 
-#: Protocol buffers end here, and so does what TensorRT's parser takes in one piece.
-_MOST_BYTES: Final = 2 * 1024**3 - 1
-_OWN: Final = ('', 'ai.onnx')
-_PLUGINS: Final = 'trt.plugins'
-#: What people name .onnx by mistake, by its first bytes.
-_OTHERS: Final = {
-    b'version https://git-lfs': ('is a Git LFS pointer, not the model', 'run git lfs pull'),
-    b'PK\x03\x04': ('is a zip archive, as PyTorch saves .pt files', 'export it to ONNX first'),
+#: Size limit of protobuf messages, and of models that TensorRT's parser accepts in one piece.
+_MAX_BYTES: Final = 2 * 1024**3 - 1
+_ONNX_DOMAINS: Final = ('', 'ai.onnx')
+_PLUGIN_DOMAIN: Final = 'trt.plugins'
+#: Errors for files of other formats that are named .onnx by mistake, by their first bytes.
+_OTHER_FORMATS: Final = {
+    b'version https://git-lfs': ('is a Git LFS pointer instead of the model', 'run git lfs pull'),
+    b'PK\x03\x04': ('is a zip archive, probably a .pt file of PyTorch', 'export it to ONNX first'),
     b'ftrt': ('is a TensorRT engine already', 'build from the ONNX model'),
     b'vtrt': ('is a TensorRT-RTX engine already', 'build from the ONNX model'),
     b'<': ('is text, probably a web page', 'download the file itself'),
@@ -51,23 +50,23 @@ _DTYPES: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True)
 class OnnxSource:
-    """An ONNX model as it was found.
+    """An ONNX model, read from a file.
 
     Attributes:
-        file: the ONNX file, with its manifest where one is next to it.
-        model: weights within, all nodes named.
-        sha256: of the file and its external weights, lower-case hex.
-        external: names of the files of external weights.
-        inputs: those that are no weights; -1 for a side that may vary.
-        outputs: likewise.
-        metadata: what the file says of itself.
-        repairs: what was made right in the model, a few words each.
+        file: the ONNX file, with its manifest if there is one.
+        model: model with embedded weights; all nodes have unique names.
+        sha256: hash of the file and its external weights, lower-case hex.
+        external_files: names of the files with external weights.
+        inputs: inputs without weights; a dynamic dimension is -1.
+        outputs: outputs; a dynamic dimension is -1.
+        metadata: metadata in the file.
+        repairs: repairs of the model, a few words each.
     """
 
     file: ModelFile
     model: onnx.ModelProto
     sha256: str
-    external: tuple[str, ...]
+    external_files: tuple[str, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
@@ -75,41 +74,44 @@ class OnnxSource:
 
 
 def load_onnx(file: ModelFile) -> OnnxSource:
-    """Understand a file and take in its external weights.
+    """Parse an ONNX file, embed its external weights, and repair known faults of exporters.
 
     Raises:
-        EngineError: it is not an ONNX model, cut off, too new, too large, or lacks its weights.
+        EngineError: the file is not an ONNX model, is cut off, too large, too new for the
+            installed onnx, or lacks its weights.
     """
     model = _parse(file)
     _check_versions(file.path, model)
     digest = hashlib.sha256(file.sha256.encode())
-    external = _take_external(file, model, digest)
+    external_files = _embed_external_weights(file, model, digest)
     name_nodes(model)
     repairs = (
-        'nodes put in topological order' if sort_nodes(model) else '',
-        'float64 becomes float32, in which TensorRT computes' if convert_float64(model) else '',
+        'nodes sorted in topological order' if sort_nodes(model) else '',
+        'float64 converted to float32, because TensorRT has no float64'
+        if convert_float64(model)
+        else '',
     )
     return OnnxSource(
         file,
         model,
-        digest.hexdigest() if external else file.sha256,
-        external,
+        digest.hexdigest() if external_files else file.sha256,
+        external_files,
         input_specs(model),
-        tuple(_spec(value) for value in model.graph.output),
+        tuple(_tensor_spec(value) for value in model.graph.output),
         {entry.key: entry.value for entry in model.metadata_props},
         tuple(filter(None, repairs)),
     )
 
 
 def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the inputs that are no weights; -1 for a side that may vary."""
+    """Return the inputs without weights. A dynamic dimension is -1."""
     weights = {tensor.name for tensor in model.graph.initializer}
-    return tuple(_spec(value) for value in model.graph.input if value.name not in weights)
+    return tuple(_tensor_spec(value) for value in model.graph.input if value.name not in weights)
 
 
 def _parse(file: ModelFile) -> onnx.ModelProto:
     name, content = file.path, file.content
-    for start, (found, fix) in _OTHERS.items():
+    for start, (found, fix) in _OTHER_FORMATS.items():
         if content.lstrip(b'\xef\xbb\xbf \t\r\n').startswith(start):
             raise EngineError(str(name), found, fix=fix)
     try:
@@ -118,51 +120,52 @@ def _parse(file: ModelFile) -> onnx.ModelProto:
         raise EngineError(
             str(name),
             f'is not an ONNX model, or is cut off after {len(content)} bytes ({error})',
-            fix='compare its size with where it came from, or export it again',
+            fix='compare its size with the original file, or export it again',
         ) from error
     if not model.HasField('graph') or not model.graph.node:
         raise EngineError(
             str(name),
-            f'{len(content)} bytes without any',
+            f'{len(content)} bytes without a node',
             expected='an ONNX model with nodes',
-            fix='it may be cut off: export it again',
+            fix='export it again, because the file may be cut off',
         )
     return model
 
 
 def _check_versions(name: Path, model: onnx.ModelProto) -> None:
-    version, known = opset_version(model, unset=0), onnx.defs.onnx_opset_version()
+    version, known = opset_version(model, default=0), onnx.defs.onnx_opset_version()
     if model.ir_version > onnx.IR_VERSION or version > known:
         raise EngineError(
             str(name),
             f'ONNX IR version {model.ir_version} and opset {version}',
-            expected=f'at most {onnx.IR_VERSION} and {known}, which ONNX {onnx.__version__} knows',
+            expected=f'at most IR version {onnx.IR_VERSION} and opset {known}, which onnx '
+            f'{onnx.__version__} supports',
             fix='export it with opset 19, or install a newer onnx',
         )
     if version < 1:
-        raise EngineError(
-            str(name), 'does not say which ONNX opset it uses', fix='export it again'
-        )
+        raise EngineError(str(name), 'does not name its ONNX opset', fix='export it again')
 
 
-def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tuple[str, ...]:
-    """Put external weights into the model; return their files' names."""
+def _embed_external_weights(
+    file: ModelFile, model: onnx.ModelProto, digest: Any
+) -> tuple[str, ...]:
+    """Embed external weights into the model, add them to the hash, and return their file names."""
     name = file.path
-    # Refuses what this reader of protocol buffers and the next may understand differently.
+    # Refuse files that two protobuf readers may understand differently.
     if not find_external_weights(file.content, str(name)):
         return ()
     tensors = [
         t for t in iterate_messages(model, TensorProto) if t.data_location == TensorProto.EXTERNAL
     ]
     files: dict[str, bytes] = {}
-    total, held = model.ByteSize(), 0
+    model_bytes, file_bytes = model.ByteSize(), 0
     for tensor in tensors:
         where = {entry.key: entry.value for entry in tensor.external_data}
         location = where.get('location', '')
         if location not in files:
             files[location] = _read_external(name, location)
             digest.update(hashlib.sha256(files[location]).digest())
-            held += len(files[location])
+            file_bytes += len(files[location])
         size = len(files[location])
         try:
             start = int(where.get('offset', 0))
@@ -173,12 +176,12 @@ def _take_external(file: ModelFile, model: onnx.ModelProto, digest: Any) -> tupl
             raise EngineError(
                 f'{name}: weights {tensor.name!r}',
                 f'bytes {start} to {start + length} of {location}, which has {size}',
-                fix='it is cut off or belongs to another model: export both again',
+                fix='export both files again, because one is cut off or of another model',
             )
-        total += length
-        if max(total, held) > _MOST_BYTES:
+        model_bytes += length
+        if max(model_bytes, file_bytes) > _MAX_BYTES:
             raise EngineError(
-                str(name), 'more', expected=f'at most {_MOST_BYTES} bytes with its weights'
+                str(name), 'a larger model', expected=f'at most {_MAX_BYTES} bytes with weights'
             )
         tensor.raw_data = files[location][start : start + length]
         tensor.data_location = TensorProto.DEFAULT
@@ -191,18 +194,18 @@ def _read_external(name: Path, location: str) -> bytes:
     if not parts or location.startswith('/') or '..' in parts or '\\' in location:
         raise EngineError(
             str(name),
-            f'keeps weights in {location!r}, outside its own folder, which is not read',
-            fix='put the file next to the model and export it with its bare name',
+            f'refers to weights in {location!r}, outside the folder of the model',
+            fix='export the model with its weights in its own folder',
         )
     path = name.parent / location
     if not path.exists():
         raise EngineError(
             str(name),
-            f'its weights are in {location}, which is not next to it',
+            f'its file of weights, {location}, is missing in the same folder',
             fix='copy that file too',
         )
-    content, resolved = read_checked(path, _MOST_BYTES)
-    # A link may lead to where the model itself is, as in the cache of a model hub.
+    content, resolved = read_checked(path, _MAX_BYTES)
+    # A link may lead to the folder of the model's own file, as in the cache of a model hub.
     homes = {name.parent.resolve(), name.resolve().parent}
     if not any(resolved.is_relative_to(home) for home in homes):
         raise EngineError(
@@ -213,7 +216,7 @@ def _read_external(name: Path, location: str) -> bytes:
     return content
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     shape = tuple(
         side.dim_value if side.HasField('dim_value') and side.dim_value > 0 else -1
@@ -224,11 +227,11 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def unknown_operators(model: onnx.ModelProto) -> dict[str, list[str]]:
-    """Return operators that are not ONNX's own at the model's opset, with their nodes' names."""
+    """Return operators outside ONNX at the model's opset, each with the names of its nodes."""
     found: dict[str, list[str]] = {}
     for node in _unknown_nodes(model):
         kind = f'{node.domain}.{node.op_type}' if node.domain else node.op_type
-        found.setdefault(kind, []).append(node.name or f'node that makes {node.output[0]}')
+        found.setdefault(kind, []).append(node.name or f'node with the output {node.output[0]}')
     return found
 
 
@@ -240,40 +243,40 @@ def _unknown_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
         for graph in iterate_messages(model.graph, onnx.GraphProto)
         for node in graph.node
         if (node.domain, node.op_type) not in functions
-        and (node.domain not in _OWN or not onnx.defs.has(node.op_type, version, ''))
+        and (node.domain not in _ONNX_DOMAINS or not onnx.defs.has(node.op_type, version, ''))
     ]
 
 
 def check_model(source: OnnxSource) -> tuple[str, ...]:
-    """Let ONNX's own checker look, and return warnings.
+    """Check a model with ONNX's checker, and return warnings.
 
-    Operators that ONNX does not know move to a domain of their own, so that its tools leave them
-    alone; TensorRT finds plugins by their name only.
+    The checker cannot check a model with unknown operators. Then their nodes move to a domain for
+    plugins, so that ONNX's tools ignore them. TensorRT finds a plugin by the operator's name only.
 
     Raises:
-        EngineError: the model breaks ONNX's rules.
+        EngineError: the model violates ONNX's rules.
     """
     name = source.file.path.name
     unknown = unknown_operators(source.model)
     if unknown:
-        _set_apart(source.model)
+        _move_to_plugin_domain(source.model)
         where = '; '.join(f'{kind} at {join_first(nodes)}' for kind, nodes in unknown.items())
         return (
-            f"operators that are not ONNX's own: {where}. TensorRT must know them or have "
+            f"operators that are not ONNX's own: {where}. TensorRT must support them, or needs "
             'their plugin (--plugins)',
         )
     try:
         onnx.checker.check_model(source.model)
     except onnx.checker.ValidationError as error:
         raise EngineError(
-            str(name), f'breaks the rules of ONNX: {to_one_line(error)}', fix='export it again'
+            str(name), f'violates the rules of ONNX: {to_one_line(error)}', fix='export it again'
         ) from error
     return ()
 
 
-def _set_apart(model: onnx.ModelProto) -> None:
+def _move_to_plugin_domain(model: onnx.ModelProto) -> None:
     for node in _unknown_nodes(model):
-        if node.domain in _OWN:
-            node.domain = _PLUGINS
-    if all(entry.domain != _PLUGINS for entry in model.opset_import):
-        model.opset_import.add(domain=_PLUGINS, version=1)
+        if node.domain in _ONNX_DOMAINS:
+            node.domain = _PLUGIN_DOMAIN
+    if all(entry.domain != _PLUGIN_DOMAIN for entry in model.opset_import):
+        model.opset_import.add(domain=_PLUGIN_DOMAIN, version=1)

@@ -1,4 +1,4 @@
-"""Slimming an ONNX graph, kept only where it computes the same as before."""
+"""Slims an ONNX graph with onnxslim, and keeps the result only if it computes the same."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from trt_perception.files.plain_text import to_one_line
 
 __all__ = ['random_inputs', 'slim']
 
-# Of the largest value of an output. Folding changes the order of additions, which changes the
-# last bits of float32; a lost or wrong node changes everything.
+# Largest accepted difference, relative to the largest value of an output. Folding changes the
+# order of additions, and so the last bits of float32. A wrong node changes much more.
 _TOLERANCE: Final = 1e-4
 
 _Tensors = dict[str, npt.NDArray[Any]]
 
 
 def slim(model: onnx.ModelProto, inputs: _Tensors) -> tuple[onnx.ModelProto, str]:
-    """Fold constants and remove what does nothing, and compare both by ONNX Runtime.
+    """Fold constants, remove useless nodes, and compare both models in ONNX Runtime.
 
     Args:
-        model: not changed.
-        inputs: what both are run on, by name of the input; see random_inputs.
+        model: the model, not changed.
+        inputs: input values for both models, by name, such as from random_inputs.
 
     Returns:
-        the slimmed model and an empty text; or the model itself, and why it was left alone.
+        The slimmed model and an empty text; or the given model and the reason for keeping it.
     """
-    left = 'the graph was not slimmed:'
+    reason = 'the graph was not slimmed:'
     try:
-        expected = _run(model, inputs)
+        expected = _run_model(model, inputs)
     except Exception as error:
         said = to_one_line(error, 200)
-        return model, f'{left} ONNX Runtime cannot run the model to compare: {said}'
+        return model, f'{reason} ONNX Runtime cannot run the model for a comparison: {said}'
     try:
         slimmed = _slim(model)
-        got = _run(slimmed, inputs)
+        got = _run_model(slimmed, inputs)
     except Exception as error:
-        return model, f'{left} onnxslim cannot slim it: {to_one_line(error, 200)}'
+        return model, f'{reason} onnxslim failed: {to_one_line(error, 200)}'
     if got.keys() != expected.keys():
-        return model, f'{left} the slimmed graph has other outputs'
+        return model, f'{reason} the slimmed graph has other outputs'
     difference = max(_difference(expected[name], got[name]) for name in expected)
     if not difference <= _TOLERANCE:
-        return model, f'{left} it would compute something else (differs by {difference:.2g})'
+        return model, f'{reason} the results differ by {difference:.2g} of the largest value'
     return slimmed, ''
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim  # takes 0.8 s to import; an engine from the store does not need it
+    import onnxslim  # the import takes 0.8 s, and an engine from the store does not need it
 
     logger = logging.getLogger('onnxslim')
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        # Shapes that vary must go on varying, and the opset is not slimming's business.
+        # Pass no shapes and no opset version, so that onnxslim keeps both.
         slimmed: onnx.ModelProto = onnxslim.slim(copy.deepcopy(model))
     finally:
         logger.setLevel(level)
@@ -71,13 +71,13 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     return slimmed
 
 
-def _run(model: onnx.ModelProto, inputs: _Tensors) -> _Tensors:
+def _run_model(model: onnx.ModelProto, inputs: _Tensors) -> _Tensors:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry('session.intra_op.allow_spinning', '0')
-    # Its own rewriting would hide, or be blamed for, a difference.
+    # ONNX Runtime's own rewriting could hide or cause a difference.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=['CPUExecutionProvider']
@@ -94,18 +94,18 @@ def _difference(expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> float:
     finite = np.isfinite(expected)
     if not np.array_equal(finite, np.isfinite(got)):
         return math.inf
-    one, other = expected[finite].astype(np.float64), got[finite].astype(np.float64)
-    largest = float(np.abs(one).max(initial=0.0))
-    apart = float(np.abs(one - other).max(initial=0.0))
-    return apart / largest if largest > 0 else apart
+    first, second = expected[finite].astype(np.float64), got[finite].astype(np.float64)
+    largest = float(np.abs(first).max(initial=0.0))
+    distance = float(np.abs(first - second).max(initial=0.0))
+    return distance / largest if largest > 0 else distance
 
 
 def random_inputs(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> _Tensors:
-    """Return random numbers for each input of a model, floats from 0 to 1, the rest 0 or 1.
+    """Return random values for each input of a model: floats from 0 to 1, other types 0 or 1.
 
     Args:
         model: the model.
-        shapes: final shapes of all its inputs.
+        shapes: shapes of all inputs, by name, without dynamic dimensions.
     """
     random = np.random.default_rng(0)
     tensors = {}

@@ -1,4 +1,4 @@
-"""Bring a model to a newer version of ONNX's operators."""
+"""Converts a model to a newer version of ONNX's operators."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ['upgrade_opset']
 
 
 def upgrade_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    """Return a copy at this opset or, where it is newer already, at its own.
+    """Return a copy of a model with at least this opset version.
 
     Raises:
-        EngineError: ONNX's converter cannot do it.
+        EngineError: ONNX's converter cannot convert the model.
     """
-    have = opset_version(model)
-    if have >= version:
+    current = opset_version(model)
+    if current >= version:
         return copy.deepcopy(model)
     try:
-        # The converter drops what it does not know: metadata and opsets of other domains.
+        # The converter drops metadata and the opset versions of other domains: restore both below.
         converted = version_converter.convert_version(model, version)
         onnx.checker.check_model(converted)
-    except Exception as error:  # ConvertError, RuntimeError, ValidationError …: whatever it meets
+    except Exception as error:  # ConvertError, RuntimeError, ValidationError and others
         raise EngineError(
             'the model',
-            f'uses ONNX opset {have}, this needs {version}, and ONNX cannot convert it ({error})',
-            fix=f'export it again with opset {version}',
+            f'uses ONNX opset {current}. ONNX cannot convert it to opset {version} ({error})',
+            fix=f'export the model with opset {version}',
         ) from error
     if not converted.metadata_props:
         converted.metadata_props.extend(model.metadata_props)

@@ -1,9 +1,9 @@
-"""The part of a transformer detector that others saw lose accuracy in FP16: its decoder.
+"""Finds the decoder of a transformer detector, which may lose accuracy in FP16.
 
-DETR, RT-DETR, D-FINE and their kin refine a fixed number of queries. Reference points and sampling
-places are coordinates, and FP16 has steps of 2**-11 just below 1: half a pixel at 1000. What is
-reported is a tenth of AP, with TensorRT, for RT-DETR and D-FINE. Found is the decoder by shapes,
-because its tensors have the number of queries as a side and no others do.
+DETR, RT-DETR, D-FINE and related models refine a fixed number of queries. Reference points and
+sampling positions are coordinates. Just below 1, FP16 has steps of 2**-11: half a pixel at 1000.
+Others report a loss of a tenth of AP for RT-DETR and D-FINE with TensorRT. The search uses shapes:
+only tensors of the decoder have the number of queries as a dimension.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from trt_perception.building.graph.mac_count import count_layer_macs, infer_shap
 
 __all__ = ['QueryDecoder', 'find_query_decoder']
 
-# Of the nodes below a name, so many stand for all: what else a decoder has may stay with it.
-_MOST_OF: Final = 0.7
-_SHOWN: Final = 3
+# A pattern for all nodes with a name prefix is used if it matches at least this share of wanted
+# nodes. The other nodes with this prefix then stay in FP32 too.
+_MIN_SHARE: Final = 0.7
+_MAX_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
 class QueryDecoder:
-    """A decoder of queries.
+    """The decoder of a model with queries.
 
     Attributes:
-        nodes: their names, in graph order.
-        patterns: what --keep-fp32 takes to keep them, few where names have levels.
-        share: of the model's multiplications that the patterns match, 0…1.
+        nodes: names of the nodes, in graph order.
+        patterns: values for --keep-fp32 that keep the decoder in FP32; few if names have levels.
+        share: share of the model's multiplications in nodes that match the patterns, 0…1.
     """
 
     nodes: tuple[str, ...]
@@ -41,7 +42,7 @@ class QueryDecoder:
     share: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the report has it."""
+        """Return the values for the report."""
         return {
             'nodes': len(self.nodes),
             'share_of_multiplications': self.share,
@@ -49,31 +50,31 @@ class QueryDecoder:
         }
 
     def advice(self, precision: str) -> str:
-        """Return what is known of such models in 16 bits, and what to do; for the report."""
+        """Return a sentence for the report on the loss of accuracy in 16 bits, with a remedy."""
         options = '--keep-fp32' + ('' if precision in ('fp16', 'bf16') else ' and --keep-float')
-        named = shlex.join(self.patterns[:_SHOWN])
-        if (left := len(self.patterns) - _SHOWN) > 0:
-            named += f' and {left} more that the report has in optimization: query_decoder'
+        pattern_text = shlex.join(self.patterns[:_MAX_SHOWN])
+        if (left := len(self.patterns) - _MAX_SHOWN) > 0:
+            pattern_text += f' and {left} more (see optimization: query_decoder in the report)'
         return (
-            f'detectors with queries lose accuracy where their decoder computes in {precision}: '
-            'for RT-DETR and D-FINE in FP16 others report a tenth of AP. Measure it on a GPU '
-            f'(--validate), or keep the {len(self.nodes)} nodes of the decoder, '
-            f'{self.share:.1%} of the multiplications, in FP32: {options} {named}'
+            f'detectors with queries may lose accuracy if their decoder computes in {precision}: '
+            'others report a tenth of AP for RT-DETR and D-FINE in FP16. Measure the loss on a '
+            f'GPU (--validate), or keep the {len(self.nodes)} nodes of the decoder in FP32 '
+            f'({self.share:.1%} of the multiplications): {options} {pattern_text}'
         )
 
     def is_kept_in_fp32(self, kept: Collection[str]) -> bool:
-        """Return whether so many of its nodes stay in FP32 that nothing need be said."""
-        return len(set(self.nodes) & set(kept)) >= _MOST_OF * len(self.nodes)
+        """Return whether at least 70 % of the decoder's nodes stay in FP32."""
+        return len(set(self.nodes) & set(kept)) >= _MIN_SHARE * len(self.nodes)
 
 
 def find_query_decoder(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
 ) -> QueryDecoder | None:
-    """Return the decoder of a model whose outputs have a row for each query, None without one.
+    """Return the query decoder of a model; None if the outputs do not have one row per query.
 
     Args:
-        model: its nodes named.
-        shapes: of its inputs.
+        model: model whose nodes have unique names.
+        shapes: shapes of its inputs, by name, without dynamic dimensions.
     """
     graph = infer_shapes(model, shapes).graph
     types = tensor_types(graph)
@@ -81,56 +82,62 @@ def find_query_decoder(
     rows = {sides[output.name][1] for output in graph.output if len(sides[output.name]) > 1}
     if len(rows) != 1 or not (queries := rows.pop()):
         return None
-    nodes = _upstream(graph, {n for n, shape in sides.items() if queries in shape})
+    nodes = _nodes_upstream(graph, {n for n, shape in sides.items() if queries in shape})
     if not nodes:
         return None
-    patterns = _patterns(nodes, [node.name for node in graph.node if node.op_type != 'Constant'])
+    patterns = _make_patterns(
+        nodes, [node.name for node in graph.node if node.op_type != 'Constant']
+    )
     kept = set(match_nodes(model, patterns))
     work = count_layer_macs(model, shapes)
-    share = sum(one.macs for one in work if one.node in kept) / max(1, sum(o.macs for o in work))
+    share = sum(layer.macs for layer in work if layer.node in kept) / max(
+        1, sum(o.macs for o in work)
+    )
     return QueryDecoder(nodes, patterns, share)
 
 
-def _upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[str, ...]:
-    """Return the nodes that lead to the outputs by these tensors alone.
+def _nodes_upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes from which a path of these tensors leads to an output, in graph order.
 
-    A feature map may have as many columns as there are queries, but between it and the decoder lie
-    tensors that have not.
+    A feature map may have as many columns as there are queries. But other tensors lie between the
+    feature map and the decoder.
     """
     index = GraphIndex(graph)
-    waiting = [output.name for output in graph.output]
+    pending = [output.name for output in graph.output]
     seen: set[str] = set()
-    while waiting:
-        node = index.producer.get(waiting.pop())
+    while pending:
+        node = index.producer.get(pending.pop())
         if node is None or node.name in seen or node.op_type == 'Constant':
             continue
         if any(name in tensors for name in node.output):
             seen.add(node.name)
-            waiting += node.input
+            pending += node.input
     return tuple(node.name for node in graph.node if node.name in seen)
 
 
-def _patterns(wanted: Collection[str], names: Sequence[str], prefix: str = '') -> tuple[str, ...]:
-    """Return few patterns that match the wanted names, and few others, in their order.
+def _make_patterns(
+    wanted: Collection[str], names: Sequence[str], prefix: str = ''
+) -> tuple[str, ...]:
+    """Return few patterns that match all wanted names, and few other names.
 
     Args:
-        wanted: names, some of ``names``.
-        names: all that begin with the prefix.
-        prefix: whole levels of names, with the / at their end.
+        wanted: the wanted names, a subset of ``names``.
+        names: all node names with the prefix.
+        prefix: leading levels of the names, with a trailing slash.
     """
-    below: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
         head, separator, _ = name[len(prefix) :].partition('/')
-        below.setdefault(f'{prefix}{head}{separator}', []).append(name)
+        groups.setdefault(f'{prefix}{head}{separator}', []).append(name)
     found: list[str] = []
-    for start, members in below.items():
+    for start, members in groups.items():
         hits = [name for name in members if name in wanted]
         if not hits:
             continue
-        if len(members) > 1 and start.strip('/') and len(hits) >= _MOST_OF * len(members):
+        if len(members) > 1 and start.strip('/') and len(hits) >= _MIN_SHARE * len(members):
             found.append(f'{glob.escape(start)}*')
         elif members == [start]:
             found.append(start)
         else:
-            found += _patterns(wanted, members, start)
+            found += _make_patterns(wanted, members, start)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The images that an INT8 or FP8 model is calibrated with, and the calibration by each tool."""
+"""Selects calibration images for INT8 and FP8, and calibrates with the requested tool."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = [
     'unused_calibration_options',
 ]
 
-#: Options that only count where this package calibrates.
-_CALIBRATION = (
+#: Options that have an effect only if this build calibrates.
+_CALIBRATION_OPTIONS = (
     *('calibration_images', 'calibration_method', 'calibration_count', 'calibration_seed'),
     *('calibration_cache', 'calibration_tool', 'keep_float'),
 )
@@ -37,12 +37,12 @@ _CALIBRATION = (
 
 @dataclass(frozen=True)
 class CalibratedModel:
-    """A model after the calibration.
+    """The result of a calibration.
 
     Attributes:
-        model: with Q/DQ nodes, unless TensorRT calibrates.
-        report: on the quantisation, where this package did it.
-        calibration_data: what TensorRT calibrates with, where it does so itself.
+        model: model with Q/DQ nodes; the model without changes if TensorRT calibrates.
+        report: report on the quantisation; None if TensorRT calibrates.
+        calibration_data: input data for TensorRT's calibrator; None if this package calibrates.
         warnings: one sentence each.
     """
 
@@ -53,10 +53,15 @@ class CalibratedModel:
 
 
 def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> ImageSet | None:
-    """Return the images to calibrate with, None where none are needed.
+    """Return the calibration images; None if the build does not calibrate.
+
+    Args:
+        options: build options.
+        quantised: whether the model has Q/DQ nodes already.
 
     Raises:
-        ConfigError: INT8 or FP8 needs images and none are given, or none are found.
+        ConfigError: INT8 or FP8 needs images, but the options name none or the folder has none; or
+            an option contradicts the precision or the model.
     """
     if options.precision not in QUANTISED:
         if options.calibration_images is not None:
@@ -64,22 +69,22 @@ def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> Imag
                 'calibration images',
                 f'precision {options.precision}',
                 expected='int8 or fp8',
-                fix='add --precision int8, or leave them out',
+                fix='add --precision int8, or leave --calibration-images out',
             )
         return None
     if quantised:
         if options.qdq_onnx is not None:
             raise ConfigError(
                 str(options.onnx),
-                'is quantised already, so --qdq-onnx has nothing to write',
-                fix='leave it out',
+                'is quantised already, so --qdq-onnx would write nothing new',
+                fix='leave --qdq-onnx out',
             )
         return None
     if options.calibration_images is None:
         raise ConfigError(
             options.precision,
-            'needs images to calibrate with',
-            fix='give --calibration-images DIR, 100 to 500 as the camera sees them',
+            'needs calibration images',
+            fix='add --calibration-images DIR with 100 to 500 images of the camera',
         )
     return select_images(
         options.calibration_images, options.calibration_count, options.calibration_seed
@@ -87,16 +92,18 @@ def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> Imag
 
 
 def unused_calibration_options(options: BuildOptions, *, quantised: bool) -> str:
-    """Return a sentence on options of the calibration that were given for nothing, else empty."""
-    given = ['--' + name.replace('_', '-') for name in _CALIBRATION if name in options.given]
+    """Return a sentence on calibration options without effect; empty if there are none."""
+    given = [
+        '--' + name.replace('_', '-') for name in _CALIBRATION_OPTIONS if name in options.given
+    ]
     if not given or (options.precision in QUANTISED and not quantised):
         return ''
     reason = (
-        'the model is quantised already, and its own ranges are used'
+        'the model is quantised already and keeps its ranges'
         if options.precision in QUANTISED
-        else f'only int8 and fp8 are calibrated (precision {options.precision})'
+        else f'only int8 and fp8 need calibration (precision {options.precision})'
     )
-    return f'not used: {", ".join(given)}: {reason}'
+    return f'options without effect: {", ".join(given)}: {reason}'
 
 
 def calibrate(
@@ -105,10 +112,16 @@ def calibrate(
     images: CalibrationImages,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> CalibratedModel:
-    """Calibrate with the tool that was asked for; the arguments are those of prepare_precision.
+    """Calibrate a model with the requested tool.
+
+    Args:
+        model: float32 model.
+        options: build options.
+        images: calibration images.
+        shapes: final shape of each input by name; the image input is the first.
 
     Raises:
-        ConfigError: the images or patterns cannot be used.
+        ConfigError: images or patterns cannot be used.
         EngineError: the model cannot be quantised.
     """
     if options.calibration_tool == 'tensorrt' and options.precision == 'int8':
@@ -120,7 +133,7 @@ def calibrate(
         method=options.calibration_method,
         target=options.precision,
         keep_float=options.keep_float,
-        cache_dir=_cache(options.calibration_cache),
+        cache_dir=_cache_folder(options.calibration_cache),
     )
     return CalibratedModel(result.model, result.report, warnings=result.report.warnings)
 
@@ -131,8 +144,11 @@ def _calibration_data(
     images: CalibrationImages,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> CalibrationData:
-    """Return the images as TensorRT's own calibrators take them; an odd rest is left out."""
-    name, shape = next(iter(shapes.items()))  # the image's stands first
+    """Return the input data for TensorRT's calibrator.
+
+    An incomplete last batch is left out.
+    """
+    name, shape = next(iter(shapes.items()))  # the image input is the first
     _, auxiliary = split_inputs(options.onnx.name, input_specs(model))
 
     def batches() -> Iterator[npt.NDArray[np.float32]]:
@@ -148,13 +164,13 @@ def _calibration_data(
         shape,
         batches,
         calibration_identity(model, images.selection, images.preprocessing),
-        _cache(options.calibration_cache),
+        _cache_folder(options.calibration_cache),
         constant_inputs(auxiliary, images.preprocessing.input_size, shape[0]),
         images.warnings,
     )
 
 
-def _cache(value: str) -> Path | None:
+def _cache_folder(value: str) -> Path | None:
     if value == 'off':
         return None
     return cache_folder('calibration') if value == 'auto' else Path(value).expanduser()

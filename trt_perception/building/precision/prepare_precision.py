@@ -1,4 +1,4 @@
-"""The precision step: calibrate where INT8 or FP8 is wanted, then give the graph its types."""
+"""The precision step of a build: calibrates for INT8 and FP8, then converts the graph's types."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ __all__ = ['ConvertedModel', 'prepare_precision']
 
 @dataclass(frozen=True)
 class ConvertedModel:
-    """A model in the precision that was asked for.
+    """A model in the requested precision.
 
     Attributes:
-        model: what TensorRT parses.
-        quantised: with its Q/DQ nodes, where it has any; the rest is still FP32.
-        typed: with the types of this precision in its graph, which the engine's are, too.
-        fp32_nodes: nodes that a weakly typed build is held to FP32 at.
-        layer_nodes: the model's convolutions and matrix products in the precision asked for.
-        kept_nodes: nodes that were kept in a wider one.
-        calibration_data: what TensorRT calibrates with, where it does so itself.
-        calibration: for the manifest; None where nothing was calibrated.
+        model: model for TensorRT's parser.
+        quantised: model after calibration: with Q/DQ nodes if it is quantised, otherwise in FP32.
+        typed: model with the types of the engine in its graph, even if TensorRT is weakly typed.
+        fp32_nodes: nodes that must compute in FP32 in a weakly typed network; empty if strongly
+            typed.
+        layer_nodes: names of the model's convolutions and matrix products.
+        kept_nodes: nodes that stay in a wider precision than requested.
+        calibration_data: input data for TensorRT's own calibrator; None without one.
+        calibration: record for the manifest; None if this build did not calibrate.
         warnings: one sentence each.
-        summary: for the step.
-        details: for the report.
-        queries: the decoder of a model with queries, where 16 bits are known to lose accuracy.
+        summary: outcome of the step.
+        details: values for the report.
+        queries: query decoder, if 16 bits may reduce its accuracy; otherwise None.
     """
 
     model: onnx.ModelProto
@@ -65,22 +66,22 @@ def prepare_precision(
     shapes: Mapping[str, tuple[int, ...]],
     progress: StepProgress,
 ) -> ConvertedModel:
-    """Quantise and convert.
+    """Quantise and convert a model.
 
     Args:
-        model: slimmed, not changed.
-        options: what is wanted.
-        images: to calibrate with, where that is needed.
-        tensorrt: that builds; its release decides whether the graph's types count.
-        shapes: final shape of each input by name, the image's first.
-        progress: called with the part and how much of it is done.
+        model: slimmed model, not changed.
+        options: build options.
+        images: calibration images; None if the build does not calibrate.
+        tensorrt: TensorRT to build with. Its release decides whether the graph's types count.
+        shapes: final shape of each input by name; the image input is the first.
+        progress: called with the name of the current task, and its finished and total steps.
 
     Raises:
-        ConfigError: images or patterns do not serve.
-        EngineError: the model cannot be brought to this precision.
+        ConfigError: images or patterns cannot be used.
+        EngineError: the model cannot be converted to this precision.
     """
     strongly_typed = uses_strong_typing(tensorrt, options)
-    implicit = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
+    tensorrt_calibrates = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     calibrated, record = CalibratedModel(model), None
     if images is not None:
         calibrated = calibrate(model, options, images, shapes)
@@ -92,7 +93,7 @@ def prepare_precision(
     convert = functools.partial(
         convert_precision,
         model,
-        'fp16' if implicit else options.precision,
+        'fp16' if tensorrt_calibrates else options.precision,
         keep_fp32=options.keep_fp32,
         input_shapes=shapes,
     )
@@ -112,18 +113,20 @@ def prepare_precision(
         calibration_data=calibrated.calibration_data,
         calibration=record,
         warnings=(*calibrated.warnings, *report.notes),
-        summary=_summary(report.macs, quantised, already=images is None and is_quantised(model)),
+        summary=_summary(
+            report.macs, quantised, was_quantised=images is None and is_quantised(model)
+        ),
         details=details,
     )
 
 
 def _summary(
-    macs: Mapping[str, float], quantised: QuantisationReport | None, *, already: bool
+    macs: Mapping[str, float], quantised: QuantisationReport | None, *, was_quantised: bool
 ) -> str:
     shares = ', '.join(f'{share:.1%} {kind}' for kind, share in macs.items())
-    lines = [f'of the multiplications: {shares}' if shares else 'no layers with weights']
-    if already:
-        lines.append('quantised already: its own ranges are used')
+    lines = [f'share of the multiplications: {shares}' if shares else 'no layers with weights']
+    if was_quantised:
+        lines.append('quantised already, with ranges in the model')
     if quantised is not None:
         used, found = quantised.images['used'], quantised.images['found']
         lines.append(

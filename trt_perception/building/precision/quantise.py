@@ -1,9 +1,9 @@
-"""Quantise a model with images: explicit Q/DQ that TensorRT accepts, INT8 or FP8.
+"""Quantises a model with images, to INT8 or FP8, with the Q/DQ nodes that TensorRT accepts.
 
-ONNX Runtime's quantiser writes the Q/DQ nodes; which layers, with which ranges, is decided here.
-Symmetric, weights per output channel, activations per tensor, biases in float: anything else
-TensorRT's parser refuses. Only what a layer *reads* is quantised: behind a convolution stands
-its activation, and TensorRT fuses both when nothing stands between them.
+ONNX Runtime's quantiser writes the Q/DQ nodes; this module chooses layers and ranges. TensorRT's
+parser accepts only symmetric quantisation with float biases. Weights have one scale per output
+channel, activations one per tensor. Only inputs of layers are quantised: TensorRT fuses a
+convolution with the activation behind it only if no nodes lie between them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from trt_perception.files.plain_text import join_first
 
 __all__ = ['QuantisationReport', 'QuantisedModel', 'quantise']
 
-# From opset 19 on a scale may have the type of the rest of the network, and FP8 exists.
-_OPSET = 19
-_FP16_LARGEST = 65504.0
+# From opset 19 on, ONNX has FP8, and scales in other types than float32.
+_MIN_OPSET = 19
+_FP16_MAX = 65504.0
 _SETTINGS = {
     'ActivationSymmetric': True,
     'WeightSymmetric': True,
@@ -58,17 +58,17 @@ class QuantisationReport:
     """How a model was quantised.
 
     Attributes:
-        tool: what wrote the Q/DQ nodes, with its version.
+        tool: name and version of the tool that wrote the Q/DQ nodes.
         target: ``int8`` or ``fp8``.
-        method: how ranges were cut.
-        images: how many, of how many, the seed, and the hash over their contents.
+        method: calibration method, which chooses the ranges.
+        images: number of used and found images, the seed, and a hash of their contents.
         cache: ``off``, ``reused``, or why ranges were computed.
-        layers: how many layers with weights the model has.
-        quantised: how many of them are quantised.
-        macs: share of all multiply-accumulates by precision, 0…1.
-        kept: by node, why it stays in float.
-        warnings: about images and ranges, one sentence each.
-        seconds: wall time of all.
+        layers: number of layers with weights in the model.
+        quantised: number of quantised layers.
+        macs: share of all multiply-accumulates, by precision, 0…1.
+        kept: why a layer stays in float, by node name.
+        warnings: sentences about images and ranges.
+        seconds: time for calibration and quantisation, in seconds.
     """
 
     tool: str
@@ -86,7 +86,7 @@ class QuantisationReport:
 
 @dataclass(frozen=True)
 class QuantisedModel:
-    """A model with Q/DQ nodes, the rest in float32, and how it was made."""
+    """A model with Q/DQ nodes, otherwise in float32, and the report on its quantisation."""
 
     model: onnx.ModelProto
     report: QuantisationReport
@@ -101,38 +101,41 @@ def quantise(
     keep_float: Sequence[str] = (),
     cache_dir: Path | None = None,
 ) -> QuantisedModel:
-    """Quantise the layers of a float32 model, but for the bare output layers of its head.
+    """Quantise the layers of a float32 model, except for the output layers of its head.
 
     Args:
-        model: float32, not changed.
-        images: what to calibrate with, as the network takes them.
-        method: how ranges are cut, see calibration_ranges.
+        model: float32 model, not changed.
+        images: calibration images, preprocessed like images at run time.
+        method: method that chooses the ranges, see building/calibration/ranges.py.
         target: ``int8`` or ``fp8`` (E4M3).
-        keep_float: patterns of node names that stay in float too.
-        cache_dir: where ranges are kept, None for nowhere.
+        keep_float: patterns of node names that stay in float.
+        cache_dir: folder for ranges; None to keep no ranges.
 
     Returns:
-        The model at opset 19 or above, in FP32 between the Q/DQ nodes, and the report.
+        The model with opset 19 or newer, in FP32 between the Q/DQ nodes, and the report.
 
     Raises:
-        ConfigError: the images cannot serve, or a pattern matches no node.
-        EngineError: the model cannot be quantised: not float32, quantised already, does not run.
+        ConfigError: the images cannot be used, or a pattern matches no node.
+        EngineError: the model cannot be quantised: it is not in float32, is quantised already, or
+            does not run.
     """
     start = time.perf_counter()
-    source = upgrade_opset(model, _OPSET)
+    source = upgrade_opset(model, _MIN_OPSET)
     name_nodes(source)
     shape = input_shapes(source, images.preprocessing)
-    kept = _kept_layers(source, keep_float, shape)
+    kept = _layers_to_keep(source, keep_float, shape)
     index = GraphIndex(source.graph)
-    chosen = _chosen(index, kept)
-    ranges, cache = _ranges(source, chosen, images, method, cache_dir)
-    idle = _idle(chosen, ranges, index)
+    chosen = _layers_to_quantise(index, kept)
+    ranges, cache = _find_ranges(source, chosen, images, method, cache_dir)
+    unusable = _unusable_layers(chosen, ranges, index)
     images.progress('quantising', 0, 1)
-    result = _with_nodes(source, [n.name for n in chosen if n.name not in idle], ranges, target)
+    result = _quantise_layers(
+        source, [n.name for n in chosen if n.name not in unusable], ranges, target
+    )
     images.progress('quantising', 1, 1)
     work = count_layer_macs(result, shape)
     report = QuantisationReport(
-        tool=_tool(),
+        tool=_tool_name(),
         target=target,
         method=method,
         images=images.selection.as_dict(),
@@ -140,21 +143,21 @@ def quantise(
         layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
         macs=mac_shares(work),
-        kept={**kept, **idle},
-        warnings=(*images.warnings, *_about_ranges(ranges, idle)),
+        kept={**kept, **unusable},
+        warnings=(*images.warnings, *_range_warnings(ranges, unusable)),
         seconds=time.perf_counter() - start,
     )
     return QuantisedModel(result, report)
 
 
-def _ranges(
+def _find_ranges(
     source: onnx.ModelProto,
     layers: Sequence[onnx.NodeProto],
     images: CalibrationImages,
     method: Method,
     cache_dir: Path | None,
 ) -> tuple[dict[str, float], str]:
-    """Return the range of each tensor that the layers read, and where they came from."""
+    """Return the range of each tensor that the layers read, and whether the cache had them."""
     tensors = list(dict.fromkeys(node.input[0] for node in layers))
     identity = calibration_identity(source, images.selection, images.preprocessing)
     path = cache_path(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
@@ -166,47 +169,55 @@ def _ranges(
     return ranges, cache
 
 
-def _chosen(index: GraphIndex, kept: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """Return the layers to quantise, whose weights are numbers."""
+def _layers_to_quantise(index: GraphIndex, kept: Mapping[str, str]) -> list[onnx.NodeProto]:
+    """Return the layers to quantise.
+
+    Raises:
+        EngineError: no layer is left, or weights contain NaN or infinity.
+    """
     chosen = [n for n in index.graph.node if index.is_layer(n) and n.name not in kept]
     if not chosen:
         raise EngineError(
             'the model',
             'no layer is left to quantise',
-            fix='keep fewer layers in float',
+            fix='use narrower patterns for --keep-float',
         )
     check_weights(chosen, index)
     return chosen
 
 
-def _idle(
+def _unusable_layers(
     layers: Sequence[onnx.NodeProto], ranges: Mapping[str, float], index: GraphIndex
 ) -> dict[str, str]:
-    """Return the layers whose ranges cannot be used, and why; never all of them."""
-    idle = unquantisable_layers(layers, ranges, index)
-    if len(idle) == len(layers):
+    """Return the layers with unusable ranges, each with the reason.
+
+    Raises:
+        EngineError: all layers have unusable ranges.
+    """
+    unusable = unquantisable_layers(layers, ranges, index)
+    if len(unusable) == len(layers):
         raise EngineError(
             'the model',
-            f'no layer can be quantised: {_listed(idle)}',
-            fix='check the images, and that --scale, --mean and --std are those of the training',
+            f'no layer can be quantised: {_list_reasons(unusable)}',
+            fix='check the images, and use the --scale, --mean and --std of the training',
         )
-    return idle
+    return unusable
 
 
-def _listed(found: Mapping[str, str]) -> str:
+def _list_reasons(found: Mapping[str, str]) -> str:
     return join_first([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
 
 
-def _kept_layers(
+def _layers_to_keep(
     model: onnx.ModelProto,
     patterns: Sequence[str],
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, str]:
-    """Return which layers of a float32 model stay in float, and why.
+    """Return the layers of a float32 model that stay in float, each with the reason.
 
     Raises:
-        ConfigError: a pattern matches no node, or all of them none that could be quantised.
-        EngineError: layers have another type.
+        ConfigError: a pattern matches no node, or the patterns match no layer with weights.
+        EngineError: a layer is not in float32.
     """
     work = count_layer_macs(model, shapes)
     if any(layer.precision != 'fp32' for layer in work):
@@ -214,8 +225,8 @@ def _kept_layers(
         raise EngineError(
             'the model',
             f'layers in {kinds}',
-            expected='an FP32 model to quantise',
-            fix='export it in FP32',
+            expected='a model in FP32',
+            fix='export the model in FP32',
         )
     head = find_head(model, {layer.node: layer.macs for layer in work})
     kept = dict.fromkeys(head.layers, 'output layer of the head')
@@ -225,33 +236,33 @@ def _kept_layers(
     if patterns and not asked:
         raise ConfigError(
             ', '.join(map(repr, patterns)),
-            'matches no layer that could be quantised, only nodes without weights',
-            fix='name layers with weights',
+            'matches only nodes without weights, which are never quantised',
+            fix='use patterns that match layers with weights',
         )
-    return dict.fromkeys(asked, 'asked for') | kept
+    return dict.fromkeys(asked, 'requested by the user') | kept
 
 
-def _about_ranges(ranges: Mapping[str, float], idle: Mapping[str, str]) -> Iterator[str]:
-    """Yield what the user should know of tensors that are nearly 0, or too large for FP16."""
-    if idle:
+def _range_warnings(ranges: Mapping[str, float], unusable: Mapping[str, str]) -> Iterator[str]:
+    """Yield sentences on tensors that are nearly 0, or too large for FP16."""
+    if unusable:
         yield (
-            f'these layers stay in float: {_listed(idle)}. If the camera sees things that '
-            'these images do not show, calibrate with images of them too'
+            f'these layers stay in float: {_list_reasons(unusable)}. Calibrate with more images '
+            'if the camera sees objects that these images do not show'
         )
-    large = [name for name, top in ranges.items() if top > _FP16_LARGEST]
+    large = [name for name, top in ranges.items() if top > _FP16_MAX]
     if large:
         yield (
-            f'{join_first(large)} exceed {_FP16_LARGEST:.0f}, the most that FP16 '
-            'holds, in which the engine computes what is not quantised: keep the nodes that make '
-            'them in FP32 (--keep-fp32)'
+            f'{join_first(large)} exceed {_FP16_MAX:.0f}, the largest number in FP16. The engine '
+            'computes layers that are not quantised in FP16: keep the nodes that compute these '
+            'tensors in FP32 (--keep-fp32)'
         )
 
 
-def _with_nodes(
+def _quantise_layers(
     source: onnx.ModelProto, nodes: Sequence[str], ranges: Mapping[str, float], target: str
 ) -> onnx.ModelProto:
-    """Return the model with Q/DQ nodes of the target's type at these layers, checked."""
-    result = _insert(source, nodes, ranges)
+    """Return a checked model with Q/DQ nodes of the target type at these layers."""
+    result = _insert_qdq_nodes(source, nodes, ranges)
     if target == 'fp8':
         result = convert_to_fp8(result, source)
     fit_scales(result)
@@ -260,17 +271,17 @@ def _with_nodes(
     return result
 
 
-def _insert(
+def _insert_qdq_nodes(
     model: onnx.ModelProto, nodes: Sequence[str], ranges: Mapping[str, float]
 ) -> onnx.ModelProto:
-    """Let ONNX Runtime write Q/DQ nodes at the data and the weights of these layers."""
+    """Let ONNX Runtime write Q/DQ nodes for the data and weights of these layers."""
     from onnxruntime import quantization
     from onnxruntime.quantization import calibrate
 
     wanted = set(nodes)
     chosen = [node for node in model.graph.node if node.name in wanted]
-    tops = {node.input[0]: np.float32(ranges[node.input[0]]) for node in chosen}
-    limits = {name: (-top, top) for name, top in tops.items()}
+    magnitudes = {node.input[0]: np.float32(ranges[node.input[0]]) for node in chosen}
+    limits = {name: (-top, top) for name, top in magnitudes.items()}
     kinds = sorted({node.op_type for node in chosen})
     quantizer = quantization.QDQQuantizer(
         model=infer_shapes(model),
@@ -286,7 +297,7 @@ def _insert(
     )
     log = logging.getLogger()
     level = log.level
-    log.setLevel(logging.ERROR)  # it reports to the root logger what is meant here
+    log.setLevel(logging.ERROR)  # the quantiser would warn in the root logger about these settings
     try:
         quantizer.quantize_model()
         quantizer.model.topological_sort()
@@ -296,7 +307,7 @@ def _insert(
     return result
 
 
-def _tool() -> str:
+def _tool_name() -> str:
     import onnxruntime
 
     return f'onnxruntime {onnxruntime.__version__}'

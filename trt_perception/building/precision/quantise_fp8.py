@@ -1,7 +1,7 @@
-"""Turn a model quantised to INT8 into one quantised to FP8 (E4M3).
+"""Converts a model quantised to INT8 into a model quantised to FP8 (E4M3).
 
-The layers and ranges stay; the largest magnitude is 448 instead of 127. TensorRT runs FP8
-convolutions on compute capability 8.9 and above.
+Layers and ranges stay the same. The largest magnitude is 448 instead of 127. TensorRT runs FP8
+convolutions on compute capability 8.9 and newer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from trt_perception.errors import EngineError
 
 __all__ = ['convert_to_fp8']
 
-_LARGEST: Final = 448.0  # of E4M3
-_INT8: Final = 127.0
-_SUFFIX: Final = '_quantized'  # that ONNX Runtime's quantiser gives to stored weights
+_E4M3_MAX: Final = 448.0  # of E4M3
+_INT8_MAX: Final = 127.0
+_SUFFIX: Final = '_quantized'  # of weights that ONNX Runtime's quantiser stored
 
 
 def convert_to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
     """Return the FP8 model.
 
     Args:
-        quantised: what ONNX Runtime's quantiser made, symmetric INT8.
-        source: the float32 model it was made from; weights are rounded once, from these.
+        quantised: model from ONNX Runtime's quantiser, symmetric INT8; not changed.
+        source: float32 model before quantisation. Weights are rounded from its values, so they are
+            rounded only once.
+
+    Raises:
+        EngineError: the source lacks the weights of a layer.
     """
     result = copy.deepcopy(quantised)
     pairs = [n for n in result.graph.node if n.op_type in ('QuantizeLinear', 'DequantizeLinear')]
@@ -39,7 +43,7 @@ def convert_to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.
     for tensor in result.graph.initializer:
         if tensor.name in scales:
             wide = numpy_helper.to_array(tensor)
-            narrow = (wide * (_INT8 / _LARGEST)).astype(wide.dtype)
+            narrow = (wide * (_INT8_MAX / _E4M3_MAX)).astype(wide.dtype)
             tensor.CopyFrom(numpy_helper.from_array(narrow, tensor.name))
         elif tensor.name in zeros:
             zero = np.zeros(tuple(tensor.dims), ml_dtypes.float8_e4m3fn)
@@ -54,12 +58,12 @@ def convert_to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.
 def _round_weights(
     model: onnx.ModelProto, pairs: Iterable[onnx.NodeProto], original: GraphIndex
 ) -> None:
-    """Store FP8 weights in place of the INT8 ones, rounded from the original's.
+    """Replace INT8 weights by FP8 weights, rounded from the original weights.
 
     Args:
-        model: its scales are those of FP8.
+        model: model whose scales are for FP8.
         pairs: its Q/DQ nodes.
-        original: of the float32 model.
+        original: index of the float32 model.
     """
     index = GraphIndex(model.graph)
     readers = {node.input[0]: node for node in pairs}
@@ -70,9 +74,9 @@ def _round_weights(
         exact = original.constant(tensor.name.removesuffix(_SUFFIX))
         scale = index.constant(node.input[1])
         if exact is None:
-            raise EngineError(f'the weights {tensor.name!r}', 'have no original to be FP8 from')
+            raise EngineError(f'the weights {tensor.name!r}', 'have no float32 original')
         assert scale is not None
         shaped = broadcast_scale(scale, channel_axis(node, exact.ndim), exact.ndim)
-        narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(-_LARGEST, _LARGEST)
+        narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(-_E4M3_MAX, _E4M3_MAX)
         stored = narrow.astype(ml_dtypes.float8_e4m3fn)
         tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))

@@ -66,7 +66,7 @@ def read_model(options: BuildOptions, log: BuildLog) -> OnnxSource:
             'file': str(source.file.path),
             'size_bytes': size,
             'sha256': source.file.sha256,
-            'external_files': list(source.external),
+            'external_files': list(source.external_files),
             'inputs': [dataclasses.asdict(tensor) for tensor in source.inputs],
             'outputs': [dataclasses.asdict(tensor) for tensor in source.outputs],
             'metadata': dict(source.metadata),
