@@ -1,6 +1,7 @@
-"""Object detection for ROS 2: on TensorRT, and on ONNX Runtime where there is no GPU.
+"""Object detection for ROS 2 with TensorRT, or with ONNX Runtime on machines without a GPU.
 
-Without ROS, ``load`` opens a model and the Model is called on images: docs/python.md.
+Programs without ROS call ``load`` to open a model, and call the returned Model on images:
+docs/python.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: the package itself stays light."""
+    """Import a public name at its first use, so that importing the package stays fast."""
     if name not in _MODULES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(importlib.import_module(f'{__name__}.{_MODULES[name]}'), name)

@@ -1,8 +1,8 @@
-"""A detector for Python programs without ROS: ``load`` a model, call it on images.
+"""A detector for Python programs without ROS: ``load`` a model and call it on images.
 
-Guarantees: the same boxes as the node's for the same pixels and thresholds. A Model may be called
-from several threads; they take turns. Non-guarantee: images are not copied, so they must not
-change during the call.
+Guarantees: a Model returns the same boxes as the node for the same pixels and thresholds. Several
+threads may call one Model; a lock lets one thread in at a time. Non-guarantee: images are not
+copied, so callers must not change them during the call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trt_perception.pipelines.pipeline import Result, collect_all
 __all__ = ['Model', 'load']
 
 _Image = npt.NDArray[np.uint8]
-# Types of sequences that never hold images.
+# These types are sequences, but never sequences of images.
 _NOT_IMAGES: Final = (str, bytes, bytearray, memoryview)
 
 
@@ -43,10 +43,10 @@ def load(path: str | Path, **parameters: Any) -> Model:
             ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``.
 
     Raises:
-        ConfigError: a parameter is unknown, only for a node, or out of range, or names a class
+        ConfigError: a parameter is unknown, out of range, or only for a node, or names a class
             that the model lacks.
-        EngineError: the file cannot be used; the message says why and what to do.
-        CudaError: the file is an engine, and there is no GPU to run it.
+        EngineError: the file cannot be used; the message gives the reason and the remedy.
+        CudaError: the file is an engine, and this machine has no usable GPU.
     """
     return Model(path, **parameters)
 
@@ -55,20 +55,20 @@ class Model:
     """A loaded model, as ``load`` returns it; a context manager.
 
     Attributes:
-        class_names: names of the classes; ``class_ids`` of Detections are indices into it.
+        class_names: names of the classes; ``class_ids`` of Detections are indices into this tuple.
         keypoint_names: names of the keypoints of each object, in the order of ``keypoints`` of
-            Detections; empty where the model is none of poses.
+            Detections; empty unless the task is ``pose``.
     """
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
-        """Open the model; see ``load``."""
+        """Open the model. ``load`` documents arguments and errors."""
         names = {row.field: row.name for row in PARAMETERS}
         self._values = {names.get(key, key): value for key, value in parameters.items()}
         self._values['engine_path'] = str(path)
         if only_of_node := sorted(NODE_ONLY_PARAMETERS & self._values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
-                'it means something to a node only',
+                'it applies to a node only',
                 fix='leave it out',
             )
         config = DetectorConfig.from_values(self._values)
@@ -78,7 +78,7 @@ class Model:
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            config.thresholds(self.class_names)  # a class that the model lacks is said now
+            config.thresholds(self.class_names)  # reports an unknown class before the first call
             undo.pop_all()
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
 
@@ -113,21 +113,24 @@ class Model:
         """Detect objects in one image or in several.
 
         Args:
-            images: uint8 (height, width, 3), BGR, as OpenCV reads them; one array, or a sequence
-                of arrays of any sizes.
-            confidence_threshold: 0 to 1; a score must be above this. None: as loaded.
-            iou_threshold: 0 to 1; the weaker of two boxes of a class that overlap by more is
-                removed. None: as loaded.
-            class_filter: names of the classes to report; empty: all. None: as loaded.
+            images: one uint8 array (height, width, 3) in BGR order, as OpenCV reads images, or a
+                sequence of such arrays. Their sizes may differ.
+            confidence_threshold: only objects with a higher score are returned, 0 to 1. None: the
+                value given to ``load``.
+            iou_threshold: if two boxes of a class overlap by a larger IoU, the box with the lower
+                score is removed, 0 to 1. None: the value given to ``load``.
+            class_filter: names of the classes to report; empty for all classes. None: the value
+                given to ``load``.
 
         Returns:
-            Detections in pixels of the image; for a sequence a list of them, in its order.
+            the Detections of the image, in its pixels, or a list of Detections in the order of
+            the sequence.
 
         Raises:
             ValueError: an image has another shape or type, or the model was closed.
-            ConfigError: a threshold is out of range, or a class is none of the model's.
+            ConfigError: a threshold is out of range, or the model lacks a class of the filter.
             ImageError: an image is too large.
-            EngineError: the outputs are not what they should be.
+            EngineError: the model's outputs are invalid.
             CudaError: a CUDA call failed.
         """
         changes = {
@@ -138,23 +141,23 @@ class Model:
         given = {key: value for key, value in changes.items() if value is not None}
         config = DetectorConfig.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names)
-        # One thing that is no image: cv2.imread's None, a file's name, its bytes.
-        one = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
+        # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
+        is_single = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
         if isinstance(images, np.ndarray):
-            one = images.ndim < 4
-        frames = [_checked_frame(image) for image in ([images] if one else list(images))]
+            is_single = images.ndim < 4
+        frames = [_checked_frame(image) for image in ([images] if is_single else list(images))]
         with self._lock:
             if self._closed:
                 raise ValueError('the model was closed; load it again')
             found = self._detect(frames, thresholds)
-        return found[0] if one else found
+        return found[0] if is_single else found
 
     def _detect(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[Detections]:
         pipeline = self._pipeline
         results: list[Result] = []
         waiting: deque[int] = deque()
         try:
-            # As many frames at a time as the pipeline has room for.
+            # Each slot takes one batch; when all slots are in use, collect the oldest batch.
             for index, chunk in enumerate(split_into_batches(frames, pipeline.batch)):
                 if len(waiting) == pipeline.depth:
                     results += collect_all(pipeline, waiting.popleft())
@@ -164,13 +167,13 @@ class Model:
             while waiting:
                 results += collect_all(pipeline, waiting.popleft())
         finally:
-            for slot in waiting:  # after an error: free the other slots
+            for slot in waiting:  # after an error, free the other slots
                 with contextlib.suppress(Exception):
                     pipeline.collect(slot)
         return [result.detections for result in results]
 
     def close(self) -> None:
-        """Free the model's memory; may be called again."""
+        """Free the model's memory. Closing a closed model does nothing."""
         with self._lock:
             self._closed = True
             self._pipeline.close()
@@ -185,9 +188,13 @@ class Model:
 def _checked_frame(image: Any) -> Frame:
     shape, dtype = getattr(image, 'shape', None), getattr(image, 'dtype', None)
     if dtype != np.uint8 or shape is None or len(shape) != 3 or shape[2] != 3:
-        got = [type(image).__name__, *(str(one) for one in (dtype, shape) if one is not None)]
+        received = [
+            type(image).__name__,
+            *(str(part) for part in (dtype, shape) if part is not None),
+        ]
         raise ValueError(
             'an image must be a uint8 array (height, width, 3) in BGR order, as cv2.imread '
-            f'returns it (got {", ".join(got)}); cv2.imread reads files, cv2.cvtColor converts'
+            f'returns it (got {", ".join(received)}); '
+            'cv2.imread reads files, cv2.cvtColor converts'
         )
     return frame_from_bgr(image)

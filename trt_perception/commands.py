@@ -1,7 +1,7 @@
-"""Entry points of the command lines: signals and a full disk end them cleanly from the start on.
+"""Entry points of the commands. Signals and a full disk end a command cleanly at any time.
 
-Importing what a tool needs takes up to a second. Python alone would print a traceback when Ctrl-C
-comes in that time, and some modules make another error of it, or none.
+Importing the modules of a tool takes up to a second. Without this module, Ctrl-C during imports
+would print a traceback. Some modules even turn KeyboardInterrupt into another error or drop it.
 """
 
 from __future__ import annotations
@@ -20,42 +20,48 @@ __all__ = [
     *('evaluate_engine', 'inspect_engine', 'replay_images'),
 ]
 
-# That of trt_perception.images.compressed, which imports OpenCV.
+# The same limit as in trt_perception.images.compressed. Importing that module here would import
+# OpenCV before the environment variable below is set.
 _MAX_PIXELS = 2**27
 
 
 def _run_main(module: str, interrupted: int = 130) -> int:
-    """Run a module's ``main``; return its exit code, ``interrupted`` after Ctrl-C or SIGTERM."""
+    """Run a module's ``main`` and return its exit code.
+
+    Args:
+        module: full name of the module.
+        interrupted: exit code after Ctrl-C or SIGTERM.
+    """
     defaults = (signal.default_int_handler, signal.SIG_DFL)
-    # Not where a shell in the background, or nohup, ignores it.
-    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) in defaults]
-    for number in caught:
-        # Nothing has begun that must be ended in order.
+    # Signals that nohup or a background job of the shell ignores stay ignored.
+    handled = [each for each in ENDING_SIGNALS if signal.getsignal(each) in defaults]
+    for number in handled:
+        # Exit at once: during the imports there is nothing to clean up.
         signal.signal(number, lambda *_: os._exit(interrupted))
-    # OpenCV looks at it when it is first imported: a second wall behind our own checks.
+    # OpenCV reads this variable at its first import. Its limit backs up our own checks.
     os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', str(_MAX_PIXELS))
     main = importlib.import_module(module).main
     try:
         with guarded_streams() as output:
             try:
                 interruption = Interruption(interrupted)
-                for number in caught:
+                for number in handled:
                     signal.signal(number, interruption)
                 code = int(main())
             except KeyboardInterrupt:
                 code = interrupted
-        why = lost_output_reason(output)
-        if why:
+        problem = lost_output_reason(output)
+        if problem:
             name = module.rpartition('.')[2]
-            print(f'{name}: standard output is not complete: {why}', file=sys.stderr)
-        return code or int(bool(why))
-    except KeyboardInterrupt:  # while the last of the output is written
+            print(f'{name}: standard output is not complete: {problem}', file=sys.stderr)
+        return code or int(bool(problem))
+    except KeyboardInterrupt:  # raised while the rest of the output is written
         return interrupted
     finally:
         ignore_signals()
 
 
-# What setup.py's console_scripts name.
+# setup.py's console_scripts refer to these names.
 benchmark_engine = functools.partial(_run_main, 'trt_perception.tools.benchmark_engine')
 build_engine = functools.partial(_run_main, 'trt_perception.tools.build_engine')
 detect_images = functools.partial(_run_main, 'trt_perception.tools.detect_images')

@@ -2,21 +2,21 @@
 
     TrtPerceptionError
     ├── ConfigError     a parameter or option has an invalid value
-    │   └── ValuesError     several parameters have
+    │   └── ValuesError     several parameters have invalid values
     ├── EngineError     an engine or ONNX file cannot be used
-    │   ├── MissingFileError    it cannot be opened
-    │   ├── ManifestError   its manifest is malformed or does not describe the file
-    │   ├── MissingModelInfoError   parameters are needed to say how to feed or read it
-    │   └── UnavailableError    build options need what this release or machine lacks
+    │   ├── MissingFileError    the file cannot be opened
+    │   ├── ManifestError   the manifest is malformed or does not describe the file
+    │   ├── MissingModelInfoError   parameters must say how to feed or read the model
+    │   └── UnavailableError    this release or machine lacks support for build options
     ├── CudaError       a CUDA call failed
     │   └── GpuMemoryError  GPU memory or page-locked memory is exhausted
-    ├── ImageError      one image cannot be read; has the drop reason
+    ├── ImageError      one image cannot be read; carries the drop reason
     ├── InterruptionError   the process was asked to end during a long task
     └── WriteError      a file cannot be written
 
-An error holds what was found, what was expected and what to do as fields. ``str`` makes a sentence
-of them; who needs a part takes the field and never reads the sentence. An error of a lower layer
-is always attached as the cause.
+An error has fields for the finding, the expectation and the remedy. ``str`` joins the fields to a
+sentence. Code that needs a part reads the field instead of parsing the sentence. The error of a
+lower layer is always attached as the cause.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TrtPerceptionError(Exception):
 
     Attributes:
         subject: what the error is about: a file, a parameter, a call.
-        found: what is there.
-        expected: what should be there; empty where ``found`` says it all.
-        fix: what to do, as an instruction; empty where nobody can do anything.
+        found: the actual value or state.
+        expected: the required value or state; empty if ``found`` is enough.
+        fix: an instruction to the user; empty if the user cannot help.
     """
 
     def __init__(self, subject: str, found: str, *, expected: str = '', fix: str = '') -> None:
@@ -49,7 +49,7 @@ class TrtPerceptionError(Exception):
 
     @property
     def statement(self) -> str:
-        """What is wrong, without what to do."""
+        """The sentence without the fix."""
         if self.expected:
             return f'{self.subject}: expected {self.expected} (got {self.found})'
         return f'{self.subject}: {self.found}'
@@ -63,10 +63,10 @@ class ConfigError(TrtPerceptionError):
 
 
 class ValuesError(ConfigError):
-    """Raised when several parameters have invalid values; lists them all.
+    """Raised when several parameters have invalid values. The error lists all of them.
 
     Attributes:
-        mistakes: one sentence for each.
+        mistakes: one sentence for each invalid parameter.
     """
 
     def __init__(self, mistakes: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class ValuesError(ConfigError):
 
     @property
     def statement(self) -> str:
-        """All mistakes, a line each."""
+        """All mistakes, one on each line."""
         return '\n'.join(self.mistakes)
 
 
@@ -84,10 +84,10 @@ class EngineError(TrtPerceptionError):
 
 
 class UnavailableError(EngineError):
-    """Raised when build options need what this TensorRT release or this machine lacks.
+    """Raised when this TensorRT release or this machine does not support build options.
 
     Attributes:
-        refused: an error for each option.
+        refused: an error for each option that is not supported.
     """
 
     def __init__(self, subject: str, refused: Sequence[EngineError]) -> None:
@@ -111,11 +111,11 @@ class ManifestError(EngineError):
 
 
 class MissingModelInfoError(EngineError):
-    """Raised when parameters are needed to say how to feed or read a model.
+    """Raised when parameters must say how to feed or read a model.
 
     Attributes:
-        missing: what is unknown: names of parameters without ``model.``, each with its choices.
-        seen: what the model shows, one sentence each.
+        missing: choices of each parameter that must be given, by its name without ``model.``.
+        seen: sentences that say what the model shows.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class CudaError(TrtPerceptionError):
     """Raised when a CUDA call fails.
 
     Attributes:
-        status: name of CUDA's status, such as ``cudaErrorMemoryAllocation``; empty where the error
-            is none of CUDA's own.
-        sticky: the GPU context is lost; nothing in this process can use the GPU any more.
+        status: name of CUDA's status, such as ``cudaErrorMemoryAllocation``; empty if CUDA did not
+            report the error.
+        sticky: the GPU context is lost, and this process cannot use the GPU any more.
     """
 
     def __init__(
@@ -157,15 +157,14 @@ class CudaError(TrtPerceptionError):
 
 
 class GpuMemoryError(CudaError):
-    """Raised when GPU memory or page-locked memory is exhausted; the GPU stays usable."""
+    """Raised when GPU memory or page-locked memory is exhausted. The GPU stays usable."""
 
 
 class ImageError(TrtPerceptionError):
     """Raised when one image cannot be read, or its detections cannot be published.
 
     Attributes:
-        reason: a short snake_case word; dropped frames are counted by it (``bad_step``,
-            ``bad_length`` …).
+        reason: a snake_case word, such as ``bad_step``. Dropped frames are counted by reason.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ def test_what_is_there_is_returned():
     assert inner.integer('h') == 1
     assert not section.has('i')
     assert not section.has('never there')
-    assert section.names() == []
+    assert section.unread_keys() == []
     section.finish()
 
 

@@ -1,1 +1,1 @@
-"""Offline: from an ONNX model to a verified engine with its manifest."""
+"""Build a verified engine with its manifest from an ONNX model."""

@@ -1,4 +1,4 @@
-"""What an engine is built from: read and found before the first step that takes long."""
+"""The inputs of a build, which are read before the first slow step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ['BuildInputs']
 
 @dataclass(frozen=True)
 class BuildInputs:
-    """What an engine is built from. The same inputs make the same engine.
+    """The inputs of a build. The same inputs make the same engine.
 
     Attributes:
-        options: what is wanted.
+        options: options of the user.
         source: the ONNX model.
-        tensorrt: that builds.
-        calibration: images to calibrate with, None where none are needed.
-        validation: image files that --validate names; empty without it.
+        tensorrt: the TensorRT release that builds.
+        calibration: images to calibrate with; None if no images are needed.
+        validation: image files of --validate; empty without this option.
     """
 
     options: BuildOptions

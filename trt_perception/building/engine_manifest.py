@@ -1,4 +1,4 @@
-"""The manifest of an engine that was just built: everything known of it, nothing guessed."""
+"""Make the manifest of an engine from the facts of its build. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
-    """Return the options that make the engine what it is, without those at their default."""
+    """Return the options that affect the engine and differ from their defaults, by name."""
     found: dict[str, OptionValue] = {}
     values = options.as_dict()
     for row in OPTIONS:
@@ -51,12 +51,12 @@ def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
 
 
 def new_model_file(path: Path, content: bytes) -> ModelFile:
-    """Return a model that was just made, nothing written yet."""
+    """Return a model that exists in memory only. ``path`` is its later place."""
     return ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
 
 
 def file_identity(file: ModelFile) -> FileIdentity:
-    """Return what a manifest says of a file."""
+    """Return name, SHA-256 and size of a file, as manifests record them."""
     return FileIdentity(file.path.name, file.sha256, len(file.content))
 
 
@@ -66,7 +66,7 @@ def with_description(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> ModelFile:
-    """Return a model with a manifest that says what was recognised, whatever its own says."""
+    """Return a model with a new manifest from the recognition. Its own manifest is replaced."""
     manifest = Manifest(
         task=recognised.task,
         onnx=file_identity(file),
@@ -88,14 +88,14 @@ def describe_engine(
     calibration: CalibrationRecord | None,
     plan: BuiltPlan,
 ) -> ModelFile:
-    """Return the engine that was built with its manifest; what is measured on it comes later.
+    """Return the engine with its manifest. ``with_measurements`` adds measurements later.
 
     Args:
-        inputs: what it was built from.
-        recognised: how the model is fed and read.
-        image: name of the image input, which the profiles are of.
-        calibration: None where nothing was calibrated.
-        plan: what TensorRT built.
+        inputs: inputs of the build.
+        recognised: preprocessing, decoder, task and class names of the model.
+        image: name of the image input. The profiles describe this input.
+        calibration: None if the build did not calibrate.
+        plan: the plan from TensorRT.
     """
     options, source, gpu = inputs.options, inputs.source.file, plan.gpu
     build = BuildRecord(
@@ -126,13 +126,13 @@ def with_measurements(
     accuracy: AccuracyRecord | None,
     agreement: AgreementRecord,
 ) -> ModelFile:
-    """Return the engine with a manifest that holds what was measured on it.
+    """Return the engine with measurements in its manifest.
 
     Args:
-        engine: as describe_engine returns it.
-        verified: has the precision of the layers; None where the engine cannot be run here.
-        accuracy: on the images of --validate, None without them.
-        agreement: with the detections of the original.
+        engine: the engine from ``describe_engine``.
+        verified: has the precision of the layers; None if this machine cannot run the engine.
+        accuracy: accuracy on the images of --validate; None without this option.
+        agreement: agreement with the detections of the original.
     """
     manifest = engine.manifest
     assert manifest is not None

@@ -1,9 +1,9 @@
-"""A folder of finished engines: an unchanged build is taken from it.
+"""Keep finished engines in a folder, so that an unchanged build is not repeated.
 
-An entry is a folder named by its key, with the engine, its manifest, the report, and their hashes.
-Guarantees: an entry is there whole or not at all; one whose hashes do not fit is not used.
-Non-guarantee: as with any engine, whoever may write into the folder decides what code runs; so a
-folder that others may write into is refused.
+An entry is a folder with the engine, its manifest, the report and their hashes; its name is the
+key. Guarantees: an entry is complete or missing. An entry with wrong hashes is not used.
+Non-guarantee: engines run as code, so every user who can write into the folder can run code here.
+The store therefore refuses a folder with another owner, or one that is world-writable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from trt_perception.files.regular_files import read_regular
 
 __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 
-#: Part of every key: raise it when the same options make another engine than before.
+#: Part of every key. Raise the number if a change of the code makes another engine from the same
+#: inputs.
 BUILDER_REVISION: Final = 2
 _LOG: Final = logging.getLogger(__name__)
 _ENTRY: Final = 'entry.json'
@@ -49,9 +50,9 @@ class StoredEngine:
     """An engine from the store.
 
     Attributes:
-        engine: the plan's bytes.
-        manifest: as it was written then; it names the files of that build.
-        report: of that build, JSON.
+        engine: bytes of the plan.
+        manifest: manifest of the stored build, JSON. It names the files of that build.
+        report: report of the stored build, JSON.
     """
 
     engine: bytes
@@ -62,14 +63,13 @@ class StoredEngine:
 def store_key(
     onnx_sha256: str, options: BuildOptions, tensorrt: TensorRt, contents: Mapping[str, str]
 ) -> str:
-    """Return what a build depends on, as 64 hex digits.
+    """Return the hash of all inputs of a build, as 64 hexadecimal digits.
 
     Args:
-        onnx_sha256: of the model with its external weights.
-        options: those that change the engine or its manifest count.
-        tensorrt: that would build.
-        contents: SHA-256 of whatever else is read, by a name: images, labels, class names,
-            plugins.
+        onnx_sha256: SHA-256 of the model with its external weights.
+        options: all options. Options that affect neither engine nor report are ignored.
+        tensorrt: the TensorRT release that would build.
+        contents: SHA-256 of all other files by any name: images, labels, class names, plugins.
     """
     values = options.as_dict()
     counted = (row.name for row in OPTIONS if row.affects != 'nothing')
@@ -88,13 +88,13 @@ def store_key(
 
 
 class EngineStore:
-    """The store in one folder.
+    """A store of engines in one folder.
 
     Args:
-        folder: made where it is not there.
+        folder: the folder, which is made if it is missing.
 
     Raises:
-        ConfigError: it cannot be made, or others may write into it.
+        ConfigError: the folder cannot be made, has another owner, or is world-writable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -109,14 +109,14 @@ class EngineStore:
                 f'--store {folder}',
                 f'owner {status.st_uid}, {stat.filemode(status.st_mode)}',
                 expected=(
-                    'a folder of root or of this user that not everybody may write, because '
-                    'engines from it run as code'
+                    'a folder of root or this user that is not world-writable, because engines '
+                    'run as code'
                 ),
                 fix=f'chmod o-w {folder}, or use another folder',
             )
 
     def find(self, key: str) -> StoredEngine | None:
-        """Return an entry that is whole; None, with a warning for a damaged one, otherwise."""
+        """Return an entry, or None if it is missing or damaged. Damage is logged."""
         folder = self._folder / key
         if not folder.exists():
             return None
@@ -126,17 +126,19 @@ class EngineStore:
             for name, content in contents.items():
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
                     raise ValueError(f'{_FILE_NAMES[name]} is not the file that was stored')
-            os.utime(folder / _ENTRY)  # last used
+            os.utime(folder / _ENTRY)  # prune reads this time as the last use
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _LOG.warning('the stored engine %s is damaged and is made again: %s', folder, error)
+            _LOG.warning(
+                'The stored engine %s is damaged, so the engine is built again: %s', folder, error
+            )
             return None
         return StoredEngine(**contents)
 
     def put(self, key: str, stored: StoredEngine) -> None:
-        """Keep an engine; one that is there already is replaced.
+        """Store an engine. An existing entry is replaced.
 
         Raises:
-            ConfigError: it cannot be written; nothing is left behind.
+            ConfigError: the entry cannot be written. No files are left.
         """
         contents = {name: getattr(stored, name) for name in _FILE_NAMES}
         hashes = {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()}
@@ -151,7 +153,7 @@ class EngineStore:
             old = self._folder / key
             if old.exists():
                 shutil.rmtree(old)
-            # Whoever was faster has made the same.
+            # Another build may have stored the same key since; its entry is equal.
             with contextlib.suppress(FileExistsError):
                 temporary.rename(old)
         except WriteError as error:
@@ -165,7 +167,7 @@ class EngineStore:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def prune(self, days: int) -> None:
-        """Remove what was not used for so many days."""
+        """Remove entries that were not used for this number of days."""
         oldest = time.time() - days * _DAY_S
         for folder in self._folder.iterdir():
             if len(folder.name) == 64 and _last_used_s(folder) < oldest:
@@ -173,7 +175,7 @@ class EngineStore:
 
 
 def _last_used_s(folder: Path) -> float:
-    """Return when an entry was made or taken last, seconds since 1970; 0 where it is damaged."""
+    """Return the last use of an entry in seconds since 1970, or 0 if the entry is damaged."""
     try:
         return (folder / _ENTRY).stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""The files that a build writes: checked before hours of work, written whole at its end."""
+"""Check the paths of a build's output before hours of work, and write the files at its end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PLAN_SIGNATURES = (b'ftrt', b'vtrt')
 
 
 def check_report_path(options: BuildOptions) -> None:
-    """Look whether the report can be written.
+    """Check that the report can be written.
 
     Raises:
-        ConfigError: its folder is missing or not writable, or it would overwrite another file of
-            this build.
+        ConfigError: its folder is missing or not writable, or the report would overwrite another
+            file of this build.
     """
     report = options.json
     if report is None:
@@ -37,7 +37,9 @@ def check_report_path(options: BuildOptions) -> None:
     models = [options.engine_path(), *filter(None, (options.qdq_onnx,))]
     if report.resolve() in [p.resolve() for m in models for p in (m, manifest_path(m))]:
         raise ConfigError(
-            str(report), 'is where a model or its manifest goes', fix='name another file'
+            str(report),
+            'is also the path of a model or a manifest of this build',
+            fix='name another file',
         )
 
 
@@ -45,7 +47,7 @@ def _check_path(path: Path, options: BuildOptions, option: str) -> None:
     if path.is_dir():
         raise ConfigError(str(path), 'cannot be written: it is a folder', fix='name a file')
     try:
-        # Permissions do not tell for root, nor for file systems as /proc.
+        # Make a file, because permissions mislead for root and in file systems such as /proc.
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
@@ -55,18 +57,18 @@ def _check_path(path: Path, options: BuildOptions, option: str) -> None:
             fix=f'choose another place with {option}',
         ) from error
     if path.resolve() in (options.onnx.resolve(), manifest_path(options.onnx).resolve()):
-        raise ConfigError(str(path), 'is what the engine is built from', fix='name another file')
+        raise ConfigError(str(path), 'is an input of this build', fix='name another file')
 
 
 def check_output_paths(options: BuildOptions) -> str:
-    """Look whether the engine, its manifest and the report can be written.
+    """Check that the engine, its manifest and the report can be written.
 
     Returns:
-        ``replaces`` where an engine stands there already, else empty.
+        ``replaces`` if the engine exists already, otherwise an empty text.
 
     Raises:
-        ConfigError: a folder is missing or not writable, or something else than what an earlier
-            build wrote would be overwritten.
+        ConfigError: a folder is missing or not writable, or a file that no build wrote would be
+            overwritten.
     """
     check_report_path(options)
     engine = options.engine_path()
@@ -120,19 +122,20 @@ def _is_manifest(path: Path) -> bool:
 def write_outputs(
     engine: ModelFile, quantised: ModelFile | None, replaces: str, log: BuildLog
 ) -> None:
-    """Write the engine, and the model with Q/DQ nodes where there is one, with manifests.
+    """Write the engine, the model with Q/DQ nodes if there is one, and their manifests.
 
-    The manifest first: an engine alone would run with what can be guessed of it, a manifest alone
-    does nothing, and an old engine next to a new manifest is refused.
+    Each manifest appears before its model. The node would run an engine without a manifest with
+    guessed settings. A manifest without a model has no effect, and the node refuses an old engine
+    next to a new manifest.
 
     Args:
-        engine: with its manifest.
-        quantised: the model with Q/DQ nodes, with its manifest, where it is wanted.
-        replaces: what check_outputs returned.
-        log: its report gets what was written.
+        engine: the engine with its manifest.
+        quantised: the model with Q/DQ nodes and its manifest; None without --qdq-onnx.
+        replaces: the result of ``check_output_paths``.
+        log: its report gets the written files.
 
     Raises:
-        WriteError: they cannot be written; all are, or none.
+        WriteError: a file cannot be written. In this case, no file is written.
     """
     with log.step('write') as step:
         files: dict[Path, bytes] = {}

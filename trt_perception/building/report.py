@@ -1,4 +1,4 @@
-"""What a build did: filled step by step, printed as a table, written as JSON, on failure too."""
+"""The report of a build. Each step fills it, and failed builds have a report, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trt_perception.errors import TrtPerceptionError
 
 __all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'failure_reason', 'format_step']
 
-#: Called with what is being done, and how much of it: done, of how many.
+#: Called with the current activity, and its finished and total number of parts.
 StepProgress = Callable[[str, int, int], None]
 
 Status = Literal['done', 'skipped', 'failed', 'interrupted']
@@ -24,10 +24,10 @@ class Step:
     """One step of a build.
 
     Attributes:
-        name: of the step, one word.
-        status: how it ended.
-        seconds: it took.
-        outcome: what came of it, in words.
+        name: one word.
+        status: how the step ended.
+        seconds: duration of the step.
+        outcome: the result in words.
     """
 
     name: str
@@ -36,26 +36,27 @@ class Step:
     outcome: str = ''
 
     def skip(self, reason: str) -> None:
-        """Say that there was nothing to do, and why."""
+        """Mark the step as skipped, with the reason."""
         self.status, self.outcome = 'skipped', reason
 
 
 @dataclass
 class BuildReport:
-    """What a build did, so far.
+    """The report of a build that may still run.
 
     Attributes:
         status: ``running`` until the end, then ``done``, ``failed`` or ``interrupted``.
-        error: why it failed.
-        reused: the engine came from the store.
-        input_model: file, size, hash, tensors and what was recognised.
-        output_engine: file, size, hash, manifest; empty until both are written.
-        configuration: the options, and what builds where.
-        optimization: nodes before and after slimming, precision by layer, fusions.
-        performance: seconds of the build, size, expected latency.
-        accuracy: of the validation; None where there was none.
-        agreement: with the original's detections, or why it was not measured; None until then.
-        steps: in order.
+        error: the reason of a failure; empty otherwise.
+        reused: whether the engine came from the store.
+        input_model: file, size, hash, tensors and recognised properties.
+        output_engine: file, size, hash and manifest; empty until both files are written.
+        configuration: the options, the TensorRT release and the GPU.
+        optimization: number of nodes before and after slimming, precision by layer, fusions.
+        performance: duration of the build in seconds, size, expected latency.
+        accuracy: accuracy on the validation images; None without a measurement.
+        agreement: agreement with the original's detections, or why it was not measured; None
+            until the step ``validate``.
+        steps: the steps in order.
         warnings: one sentence each.
     """
 
@@ -73,17 +74,17 @@ class BuildReport:
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, *sentences: str) -> None:
-        """Add warnings, each once."""
+        """Add warnings that are neither empty nor repeated."""
         self.warnings += [text for text in sentences if text and text not in self.warnings]
 
     def fail(self, error: BaseException) -> None:
-        """End the report with an error."""
+        """Set status and error after an exception."""
         interrupted = isinstance(error, KeyboardInterrupt)
         self.status = 'interrupted' if interrupted else 'failed'
         self.error = 'interrupted' if interrupted else failure_reason(error)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
+        """Return the report as JSON content."""
         return {
             'operation': 'build_engine',
             **asdict(self),
@@ -92,11 +93,11 @@ class BuildReport:
         }
 
     def json_text(self) -> bytes:
-        """Return the JSON file."""
+        """Return the bytes of the JSON file."""
         return (json.dumps(self.as_dict(), indent=2) + '\n').encode()
 
     def text(self) -> str:
-        """Return for people what stands below the steps, empty where nothing came of them."""
+        """Return the results and warnings that are printed below the steps."""
         facts = _summary(self)
         width = max(map(len, facts), default=0)
         lines = [f'{key:<{width}}  {value}' for key, value in facts.items()]
@@ -105,13 +106,13 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class BuildLog:
-    """Where the steps of a build say what they do.
+    """Collects what the steps of a build report.
 
     Attributes:
-        report: filled as the steps go.
-        progress: called with what is done, how many parts of it, and of how many; 0 of 0 where a
-            step begins.
-        on_step_ended: called with each step when it has ended.
+        report: the report, which the steps fill.
+        progress: called with the current activity, and its finished and total number of parts;
+            both are 0 at the beginning of a step.
+        on_step_ended: called with each step after its end.
     """
 
     report: BuildReport
@@ -120,7 +121,7 @@ class BuildLog:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Time a step and keep how it ended; what it raises goes on."""
+        """Time a step and record how it ended. Exceptions of the step are raised again."""
         step = Step(name)
         self.report.steps.append(step)
         self.progress(name, 0, 0)
@@ -139,14 +140,14 @@ class BuildLog:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Return why something failed, in words."""
+    """Return the message of an error. Errors of other libraries get their class as a prefix."""
     if isinstance(error, TrtPerceptionError):
         return str(error)
     return f'{type(error).__name__}: {error}'
 
 
 def format_step(step: Step) -> str:
-    """Return a step as a row of the table, without the reason of a failure."""
+    """Return a step as a row of the table. The reason of a failure is printed elsewhere."""
     mark = {'done': 'ok', 'skipped': '-', 'failed': 'FAILED', 'interrupted': 'STOPPED'}
     outcome = step.outcome if step.status in ('done', 'skipped') else ''
     first, *others = outcome.splitlines() or ['']
@@ -156,7 +157,7 @@ def format_step(step: Step) -> str:
 
 
 def _summary(report: BuildReport) -> dict[str, str]:
-    """Return the lines below the steps: name and value."""
+    """Return the results below the steps as text by name."""
     engine = report.output_engine
     if not engine:
         return {}

@@ -1,10 +1,10 @@
-"""Files that belong together appear whole and together, or not at all.
+"""Write several files together: either all of them appear complete, or none.
 
-Guarantees: no reader ever sees part of a file; after an error or Ctrl-C what was there before is
-there still, and nothing else. Non-guarantees: between two renames there is a moment in which a
-reader sees new and old side by side (a manifest's hash tells); killed outright, or without power,
-a file whose name begins with a dot may be left; what is no file (a terminal, a pipe, /dev/null) is
-written as it stands.
+Guarantees: no reader sees part of a file. After an error or Ctrl-C, the folder is as before.
+
+Non-guarantees: between two renames, a reader may see a new file next to an old one (the hash in a
+manifest reveals this). SIGKILL or a loss of power may leave a temporary file, whose name begins
+with a dot. A path that is not a file (a terminal, a pipe, /dev/null) is written directly.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ __all__ = ['make_folder', 'write_atomically', 'write_json']
 def write_atomically(
     files: Mapping[Path, bytes], mode: int = 0o664, *, is_durable: bool = True
 ) -> None:
-    """Write files so that all are there or none; existing ones are replaced.
+    """Write all files or none. Existing files are replaced.
 
     Args:
-        files: contents by path, renamed in this order: what others trust last stands last.
-        mode: of the files, less what the process leaves out by its umask.
-        is_durable: wait until they are on the disk and outlive a loss of power.
+        files: contents by path. The files appear in this order, so put the file that readers
+            look for last.
+        mode: permissions of the files, restricted by the umask of the process.
+        is_durable: wait until the files are on the disk and survive a loss of power.
 
     Raises:
-        WriteError: one of them cannot be written; the message says why.
+        WriteError: a file cannot be written; the message gives the reason.
     """
     written: list[tuple[Path, Path]] = []
     renamed: list[tuple[Path, Path | None]] = []
@@ -66,20 +67,20 @@ def write_atomically(
 
 
 def write_json(path: Path, content: object, indent: int | None = None) -> None:
-    """Write a JSON file whole or not at all.
+    """Write a complete JSON file, or no file.
 
     Raises:
-        WriteError: it cannot be written.
+        WriteError: the file cannot be written.
     """
     text = json.dumps(content, indent=indent, allow_nan=False)
     write_atomically({path: f'{text}\n'.encode()})
 
 
 def _is_special(path: Path) -> bool:
-    """Tell whether a path is a device or pipe, which no file may take the place of."""
+    """Return whether a path is a device or a pipe, which must not be replaced by a file."""
     if not path.exists() or path.is_dir():
         return False
-    # /dev/stdout is a link, and may lead to a file.
+    # /dev/stdout is a link that may lead to a regular file.
     return str(path.parent) in ('/dev', '/dev/fd', '/proc/self/fd') or not path.is_file()
 
 
@@ -92,7 +93,7 @@ def _write_special(path: Path, content: bytes) -> None:
 
 
 def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) -> Path:
-    """Write a temporary file in the same folder."""
+    """Write a temporary file into the folder of ``path``."""
     temporary: Path | None = None
     try:
         if path.is_dir():
@@ -104,7 +105,7 @@ def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) ->
             file.flush()
             if is_durable:
                 os.fsync(file.fileno())
-        # Never for everybody to write: the node refuses such files.
+        # mkstemp ignores the umask. No mode is world-writable: the node refuses such files.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(mode & ~umask)
@@ -118,7 +119,7 @@ def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) ->
 
 
 def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
-    """Return the error of a file that could not be written."""
+    """Return the error for a file that could not be written, with the free space if relevant."""
     if not path.parent.is_dir():
         return WriteError(
             str(path), f'cannot be written: {path.parent} is not a folder', fix='make it first'
@@ -134,14 +135,14 @@ def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
 
 
 def _back_up(path: Path, temporary: Path) -> Path | None:
-    """Give an existing file a second name, that of what replaces it and more; None without one."""
+    """Give an existing file a second name, and return that name. Return None without a file."""
     if not os.path.lexists(path):
         return None
-    backup = temporary.with_name(f'{temporary.name}.old')  # nobody else's: mkstemp made the name
+    backup = temporary.with_name(f'{temporary.name}.old')  # unique, as mkstemp made the name
     try:
         try:
             os.link(path, backup, follow_symlinks=False)
-        except OSError:  # a memory card's file system has no second names
+        except OSError:  # file systems of memory cards have no hard links
             path.rename(backup)
     except OSError as error:
         raise _write_error(path, error) from error
@@ -149,7 +150,7 @@ def _back_up(path: Path, temporary: Path) -> Path | None:
 
 
 def _sync_folders(folders: set[Path]) -> None:
-    """Make renames last; a file system that cannot is not an error."""
+    """Make renames survive a loss of power, if the file system can."""
     for folder in folders:
         with contextlib.suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -160,10 +161,10 @@ def _sync_folders(folders: set[Path]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for results where it is missing.
+    """Make a folder for results, unless it exists.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

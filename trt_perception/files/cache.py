@@ -1,8 +1,9 @@
-"""Small files that are expensive to make again: compiled kernels, TensorRT's caches.
+"""The cache of small files that are expensive to make: compiled kernels, TensorRT's caches.
 
-They live below ``$XDG_CACHE_HOME/trt_perception``. Guarantees: what is read is what was written,
-byte for byte, because each file begins with the SHA-256 of the rest; each kind keeps its newest
-entries only. Non-guarantee: anything may be missing at any time, so every reader can do without.
+The folder is ``$XDG_CACHE_HOME/trt_perception``, by default ``~/.cache/trt_perception``.
+Guarantees: an entry is returned only if it is intact, because each file begins with the SHA-256 of
+its content. Each kind keeps its 32 most recently used entries. Non-guarantee: any entry may be
+missing at any time, so callers must be able to make it again.
 """
 
 from __future__ import annotations
@@ -27,34 +28,33 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder of one kind of entry; it may not exist."""
+    """Return the folder for one kind of entries. The folder may be missing."""
     base = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
     return Path(base) / 'trt_perception' / kind
 
 
 def read_cached(kind: str, key: str) -> bytes | None:
-    """Return an entry, None where there is none.
+    """Return an entry, or None if it is missing, damaged, or writable by other users.
 
-    An entry that is damaged, or that somebody else could have written, counts as none: the rules
-    are those for engines.
+    Owner and permissions are checked as for engines, because entries run as code, too.
     """
     path = cache_folder(kind) / key
     try:
         entry, _ = read_checked(path, _MAX_BYTES)
-        os.utime(path)  # newest means last used
+        os.utime(path)  # entries that were used recently are kept
     except (EngineError, OSError):
         return None
     content = entry[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != entry[:_DIGEST_BYTES]:
-        _LOG.warning('%s is damaged, and is made again', path)
+        _LOG.warning('The cache entry %s is damaged; its content is made again', path)
         return None
     return content
 
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
-    """Keep an entry, and only the newest of its kind.
+    """Store an entry, and remove the oldest entries of its kind.
 
-    A cache that cannot be written costs time, so it is no error.
+    A cache that cannot be written only costs time, so the failure is logged as a warning.
     """
     folder = cache_folder(kind)
     try:
@@ -67,7 +67,7 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
                 old.unlink()
     except (OSError, WriteError) as error:
         _LOG.warning(
-            'the cache %s cannot be written, so this is made again each time: %s',
+            'The cache folder %s cannot be written, so its content is made again each time: %s',
             folder,
             error,
             extra={'show': True},

@@ -1,7 +1,8 @@
-"""Reading files that somebody else may have written, after checking what was really opened.
+"""Read files that can run code, after a check of owner and permissions.
 
-Guarantees: the bytes that are returned come from a regular file (after links are resolved) that
-root or this user owns and that not everybody may write.
+Guarantee: the returned bytes come from a regular file (after links are resolved) that root or this
+user owns and that is not world-writable. The checks apply to the opened file, not to its path, so
+replacing the file between check and reading has no effect.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from trt_perception.files.regular_files import open_regular
 __all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_exactly']
 
 MODEL_MAX_BYTES: Final = 16 * 1024**3
-_OWNERSHIP_REASON: Final = 'because loading it runs what it says'
+_OWNERSHIP_REASON: Final = 'because loading the file can run code'
 
 
 def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]:
-    """Return a file's bytes and its resolved path, after checking what was really opened.
+    """Return a file's bytes and its resolved path, after the checks of ``open_checked``.
 
     Raises:
-        MissingFileError: it is missing, or no regular file.
-        EngineError: it is too large, open to others, or changes while it is read.
+        MissingFileError: the file is missing, or is not a regular file.
+        EngineError: the file is too large or unsafe (owner, permissions), or it changes while it
+            is read.
     """
     file, size, resolved = open_checked(path, limit)
     with file:
@@ -33,11 +35,11 @@ def read_checked(path: Path, limit: int = MODEL_MAX_BYTES) -> tuple[bytes, Path]
 
 
 def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
-    """Open a file and check what was opened; return its size and resolved path, too.
+    """Open a file and check it. Return the file, its size in bytes and its resolved path.
 
     Raises:
-        MissingFileError: it is missing, or no regular file.
-        EngineError: it is too large, or open to others.
+        MissingFileError: the file is missing, or is not a regular file.
+        EngineError: the file is too large, has another owner, or is world-writable.
     """
     try:
         resolved = path.resolve(strict=True)
@@ -46,7 +48,7 @@ def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise MissingFileError(str(path), f'cannot be opened: {reason}') from error
     try:
-        # Where it really lies: a folder on the way may have become a link meanwhile.
+        # The path of the opened file: a parent folder may have been replaced by a link since.
         resolved = Path(os.path.realpath(f'/proc/self/fd/{file.fileno()}'))
         _check_owner_and_mode(status, resolved)
         if not 0 < status.st_size <= limit:
@@ -58,10 +60,10 @@ def open_checked(path: Path, limit: int) -> tuple[BinaryIO, int, Path]:
 
 
 def read_exactly(file: BinaryIO, size: int, path: Path) -> bytes:
-    """Read no more than the size that was checked: somebody may be writing meanwhile.
+    """Read exactly ``size`` bytes, because another process may be writing the file.
 
     Raises:
-        EngineError: it cannot be read, or has another size by now.
+        EngineError: the file cannot be read, or its size has changed.
     """
     try:
         content = file.read(size)
@@ -69,8 +71,8 @@ def read_exactly(file: BinaryIO, size: int, path: Path) -> bytes:
     except OSError as error:
         raise EngineError(str(path), f'cannot be read: {error.strerror}') from error
     if len(content) != size or more:
-        found = f'{"more" if more else len(content)}, somebody is writing it'
-        fix = 'try again when it is complete'
+        found = f'{"more" if more else len(content)}, another process is writing the file'
+        fix = 'try again when the file is complete'
         raise EngineError(str(path), found, expected=f'{size} bytes', fix=fix)
     return content
 

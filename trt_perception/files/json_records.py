@@ -1,8 +1,8 @@
-"""Frozen dataclasses as JSON objects: their fields say once how each value is read and written.
+"""Read and write frozen dataclasses as JSON objects, as the types of their fields say.
 
-A field's type says it, where that is str, int, float, bool, another such dataclass, or such a one
-or None, or a tuple of them. Else ``Annotated`` names the reader behind the type, and the writer
-behind that where JSON has the value in another form.
+The type alone is enough for str, int, float, bool, another such dataclass, an optional value of
+these types, and a tuple of dataclasses. For other types, ``Annotated`` lists a reader after the
+type, and then a writer if the JSON value has another form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     *('read_record', 'integer_reader'),
 ]
 
-#: Takes the value of a key out of a section; ManifestError where it is missing or wrong.
+#: Takes the value of a key out of a section. Raises ManifestError if it is missing or wrong.
 FieldReader = Callable[[JsonSection, str], Any]
 Record = TypeVar('Record')
 
@@ -45,12 +45,12 @@ def _field_types(kind: Any) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-# Python would make the types out of text each time.
+# get_type_hints evaluates the text of each annotation, which is slow.
 _cached_field_types: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(_field_types)
 
 
 def read_record(kind: type[Record], section: JsonSection) -> Record:
-    """Read all fields of a dataclass, and refuse what is left.
+    """Read all fields of a dataclass, and refuse unknown keys.
 
     Raises:
         ManifestError: a key is missing, unknown or of the wrong type, or a value is out of range.
@@ -61,7 +61,7 @@ def read_record(kind: type[Record], section: JsonSection) -> Record:
 
 
 def read_fields(kind: type[Record], section: JsonSection) -> Record:
-    """Read all fields of a dataclass. The section may have other keys, too.
+    """Read all fields of a dataclass, and leave other keys of the section unread.
 
     Raises:
         ManifestError: a key is missing or of the wrong type, or a value is out of range.
@@ -91,7 +91,7 @@ def _reader_of(hint: Any) -> FieldReader:
 
 
 def to_json(value: Any) -> Any:
-    """Return what JSON has of a value: of a dataclass what ``read_record`` reads as the same."""
+    """Return a value as JSON content. ``read_record`` reads an equal dataclass from it."""
     if dataclasses.is_dataclass(value):
         hints = _cached_field_types(type(value))
         return {name: _writer_of(hint)(getattr(value, name)) for name, hint in hints.items()}
@@ -106,17 +106,22 @@ def _writer_of(hint: Any) -> Callable[[Any], Any]:
 
 
 def choice_reader(*choices: str) -> FieldReader:
-    """Read one of these texts."""
+    """Return a reader of one of these texts."""
     return lambda section, key: section.text(key, choices)
 
 
 def integer_reader(lowest: int, highest: int = 2**53) -> FieldReader:
-    """Read a whole number from lowest to highest."""
+    """Return a reader of whole numbers from lowest to highest."""
     return lambda section, key: section.integer(key, lowest, highest)
 
 
 def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
-    """Read a list as a tuple, of which all items fit."""
+    """Return a reader of lists as tuples.
+
+    Args:
+        fits: whether an item is valid.
+        expected: what errors say is expected.
+    """
 
     def read(section: JsonSection, key: str) -> tuple[Any, ...]:
         values = section.items(key)
@@ -128,7 +133,7 @@ def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
 
 
 def mapping_reader(read: FieldReader) -> FieldReader:
-    """Read an object of any keys as a dict."""
+    """Return a reader of objects with any keys as dicts, with one reader for all values."""
 
     def read_all(section: JsonSection, key: str) -> dict[str, Any]:
         inner = section.section(key)
@@ -138,5 +143,5 @@ def mapping_reader(read: FieldReader) -> FieldReader:
 
 
 def optional_reader(read: FieldReader, missing: Any = None) -> FieldReader:
-    """Read a key that may be missing or null."""
+    """Return a reader that gives ``missing`` if the key is missing or null."""
     return lambda section, key: read(section, key) if section.has(key) else missing

@@ -1,9 +1,9 @@
-"""A strict reader of objects from files: what is missing, mistyped or unknown is an error.
+"""A strict reader of JSON objects: missing, mistyped and unknown keys are errors.
 
-Manifests, COCO annotations and build options are read by it. A kind of file with errors of another
-class, or with other words for a key, has a subclass of ``JsonSection``.
+Manifests, COCO annotations and build options use this reader. A subclass of ``JsonSection`` sets
+another class of errors, or other words for keys and values.
 
-Guarantee: nothing in a file is ever ignored, as long as the caller ends with ``finish()``.
+Guarantee: no key of an object is silently ignored, if the caller ends with ``finish()``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Value = TypeVar('Value')
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Return what JSON says; what Python's reader would settle silently is an error.
+    """Return the value of a JSON text, more strictly than Python's ``json`` module.
 
     Raises:
-        ValueError: it is no JSON, or a key stands twice in one object, or a number is none, has
-            thousands of digits, or lists are nested too deep. The message says which, in words.
+        ValueError: the text is not JSON, repeats a key within an object, contains NaN, Infinity
+            or a number with thousands of digits, or nests too deep. The message says which.
     """
     try:
         return json.loads(
@@ -39,14 +39,14 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError(f'{error.msg} in line {error.lineno}, column {error.colno}') from error
     except _JsonFaultError:
         raise
-    except ValueError as error:  # Python's limit on the digits of a whole number
+    except ValueError as error:  # Python limits the digits of whole numbers
         raise ValueError('a number has thousands of digits') from error
     except RecursionError as error:
         raise ValueError('lists or objects are nested too deep') from error
 
 
 def is_nested_deeper(content: object, most: int) -> bool:
-    """Tell whether lists and objects stand within each other at more levels than that."""
+    """Return whether lists and objects nest more than ``most`` levels deep."""
     level = [content]
     for _ in range(most + 1):
         inner: list[object] = []
@@ -72,19 +72,19 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise _JsonFaultError(f'key {short_json(twice)} stands twice in one object')
+        raise _JsonFaultError(f'key {short_json(twice)} is repeated in one object')
     return content
 
 
 def read_json(text: bytes, origin: str) -> JsonSection:
-    """Read a JSON file's bytes, one object, as a section.
+    """Return a section with the object of a JSON file.
 
     Args:
         text: the file's bytes.
-        origin: its name, for messages.
+        origin: the file's name, for messages.
 
     Raises:
-        ManifestError: it is no JSON object, or parse_json refuses it.
+        ManifestError: the file is not a JSON object, or ``parse_json`` refuses it.
     """
     try:
         content = parse_json(text)
@@ -94,10 +94,12 @@ def read_json(text: bytes, origin: str) -> JsonSection:
 
 
 class JsonSection:
-    """A JSON object that is read key by key; whatever nobody asked for is an error.
+    """A JSON object that is read key by key. At the end, unread keys are errors.
+
+    All methods that take a value raise ``error`` if the value is missing or invalid.
 
     Attributes:
-        error: the class of all errors.
+        error: class of all errors that the section raises.
         location: the file and the place in it, for messages.
     """
 
@@ -110,11 +112,11 @@ class JsonSection:
         self.location = location
 
     def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
-        """Return a key's value and strike it off; an error if it is missing or mistyped."""
+        """Return a key's value, which then counts as read, if it has one of these types."""
         if key not in self._unread:
             raise self.error(self.location, f'{key!r} is missing', fix=f'add {expected}')
         value = self._unread.pop(key)
-        # bool is an int in Python, in JSON it is not.
+        # In Python, bool is a subclass of int; in JSON, true is not a number.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise self.refusal(key, value, expected)
         return value
@@ -131,13 +133,13 @@ class JsonSection:
         return self.finite(self.take(key, 'a number', (int, float)), key)
 
     def finite(self, value: object, key: str) -> float:
-        """Return a value, found below this key, as a finite number."""
+        """Return a value as a finite number. ``key`` is its key, for the error."""
         try:
             if not isinstance(value, bool) and isinstance(value, int | float):
                 number = float(value)
                 if math.isfinite(number):
                     return number
-        except OverflowError:  # JSON's whole numbers have no limit
+        except OverflowError:  # JSON does not limit whole numbers
             pass
         raise self.refusal(key, value, 'finite numbers')
 
@@ -147,19 +149,19 @@ class JsonSection:
         return value
 
     def text(self, key: str, choices: Sequence[str] = ()) -> str:
-        """Return a string, one of the choices where there are any."""
+        """Return a string. If there are choices, it must be one of them."""
         value: str = self.take(key, 'a string', (str,))
         if choices and value not in choices:
             raise self.refusal(key, value, f'one of {", ".join(choices)}')
         return value
 
     def items(self, key: str) -> list[Any]:
-        """Return a list whose entries nobody has looked at."""
+        """Return a list with unchecked entries."""
         value: list[Any] = self.take(key, 'a list', (list,))
         return value
 
     def has(self, key: str) -> bool:
-        """Tell whether a key is there and not null; a null is struck off."""
+        """Return whether a key exists and is not null. A null counts as read."""
         if self._unread.get(key) is None:
             self._unread.pop(key, None)
         return key in self._unread
@@ -176,7 +178,7 @@ class JsonSection:
         ]
 
     def unread_texts(self, except_key: str) -> Iterator[str]:
-        """Yield all keys and texts within what nobody has asked for yet, but for one key's."""
+        """Yield all keys and texts within the unread values, except those of one key."""
         left: list[object] = [
             {key: self._unread[key] for key in self._unread if key != except_key}
         ]
@@ -191,31 +193,31 @@ class JsonSection:
                 left += value.values()
 
     def unread_keys(self) -> list[str]:
-        """Return the keys that nobody has asked for yet."""
+        """Return the unread keys."""
         return list(self._unread)
 
     def finish(self) -> None:
-        """Refuse what nobody asked for."""
+        """Raise an error that lists the unread keys, if any."""
         if self._unread:
             names = join_first([short_json(key) for key in self._unread])
             raise self.error(self.location, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:
-        """Return the error that says what is expected at a key instead of this value."""
+        """Return the error for an invalid value, with the expected one."""
         return self.error(self.subject(key), self.format_value(value), expected=expected, fix=fix)
 
     def check_value(self, key: str, value: Value, check: Callable[[Value], Fault | None]) -> Value:
-        """Return a value found at this key, unless the check finds a fault."""
+        """Return the value of a key, unless the check finds a fault."""
         if fault := check(value):
             raise self.error(self.subject(key), **fault)
         return value
 
     def subject(self, key: str) -> str:
-        """Return how errors name a key."""
+        """Return the text by which errors name a key."""
         return f'{self.location}: {key!r}'
 
     def format_value(self, value: object) -> str:
-        """Return how errors show a value."""
+        """Return the text by which errors show a value."""
         return short_json(value)
 
 
@@ -223,6 +225,6 @@ def short_json(value: object) -> str:
     """Return a value as JSON, short enough for a message."""
     try:
         text = json.dumps(value)
-    except RecursionError:  # read just within the limit
+    except RecursionError:  # the value nests as deep as the parser allows
         return f'a {type(value).__name__}, nested too deep'
     return text if len(text) <= 60 else text[:57] + '…'

@@ -1,7 +1,7 @@
-"""Python's literals as exporters write them into metadata: lists, mappings, texts and numbers.
+"""Read Python literals that exporters write into metadata: lists, mappings, texts and numbers.
 
-Not by Python's own parser: a text that somebody made for it takes hundreds of times its size in
-memory, and with Python 3.10 it ends the process.
+Python's own parser is not safe here. A malicious text makes it use hundreds of times the size of
+the text in memory, and crashes Python 3.10.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 __all__ = ['MAX_LENGTH', 'parse_literal', 'read_literal']
 
-#: As long as the names of 65536 classes are.
+#: Enough for the names of 65,536 classes.
 MAX_LENGTH: Final = 1024 * 1024
 _MAX_DEPTH: Final = 16
 _TOKEN: Final = re.compile(
@@ -32,13 +32,14 @@ _CLOSING: Final = {'[': ']', '(': ')', '{': '}'}
 
 
 def read_literal(text: str) -> Any:
-    """Return what a literal says.
+    """Return the value of a Python literal.
 
     Args:
-        text: as ``repr`` writes lists, tuples, mappings, texts, numbers, True, False and None.
+        text: a list, tuple, mapping, text, number, True, False or None, as ``repr`` writes it.
 
     Raises:
-        ValueError: it is none of these, longer than MAX_LENGTH, or nested too deep.
+        ValueError: the text is not such a literal, is longer than MAX_LENGTH, or nests more than
+            16 levels.
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f'longer than {MAX_LENGTH} characters')
@@ -57,7 +58,7 @@ def parse_literal(text: str) -> Any:
 
 
 class _LiteralReader:
-    """Takes one token after the other; ``kind`` and ``token`` are the next one's."""
+    """Reads a text token by token. ``kind`` and ``token`` describe the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -73,14 +74,14 @@ class _LiteralReader:
         self._at = found.end() if found else self._at
 
     def take(self, token: str) -> None:
-        """Take a sign, or the end."""
+        """Consume a punctuation mark, or the end of the text if ``token`` is empty."""
         if self.token != token or self.kind not in ('sign', ''):
             raise ValueError(f'expected {token or "the end"} before character {self._at + 1}')
         if token:
             self._advance()
 
     def value(self, levels: int) -> Any:
-        """Take a value that is nested at most so deep."""
+        """Consume a value with at most ``levels`` nested collections."""
         kind, token = self.kind, self.token
         if kind == 'sign' and token in _CLOSING and levels:
             return self._collection(token, levels - 1)
@@ -125,7 +126,7 @@ def _unescape(token: str) -> str:
         return token[1:-1]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # of what is wrong with somebody else's text
+            warnings.simplefilter('ignore')  # Python warns of invalid escapes in the text
             return str(ast.literal_eval(token))
     except SyntaxError as error:
-        raise ValueError(f'a text is none: {error.msg}') from error
+        raise ValueError(f'a text is invalid: {error.msg}') from error

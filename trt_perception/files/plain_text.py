@@ -1,10 +1,11 @@
-"""Text that came from elsewhere: what may be a name, and what is shown of the rest.
+"""Check names from untrusted sources, and make untrusted text safe to print.
 
-A file, a message or a library can say anything. Some characters act on a terminal, begin a line of
-the log or turn round the order of those behind them, so that what is read is not what was written.
+A file, a message or a library can hold any text. Some characters control a terminal, start a new
+line of the log, or reverse the direction of writing, so that readers see another text.
 
-Guarantees: a name that has no fault is one short line that shows what it is; ``shown`` and
-``plain`` give no such character on, and no more than a few lines.
+Guarantees: a name without a fault is one short line of printable text. ``short_repr`` and
+``escape_controls`` return no such characters, except that ``escape_controls`` keeps line ends
+and tabs. Both limit the length.
 """
 
 from __future__ import annotations
@@ -31,40 +32,40 @@ __all__ = [
     'format_table',
 ]
 
-#: A class id of label_info has 16 bits.
+#: Class ids in label_info messages have 16 bits.
 MAX_CLASSES: Final = 65536
 MAX_NAME_LENGTH: Final = 256
-#: As long as Linux takes one.
+#: Linux's limit.
 MAX_PATH_LENGTH: Final = 4096
-# Unicode's control characters, its own ends of lines, its twelve Bidi_Control characters, which
-# set the direction of writing, and halves of a surrogate pair, which no encoding can write.
+# Unicode's control characters, its line ends, its twelve Bidi_Control characters, which set the
+# direction of writing, and halves of surrogate pairs, which no encoding can write.
 _CONTROLS: Final = re.compile(
     '[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]'
 )
 _CONTROLS_IN_LINES: Final = re.compile(rf'(?![\n\t]){_CONTROLS.pattern}')
-# Each comparison costs the product of both lengths.
+# The cost of comparing two words is the product of their lengths.
 _MAX_COMPARED_WORDS: Final = 2000
 _MAX_COMPARISON_COST: Final = 10**6
 _MAX_COMPARED_LENGTH: Final = 100
 
 
 class Fault(TypedDict):
-    """What is wrong with a value, as an error takes it: ``ConfigError(subject, **fault)``."""
+    """A problem of a value, as arguments of an error: ``ConfigError(subject, **fault)``."""
 
     found: str
     expected: str
 
 
 def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> Fault | None:
-    """Return what keeps a value from being a name; None where nothing does.
+    """Return the fault of a name, or None if the name is valid.
 
     Args:
-        name: what shall name a class, a tensor, a frame or a file.
-        longest: most characters.
+        name: the name of a class, a tensor, a frame or a file.
+        longest: maximum number of characters.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= longest:
         return Fault(found=short_repr(name), expected=f'a text of 1 to {longest} characters')
-    # The first question is a quick one, and answers for nearly all.
+    # isprintable is fast, and true for nearly all names.
     acting = None if name.isprintable() else _CONTROLS.search(name)
     if acting is None:
         return None
@@ -73,11 +74,11 @@ def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> Fault | None:
 
 
 def names_fault(names: Sequence[object], *, distinct: bool = True) -> Fault | None:
-    """Return what is wrong with names of classes; None where nothing is.
+    """Return the first fault of class names, or None if all names are valid.
 
     Args:
-        names: in the network's order.
-        distinct: each must say one class.
+        names: in the order of the network's outputs.
+        distinct: whether all names must be different.
     """
     if len(names) > MAX_CLASSES:
         return Fault(found=str(len(names)), expected=f'at most {MAX_CLASSES} names')
@@ -92,7 +93,10 @@ def names_fault(names: Sequence[object], *, distinct: bool = True) -> Fault | No
 
 
 def _are_all_valid(names: Sequence[Any]) -> bool:
-    """Answer for most lists of names, in a tenth of the time that looking at each takes."""
+    """Return whether all names are valid, ten times as fast as a check of each name.
+
+    False may also mean that a valid name has characters outside ``str.isprintable``.
+    """
     return (
         set(map(type, names)) == {str}
         and min(map(len, names)) > 0
@@ -104,13 +108,13 @@ def _are_all_valid(names: Sequence[Any]) -> bool:
 def closest_words(
     word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 ) -> list[str]:
-    """Return the known words that a mistyped one resembles most, best first.
+    """Return the known words that are most similar to a mistyped word, best first.
 
     Args:
-        word: as it was typed; a long one resembles nothing.
-        known: of many, the first 2000 are looked at, and fewer where the word is long.
-        count: most words returned.
-        cutoff: least resemblance, 0…1.
+        word: the word as typed. Words above 100 characters have no similar words.
+        known: only the first 2000 words are compared, and fewer if ``word`` is long.
+        count: maximum number of returned words.
+        cutoff: lowest similarity of a returned word, 0 to 1.
     """
     if len(word) > _MAX_COMPARED_LENGTH:
         return []
@@ -121,23 +125,23 @@ def closest_words(
 
 
 def short_repr(value: object, longest: int = 60) -> str:
-    """Return a value as Python writes it, short enough for a message."""
+    """Return the ``repr`` of a value, cut to ``longest`` characters."""
     cut = isinstance(value, Sequence) and len(value) > longest
     try:
         text = repr(value[:longest] if cut else value)  # type: ignore[index]
-    except (ValueError, RecursionError):  # a number of thousands of digits; nested too deep
+    except (ValueError, RecursionError):  # a number with thousands of digits, or deep nesting
         return f'a {type(value).__name__} too long to show'
     return text if not cut and len(text) <= longest else text[: longest - 1] + '…'
 
 
 def escape_controls(text: object, longest: int | None = 8000) -> str:
-    """Return a message that may hold other people's text, fit for a log or a terminal.
+    """Return text that is safe to print in a log or on a terminal.
 
-    Ends of lines and tabs stay; other characters that act are written as Python escapes them.
+    Line ends and tabs stay. Other control characters become Python's escape sequences.
 
     Args:
-        text: what shall be printed.
-        longest: most characters; None for a report that is long on purpose.
+        text: text that may come from untrusted sources.
+        longest: maximum number of characters; None for a long report.
     """
     whole = str(text)
     part = whole[:longest]
@@ -147,22 +151,22 @@ def escape_controls(text: object, longest: int | None = 8000) -> str:
 
 
 def join_first(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
-    """Return the first items, and how many more there are."""
+    """Return the first items as one text, with the number of further items."""
     first = separator.join(itertools.islice(items, most))
     return f'{first} and {len(items) - most} more' if len(items) > most else first
 
 
 def to_one_line(said: object, longest: int = 400) -> str:
-    """Return what a library says on several lines as one line, short enough for a message."""
+    """Return a library's message of several lines as one line, short enough for a message."""
     text = ' '.join(str(said).split())
     return text[:longest] or type(said).__name__
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines: the first column to the left, the others to the right.
+    """Return rows as lines, with the first column aligned left and the others right.
 
     Args:
-        rows: the heads first, all of one length.
+        rows: the column titles, then the cells. All rows have the same length.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

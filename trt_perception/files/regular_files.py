@@ -1,7 +1,7 @@
-"""Files that somebody else may have put there, read whole: regular ones only, of limited size.
+"""Read complete regular files of limited size.
 
-A FIFO would be waited for without end, a device has none, and a file of gigabytes takes as much
-memory.
+Other users may have made the file. Opening a FIFO would block, reading a device would never end,
+and a file of gigabytes would fill the memory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ __all__ = ['open_regular', 'read_regular', 'read_user_file']
 
 
 def open_regular(path: Path) -> tuple[BinaryIO, os.stat_result]:
-    """Open a file for reading; return it and its status, of what was really opened.
+    """Open a file for reading. Return the file and the status of the opened file.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file; ``strerror`` says why, in words.
+        OSError: the file cannot be opened, or is not a regular file; ``strerror`` gives the
+            reason.
     """
     try:
-        # Non-blocking, so that a FIFO is refused below instead of waited for.
+        # Non-blocking, so that a FIFO is refused below and opening it does not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:  # NUL, or half of a surrogate pair
         raise OSError(errno.EINVAL, 'no file can have this name') from error
-    # Closed by hand until it is known to be a file: open() raises on a directory's descriptor.
+    # Close the descriptor by hand, because open() raises an error for a directory's descriptor.
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -44,15 +45,16 @@ def read_regular(path: Path, limit: int) -> bytes:
     """Return the bytes of a file.
 
     Args:
-        path: the file, links are followed.
-        limit: most bytes; a larger file is not read.
+        path: the file. Links are followed.
+        limit: maximum size in bytes.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger; ``strerror`` says why.
+        OSError: the file cannot be read, is too large, or is not a regular file; ``strerror``
+            gives the reason.
     """
     file, status = open_regular(path)
     with file:
-        # It may grow meanwhile, and files of /proc have no size.
+        # The file may grow while it is read, and the size of files in /proc is 0.
         content = b'' if status.st_size > limit else file.read(limit + 1)
     size = max(status.st_size, len(content))
     if size > limit:
@@ -61,10 +63,10 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def read_user_file(path: Path, limit: int) -> bytes:
-    """Return the bytes of a file that a person named; see read_regular.
+    """Return the bytes of a file that the user named, as ``read_regular`` does.
 
     Raises:
-        ConfigError: it cannot be read, is no regular file, or is larger.
+        ConfigError: the file cannot be read, is too large, or is not a regular file.
     """
     try:
         return read_regular(path, limit)

@@ -1,9 +1,9 @@
-"""YAML as people write options in it: plain values, lists and mappings, and nothing clever.
+"""Read the part of YAML that people use for options: plain values, lists and mappings.
 
-Guarantees: what is read is a text, a number, true, false, nothing, or lists and mappings of these;
-a number has at most 19 digits before its point; nothing stands twice, is nested deep, comes from
-another place of the file or has a type of its own; there is not more of it than anybody writes.
-Whatever the bytes are, the answer is a value or one sentence with its line.
+Guarantees: a value is text, a number, true, false, null, or a list or mapping of such values. A
+number has at most 19 digits before its point. Repeated keys, deep nesting, aliases and tags are
+refused, and the numbers of values and collections are limited. Any other text raises an error with
+one sentence and, if known, the line.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from trt_perception.files.plain_text import MAX_CLASSES, name_fault, short_repr
 
 __all__ = ['MAX_BYTES', 'read_yaml']
 
-#: The reader takes seconds for a megabyte, and a thousandfold of it in memory.
+#: For one megabyte, PyYAML takes seconds, and a thousand times as much memory.
 MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 16
 _MAX_COLLECTIONS: Final = 4096
-#: A list of as many classes as there may be, and all else.
+#: Enough for the largest list of class names and all other options.
 _MAX_VALUES: Final = MAX_CLASSES + 4096
 _NUMBER_AND_BOOL_PATTERNS: Final[Mapping[str, tuple[str, str]]] = {
     'bool': ('yYnNtTfFoO', r'(?i:yes|no|true|false|on|off)'),
@@ -38,12 +38,12 @@ _NUMBER_AND_BOOL_PATTERNS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Knows YAML's plain types only, and neither tags, references nor repeated keys.
+    """Loads YAML's plain types, and refuses tags, aliases and repeated keys.
 
-    Numbers are those of YAML 1.2: 1e-3 is one, while 1:30, 0x10 and 1_000 are texts.
+    Numbers follow YAML 1.2: 1e-3 is a number, while 1:30, 0x10 and 1_000 are texts.
     """
 
-    yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - the base class keeps them so
+    yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - as in the base class
     _nested = _lists = _values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -64,7 +64,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def _count(self, event: Any) -> None:
-        """Refuse a text that says more than anybody writes, as soon as that shows."""
+        """Count values and collections, and refuse a text as soon as it has too many."""
         if isinstance(event, yaml.ScalarEvent):
             self._values += 1
         else:
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise _yaml_error('a key must be one word', key)
             if key.value in seen:
-                raise _yaml_error(f'{short_repr(key.value)} stands here twice', key)
+                raise _yaml_error(f'the key {short_repr(key.value)} is repeated', key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -99,17 +99,17 @@ def _yaml_error(problem: str, where: Any) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
-    """Return what a YAML document says, None where it says nothing.
+    """Return the value of a YAML document, and the lines of its keys.
 
     Args:
-        text: at most MAX_BYTES.
-        origin: where it comes from, for messages.
+        text: the document, at most MAX_BYTES characters.
+        origin: the file's name, for messages.
 
     Returns:
-        the value, and, where that is a mapping, the line of each key, from 1.
+        the value (None for an empty document), and the line of each key of a mapping, from 1.
 
     Raises:
-        ConfigError: it cannot be read; the message says why, in one sentence.
+        ConfigError: the document cannot be read; the message gives the reason in one sentence.
     """
     if len(text) > MAX_BYTES:
         raise ConfigError(origin, str(len(text)), expected=f'at most {MAX_BYTES} characters')

@@ -20,7 +20,7 @@ _SET_ELSEWHERE: Final = {
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
-    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'it means something to a node only: leave it out'),
+    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'it applies to a node only: leave it out'),
     'class_filter': 'only detect_images filters classes: use its --classes',
 }
 

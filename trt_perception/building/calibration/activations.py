@@ -1,7 +1,7 @@
-"""Run a model on calibration images and take the ranges of its tensors.
+"""Run a model on calibration images and count the magnitudes of its tensors.
 
-One image is in work at a time: what is kept of it are histograms (calibration_ranges), so that
-memory depends on the model and not on the number of images.
+One image is processed at a time, and only histograms (``ranges``) are kept. Memory therefore
+depends on the model, and not on the number of images.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 def calibration_inputs(
     model: onnx.ModelProto, preprocessing: Preprocessing
 ) -> tuple[TensorSpec, dict[str, npt.NDArray[Any]]]:
-    """Return what a model is calibrated with, in the shapes it has then.
+    """Return the inputs for calibrating a model, in their final shapes.
 
     Args:
         model: the model.
-        preprocessing: how images become its input.
+        preprocessing: converts images to the model's input.
 
     Returns:
-        the image, and by name the values of the auxiliary inputs.
+        the image input, and the values of the auxiliary inputs by name.
 
     Raises:
-        EngineError: the model has no single image, takes it in another type than float32, or is
-            fixed to another size than preprocessing makes.
+        EngineError: the model does not have exactly one image input, this input is not float32,
+            or its fixed size differs from the size in ``preprocessing``.
     """
     image, auxiliary = split_inputs('the model', input_specs(model))
     size = preprocessing.input_size
@@ -63,7 +63,7 @@ def calibration_inputs(
         raise EngineError(
             f'input {image.name!r}',
             f'{"x".join(str(side) if side > 0 else "?" for side in image.shape)}',
-            expected=f'a size that preprocessing makes, {size[0]} wide and {size[1]} high',
+            expected=f'the size of the preprocessing, {size[0]} wide and {size[1]} high',
             fix="set the input size to the model's",
         )
     batch = closed.shape[0] if len(closed.shape) == 4 else 1
@@ -73,10 +73,10 @@ def calibration_inputs(
 def input_shapes(
     model: onnx.ModelProto, preprocessing: Preprocessing
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs that a model is calibrated with, the image's first.
+    """Return the shapes of a model's inputs for calibration by name, the image input first.
 
     Raises:
-        EngineError: as calibration_inputs.
+        EngineError: see ``calibration_inputs``.
     """
     image, constants = calibration_inputs(model, preprocessing)
     return {image.name: image.shape, **{key: value.shape for key, value in constants.items()}}
@@ -87,16 +87,16 @@ def collect_histograms(
     tensors: Sequence[str],
     images: CalibrationImages,
 ) -> dict[str, MagnitudeHistogram]:
-    """Run a model on all images and count the magnitudes of some of its tensors.
+    """Run a model on all images, and return histograms of some tensors by name.
 
     Args:
-        model: in float32.
-        tensors: which; the input may be among them.
-        images: to run it on.
+        model: a float32 model.
+        tensors: names of the tensors. The image input may be one of them.
+        images: the calibration images.
 
     Raises:
-        ConfigError: an image cannot be decoded, or they show nothing.
-        EngineError: the model does not run, or a tensor holds NaN or infinity.
+        ConfigError: an image cannot be decoded, or the images have no content.
+        EngineError: the model does not run, or a tensor contains NaN or infinity.
     """
     image, constants = calibration_inputs(model, images.preprocessing)
     name = image.name
@@ -108,7 +108,7 @@ def collect_histograms(
         feed = np.repeat(tensor, image.shape[0], axis=0) if several else tensor
         try:
             values = session.run(outputs, {name: feed.reshape(image.shape), **constants})
-        except Exception as error:  # ONNX Runtime has a class for each of its status codes
+        except Exception as error:  # ONNX Runtime has an exception class per status code
             raise EngineError('the model', f'fails on {path}: {error}') from error
         for key, value in zip([name, *outputs], [tensor, *values], strict=True):
             if key in found:
@@ -130,7 +130,7 @@ def _add_values(
 
 
 def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy that hands out these tensors and nothing else, so that no memory is wasted."""
+    """Return a copy with only these tensors as outputs, to save memory."""
     copied = copy.deepcopy(model)
     del copied.graph.output[:]
     for name in tensors:
@@ -143,17 +143,17 @@ def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelP
 
 
 def open_session(model: onnx.ModelProto) -> Any:
-    """Return ONNX Runtime's session of a model on the CPU.
+    """Return a session of ONNX Runtime that runs a model on the CPU.
 
     Raises:
-        EngineError: ONNX Runtime cannot load it.
+        EngineError: ONNX Runtime cannot load the model.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # as in stages.onnx_runtime
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    # Between two images a spinning pool would only take time from counting their values.
+    # Idle threads must not spin: they would slow down the counting between two images.
     options.add_session_config_entry('session.intra_op.allow_spinning', '0')
     try:
         return onnxruntime.InferenceSession(
