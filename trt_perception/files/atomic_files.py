@@ -1,4 +1,4 @@
-"""Write several files together: either all of them appear complete, or none.
+"""Write several files together: all files appear complete, or no file appears.
 
 Guarantees: no reader sees part of a file. After an error or Ctrl-C, the folder is as before.
 

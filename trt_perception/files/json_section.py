@@ -149,7 +149,7 @@ class JsonSection:
         return value
 
     def text(self, key: str, choices: Sequence[str] = ()) -> str:
-        """Return a string. If there are choices, it must be one of them."""
+        """Return a string, which must be a choice if ``choices`` is not empty."""
         value: str = self.take(key, 'a string', (str,))
         if choices and value not in choices:
             raise self.refusal(key, value, f'one of {", ".join(choices)}')

@@ -91,7 +91,7 @@ def collect_histograms(
 
     Args:
         model: a float32 model.
-        tensors: names of the tensors. The image input may be one of them.
+        tensors: names of the tensors, which may include the image input.
         images: the calibration images.
 
     Raises:

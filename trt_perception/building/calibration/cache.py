@@ -1,9 +1,9 @@
-"""Keep the ranges of a calibration, and use them again only where everything is as it was.
+"""Keep the ranges of calibrations, and reuse them if all their inputs are the same.
 
-One file for each calibration, named after all that its ranges depend on. Guarantees: it is there
-whole or not at all; ranges are used only if model, images, preprocessing, method and this tool's
-version are the same. Non-guarantee: the file is not signed; a folder that others may write to can
-hold others' ranges.
+Each calibration has one file, whose name is a hash of all inputs. Guarantees: a file is complete
+or missing. Ranges are reused only for the same model, images, preprocessing, method and version of
+this tool. Non-guarantee: the files are not signed, so users with write access to the folder can
+change ranges.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ _MAX_RANGE: Final = float(np.finfo(np.float32).max)
 def calibration_identity(
     model: onnx.ModelProto, images: ImageSet, preprocessing: Preprocessing
 ) -> str:
-    """Return text that is another one for another model, other images or other preprocessing."""
+    """Return text that differs if the model, the images or the preprocessing differ."""
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     return f'{digest} {images.sha256} {preprocessing}'
 
 
 def cache_path(folder: Path | None, suffix: str, *parts: object) -> Path | None:
-    """Return where in a folder ranges stand that depend on these parts; None without a folder."""
+    """Return the path of the ranges with these inputs (``parts``), or None without a folder."""
     if folder is None:
         return None
     return folder / f'{hashlib.sha256(repr(parts).encode()).hexdigest()}.{suffix}'
 
 
 def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, float] | None, str]:
-    """Return cached ranges by tensor, None where none can be used; and a sentence that says why.
+    """Return cached ranges by tensor name, and a sentence for the report.
+
+    The ranges are None if the cache is off, or if the file is missing or damaged.
 
     Args:
-        path: of the file, None for no cache.
-        tensors: whose ranges are wanted.
+        path: path of the file; None if the cache is off.
+        tensors: names of the tensors.
     """
     if path is None:
         return None, 'off'
@@ -63,18 +65,18 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
         return None, f'computed: the cache {path} cannot be read: {error.strerror}'
     except (ValueError, KeyError, TypeError) as error:
         reason = f'{type(error).__name__}: {error}'
-        return None, f'computed: the cache {path} is damaged ({reason}) and is written anew'
+        return None, f'computed: the cache {path} is damaged ({reason}) and is replaced'
 
 
 def write_ranges(path: Path | None, ranges: Mapping[str, float]) -> str:
-    """Keep ranges; return '' or what to add to the sentence of read_ranges."""
+    """Write ranges. Return '' or text to append to the sentence of ``read_ranges``."""
     return '' if path is None else write_cache_file(path, json.dumps(ranges, indent=1).encode())
 
 
 def write_cache_file(path: Path, content: bytes) -> str:
-    """Write a file of ranges, and its folder where that is missing; return '' or why it is not.
+    """Write a file of ranges, and its folder if necessary. Return '' or the failure as text.
 
-    A cache that cannot be written costs time, so it is no error.
+    A cache that cannot be written only costs time, so the failure is not an exception.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,7 +89,7 @@ def write_cache_file(path: Path, content: bytes) -> str:
 def _checked_range(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f'a range must be a number, got {value!r}')
-    # A huge integer is not a float, and a huge float not a float32.
+    # Comparing avoids an OverflowError for huge integers, and infinity in float32.
     if not 0 <= value <= _MAX_RANGE:
         raise ValueError(f'a range must be from 0 to {_MAX_RANGE:.2e}, got {value!r:.20}')
     return float(value)

@@ -1,8 +1,8 @@
-"""Choose the images that a model is calibrated with, say which they were, and read them once.
+"""Select images for calibration, record the selection, and read each image once.
 
-Guarantees: the same files, limit and seed give the same choice on every machine; a file that
-cannot be decoded whole is an error that names it, never left out silently.
-Non-guarantee: that the images look like what the robot sees; nobody but the user knows that.
+Guarantees: the same files, limit and seed give the same selection on every machine. A file that
+cannot be decoded completely raises an error with its name; no file is skipped silently.
+Non-guarantee: only the user knows whether the images resemble the camera's images.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 __all__ = ['CalibrationImages', 'ImageSet', 'find_image_files', 'read_image', 'select_images']
 
-#: With fewer, a range is what a few scenes happened to show: refused.
+#: Fewer images are refused, because the ranges would fit only these few scenes.
 MIN_IMAGES: Final = 8
-#: Below this a warning; docs/calibration.md shows what more images change.
+#: Fewer images give a warning. docs/calibration.md shows the effect of more images.
 USUAL_MIN_IMAGES: Final = 100
 
 _LIST_SUFFIXES: Final = ('.txt', '.lst', '.list')
 _THUMBNAIL_SIZE: Final = (32, 32)
-# In grey levels, of 255: noise and JPEG change less than this between two takes of one scene.
+# Lowest standard deviation in grey levels of 255, between images and within one image. Noise and
+# JPEG compression change pixels by less between two photos of one scene.
 _MIN_DIFFERENCE: Final = 2.0
 _MIN_CONTRAST: Final = 2.0
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Which images were chosen, in the order they are used.
+    """A selection of images.
 
     Attributes:
-        source: what the user named.
-        paths: the chosen files.
-        found: how many images there were to choose from.
-        limit: how many were wanted at most.
-        seed: of the choice.
-        sha256: over the contents of the chosen files, in order; not over their names.
+        source: the folder, pattern or list from the user.
+        paths: the selected files, in the order of use.
+        found: number of images in ``source``.
+        limit: maximum number of selected images.
+        seed: seed of the random selection.
+        sha256: hash of the contents of the selected files in order, without their names.
     """
 
     source: str
@@ -64,25 +65,25 @@ class ImageSet:
     sha256: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the report and the manifest say; no single paths."""
+        """Return the fields for report and manifest, with the number of files instead of paths."""
         content = asdict(self)
         content['used'] = len(content.pop('paths'))
         return content
 
 
 def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageSet:
-    """Find images and choose at most ``limit`` of them.
+    """Find images, and select at most ``limit`` images.
 
     Args:
-        source: a folder, read with all its subfolders (hidden ones left out); a glob pattern, in
-            which ``**`` stands for any subfolders; a text file with one path a line, relative to
-            the file, ``#`` before a comment; or one image.
-        limit: how many to use at most.
-        seed: where there are more, which are drawn. Files are sorted naturally (img2 before
-            img10) before and after drawing.
+        source: one of these: a folder, including subfolders that are not hidden; a glob pattern,
+            in which ``**`` stands for any subfolders; a text file with one path on each line,
+            relative to the file, and comments after ``#``; or one image.
+        limit: maximum number of images.
+        seed: seed of the random selection among more images. Files are in natural order (img2
+            before img10) before and after the selection.
 
     Raises:
-        ConfigError: nothing is found, or a listed file is missing, too large, or not readable.
+        ConfigError: no image is found, or a listed file is missing, too large, or not readable.
     """
     found = find_image_files(source)
     chosen = found
@@ -95,7 +96,7 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
 
 
 def find_image_files(source: str | Path) -> list[Path]:
-    """Return all image files that a source stands for, sorted naturally; see select_images."""
+    """Return all image files of a source in natural order. ``select_images`` explains sources."""
     path = Path(os.path.expanduser(source))
     is_list = os.path.isfile(path) and path.suffix.lower() in _LIST_SUFFIXES
     return sorted(
@@ -123,41 +124,41 @@ def _read_list(path: Path) -> list[Path]:
 
 
 def _natural_key(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Sort numbers in names by value; the last part decides between ``1`` and ``01``."""
+    """Return a key that sorts numbers in names by value. Its last part orders ``1`` and ``01``."""
     parts = re.findall(r'[0-9]+|[^0-9]+', str(path))
     return [(0, int(p), '') if p.isdecimal() else (1, 0, p) for p in parts], str(path)
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """Decode one file: uint8 (height, width, 3), BGR; turned as its EXIF data say.
+    """Decode one file to uint8 (height, width, 3) in BGR order, rotated as its EXIF data say.
 
     Raises:
-        ConfigError: it is not an image, it ends before the image does, or it is too large.
+        ConfigError: the file is not an image, is truncated, or is too large.
     """
     try:
         return read_image_file(path)
     except ImageError as error:
         raise ConfigError(
-            error.subject, error.found, expected=error.expected, fix='remove or replace it'
+            error.subject, error.found, expected=error.expected, fix='remove or replace the file'
         ) from error
 
 
 class CalibrationImages:
-    """The chosen images as the network takes them, each decoded once and looked at as it passes.
+    """Iterates over selected images as network inputs, and checks the images on the way.
 
     Args:
-        images: the choice.
-        preprocessing: as at run time.
-        progress: called with how many are done, and of how many.
+        images: the selection.
+        preprocessing: the preprocessing at run time.
+        progress: called with the activity, and the finished and total number of images.
 
     Attributes:
-        selection: the choice.
-        preprocessing: as at run time, to float32.
-        progress: as above.
-        warnings: one sentence each, complete after the last image.
+        selection: the selection.
+        preprocessing: the preprocessing at run time, but with float32 output.
+        progress: the argument.
+        warnings: one sentence each; complete after the last image.
 
     Raises:
-        ConfigError: fewer than 8 images.
+        ConfigError: there are fewer than 8 images.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class CalibrationImages:
                     f'at least {MIN_IMAGES} images to calibrate with, better '
                     f'{USUAL_MIN_IMAGES} or more'
                 ),
-                fix='give more: ranges taken from fewer fit those images only',
+                fix='give more images: the ranges would fit only these few',
             )
         self.warnings = (
             [f'{count} images are few: {USUAL_MIN_IMAGES} to 500 are usual']
@@ -187,11 +188,11 @@ class CalibrationImages:
         self.progress = progress
 
     def __iter__(self) -> Iterator[tuple[Path, npt.NDArray[np.float32]]]:
-        """Yield each file and its tensor (1, 3, H, W), valid until the next is taken.
+        """Yield each file with its tensor (1, 3, H, W), which the next step overwrites.
 
         Raises:
-            ConfigError: an image cannot be decoded; after the last one, all are alike or without
-                content.
+            ConfigError: an image cannot be decoded. After the last image: all images are alike or
+                have no content.
         """
         preprocess = HostPreprocessor(self.preprocessing)
         count = len(self.selection.paths)
@@ -209,7 +210,7 @@ class CalibrationImages:
         self._check_variety(np.stack(thumbnails).astype(np.float32), len(digests), small)
 
     def _check_variety(self, stack: npt.NDArray[np.float32], different: int, small: int) -> None:
-        """Refuse images that show nothing, and warn of doubtful ones."""
+        """Refuse images that are alike or have no content, and warn of doubtful images."""
         count = len(stack)
         spread = float(stack.std(axis=0).mean())
         flat = int((stack.std(axis=(1, 2)).mean(axis=-1) < _MIN_CONTRAST).sum())

@@ -1,11 +1,13 @@
-"""Ranges of tensors from what images show: histograms of magnitudes, and three ways to cut them.
+"""Count magnitudes of tensors in histograms, and choose ranges for quantisation by three methods.
 
-Quantisation is symmetric, so one number a tensor is wanted: the magnitude that the largest integer
-stands for. Histograms have a fixed number of bins over a power of two, which doubles when a larger
-value comes and then merges bins in pairs. So memory is bounded, and the result depends neither on
-the order of the images nor on how many are looked at together. ONNX Runtime's calibrators keep all
-tensors of all images until the end, and their entropy method, with the 128 bins it starts from,
-has one candidate to choose from: the range of what it saw first.
+Quantisation is symmetric, so a range is one number per tensor: the magnitude of the largest
+integer. A histogram has a fixed number of bins from 0 to a power of two. A larger value doubles
+the power of two and merges bins in pairs. Memory is therefore bounded, and the result does not
+depend on the order or grouping of images.
+
+ONNX Runtime's calibrators are not used. They keep all tensors of all images until the end, and
+their entropy method starts with 128 bins, so that the range of the first images is its only
+candidate.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ __all__ = ['METHODS', 'PERCENTILE', 'VERSION', 'MagnitudeHistogram', 'Method']
 
 Method = Literal['entropy', 'percentile', 'minmax']
 METHODS: Final[tuple[Method, ...]] = ('entropy', 'percentile', 'minmax')
-#: Of the magnitudes, in percent, lie within the range that ``percentile`` chooses.
+#: Percentage of magnitudes within the range that the method ``percentile`` chooses.
 PERCENTILE: Final = 99.99
-#: Counts the changes after which the same images give other ranges.
+#: Increase this number after each change that gives other ranges for the same images.
 VERSION: Final = 1
 
-_BINS: Final = 4096  # at least half of them in use
-_LEVELS: Final = 128  # magnitudes that int8 tells apart
-_CANDIDATE_STRIDE: Final = 8  # bins from one candidate for the entropy method to the next
+_BINS: Final = 4096  # at least half of the bins are in use
+_LEVELS: Final = 128  # distinct magnitudes of int8
+_CANDIDATE_STRIDE: Final = 8  # candidates of the entropy method are this number of bins apart
 _MIN_PROBABILITY: Final = 1e-9
-# Below it the number of bins to a unit is none of float32, and no network's values are told apart.
+# Below this limit, the number of bins per unit overflows float32. Networks have no such values.
 _MIN_TOP: Final = 2.0**-100
 
 
@@ -37,8 +39,8 @@ class MagnitudeHistogram:
     """The magnitudes of one tensor over all images.
 
     Attributes:
-        counts: int64 (4096,), how many values fell into each bin; equal bins from 0 to ``top``.
-        top: a power of two above every value, at least 2**-100; 0 while only zeros came.
+        counts: int64 (4096,), number of values in each bin. Bins divide 0 to ``top`` equally.
+        top: a power of two above all values, at least 2**-100; 0 while all values are 0.
         largest: the largest magnitude.
     """
 
@@ -48,10 +50,10 @@ class MagnitudeHistogram:
         self.largest = 0.0
 
     def add(self, values: npt.NDArray[np.floating]) -> None:
-        """Count an array of any shape.
+        """Count the values of an array of any shape.
 
         Raises:
-            ValueError: it holds NaN or infinity.
+            ValueError: the array contains NaN or infinity.
         """
         if not values.size:
             return
@@ -63,7 +65,8 @@ class MagnitudeHistogram:
         if largest >= self.top:
             self._widen(largest)
         if self.top:
-            # A power of two scales without rounding: bins merged later are those of a wider start.
+            # Scaling by a power of two does not round, so merged bins equal the bins of a larger
+            # ``top`` from the start.
             places = (sizes * np.float32(_BINS / self.top)).astype(np.intp)
             self.counts += np.bincount(places, minlength=_BINS)
         else:
@@ -80,12 +83,13 @@ class MagnitudeHistogram:
         self.top = top
 
     def choose_range(self, method: Method) -> float:
-        """Return the magnitude that shall be the largest one told apart; 0 for a tensor of zeros.
+        """Return the magnitude that the largest integer represents; 0 for a tensor of zeros.
 
         Args:
-            method: ``minmax``: the largest seen. ``percentile``: 99.99 % lie below. ``entropy``:
-                where cutting and rounding to 128 levels changes the distribution least, measured
-                by Kullback-Leibler divergence (Migacz, 8-bit Inference with TensorRT, GTC 2017).
+            method: ``minmax`` returns the largest magnitude. ``percentile`` returns the magnitude
+                above 99.99 % of the values. ``entropy`` returns the range in which clipping and
+                rounding to 128 levels change the distribution least, measured by the
+                Kullback-Leibler divergence (Migacz, 8-bit Inference with TensorRT, GTC 2017).
         """
         if method == 'minmax' or not self.top:
             return self.largest
@@ -101,7 +105,7 @@ class MagnitudeHistogram:
 
     def _bins_of_least_divergence(self) -> int:
         counts = self.counts.astype(np.float64)
-        # Zero has a level of its own whatever the range; the many exact zeros would hide the rest.
+        # Zero is exact for every range. Many exact zeros would hide all other values.
         counts[0] = counts[1]
         used = int(np.flatnonzero(self.counts)[-1]) + 1
         candidates = [*range(_LEVELS, used, _CANDIDATE_STRIDE), used]
@@ -110,7 +114,7 @@ class MagnitudeHistogram:
 
 
 def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
-    """Return what is lost when all above ``bins`` is cut and the rest rounded to 128 levels."""
+    """Return the divergence after clipping values above ``bins`` and rounding to 128 levels."""
     true = counts[:bins].copy()
     filled = true > 0
     level = np.arange(bins) * _LEVELS // bins
@@ -121,7 +125,8 @@ def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
     if not rounded.sum():
         return math.inf
     true /= true.sum()
-    # Where only what was cut falls, the rounded distribution has nothing, which would be infinite.
+    # A bin that holds only clipped values has probability 0 after rounding, which would make the
+    # divergence infinite.
     rounded = np.maximum(rounded / rounded.sum(), _MIN_PROBABILITY)
     some = true > 0
     return float((true[some] * np.log(true[some] / rounded[some])).sum())
