@@ -1,7 +1,7 @@
-"""The lifecycle node: images of one camera or several in, detections out.
+"""The lifecycle node that turns the images of one or several cameras into detections.
 
-configure loads the model, activate subscribes, deactivate lets frames in flight finish, cleanup
-frees everything. What belongs to one camera is in its NodeCamera.
+configure loads the model, and activate subscribes. deactivate lets frames in flight finish, and
+cleanup frees everything. NodeCamera holds the parts of one camera.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _Transition = Callable[['DetectorNode', LifecycleState], TransitionCallbackRetur
 def _guarded(
     on_failure: TransitionCallbackReturn, undo: Callable[[DetectorNode], object] | None = None
 ) -> Callable[[_Transition], _Transition]:
-    """Decorate a transition: report its exception, call `undo`, and return `on_failure`.
+    """Decorate a transition to handle its exceptions, which rclpy does not report.
 
-    rclpy does not report exceptions of transitions.
+    After an exception, the decorated transition reports the exception, calls `undo` and returns
+    `on_failure`.
     """
 
     def decorate(transition: _Transition) -> _Transition:
@@ -71,15 +72,15 @@ def _guarded(
 
 
 class DetectorNode(LifecycleNode):
-    """A detector for one camera, or for several. Implements FaultHandler.
+    """A detector for one or several cameras. Implements FaultHandler.
 
     Args:
         open_pipeline: opens a model file.
-        options: for LifecycleNode.
+        options: passed to LifecycleNode.
 
     Raises:
-        ConfigError: a parameter given at the start is unknown or has a value that cannot work, or
-            two topics have one name.
+        ConfigError: a start parameter is unknown or has an invalid value, or two topics resolve
+            to the same name.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class DetectorNode(LifecycleNode):
         super().__init__('detector', **options)
         self._log = NodeLog(self.get_logger())
         self._open_pipeline = open_pipeline
-        # Made by configure, freed by _release.
+        # on_configure creates these objects; _release frees them.
         self._pipelines: list[Pipeline] = []
         self._frame_time_s = 0.0  # as the warm-up showed
         self._buffers: MessageBuffers | None = None
         self._cameras: list[NodeCamera] = []
-        # Made by activate, freed by _stop.
+        # on_activate creates the detector; _stop frees it.
         self._detector: Detector[Any] | None = None
         self._health = NodeHealth(self, self._log, self)
         self._fault: BaseException | None = None
@@ -107,7 +108,7 @@ class DetectorNode(LifecycleNode):
             apply=lambda *_: self._apply_parameters(),
         )
         check_topics(self, self._camera_names)
-        # The worker may only trigger this; the transition runs in the executor's thread.
+        # A worker only triggers this condition, so that the transition runs in the executor.
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
         if self.config.autostart:
             self._autostart_timer = steady_timer(self, 0.0, self._autostart)
@@ -120,12 +121,12 @@ class DetectorNode(LifecycleNode):
 
     @property
     def config(self) -> DetectorConfig:
-        """The parameters' values now."""
+        """The current values of the parameters."""
         return self._node_parameters.config
 
     @property
     def _camera_names(self) -> tuple[str, ...]:
-        """Names of the cameras; one that is empty where there is only one camera."""
+        """Names of the cameras; one empty name if the node has only one camera."""
         return self.config.cameras or ('',)
 
     @property
@@ -133,7 +134,7 @@ class DetectorNode(LifecycleNode):
         """Label of the lifecycle state."""
         return str(self._state_machine.current_state[1])
 
-    # Transitions, in the order of a life.
+    # Transitions, in the order of the lifecycle.
 
     @_guarded(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -142,10 +143,10 @@ class DetectorNode(LifecycleNode):
         self._log.clear_shown_warnings()
         names = self._camera_names
         check_topics(self, names)
-        # Looked at before it is read: what comes after that is a change.
+        # Before the file is read, so that any later write counts as a change.
         engine = FileWatch(self.config.engine_path)
         self._health.start_publishing(self.config.diagnostics_period_s)
-        # doctor does the same, so that it finds what is wrong here.
+        # doctor makes the same calls, so that it finds the same faults.
         configs = self._node_parameters.configs
         self._pipelines, self._frame_time_s = open_warm_pipelines(
             self.config.engine_path,
@@ -198,10 +199,10 @@ class DetectorNode(LifecycleNode):
         return super().on_activate(state)
 
     def _subscribe(self, detector: Detector[Any], buffers: MessageBuffers) -> None:
-        """Let the images of all cameras come, and watch them."""
+        """Subscribe to the images of all cameras, and start watching the cameras."""
         uses_rclpy = self.config.image_intake == 'rclpy'
         intake = SharedIntake(self, buffers, uses_rclpy=uses_rclpy, fault_handler=self)
-        # A frame may wait until all other cameras that its pipeline serves had their turn.
+        # A frame may wait for the turns of all other cameras of its pipeline.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
         batches_per_turn = math.ceil(len(self._cameras) / at_once)
         topics = [
@@ -221,7 +222,7 @@ class DetectorNode(LifecycleNode):
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Unsubscribe and let the frames in flight finish.
 
-        ERROR after a fault, which on_error cleans up.
+        After a fault the result is ERROR, and on_error cleans up.
         """
         result = super().on_deactivate(state)
         well = self._stop()
@@ -229,9 +230,9 @@ class DetectorNode(LifecycleNode):
 
     @_guarded(on_failure=TransitionCallbackReturn.ERROR)
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything that configure made.
+        """Free everything that configure created.
 
-        ERROR where a part could not be freed, and the node is unconfigured all the same.
+        The result is ERROR if a part could not be freed. The node is then unconfigured, too.
         """
         self._clear_fault()
         if not self._release():
@@ -243,13 +244,13 @@ class DetectorNode(LifecycleNode):
 
     @_guarded(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._release())
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything; the node ends finalized, after a FAILURE too."""
+        """Free everything. The node becomes finalized, even after a FAILURE."""
         well = self._release()
         return super().on_shutdown(state) if well else TransitionCallbackReturn.FAILURE
 
     @_guarded(on_failure=TransitionCallbackReturn.FAILURE)
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything; SUCCESS leads to unconfigured, from where configure tries again."""
+        """Free everything. SUCCESS leads to unconfigured, so that configure can try again."""
         self._release()
         self._health.publish_soon()
         super().on_error(state)
@@ -260,11 +261,11 @@ class DetectorNode(LifecycleNode):
 
     @property
     def gpu_lost(self) -> bool:
-        """Whether the GPU context is lost, which only a new process can repair."""
+        """Whether the GPU context is lost. Only a new process gets a working context."""
         return isinstance(self._fault, CudaError) and self._fault.sticky
 
     def close(self) -> int:
-        """Free everything at the end of the process, whatever the state; return the exit code."""
+        """Free everything at the end of the process, in any state. Return the exit code."""
         if self.gpu_lost:
             self.get_logger().fatal(
                 'the GPU context is lost and cannot be repaired inside a process: leaving, '
@@ -286,10 +287,10 @@ class DetectorNode(LifecycleNode):
         if self._fault is not None and not self.gpu_lost and self.state_label == 'active':
             self.trigger_deactivate()
 
-    # What the transitions are made of.
+    # Steps of the transitions.
 
     def report(self, error: str, trace: str = '') -> None:
-        """Log an error, with where it came from; the first is kept for the diagnostics."""
+        """Log an error with its traceback. The diagnostics show the first error."""
         said = escape_controls(error.strip())
         self._health.error = self._health.error or said
         self.get_logger().error(log_text(f'{said}\n{trace}'.strip()))
@@ -308,12 +309,12 @@ class DetectorNode(LifecycleNode):
             )
 
     def _clear_fault(self) -> None:
-        """Begin a transition anew: what an earlier one came to holds no more."""
+        """Forget the error and the fault of earlier transitions."""
         self._health.error = ''
         self._fault = None
 
     def _report_failure(self, what: str, error: Exception) -> None:
-        """Report what a transition, or a part of one, raised."""
+        """Report the exception of a transition, or of one of its steps."""
         if isinstance(error, InterruptionError):
             self.get_logger().info(f'{what} {error}')
         elif isinstance(error, TrtPerceptionError):
@@ -328,7 +329,7 @@ class DetectorNode(LifecycleNode):
         self.report(f'{what}: {type(error).__name__}: {error}', trace)
 
     def _run_all(self, *parts: Callable[[], object]) -> bool:
-        """Do all parts, whatever one of them raises, and report that; return whether none did."""
+        """Call all parts and report each exception. Return whether no part raised one."""
         well = True
         for part in parts:
             try:
@@ -338,14 +339,14 @@ class DetectorNode(LifecycleNode):
                 well = False
         return well
 
-    # What cannot be closed is forgotten; a worker is kept until it has stopped.
+    # A part that cannot be closed is dropped. Only the detector is kept until it has stopped.
 
     def _stop(self) -> bool:
-        """Undo activate; return whether all went well. May be called again."""
+        """Undo activate. Return whether all steps succeeded. May be called again."""
         return self._run_all(*(camera.close_input for camera in self._cameras), self._stop_workers)
 
     def _release(self) -> bool:
-        """Undo activate and configure; return whether all went well. May be called again."""
+        """Undo activate and configure. Return whether all steps succeeded. May be called again."""
         self._health.engine = self._health.task = None
         stopped = self._stop()
         cameras, self._cameras = self._cameras, []
@@ -368,14 +369,14 @@ class DetectorNode(LifecycleNode):
         if buffers is not None:
             buffers.close()
 
-    # Parameters that change while the node lives.
+    # Changes of parameters.
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
-        """Set parameters, as the services do; a refusal names parameter, rule and value.
+        """Set parameters, as the services do. A refusal names parameter, rule and value.
 
-        Where cameras have values of their own, success says which.
+        The reason of a success names the camera parameters that override a changed value.
         """
-        # rclpy's own sentences for a wrong type or an unknown name do not say which parameter.
+        # rclpy's messages for a wrong type or an unknown name do not name the parameter.
         reason = self._node_parameters.find_fault(parameter_list)
         if reason:
             return SetParametersResult(successful=False, reason=reason)

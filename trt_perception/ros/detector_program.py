@@ -1,4 +1,4 @@
-"""The program detector_node: its command line, and the process around the node."""
+"""The program detector_node: the command line, and the process that runs the node."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def main(
     *,
     open_pipeline: OpenPipeline = open_pipeline,
 ) -> int:
-    """Run the node until a signal comes; return the exit code."""
+    """Run the node until a signal ends it. Return the exit code."""
     command_line = sys.argv if args is None else args
-    parse_own_arguments(_parser(), command_line)  # --help; all the rest is refused
+    parse_own_arguments(_parser(), command_line)  # prints --help, refuses other options
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)
@@ -49,7 +49,7 @@ def main(
         make_node, DetectorNode.close, command_line, finished=lambda node: node.gpu_lost
     )
     if code == EXIT_GPU_LOST:
-        # Without the interpreter's end: TensorRT's destructors would meet a dead context.
+        # Skip the interpreter's shutdown: TensorRT's destructors would use the lost context.
         os._exit(code)
     return code
 

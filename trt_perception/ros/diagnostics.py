@@ -1,4 +1,4 @@
-"""What the node says of itself and of its cameras on /diagnostics."""
+"""Builds the messages on /diagnostics from the facts of the node and its cameras."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ __all__ = [
     'summarise_problems',
 ]
 
-# Of so many cameras that have trouble the node's own status says what it is.
+# The node's status quotes the problems of at most this many cameras, and names the others.
 _MAX_DETAILED_CAMERAS: Final = 4
-# The last ages of all cameras together.
+# Number of ages in the node's percentiles, shared equally by its cameras.
 _AGE_WINDOW: Final = 512
 
 
 @dataclass
 class CameraFacts:
-    """What is known of one camera.
+    """Counts, rates and problem of one camera.
 
     Attributes:
-        name: empty where there is only one.
-        statistics: counts and stage times since activation; while inactive, of the last one.
-        received_hz: frames received in the last second, or since the message before.
-        published_hz: frames published meanwhile.
-        not_delivered: images that never arrived, None where that is unknown.
-        ages_ms: image stamp to published, of the last images; empty where stamps do not show it.
-        reliability: what is asked of the camera; empty while inactive.
-        finding: of the watch; None while inactive.
+        name: name of the camera; empty if the node has only one camera.
+        statistics: counts and stage times since the last activation.
+        received_hz: rate of received frames over the last second, or since the last message.
+        published_hz: rate of published frames over the same time.
+        not_delivered: number of images that were sent but never arrived; None if unknown.
+        ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
+            do not show the age.
+        reliability: requested QoS reliability; empty while inactive.
+        finding: problem that the watchdog found; None while inactive.
     """
 
     name: str = ''
@@ -61,13 +62,13 @@ class Health:
 
     Attributes:
         state: label of the lifecycle state.
-        error: what went wrong last, empty where nothing did.
-        engine: path of the model, empty before it is configured.
-        task: of the model, None before it is configured.
-        cameras: one without a name, or several with one each.
-        finding: of the node, where there are several cameras; None while inactive.
-        gpus: what each GPU has done, by its number; empty where there is only one.
-        batches: how many the pipelines have run.
+        error: the first error since the last transition; empty if there was none.
+        engine: path of the model; empty before configure.
+        task: task of the model; None before configure.
+        cameras: one camera without a name, or named cameras.
+        finding: problem of the node with named cameras; None while inactive.
+        gpus: statistics of the pipeline of each GPU, by device index; empty before activate.
+        batches: number of batches that the pipelines have run.
     """
 
     state: str
@@ -81,9 +82,9 @@ class Health:
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
-    """Make the message: a status for the node; with several cameras or GPUs, one for each, too.
+    """Return a message with a status of the node, and of each camera and GPU if there are several.
 
-    Each is ERROR after a fault, else what the watch found.
+    The level of each status is ERROR after a fault, otherwise the level of its problem.
     """
     [first, *others] = health.cameras
     if not others and not first.name:
@@ -99,14 +100,14 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
 
 
 def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem | None:
-    """Return what is to be said of the node: its own trouble, and that of its cameras by name.
+    """Return the problem of the node, with the problems of its cameras by name.
 
     Args:
-        cameras: with what was found of each.
-        own: what concerns the node as a whole.
+        cameras: the cameras with their problems.
+        own: problem of the node as a whole.
 
     Returns:
-        The worst level and all sentences; None while the node is not active.
+        The worst level, and the messages of all problems; None while the node is not active.
     """
     found = [(camera.name, camera.finding) for camera in cameras if camera.finding is not None]
     if own is None or not found:
@@ -146,7 +147,7 @@ def _single_camera_status(name: str, health: Health, camera: CameraFacts) -> Dia
 
 
 def _node_status(name: str, health: Health) -> DiagnosticStatus:
-    """Return the status of the node: all its cameras as if they were one, and the worst level."""
+    """Return the status of the node: the sums over all cameras, and the worst level."""
     cameras = health.cameras
     counts = FrameStatistics.merge([camera.statistics for camera in cameras])
     all_of_them = CameraFacts(

@@ -1,4 +1,4 @@
-"""The node's health: what it knows of itself, on /diagnostics and, where it is bad, in the log."""
+"""Publishes the health of the node on /diagnostics, and logs its problems."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ __all__ = ['NodeHealth']
 
 
 class NodeHealth:
-    """Publishes /diagnostics from the first configure on, in every state; watches an active node.
+    """Publishes /diagnostics in every state after the first configure, and watches an active node.
 
-    What the watch finds is published at once when it changes, and logged as Announcer says.
+    A changed problem is published at once. Announcer decides which problems are logged.
 
     Args:
-        node: publishes on it.
-        log: its warnings that the package asks to be shown.
+        node: creates publisher and timers.
+        log: has the warnings to show on /diagnostics.
         fault_handler: notified if a worker has ended without an exception.
 
     Attributes:
-        error: what went wrong last, empty where nothing did.
-        engine: the model's file, None before it is configured.
-        task: of the model, None before it is configured.
+        error: the first error since the last transition; empty if there was none.
+        engine: file of the model; None before configure.
+        task: task of the model; None before configure.
     """
 
     def __init__(self, node: LifecycleNode, log: NodeLog, fault_handler: FaultHandler) -> None:
@@ -59,33 +59,33 @@ class NodeHealth:
         self.engine: FileWatch | None = None
         self.task: Task | None = None
         self._publish_signal = node.create_guard_condition(self.publish)
-        # Made by the first configure and kept, so that a failed one is heard of.
+        # The first configure creates these objects. They stay, so that failures are published.
         self._publisher: Publisher | None = None
         self._timer: Timer | None = None
-        # Those of the last activation, so that what it came to is shown until the next one.
+        # Of the last activation: its counts are published until the next activation.
         self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
         self._gpus: Sequence[int] = ()
         self._last_pipelines: Sequence[PipelineStatistics] = ()
-        # Made by watch, freed by stop_watching.
+        # start_watching creates these objects; stop_watching frees them.
         self._detector: Detector[Any] | None = None
         self._watch_timer: Timer | None = None
         self._problems = ProblemLog(node.get_logger())
 
     def start_publishing(self, period_s: float) -> None:
-        """Publish each period from now on; the period may have changed since the last time."""
+        """Publish once per period from now on. A later call changes the period."""
         if self._publisher is None:
             self._publisher = self._node.create_publisher(
                 DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=NO_EVENTS
             )
         timer = steady_timer(self._node, period_s, self.publish)
-        if self._timer is not None:  # only now: where the new one cannot be made it stays
+        if self._timer is not None:  # only now: if the new timer fails, the old one stays
             self._node.destroy_timer(self._timer)
         self._timer = timer
 
     def set_cameras(self, cameras: Sequence[CameraHealth]) -> None:
-        """Have a status of each of these from now on.
+        """Publish a status of each of these cameras from now on.
 
-        Those of the last activation stay where they have the same names: what it came to is shown.
+        Cameras with unchanged names keep the counts of the last activation.
         """
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
             self._cameras, self._last_pipelines = cameras, ()
@@ -96,25 +96,25 @@ class NodeHealth:
         cameras: Sequence[CameraHealth],
         gpus: Sequence[int] = (0,),
     ) -> None:
-        """Watch from now on.
+        """Watch an active node from now on.
 
         Args:
-            detector: has these cameras, in this order.
-            cameras: each is watched already.
-            gpus: number of the GPU of each pipeline.
+            detector: processes the images of these cameras, in this order.
+            cameras: each has started watching.
+            gpus: device index of each pipeline.
         """
         self._detector, self._cameras, self._gpus = detector, cameras, gpus
         self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
-        # In step with each other: to wake the executor costs more than either does. The period
-        # begins anew, so there is a message now, too.
+        # Both timers fire together, because waking the executor costs more than either callback.
+        # The reset delays the periodic message, so publish one now.
         for timer in (self._timer, self._watch_timer):
             if timer is not None:
                 timer.reset()
         self.publish_soon()
 
     def stop_watching(self) -> None:
-        """Stop watching, and keep what the activation came to."""
+        """Stop watching. The counts of the activation stay on /diagnostics."""
         if self._detector is None:
             return
         parts = self._detector.statistics()
@@ -149,7 +149,7 @@ class NodeHealth:
             ]
             problem = with_notes(_summary(wanted, len(parts) - len(wanted)), of_name, notes)
             changed = self._problems.update(problem, now)
-            of_name, notes = '', ()  # said once, not for each camera
+            of_name, notes = '', ()  # reported once, not for each camera
         else:
             changed = False
         for camera, counts in zip(self._cameras, parts, strict=True):
@@ -159,7 +159,7 @@ class NodeHealth:
 
     @property
     def _has_several_cameras(self) -> bool:
-        """Whether the cameras have names, and a status each."""
+        """Whether the cameras have names. Each named camera has a status."""
         return bool(self._cameras[0].name)
 
     def publish(self) -> None:
@@ -190,22 +190,22 @@ class NodeHealth:
         return [c.facts(counts) for c, counts in zip(self._cameras, parts, strict=True)]
 
     def publish_soon(self) -> None:
-        """Publish once the executor is through with what it does now; from any thread."""
+        """Publish after the executor's current callback. Any thread may call this method."""
         self._publish_signal.trigger()
 
     def publish_and_wait(self) -> None:
-        """Publish, and wait until it has arrived: the process ends."""
+        """Publish before the process ends. Wait up to 1 s until the message has arrived."""
         self.publish()
         if self._publisher is not None:
             self._publisher.wait_for_all_acked(Duration(seconds=1))
 
 
 def _summary(wanted: Sequence[FrameStatistics], off: int) -> Problem:
-    """Return how many cameras send images.
+    """Return an OK problem that says how many cameras send images.
 
     Args:
-        wanted: counts of the cameras that are switched on.
-        off: number of cameras that are switched off.
+        wanted: counts of the enabled cameras.
+        off: number of disabled cameras.
     """
     if off and not wanted:
         return Problem(Level.OK, '', f'active, all {off} cameras are switched off')

@@ -1,4 +1,4 @@
-"""The node's parameters: the table of trt_perception.parameters.config as ROS sees it."""
+"""Declares the parameter table of trt_perception.parameters.config as ROS parameters."""
 
 from __future__ import annotations
 
@@ -30,37 +30,39 @@ from trt_perception.parameters.row import Parameter, check_value, parameter_valu
 
 __all__ = ['NodeParameters']
 
-# Names that rclpy declares or reads by itself.
+# rclpy declares or reads these parameters.
 _RCLPY_PARAMETERS = ('use_sim_time', 'start_type_description_service')
 _QOS_PREFIX = 'qos_overrides.'
 _RCLPY_QOS_PREFIXES = tuple(
     f'{_QOS_PREFIX}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout')
 )
 _MAX_HINT_LENGTH = 200
-# Nobody knows any more which of them it was.
+# Added to errors about bool values, because the original word is lost.
 _BOOL_WORDS_NOTE = '; ROS reads on, off, yes, no, y and n without quotes as true or false, too'
 
 
 class NodeParameters:
-    """Declares all parameters and keeps the configuration that they make.
+    """Declares all parameters, and keeps the configuration of the node and its cameras.
 
-    A parameter of a camera (``camera.front.enabled``) always has the value in force: the node's
-    until it is set itself, at the start or later. Those of cameras that come and go with the
-    parameter ``cameras`` are declared and undeclared.
+    A camera parameter (``camera.front.enabled``) has the node's value until it is set at the
+    start or later. A change of the parameter ``cameras`` declares and undeclares the parameters
+    of the cameras that come and go.
 
     Args:
-        node: declares on it.
-        is_configured: whether the node holds a model, so that only live parameters may change.
-        check: called with a configuration before it is accepted, the node's and that of each
-            camera that differs; raises ConfigError to refuse it.
-        apply: called after any change, also of a camera's parameter, with the node's
-            configuration before, and the one that was accepted.
+        node: declares the parameters.
+        is_configured: returns whether the node has a model, so that only live parameters may
+            change.
+        check: called before a change is accepted, with the node's configuration and with each
+            different configuration of a camera; raises ConfigError to refuse the change.
+        apply: called after each change, also of a camera parameter, with the old and the new
+            configuration of the node.
 
     Attributes:
-        configs: the values in force, of the node and of each camera.
+        configs: the current values of the node and of each camera.
 
     Raises:
-        ConfigError: an override is unknown, of the wrong type or out of range; one line for each.
+        ConfigError: start values are unknown, of the wrong type or out of range; one line for
+            each.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class NodeParameters:
         self._apply = apply
         self.configs = self._accepted = _read_start_values(node)
         self._start_values = dict(self.configs.camera_values)
-        # What ROS has declared, and the values that it holds.
+        # The parameters that are declared in ROS, and their values there.
         self._declared: dict[str, Parameter] = {}
         self._ros_values: dict[str, Any] = {}
         self._is_updating = False
@@ -88,21 +90,21 @@ class NodeParameters:
 
     @property
     def config(self) -> DetectorConfig:
-        """The node's values now."""
+        """The current values of the node."""
         return self.configs.node
 
     def camera_config(self, name: str) -> DetectorConfig:
-        """Return the values in force for a camera; for '', the only one of a node, the node's.
+        """Return the current values of a camera. The name '' gives the values of the node.
 
         Raises:
-            KeyError: there is no such camera.
+            KeyError: the node has no camera of this name.
         """
         return self.configs.camera(name)
 
     def reset_camera_values(self) -> list[str]:
-        """Forget what was set for cameras since the start; return which values change by that.
+        """Reset camera parameters to their start values. Return the names of changed parameters.
 
-        They follow the node's again, or have the value that was given at the start.
+        A camera parameter without a start value gets the node's value again.
         """
         rows = camera_rows(self.config.cameras)
         own = {name: value for name, value in self._start_values.items() if name in rows}
@@ -115,7 +117,10 @@ class NodeParameters:
         return [name for name in before.camera_values if then[name] != now[name]]
 
     def find_fault(self, changes: list[RosParameter]) -> str:
-        """Return what is wrong with changes by themselves, '' where nothing is."""
+        """Return why a single change is invalid, with the parameter's name; '' if all are valid.
+
+        Rules that depend on other parameters are not checked.
+        """
         command = f'ros2 param set {self._node.get_fully_qualified_name()}'
         for change in changes:
             row = self._declared.get(change.name)
@@ -126,7 +131,7 @@ class NodeParameters:
                     f'its default: {command} {change.name} {default}'
                 )
             if row is None and self._node.has_parameter(change.name):
-                # One of rclpy's, whose refusal does not name it.
+                # A parameter of rclpy, whose refusal would not name the parameter.
                 kind = self._node.get_parameter(change.name).type_
                 if change.type_ != kind:
                     expected = kind.name.lower()
@@ -138,7 +143,7 @@ class NodeParameters:
         return ''
 
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
-        """Return which cameras a change of the node's does not reach, '' where it reaches all."""
+        """Return which camera parameters override the changed parameters of the node, else ''."""
         names = [
             name
             for change in changes
@@ -147,11 +152,11 @@ class NodeParameters:
         return f'cameras keep values of their own: {join_first(names)}' if names else ''
 
     def _convert_types(self, changes: list[RosParameter]) -> list[RosParameter]:
-        """Turn whole numbers into doubles and empty lists into their kind before rclpy looks."""
+        """Convert integers to doubles, and type empty lists, before rclpy checks the types."""
         own = list(changes)
         for i, change in enumerate(changes):
             row = self._declared.get(change.name)
-            with contextlib.suppress(ConfigError):  # rclpy or _on_set refuses it with its reason
+            with contextlib.suppress(ConfigError):  # rclpy or _on_set reports it
                 if row is not None:
                     own[i] = _ros_parameter(row, _table_value(row, change.value))
         return own
@@ -199,16 +204,16 @@ class NodeParameters:
         self._apply_accepted()
 
     def _apply_accepted(self) -> None:
-        """Let the accepted configuration be in force."""
+        """Make the accepted configuration the current one, and report the change."""
         before, self.configs = self.configs, self._accepted
         self._update_declarations()
         self._apply(before.node, self.configs.node)
 
     def _update_declarations(self) -> None:
-        """Declare and undeclare what came and went, and let ROS hold the values in force.
+        """Declare new parameters, undeclare old ones, and set the current values in ROS.
 
-        A parameter that is declared without a value would make ROS answer nothing to a request
-        that names it; nobody sees it so, as no request is answered meanwhile.
+        ROS would not answer a request for a declared parameter without a value. The executor
+        answers no request during this call, so that no client sees this state.
         """
         rows, values = self.configs.rows(), self.configs.values()
         self._is_updating = True
@@ -216,7 +221,7 @@ class NodeParameters:
             for name in self._declared.keys() - rows.keys():
                 self._node.undeclare_parameter(name)
                 self._ros_values.pop(name)
-            # By type, and set afterwards: from a value, rclpy takes an empty list for bytes.
+            # Declare by type and set the value later: rclpy would declare [] as a byte array.
             for name, row in rows.items():
                 if name not in self._declared:
                     self._node.declare_parameter(
@@ -226,7 +231,7 @@ class NodeParameters:
             changed = [name for name in rows if self._ros_values.get(name) != values[name]]
             if changed:
                 own = [_ros_parameter(rows[name], values[name]) for name in changed]
-                # Not the node's own method, which looks at what clients send.
+                # The method of the base class, because the detector's method refuses requests.
                 result = Node.set_parameters_atomically(self._node, own)
                 assert result.successful, result
         finally:
@@ -235,8 +240,12 @@ class NodeParameters:
 
 
 def _read_start_values(node: Node) -> NodeConfig:
-    """Return what the command line and parameter files say, after collecting every mistake."""
-    # rclpy offers no public way to see overrides that nobody declared.
+    """Return the values of command line and parameter files.
+
+    Raises:
+        ValuesError: values are invalid; the error lists all mistakes.
+    """
+    # rclpy has no public way to read overrides of undeclared parameters.
     given = {
         name: override.value
         for name, override in node._parameter_overrides.items()
@@ -252,7 +261,7 @@ def _read_start_values(node: Node) -> NodeConfig:
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
         if cameras is None and is_camera_parameter(name):
-            continue  # nobody knows which there are meant to be
+            continue  # the intended cameras are unknown
         if fault := _fault(name, value, rows.get(name), cameras or ()):
             mistakes.append(fault)
         else:
@@ -269,14 +278,15 @@ def _fault(
     cameras: Sequence[str] = (),
     command: str = '',
 ) -> str:
-    """Return what is wrong with a value by itself, '' where nothing is.
+    """Return why a single value is invalid, '' if it is valid.
 
     Args:
-        name: of the parameter.
-        value: of any type.
-        row: of the parameter; None where there is no such parameter.
-        cameras: names of the cameras that there are.
-        command: what to type in a shell before a value; empty: say the value as a file has it.
+        name: name of the parameter.
+        value: a value of any type.
+        row: row of the parameter; None if the name is unknown.
+        cameras: names of the node's cameras.
+        command: shell command that the suggested value completes; if empty, the value is suggested
+            as in a parameter file.
     """
     try:
         if row is None and name.startswith(_QOS_PREFIX):
@@ -299,9 +309,9 @@ def _has_bool(value: Any) -> bool:
 
 
 def _suggested_text(parameter: Parameter | None, value: Any) -> str:
-    """Return the text, in YAML, that a value of another type was meant as; '' where none was.
+    """Return the probably intended text of a non-text value, as YAML; '' if there is none.
 
-    A shell takes quotes away, and what then looks like a number or true arrives as one.
+    A shell removes quotes, so that text like 12 or true arrives as a number or bool.
     """
     if parameter is None or parameter.kind not in ('string', 'string[]') or value is None:
         return ''
@@ -309,7 +319,7 @@ def _suggested_text(parameter: Parameter | None, value: Any) -> str:
     if isinstance(value, Sequence) and not is_list:
         return ''
     if isinstance(value, str):
-        # One name, or names and numbers mixed, which `ros2 param set` sends as one text.
+        # `ros2 param set` sends one name, or a mix of names and numbers, as one text.
         items = [word.strip(' \'"') for word in value.strip(' []').split(',')]
     else:
         items = list(value) if isinstance(value, Sequence) else [value]
@@ -317,7 +327,7 @@ def _suggested_text(parameter: Parameter | None, value: Any) -> str:
         words = [item if isinstance(item, str) else json.dumps(item) for item in items]
         meant = words if is_list else words[0]
         check_value(parameter, parameter_value(parameter, meant))
-    except (ConfigError, TypeError):  # bytes are no text
+    except (ConfigError, TypeError):  # bytes are not text
         return ''
     text = _yaml(meant)
     return text if len(text) <= _MAX_HINT_LENGTH else ''
@@ -328,9 +338,9 @@ def _yaml(value: Any) -> str:
 
 
 def _table_value(parameter: Parameter, value: Any) -> Any:
-    """Return an override in the table's type.
+    """Return a value in the type of its row.
 
-    An empty YAML list has no type of its own and may arrive as nothing.
+    An empty YAML list has no type and may arrive as None.
     """
     if value is None and parameter.kind.endswith('[]'):
         return ()

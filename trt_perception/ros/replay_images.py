@@ -1,4 +1,4 @@
-"""Publishes images or a video as a camera would: stamped, at a steady rate, in any encoding."""
+"""Publishes images or a video like a camera: stamped, at a constant rate, in any encoding."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ exit codes: 0 all sent or interrupted, 1 an image could not be read (the others 
 
 
 def main(args: list[str] | None = None) -> int:
-    """Publish until the source ends or a signal comes; return the exit code."""
+    """Publish until the source or a signal ends the program. Return the exit code."""
     command_line = sys.argv if args is None else ['replay_images', *args]
     options = parse_own_arguments(_parser(), command_line)
     return run_node(
@@ -59,16 +59,16 @@ def main(args: list[str] | None = None) -> int:
 
 
 class ReplayImages(Node):
-    """A camera made of images.
+    """A node that publishes images like a camera.
 
     Args:
-        options: what the command line says.
+        options: options of the command line.
 
     Raises:
-        ConfigError: there are no images, or the log cannot be written.
+        ConfigError: the source has no images, or the log cannot be written.
 
     Attributes:
-        done: all images were sent, or none can be sent any more.
+        done: whether all images were sent, or an error ended the sending.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -80,7 +80,7 @@ class ReplayImages(Node):
         self._log: TextIO | None = None
         if options.log:
             with self._log_errors():
-                # By lines: what cannot be written is seen at once, not when it is closed.
+                # Line buffering reports a write error at once, not when the file is closed.
                 self._log = open(options.log, 'w', encoding='utf-8', buffering=1)  # noqa: SIM115
         self._exit_code = 0
         self.done = False
@@ -98,7 +98,7 @@ class ReplayImages(Node):
         self.create_timer(1 / options.rate, self._on_timer)
 
     def close(self) -> int:
-        """Say what was sent and free everything; return the exit code."""
+        """Log the number of images sent, and free everything. Return the exit code."""
         if self._sent and self._options.reliability == 'reliable':
             self._publisher.wait_for_all_acked(Duration(seconds=5))
         seconds = time.monotonic() - self._started if self._started else 0.0
@@ -113,7 +113,7 @@ class ReplayImages(Node):
 
     def _all_images(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         readable = True
-        while readable:  # a loop over nothing but broken files would never end
+        while readable:  # otherwise a loop over only broken files would never end
             readable = False
             for image in self._source:
                 readable = self._options.loop
@@ -121,7 +121,7 @@ class ReplayImages(Node):
 
     def _on_unreadable(self, reason: str) -> None:
         self._exit_code = 1
-        if reason not in self._unreadable:  # once, however often it comes round
+        if reason not in self._unreadable:  # once, even with --loop
             self._unreadable.add(reason)
             self.get_logger().error(log_text(reason))
 
@@ -145,14 +145,14 @@ class ReplayImages(Node):
             self._exit_code = 1
             self.done = True
             if not isinstance(error, ConfigError):
-                raise  # which the executor logs: a camera would go on, a program ends
+                raise  # the executor logs the error, and `done` ends the program
             self.get_logger().error(log_text(error))
 
     def _publish_next(self) -> None:
         name, bgr = next(self._images)
         empty, encoded = self._encoded(bgr)
         stamp = empty.header.stamp = self.get_clock().now().to_msg()
-        # Bytes, because rclpy would make Python objects of them first.
+        # Publish serialized bytes: rclpy would convert a message to Python objects first.
         self._memory, data = serialize_with_room(empty, encoded.size, self._memory)
         data[:] = encoded
         self._started = self._started or time.monotonic()
@@ -173,7 +173,7 @@ class ReplayImages(Node):
             ) from error
 
     def _encoded(self, bgr: npt.NDArray[np.uint8]) -> tuple[Any, npt.NDArray[np.uint8]]:
-        """Return an image's message without stamp and data, and the data."""
+        """Return the message of an image without stamp and data, and the data as uint8 bytes."""
         encoding = self._options.encoding
         if encoding in _COMPRESSED:
             message: Any = CompressedImage(format=encoding)

@@ -1,4 +1,4 @@
-"""Nodes of one name: ROS lets them run side by side, and what is sent to one reaches either."""
+"""Finds nodes with the same name. ROS lets them run together, and a request may reach any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rclpy.node import Node
 
 __all__ = ['endpoint_node_name', 'same_name_problem', 'shared_node_names']
 
-# What the graph has of a node whose name has not come yet, or never comes.
+# Name in the graph of a node whose real name has not arrived, or never arrives.
 _UNKNOWN: Final = '_NODE_NAME_UNKNOWN_'
 
 
@@ -26,7 +26,7 @@ def endpoint_node_name(endpoint: Any) -> str:
 
 
 def same_name_problem(node: Node) -> str:
-    """Return what is wrong where another node has this one's full name, '' where none has."""
+    """Return a warning if other nodes have the full name of this node, otherwise ''."""
     name = node.get_fully_qualified_name()
     count = _names(node)[name]
     if count < 2:
@@ -40,11 +40,13 @@ def same_name_problem(node: Node) -> str:
 
 
 def shared_node_names(node: Node, types: Set[str]) -> dict[str, int]:
-    """Return how many nodes have a name that more than one has, of those that publish a type.
+    """Return the number of nodes for each name that several nodes share.
+
+    Only names of nodes that publish one of the types count.
 
     Args:
-        node: looks at the graph.
-        types: as ``sensor_msgs/msg/Image``.
+        node: reads the ROS graph.
+        types: message types, as ``sensor_msgs/msg/Image``.
     """
     publishers = {
         endpoint_node_name(info)

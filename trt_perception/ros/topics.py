@@ -1,4 +1,4 @@
-"""The node's topics: their names for each camera, and that each has one of its own."""
+"""Names and QoS of the topics of each camera, and the check that no two names are equal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
     *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
-#: The class names and the threshold.
+#: Class names and confidence threshold.
 LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
-#: The image with what was found in it.
+#: The image with its detections drawn.
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
-#: Everything that a camera publishes, whatever its model's task.
+#: All topics that a camera may publish, for any task of the model.
 PUBLISHED_TOPICS: Final = (
     *dict.fromkeys(topic for task in TASKS.values() for topic in task.topics),
     *(LABEL_INFO, DEBUG_IMAGE),
@@ -32,17 +32,17 @@ _CAMERA_TOPICS: Final = ('image', *(topic.name for topic in PUBLISHED_TOPICS))
 
 
 def topic_name(camera: str, name: str) -> str:
-    """Return a topic's name before remapping, as ``front/image``.
+    """Return the name of a camera's topic before remapping, as ``front/image``.
 
     Args:
-        camera: its name, empty where there is only one.
-        name: of the topic of a node with one camera.
+        camera: name of the camera; empty if the node has only one camera.
+        name: name of the topic for a single camera, as ``image``.
     """
     return f'{camera}/{name}' if camera else name
 
 
 def topic_qos(topic: Topic) -> QoSProfile:
-    """Return the QoS with which a topic is published."""
+    """Return the QoS of the publisher of a topic."""
     durability = (
         QoSDurabilityPolicy.TRANSIENT_LOCAL if topic.is_latched else QoSDurabilityPolicy.VOLATILE
     )
@@ -50,14 +50,14 @@ def topic_qos(topic: Topic) -> QoSProfile:
 
 
 def requested_image_topic(node: Node, camera: str, transport: str) -> str:
-    """Return the name that ROS is asked for a camera's images by.
+    """Return the topic name to give to ROS for the images of a camera.
 
-    ROS remaps it: what is remapped already could become another camera's topic, as where the
-    topics of two are swapped. The remapping of ``image`` holds for its compressed sibling, too.
+    A raw topic is not remapped yet, because ROS remaps it: a second remapping would undo a swap of
+    two topics. A compressed topic follows the remapping of ``image``.
 
     Args:
         node: resolves names.
-        camera: its name, empty where there is only one.
+        camera: name of the camera; empty if the node has only one camera.
         transport: ``raw`` or ``compressed``.
     """
     if transport == 'compressed':
@@ -76,18 +76,18 @@ def compressed_topic(node: Node, camera: str = '') -> str:
 
 
 def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
-    """Look whether each topic has a name of its own; the middleware's words for it say nothing.
+    """Check that no two topics resolve to the same name. The middleware's own error is unclear.
 
     Args:
-        node: resolves the names.
-        cameras: their names.
+        node: resolves names.
+        cameras: names of the cameras.
 
     Raises:
-        ConfigError: two have one.
+        ConfigError: two topics resolve to the same name.
     """
     own = [topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS]
     resolved = [(name, node.resolve_topic_name(name)) for name in (*own, '/diagnostics')]
-    # Whether or not it is what the images come by: that may be decided later.
+    # Also for raw transport: activate may choose the compressed topic later.
     resolved += [
         (f'{topic_name(camera, "image")}/compressed', compressed_topic(node, camera))
         for camera in cameras
@@ -107,19 +107,19 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
 def unused_remappings(
     arguments: Sequence[str], node: Node, cameras: Sequence[str] = ('',)
 ) -> list[str]:
-    """Return a sentence for each remapping that would be of a camera's topic and is of none.
+    """Return a sentence for each remapping that resembles a camera topic but changes none.
 
-    Those with a slash in front are passed over: of several nodes started together they may be for
-    another.
+    Absolute names, with a leading slash, are ignored: they may be for another node that was
+    started together with this one.
 
     Args:
-        arguments: ROS arguments as rcl took them.
+        arguments: ROS arguments as rcl received them.
         node: resolves names.
-        cameras: their names.
+        cameras: names of the cameras.
     """
     own = {topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS}
     full = {node.resolve_topic_name(name, only_expand=True) for name in own}
-    # As cameras' drivers call it.
+    # Camera drivers usually publish on image_raw.
     meant = {name: name for name in _CAMERA_TOPICS} | {'image_raw': 'image'}
     sentences = []
     for typed, rule in _remappings(arguments):
@@ -147,7 +147,10 @@ def unused_remappings(
 
 
 def _remappings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Find the remappings of a command line, as typed; those of ROS 1 stand by themselves."""
+    """Yield the remappings of a command line: as typed, and the rule alone.
+
+    ROS 1 style rules have no ``-r`` in front.
+    """
     before = ''
     for word, inside in mark_ros_arguments(arguments):
         if inside and before in ('-r', '--remap'):

@@ -1,1 +1,1 @@
-"""The process of a ROS program: command line, executor, services, timers, log, time limits."""
+"""Parts of each ROS program: command line, executor, services, timers, log and time limits."""

@@ -1,4 +1,4 @@
-"""What the command lines of ros/ have in common: values that argparse checks."""
+"""Types of option values for argparse, shared by the programs in ros/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Number = TypeVar('Number', int, float)
 
 
 def number_between(lowest: Number, highest: Number) -> Callable[[str], Number]:
-    """Return a reader of numbers of the limits' type for argparse; both limits are valid."""
+    """Return an argparse type for numbers of the limits' type. Both limits are allowed."""
     kind = type(lowest)
 
     def read(text: str) -> Number:
@@ -30,7 +30,12 @@ def number_between(lowest: Number, highest: Number) -> Callable[[str], Number]:
 
 
 def text_matching(pattern: str, expected: str) -> Callable[[str], str]:
-    """Return a reader for argparse of texts that a pattern matches as a whole."""
+    """Return an argparse type for texts that match a pattern completely.
+
+    Args:
+        pattern: regular expression.
+        expected: description of a valid text, for the error message.
+    """
 
     def read(text: str) -> str:
         if re.fullmatch(pattern, text):

@@ -1,4 +1,4 @@
-"""Command lines of nodes: what is ROS's, what is the program's, and what ROS takes wrongly."""
+"""Separates the ROS arguments of a command line from the program's options, and checks both."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ __all__ = [
 
 
 def parse_own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Namespace:
-    """Parse what is not ROS's of a command line, which begins with the program's name.
+    """Parse the program's own options of a command line, which begins with the program's name.
 
-    What stands outside ``--ros-args`` as ``NAME:=VALUE`` is to ROS a topic's new name, as ROS 1
-    had it. Where the parser knows the name as a parameter or an option it is refused instead: the
-    node would run without it.
+    ROS reads ``NAME:=VALUE`` outside ``--ros-args`` as a remapping, as ROS 1 did. If the name is a
+    parameter or an option, the argument is refused, because the node would ignore the value.
     """
     try:
         check_ros_arguments(command_line)
@@ -49,7 +48,7 @@ def parse_own_arguments(parser: OptionParser, command_line: list[str]) -> argpar
 
 
 def mark_ros_arguments(arguments: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each word, and whether it stands between ``--ros-args`` and ``--``."""
+    """Yield each word, and whether the word is between ``--ros-args`` and ``--``."""
     inside = False
     for word in arguments:
         inside = word == '--ros-args' or (inside and word != '--')
@@ -59,21 +58,21 @@ def mark_ros_arguments(arguments: Sequence[str]) -> Iterator[tuple[str, bool]]:
 def check_ros_arguments(arguments: Sequence[str]) -> None:
     """Refuse a parameter file that is a pipe.
 
-    ROS reads the file several times, and would wait for the second end of the pipe without end.
+    ROS reads the file several times, and the second read of a pipe would never return.
 
     Raises:
         ConfigError: a parameter file is a pipe.
     """
     for option, value in itertools.pairwise(arguments):
         if option == '--params-file':
-            with contextlib.suppress(OSError, ValueError):  # rcl says what is wrong with it
+            with contextlib.suppress(OSError, ValueError):  # rcl reports the error
                 if stat.S_ISFIFO(os.stat(value).st_mode):
                     found = 'a pipe, and ROS reads it several times'
                     raise ConfigError(f'--params-file {value}', found, expected='a file')
 
 
 def report_wrong_usage(error: Exception) -> int:
-    """Print what is wrong with the command line, one sentence a line. Return the exit code."""
+    """Print the mistakes of the command line, one line for each. Return the exit code."""
     text = '\n'.join(explain_ros_error(error))
     print(textwrap.indent(escape_controls(text), 'error: '), file=sys.stderr)
     return 2
@@ -83,10 +82,10 @@ def explain_ros_error(error: Exception) -> list[str]:
     """Return one sentence for each mistake in ROS arguments.
 
     Args:
-        error: raised by rclpy or by this package.
+        error: exception of rclpy or of this package.
     """
     if isinstance(error, rclpy_implementation.UnknownROSArgsError):
-        with contextlib.suppress(ValueError, SyntaxError):  # the text of a list, in Jazzy
+        with contextlib.suppress(ValueError, SyntaxError):  # Jazzy's message is a Python list
             words = literal_eval(str(error))
             return [f'{word} is no ROS argument{_suggestion(word)}' for word in words]
     return [str(error)]

@@ -1,8 +1,9 @@
-"""The executor: what a callback raises is logged, and ends nothing but that callback.
+"""An executor that logs the exception of a callback and goes on.
 
-rclpy lets it out of spin, where it ends the process, and leaves the caller of a service without
-an answer. To catch it around spin is not enough: where a request cannot even be read, rclpy raises
-before the callback and never clears the callback group, so that nothing in it is called again.
+With rclpy's executor, an exception leaves `spin` and ends the process, and the caller of a service
+gets no answer. Catching exceptions around `spin` is not enough. If a request cannot be read, rclpy
+raises before the callback and never releases the callback group, so that its callbacks never run
+again.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from trt_perception.ros.runtime.services import answer_every_request
 
 __all__ = ['GuardedExecutor']
 
-# One kind of error is logged this often.
+# The same kind of error is logged again after this time.
 _REPEAT_S: Final = 5.0
 _MAX_KINDS: Final = 64
 _MAX_TRACE_LENGTH: Final = 4000
-# What fails each time must not take a core.
+# Pause after an error, so that a permanent error does not use a whole core.
 _PAUSE_S: Final = 0.1
 
 
 class GuardedExecutor(SingleThreadedExecutor):
-    """Spins one node, whatever its callbacks raise.
+    """Spins one node, and survives exceptions of its callbacks.
 
     Args:
-        node: has all its services; each answers from now on, also where its handler raises.
+        node: a node with all its services. From now on each service answers every request.
 
     Attributes:
-        logger: the node's.
+        logger: logger of the node.
     """
 
     def __init__(self, node: Node) -> None:
@@ -50,18 +51,18 @@ class GuardedExecutor(SingleThreadedExecutor):
         self.add_node(node)
 
     def spin_once(self, timeout_sec: float | None = None) -> None:
-        """Wait for one callback and run it; raises nothing of what happens in that."""
+        """Wait for one callback and run it. Exceptions are logged, not raised."""
         try:
             super().spin_once(timeout_sec)
-        except Exception as error:  # while waiting: callbacks are guarded below
-            if self.context.ok():  # else somebody shut it down, and whoever calls sees that
+        except Exception as error:  # raised while waiting: callbacks are guarded below
+            if self.context.ok():  # a shutdown ends the caller's loop
                 self._report(self, error)
                 time.sleep(_PAUSE_S)
 
     def _make_handler(
         self, entity: Any, node: Node, take_from_wait_list: Callable[[Any], Any]
     ) -> Any:
-        """Guard both halves of a callback: taking what has come, and handling it."""
+        """Guard both steps of a callback: taking the message or request, and handling it."""
 
         def take(entity: Any) -> Any:
             try:
@@ -83,8 +84,8 @@ class GuardedExecutor(SingleThreadedExecutor):
         return super()._make_handler(entity, node, take)
 
     def _report(self, source: Any, error: Exception) -> None:
-        """Log an error with its traceback, one of a kind once in a while."""
-        with contextlib.suppress(Exception):  # no memory is left, perhaps
+        """Log an error with its traceback, at most once in 5 s for each kind."""
+        with contextlib.suppress(Exception):  # logging may fail, as without free memory
             what = _name(source)
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             kind = what, type(error), frame.f_code.co_filename, line
@@ -97,7 +98,7 @@ class GuardedExecutor(SingleThreadedExecutor):
             trace = ''.join(traceback.format_exception(error))[-_MAX_TRACE_LENGTH:]
             said = f'{what} raised {type(error).__name__}; the node goes on\n{trace}'
             if isinstance(source, Service) and isinstance(error, rclpy_implementation.RCLError):
-                said = f'{what} refused: {error}'  # so Jazzy answers a transition at a wrong time
+                said = f'{what} refused: {error}'  # Jazzy: a transition in the wrong state
             self.logger.error(log_text(said))
 
 

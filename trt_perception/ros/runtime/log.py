@@ -1,4 +1,4 @@
-"""What the core and TensorRT log, in the node's log; and what other people's text does there."""
+"""Passes log messages of the package to the ROS log, and keeps foreign text harmless there."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ __all__ = ['NodeLog', 'camera_logger', 'log_at', 'log_text']
 
 
 def log_text(text: object) -> str:
-    """Return a message as the log may have it: no line of it looks like another message."""
+    """Return a message for the log, indented so that no line looks like a separate message."""
     return escape_controls(text).replace('\n', '\n    ')
 
 
 def camera_logger(node: Node, camera: str) -> RcutilsLogger:
-    """Return the log of one camera: its name stands behind the node's in each line.
+    """Return the logger of a camera. Each line shows the node's name, then the camera's name.
 
     Args:
-        node: whose camera it is.
-        camera: its name; empty, where there is only one: the node's own log.
+        node: node of the camera.
+        camera: name of the camera; an empty name gives the node's own logger.
     """
     log: RcutilsLogger = node.get_logger()
     return log.get_child(camera) if camera else log
 
 
 def log_at(logger: RcutilsLogger, severity: int, message: str) -> None:
-    """Log at a severity of Python's logging; rclpy ties each line of code to one."""
+    """Log a message at a severity of Python's logging.
+
+    rclpy allows only one severity for each calling line, so each severity has a line here.
+    """
     text = log_text(message)
     if severity >= logging.ERROR:
         logger.error(text)
@@ -43,10 +46,10 @@ def log_at(logger: RcutilsLogger, severity: int, message: str) -> None:
 
 
 class NodeLog(logging.Handler):
-    """Passes on what the package logs by Python's logging, TensorRT's messages among it.
+    """Passes messages of Python's logging to the ROS log, including messages of TensorRT.
 
     Args:
-        logger: the node's.
+        logger: logger of the node.
 
     Attributes:
         shown_warnings: warnings logged with ``extra={'show': True}`` since the last call of
@@ -71,11 +74,11 @@ class NodeLog(logging.Handler):
         log_at(self._logger, record.levelno, record.getMessage())
 
     def clear_shown_warnings(self) -> None:
-        """Show no more what was logged until now."""
+        """Remove all warnings from `shown_warnings`."""
         self.shown_warnings = ()
 
     def close(self) -> None:
-        """Stop passing on."""
+        """Stop passing messages on."""
         self._package.removeHandler(self)
         self._package.setLevel(self._level)
         super().close()

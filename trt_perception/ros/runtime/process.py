@@ -1,4 +1,4 @@
-"""The process around a node: start, signals, end."""
+"""Runs a node in its process: start, signals and end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ['run_node']
 
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
-# What takes longer hangs, mostly in the middleware: a node is made without its model, and its end
+# A longer start or end hangs, mostly in the middleware. The start does not load the model. The end
 # waits for the frame or native call in progress.
 START_LIMIT_S = 60.0
 END_LIMIT_S = 30.0
@@ -47,20 +47,20 @@ def run_node(
     *,
     finished: Callable[[NodeType], bool] = lambda _: False,
 ) -> int:
-    """Run one node until a signal comes or it has finished, and close it in order.
+    """Run a node until a signal arrives or the node has finished, then close the node.
 
-    rclpy's own handlers tear the context down under a working node; here a signal only ends the
-    loop, so that everything can still be published, counted and freed.
+    rclpy's signal handlers destroy the context while the node still works. Here a signal only ends
+    the loop, so that the node can still publish, count and free everything.
 
     Args:
         make_node: called after rclpy.init.
-        close_node: frees what the node holds, destroys it and returns the exit code.
-        args: command line for rclpy, None for the process's own.
-        finished: asked after each round of the executor.
+        close_node: frees the parts of the node, destroys the node and returns the exit code.
+        args: command line for rclpy; None uses the command line of the process.
+        finished: called after each callback; returns whether the loop must end.
 
     Returns:
-        The exit code: 0 done or interrupted, 2 wrong parameters or arguments, each said in one
-        sentence. The process ends with 1 if the node is not made within START_LIMIT_S, or not
+        The exit code: 0 done or interrupted; 2 wrong parameters or arguments, each reported in
+        one sentence. The process ends with 1 if the node is not made within START_LIMIT_S, or not
         closed within END_LIMIT_S.
     """
     with _Signals() as signals:
@@ -88,7 +88,7 @@ def run_node(
 def _close_node(
     executor: GuardedExecutor, node: NodeType, close_node: Callable[[NodeType], int]
 ) -> int:
-    """Close a node in order; return the exit code."""
+    """Close the node, then the executor and ROS. Return the exit code."""
     executor.remove_node(node)
     try:
         exit_code = close_node(node)
@@ -101,7 +101,7 @@ def _close_node(
 
 
 def _warn_of_unfinished_ports() -> None:
-    """Warn of what the middleware may wait for without end, before it can."""
+    """Warn about unfinished shared memory before the middleware may wait for it forever."""
     if ports := unfinished_ports():
         print(
             f'warning: a process was killed while it made {", ".join(map(str, ports))}, and '
@@ -112,18 +112,18 @@ def _warn_of_unfinished_ports() -> None:
 
 
 class _Signals:
-    """The signals that end the process; after ``with`` they do nothing any more.
+    """Handles the signals that end the process. After the ``with`` block they are ignored.
 
-    The first asks for the end. One that follows within a second is the same once more; a later one
-    ends a process that hangs at once, as people expect who press Ctrl-C again.
+    The first signal requests the end. A signal within the next second is a duplicate. A later
+    signal ends a hanging process at once, as users expect of a second Ctrl-C.
 
-    Python runs handlers in the main thread only, which sits in the middleware's wait. So a byte is
-    written to a pipe by whichever thread the signal hits; blocking signals and sigwait would miss
-    threads that NumPy started at import.
+    Python runs signal handlers only in the main thread, which waits in the middleware. So the
+    thread that receives the signal writes a byte to a pipe. `sigwait` would need all threads to
+    block the signals, and NumPy starts threads at import.
 
     Attributes:
-        end_requested: set by the first.
-        wake: called by the first, from a thread.
+        end_requested: set by the first signal.
+        wake: called after the first signal, from a thread.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class _Signals:
         self.end_requested.set()
         with contextlib.suppress(Exception):  # the node may be gone by now
             self.wake()
-        # What came within a second waits here, however late this thread gets its turn.
+        # Duplicates of the first second are in the pipe now, even if this thread runs late.
         time.sleep(REPEATED_SIGNAL_S)
         os.set_blocking(self._signal_pipe, False)
         with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Every service of a node answers, also where its handler raises."""
+"""Lets every service of a node answer, even if its handler raises."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ['answer_every_request']
 
 _TYPES: Final = [kind.value for kind in Parameter.Type]
 _MAX_REASON_LENGTH: Final = 1000
-# As many as a node of one camera has, several times over, or all of one of many cameras; and the
-# fields of requests that name them.
+# A request may name this many parameters, or all parameters of the node if there are more. A node
+# with one camera has far fewer. Then the fields of requests that name parameters.
 _MAX_PARAMETERS: Final = 200
 _LIST_FIELDS: Final = ('parameters', 'names', 'prefixes')
 _SETTERS: Final = (SetParameters, SetParametersAtomically)
@@ -28,11 +28,11 @@ _Handler = Callable[[Any, Any], Any]
 
 
 def answer_every_request(node: Node, report: Callable[[Service, Exception], None]) -> None:
-    """Let the services that the node has now answer a refusal where their handler raises.
+    """Let all current services of a node answer with a refusal if their handler raises.
 
     Args:
-        node: all its services were created.
-        report: called with what a handler raised.
+        node: a node whose services all exist.
+        report: called with the service and the exception of its handler.
     """
     for service in node.services:
         service.callback = _with_refusals(node, service, service.callback, report)
@@ -47,20 +47,20 @@ def _with_refusals(
     kind: Any = service.srv_type
 
     def answer(request: Any, response: Any) -> Any:
-        # One parameter named again and again: nothing else would go on meanwhile.
+        # A request that repeats a name very often would block the executor.
         count = max(len(getattr(request, name, ())) for name in _LIST_FIELDS)
         if count > _MAX_PARAMETERS and count > (most := _max_parameters(node)):
             reason = f'at most {most} in one request (got {count})'
             return _refusal(service, request, reason)
         if twice := _repeated_name(request):
             return _refusal(service, request, f'each once in one request (got {twice} twice)')
-        if kind is SetParameters and count != 1:  # none fails with another
+        if kind is SetParameters and count != 1:  # set each parameter alone
             for parameter in request.parameters:
                 single = SetParameters.Request(parameters=[parameter])
                 response.results.extend(answer(single, SetParameters.Response()).results)
             return response
         for parameter in request.parameters if kind in _SETTERS else ():
-            if parameter.value.type not in _TYPES:  # on which rclpy raises
+            if parameter.value.type not in _TYPES:  # rclpy would raise
                 reason = (
                     f'parameter {short_repr(parameter.name)} must be of a type that ROS 2 has, '
                     f'{min(_TYPES)} to {max(_TYPES)} (got type {parameter.value.type})'
@@ -80,15 +80,15 @@ def _max_parameters(node: Node) -> int:
 
 
 def _repeated_name(request: Any) -> str:
-    """Return a parameter that a request names more than once, empty where there is none."""
+    """Return a parameter that a request names more than once, or an empty string."""
     named = [each.name for each in getattr(request, 'parameters', ())]
     named += getattr(request, 'names', ())
     return next((short_repr(name) for name, count in Counter(named).items() if count > 1), '')
 
 
 def _refusal(service: Service, request: Any, reason: str) -> Any:
-    """Return an answer that says no: what stands in an empty one, and a reason where one fits."""
-    kind: Any = service.srv_type  # rclpy's type of it does not name the classes within
+    """Return an empty response, with a refusal and its reason if the type has such a field."""
+    kind: Any = service.srv_type  # rclpy's type hint lacks Request and Response
     response = kind.Response()
     refused = SetParametersResult(
         successful=False, reason=escape_controls(reason, _MAX_REASON_LENGTH)

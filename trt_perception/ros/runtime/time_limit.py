@@ -1,4 +1,4 @@
-"""Parts of a process's life that end the process where they take for ever."""
+"""Ends the process if one of its steps does not return."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Final
 
 __all__ = ['EXIT_TIME_LIMIT', 'time_limit']
 
-#: Exit code of a process that did not come through a bounded part.
+#: Exit code of a process that exceeded a time limit.
 EXIT_TIME_LIMIT: Final = 1
 _STDERR: Final = 2
-# So much later the process is ended without the interpreter's lock.
+# The fallback, which needs no interpreter lock, ends the process this much later.
 _FALLBACK_DELAY_S: Final = 2.0
 
 
 @contextlib.contextmanager
 def time_limit(what: str, seconds: float) -> Iterator[None]:
-    """Leave the process with exit code 1 where the block takes longer, and say where it hangs.
+    """Exit with code 1 if the block exceeds the limit, and print where each thread hangs.
 
-    The middleware may not return from making or destroying a node, and rclpy calls it with the
-    interpreter's lock held: no signal is seen and no thread of Python runs then. So faulthandler's
-    thread, which needs no lock, ends the process where the sentence cannot be said.
+    The middleware may never return from creating or destroying a node. rclpy then keeps the
+    interpreter's lock, so that no signal handler and no Python thread runs. In this case the
+    thread of faulthandler, which needs no lock, ends the process without the error message.
 
     Args:
-        what: takes so long, for the sentence.
-        seconds: that it may take.
+        what: name of the block in the error message.
+        seconds: the limit.
     """
     done = threading.Event()
 
@@ -39,7 +39,7 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
             faulthandler.dump_traceback(_STDERR)
             os._exit(EXIT_TIME_LIMIT)
 
-    with contextlib.suppress(RuntimeError):  # no thread is left: this part is the way out of it
+    with contextlib.suppress(RuntimeError):  # no more threads can start: run without a limit
         faulthandler.dump_traceback_later(seconds + _FALLBACK_DELAY_S, file=_STDERR, exit=True)
         threading.Thread(target=watch, name='time_limit', daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""Timers of the node: they follow no clock that can stop or jump."""
+"""Timers of the node, on a clock that never stops or jumps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ['steady_timer']
 
 
 def steady_timer(node: Node, period_s: float, callback: Callable[[], None]) -> Timer:
-    """Create a timer of the steady clock.
+    """Create a timer on the steady clock, so that diagnostics never stop.
 
-    The node's own clock stands still where use_sim_time is set and nobody publishes /clock, and
-    jumps where a bag starts again: diagnostics must come all the same.
+    With use_sim_time, the node's clock stops without messages on /clock, and jumps when a bag
+    starts again.
     """
     return node.create_timer(period_s, callback, clock=Clock(clock_type=ClockType.STEADY_TIME))
