@@ -1,4 +1,4 @@
-"""Skip tests that need a package which the README's first install leaves out."""
+"""Skip tests that need a package which the README's first installation does not include."""
 
 import importlib.util
 import itertools
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-#: By the names of their imports; how to install them: docs/testing.md.
+#: Names of their imports. docs/testing.md says how to install them.
 OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
@@ -14,12 +14,12 @@ OPTIONAL = frozenset(
     ]
 )
 TESTS = Path(__file__).resolve().parents[1]
-#: The part of the package that imports some of them wherever it is imported itself.
+#: The part of the package that may import optional packages when it is imported.
 BUILDING = ('trt_perception', 'building')
 
 
 def needs(*packages):
-    """Mark a test, or a file as its `pytestmark`: skipped unless these packages are installed."""
+    """Return a mark that skips a test or a file (`pytestmark`) without these packages."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     return pytest.mark.skipif(bool(missing), reason=f'needs {" and ".join(missing)}')
 
@@ -56,19 +56,19 @@ def _is_excused(error):
 
 
 class Module(pytest.Module):
-    """A test file; all its tests are skipped if it cannot be imported without a package."""
+    """A test file. All its tests are skipped if its import needs a missing optional package."""
 
     def collect(self):
         try:
             return super().collect()
-        except (self.CollectError, ImportError) as error:  # the latter from pytest_plugins
+        except (self.CollectError, ImportError) as error:  # pytest_plugins cause ImportErrors
             if package := needed_package(error):
                 pytest.skip(f'needs {package}', allow_module_level=True)
             raise
 
 
 def skipping():
-    """Wrap a hook that runs a test or its fixtures: skip where an import of theirs fails."""
+    """Wrap a hook that runs a test or its fixtures. Skip if an optional package is missing."""
     try:
         return (yield)
     except ModuleNotFoundError as error:

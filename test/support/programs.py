@@ -1,4 +1,4 @@
-"""Programs that tests start: their output is read as it comes, and they end with the test."""
+"""Programs that tests start. Their output is read continuously, and they end with the test."""
 
 import contextlib
 import os
@@ -17,11 +17,11 @@ import trt_perception
 from support.forked import ForkedProcess, can_fork
 from support.ties import tie
 
-#: Of a wait that must end; long, because the machine may be busy.
+#: Limit of waits that must end; long, because the machine may be busy.
 DEADLINE_S = 90
-#: For programs that Ctrl-C ends anywhere: within coverage's own lock it would keep that for good.
+#: For programs that Ctrl-C ends anywhere: inside coverage's lock, that lock would stay held.
 UNMEASURED = {'TRT_PERCEPTION_COVERAGE': None, 'COVERAGE_PROCESS_START': None}
-#: All that were started and not yet seen to end; graph_fixtures shows what they print.
+#: All started programs that have not ended; graph_fixtures prints their output.
 programs = []
 
 
@@ -32,28 +32,28 @@ def executable(name):
 
 
 def unmeasured():
-    """Return the environment of a program that coverage need not measure: others do the same.
+    """Return the environment of a program without coverage, for code that others measure.
 
-    It takes as long to start as a program that lives for a second.
+    The start of coverage takes as long as a program that lives for a second.
     """
     return {name: value for name, value in os.environ.items() if name not in UNMEASURED}
 
 
 def small_disk(largest):
-    """Return arguments of subprocess.run: larger files fail as on a full disk, while written.
+    """Return arguments of subprocess.run that make writes to larger files fail, as on a full disk.
 
-    Python takes its own compiled modules for whole then, and so would every later process.
+    Python must not write its compiled modules then, because later processes would read torn files.
     """
 
     def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a failed write instead of a killed process
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
     return {'preexec_fn': limit, 'env': {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'}}
 
 
 def run_tied(command, *, timeout_s):
-    """Run a program that ends with this process; return what it printed and its exit code."""
+    """Run a program that ends with this process; return its output and its exit code."""
     with subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -67,10 +67,10 @@ def run_tied(command, *, timeout_s):
 
 
 class Program:
-    """A process whose output, stdout and stderr together, is read as it comes.
+    """A process whose output, stdout and stderr together, is read continuously.
 
     Args:
-        command: what to run.
+        command: the command line.
         environment: changes to this process's environment; None removes a variable.
     """
 
@@ -78,7 +78,7 @@ class Program:
         changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
         changed = {name: value for name, value in changed.items() if value is not None}
         command = [str(part) for part in command]
-        # A test that hangs ends this process without a word: the started ones must end with it.
+        # A test that hangs ends this process at once, and the started programs must end with it.
         if can_fork(command, changed):
             self._process = ForkedProcess(command, changed)
         else:
@@ -107,7 +107,7 @@ class Program:
         return ''.join(self._lines[self._forgotten :])
 
     def forget(self):
-        """Look only at what it prints from now on."""
+        """Ignore the output up to now in later waits."""
         self._forgotten = len(self._lines)
 
     @property
@@ -120,7 +120,7 @@ class Program:
 
     @property
     def code(self):
-        """The exit code, None while it runs."""
+        """The exit code; None while the program runs."""
         return self._process.poll()
 
     def count(self, text):
@@ -130,7 +130,7 @@ class Program:
         self._wait(lambda: self.count(text) >= count, f'{count} x {text!r}')
 
     def wait_for_line(self, pattern):
-        """Wait for a line of the output, and return its match."""
+        """Wait for a line of the output; return the match."""
         find = re.compile(pattern, re.MULTILINE).search
         self._wait(lambda: find(self.output), f'a line like {pattern!r}')
         return find(self.output)
@@ -138,7 +138,7 @@ class Program:
     def _wait(self, found, what):
         end = time.monotonic() + DEADLINE_S
         while not found():
-            # Whatever was printed is read before the end is believed.
+            # Check the end before the output, so that the last output is not missed.
             gone = not self._reader.is_alive()
             if not found() and (gone or time.monotonic() > end):
                 pytest.fail(f'expected {what} in the output of {self._process.args}')
@@ -148,8 +148,8 @@ class Program:
         self._process.send_signal(number)
 
     def stop(self):
-        """Stop it until it is sent SIGCONT; no thread of it runs any more afterwards."""
-        self.send(signal.SIGSTOP)  # which reaches one thread after the other
+        """Stop the process until SIGCONT. Returns when all its threads have stopped."""
+        self.send(signal.SIGSTOP)  # stops the threads one after the other
         end = time.monotonic() + DEADLINE_S
         while set(self._states()) != {'T'}:
             if time.monotonic() > end:
@@ -168,20 +168,20 @@ class Program:
         return code
 
     def close(self):
-        """End the process, in order if it can: a killed one stays in the others' discovery."""
+        """End the process, orderly if possible: a killed one remains in the others' discovery."""
         self._process.terminate()
         try:
             self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # Whoever inherited the pipe may keep it open.
+        # A process that inherited the pipe may keep it open.
         self._reader.join(5)
         if not self._reader.is_alive():
             self._process.stdout.close()
 
     def show(self):
-        """Print what came since the last time, for pytest's report."""
+        """Print the new output for pytest's report."""
         end = len(self._lines)
         if end > self._shown:
             print(f'--- {self._process.args}')
@@ -190,5 +190,5 @@ class Program:
 
 
 def script(name):
-    """Return the command of a script beside this file."""
+    """Return the command of a script in this folder."""
     return [sys.executable, str(Path(__file__).parent / name)]

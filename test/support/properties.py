@@ -1,4 +1,4 @@
-"""Hypothesis; without it, stand-ins that skip the tests of properties and leave the others."""
+"""Hypothesis, or stand-ins that skip the property tests and keep the other tests."""
 
 import functools
 
@@ -10,7 +10,7 @@ try:
 except ModuleNotFoundError:
 
     class _Strategy:
-        """Takes the place of all strategies and of what makes them."""
+        """Replaces all strategies, and the functions that make them."""
 
         def __getattr__(self, name):
             return self
@@ -24,7 +24,7 @@ except ModuleNotFoundError:
     st = _Strategy()
 
     def given(*args, **kwargs):
-        """Skip the test, or the test that calls a check of a property."""
+        """Skip the test, or the test that calls a property check."""
 
         def decorate(check):
             @functools.wraps(check)

@@ -1,4 +1,4 @@
-"""What rcl gives a node of parameters, to hold what we make of its arguments and files to."""
+"""The parameters that rcl gives a node, to compare with the package's reading of arguments."""
 
 import contextlib
 
@@ -14,10 +14,10 @@ ALONE = {
 
 @contextlib.contextmanager
 def nodes_of_arguments():
-    """Give what makes a node with a namespace and parameter files, and ends it after use.
+    """Yield a function that makes a node with a namespace and parameter files, and destroys it.
 
-    The last node of a context ends Fast DDS's participant, which is slow, and hung three times in
-    some thousands: one node stays until all are done.
+    One extra node exists until the end. Without it, each last node of the context would end Fast
+    DDS's participant, which is slow and hung three times in some thousand.
     """
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
@@ -46,5 +46,5 @@ def nodes_of_arguments():
 
 
 def overrides(node):
-    """Return the parameters that a node was given, by name."""
+    """Return the parameter overrides of a node by name."""
     return {name: value.value for name, value in node._parameter_overrides.items()}

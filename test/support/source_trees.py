@@ -1,4 +1,4 @@
-"""The package's syntax trees, which are parsed once for all tests of a process."""
+"""Syntax trees of the package, parsed once for all tests of a process."""
 
 import ast
 import functools
@@ -16,14 +16,14 @@ def tree_of(path):
 
 @functools.cache
 def package_trees():
-    """Return the tree of each module by its path below the package, as 'stages/nms.py'."""
+    """Return the tree of each module by its path below the package, such as 'stages/nms.py'."""
     paths = sorted(PACKAGE.rglob('*.py'))
     return {path.relative_to(PACKAGE).as_posix(): tree_of(path) for path in paths}
 
 
 @functools.cache
 def nodes_by_kind(tree):
-    """Return the nodes of a tree, at any depth, by their types."""
+    """Return all nodes of a tree by type."""
     nodes = {}
     for node in ast.walk(tree):
         nodes.setdefault(type(node), []).append(node)

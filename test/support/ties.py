@@ -1,8 +1,8 @@
-"""Programs that end with the process that started them, however that one ends.
+"""End programs with the process that started them, however it ends.
 
-A guardian watches, a process of its own that no signal to its group reaches: where its starter is
-gone, it asks what was tied to end, and kills what has not ended after a grace. The kernel's own
-signal for this (PR_SET_PDEATHSIG) can do only one of both, and is sent when a thread ends, too.
+A guardian process outside the process group receives the started programs. When the starter is
+gone, the guardian sends SIGTERM, and SIGKILL after a grace period. The kernel's own mechanism
+(PR_SET_PDEATHSIG) can send only one of the two, and also sends it when the starting thread ends.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ import sys
 import threading
 import time
 
-#: Longer than launch gives the nodes that it ends.
+#: Longer than launch's grace period for its nodes.
 GRACE_S = 15
 _lock = threading.Lock()
 _guardians = []
 
 
 def tie(pid):
-    """End a child with this process; to be called before anybody has waited for the child."""
+    """Tie a child to this process. Call this function before a wait for the child."""
     if not hasattr(os, 'pidfd_open'):  # not Linux
         return
     child = os.pidfd_open(pid)
@@ -31,7 +31,7 @@ def tie(pid):
 
 
 def tie_open(child):
-    """End a process, open as a file descriptor, with this process."""
+    """Tie a process, given as an open process file descriptor, to this process."""
     with _lock:
         if not _guardians:
             _guardians.append(_start_guardian())
@@ -53,7 +53,7 @@ def _start_guardian():
 
 
 def guard(socket_number, grace_s):
-    """Take children until the starter is gone, then end those that are left."""
+    """Receive children until the starter is gone, then end the remaining ones."""
     tied = set()
     with socket.socket(fileno=socket_number) as starter:
         while True:
@@ -74,7 +74,7 @@ def guard(socket_number, grace_s):
 
 
 def _wait_for(children, seconds):
-    """Return those that have ended, as soon as one has."""
+    """Return the children that have ended, as soon as at least one has ended."""
     poll = select.poll()
     for child in children:
         poll.register(child, select.POLLIN)

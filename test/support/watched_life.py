@@ -1,4 +1,4 @@
-"""An activation that a test moves on, watched as the node watches it, by the test's own clock."""
+"""A simulated activation with the node's watchdog, on the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
@@ -8,9 +8,9 @@ CURE = 'the cure'
 
 
 class Life:
-    """An activation whose counts the test moves on; asked twice a second, as the node does.
+    """An activation with counts set by the test. The watchdog checks it twice a second.
 
-    It is the WatchedCamera of its own watchdog.
+    The object is also the watchdog's WatchedCamera.
     """
 
     camera_name = ''
@@ -39,7 +39,7 @@ class Life:
         return self.state
 
     def step(self, received=0, *, published=None, lost=0, seconds=PERIOD_S, **dropped):
-        """Let one period pass in which so many images came."""
+        """Advance the clock by one period, in which ``received`` images arrived."""
         self.time_s += seconds
         before = self.published
         self.received += received
@@ -72,7 +72,7 @@ class Life:
         return finding
 
     def seconds_until(self, kind, *args, **kwargs):
-        """Go on until something is found; return how long that took from its first moment."""
+        """Continue until the watchdog reports ``kind``; return the seconds since its start."""
         for periods in range(1, 100):
             if self.step(*args, **kwargs).kind == kind:
                 return periods * PERIOD_S

@@ -1,1 +1,1 @@
-"""Models that tests make, or take from what exporters wrote."""
+"""Models that tests make, or that exporters wrote."""

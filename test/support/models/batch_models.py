@@ -1,4 +1,4 @@
-"""Twins of a model of batch 1 that take several images at once, made by editing the graph."""
+"""Variants of a model of batch 1 for several images at once, made by editing the graph."""
 
 import json
 
@@ -7,7 +7,7 @@ from trt_perception.model.files.model_file import read_model_file
 
 
 def with_open_batch(model):
-    """Let the batch vary: inputs, outputs, and reshapes that say 1."""
+    """Open the batch: change inputs, outputs, and reshapes with the constant 1."""
     import onnx
     from onnx import numpy_helper
 
@@ -28,7 +28,7 @@ def with_open_batch(model):
 
 
 def with_batch(model, batch):
-    """Take so many images at once, no fewer and no more."""
+    """Fix the batch size to ``batch``."""
     model = with_open_batch(model)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].Clear()
@@ -37,7 +37,7 @@ def with_batch(model, batch):
 
 
 def write_digits_twin(path, batch):
-    """Write the shipped digits for so many images at once, 0 for any number, and its manifest."""
+    """Write the digits model and manifest for ``batch`` images; 0 opens the batch."""
     import onnx
 
     model = onnx.load_model(DIGITS)

@@ -1,4 +1,4 @@
-"""A detector small enough to build in a moment, and running build_engine in this process."""
+"""A detector that builds in a moment, and functions that run build_engine in this process."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SIZE = 64
 ANCHORS = 64
 CLASSES = ('cat', 'dog')
-#: What the ONNX file of detector_model does not say of itself.
+#: Options for facts that the ONNX file of detector_model does not contain.
 KNOWN = ('--decoder', 'dense', '--class-names', *CLASSES)
 
 
@@ -22,9 +22,9 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
     """Return a model: two convolutions, then boxes and scores of 64 anchors.
 
     Args:
-        sides: of the input; text stands for an open side.
-        before: nodes that make ``x`` from ``images``, instead of nothing.
-        opset: of ONNX's own operators.
+        sides: sides of the input; text stands for an open side.
+        before: nodes that make ``x`` from ``images``; none by default.
+        opset: version of ONNX's own operators.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -34,7 +34,7 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
         'w1': random.normal(0, 0.2, (16, 3, 8, 8)).astype(np.float32),
         'w2': random.normal(0, 0.2, (16, 16, 3, 3)).astype(np.float32),
         'w3': random.normal(0, 0.2, (rows, 16, 1, 1)).astype(np.float32),
-        # Boxes in the middle, so that there is something to find.
+        # Boxes in the middle of the image, so that there are detections.
         'b3': np.array([32, 32, 24, 24, *(0 for _ in CLASSES)], np.float32),
         'shape': np.array([0, rows, ANCHORS]),
         'split': np.array([4, len(CLASSES)]),
@@ -71,7 +71,7 @@ def write_detector(folder, name='net.onnx', **changes):
 
 
 def write_images(folder, count=10):
-    """Write pictures that differ."""
+    """Write ``count`` different pictures."""
     folder.mkdir(exist_ok=True)
     random = np.random.default_rng(5)
     for number in range(count):
@@ -87,7 +87,7 @@ def run(*arguments):
 
 
 def parsed_models(monkeypatch):
-    """Return a list that receives what builds from now on give TensorRT to parse."""
+    """Return a list that collects the content that later builds give TensorRT to parse."""
     import onnx
 
     from trt_perception.building.steps import engine_steps
@@ -118,7 +118,7 @@ def report_of(path):
 
 
 def listing(folder):
-    """Return all files below a folder, with their contents."""
+    """Return the contents of all files below a folder by path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob('*'))
@@ -132,7 +132,7 @@ def manifest_beside(engine):
 
 
 def check_report(report, engine):
-    """Hold a report to what its readers may rely on."""
+    """Check the properties of a report that its readers rely on."""
     assert list(report) == [
         *('operation', 'status', 'error', 'reused', 'input_model', 'output_engine'),
         *('configuration', 'optimization', 'performance', 'accuracy', 'agreement', 'steps'),

@@ -1,4 +1,4 @@
-"""The model of digits that is shipped, and images of digits, for tests of builds."""
+"""The shipped digits model and images of digits, for tests of builds."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,14 @@ from trt_perception.model.files.model_file import read_model_file
 ROOT = Path(__file__).parents[3]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 SCENES = ROOT / 'demo' / 'scenes'
-#: Enough to count more than a hundred detections.
+#: Scenes with more than a hundred detections.
 SOME_SCENES = SCENES / 'scene_0[01]?.jpg'
 CALIBRATION = ROOT / 'test' / 'data' / 'calibration'
 INT8 = ('--precision', 'int8', '--calibration-images', CALIBRATION)
 
 
 def save_digits(model, path):
-    """Save a changed model of the digits, with the digits' manifest."""
+    """Save a changed digits model with the manifest of the digits model."""
     import onnx
 
     onnx.save(model, path)

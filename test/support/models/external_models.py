@@ -1,4 +1,4 @@
-"""ONNX models with a tensor in another file, wherever a tensor may be."""
+"""ONNX models with a tensor in another file, for each place of a tensor in a model."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ SIDE = 16
 
 
 def field(tag, content):
-    """Return a field of protobuf whose content has a length."""
+    """Return a length-delimited field of protobuf."""
     return bytes([tag << 3 | 2]) + number(len(content)) + content
 
 
@@ -49,7 +49,7 @@ def subgraph(tensor):
 
 
 def sparse(tensor):
-    # The helpers would look at the values.
+    # onnx's helper functions would read the values.
     return onnx.SparseTensorProto(values=tensor, dims=[SIDE, SIDE])
 
 
@@ -77,7 +77,7 @@ PLACES = {
 
 
 def has_external(parsed):
-    """Ask the onnx package, over everything that protobuf's own reader finds."""
+    """Return the answer of the onnx package for all parts that protobuf's own reader finds."""
     pending = [parsed]
     while pending:
         message = pending.pop()

@@ -1,11 +1,11 @@
-"""A detector of five anchors whose boxes are the same for all images, to measure."""
+"""A detector of five anchors with the same boxes for all images, for benchmarks in tests."""
 
 import numpy as np
 
 from support.models.stored_models import stored
 
-# cx, cy, w, h, score of cat, score of dog for each of five anchors: three pass 0.25, two of them
-# are one object.
+# cx, cy, w, h, score of cat and score of dog of five anchors. Three anchors pass 0.25, and two of
+# the three belong to one object.
 ROWS = np.array(
     [
         [20, 21, 44, 5, 60],
@@ -20,7 +20,7 @@ ROWS = np.array(
 
 
 def small_onnx():
-    """Return a model whose boxes do not depend on the image; the scores do, by up to 0.001."""
+    """Return a model with fixed boxes, whose scores depend on the image by up to 0.001."""
     return stored('small.onnx')
 
 

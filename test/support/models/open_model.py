@@ -1,4 +1,4 @@
-"""Models opened for tests, by the parameters that a node would have."""
+"""Open models in tests by the parameters that a node would have."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""A detector of one convolution: each patch of 8 x 8 pixels is an anchor, its mean colour the box.
+"""A detector of one convolution. Each patch of 8 x 8 pixels is an anchor; its mean gives the box.
 
-Boxes and scores depend on the image everywhere, for any size of it, in any layout of dense outputs
-and in each floating type that an engine may have.
+Boxes and scores depend on every part of the image. The input may have any size, and the output any
+dense layout and any floating-point type of an engine.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from support.models.written_manifest import write_manifest
 
 CLASS_NAMES = ('red', 'green', 'blue', 'dark')
 PATCH = 8
-#: In ONNX's numbers.
+#: Type numbers of ONNX.
 TYPES = {'float32': 1, 'float16': 10, 'bfloat16': 16}
 
 
 def _constant(name, array, dtype):
-    """Return an initialiser; NumPy has no bfloat16, so its bytes are the upper halves."""
+    """Return an initialiser. NumPy has no bfloat16, so its bytes are upper halves of float32."""
     from onnx import helper, numpy_helper
 
     array = np.asarray(array, np.float32)
@@ -32,18 +32,18 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
     """Return the bytes of an ONNX model.
 
     Args:
-        size_wh: of its input; (-1, -1) leaves it open.
-        decoder: objectness and transposed are heeded.
-        dtype: of the input and of all that is computed.
-        output_dtype: of the output, like ``dtype`` where not given.
-        batch: images at once; -1 leaves it open.
+        size_wh: width and height of the input; (-1, -1) leaves them open.
+        decoder: a decoder, of which objectness and transposed are used.
+        dtype: type of the input and of all computations.
+        output_dtype: type of the output; ``dtype`` by default.
+        batch: images per run; -1 leaves the batch open.
     """
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(5)
     scores = len(CLASS_NAMES) + decoder.objectness
     rows = 4 + scores
-    # Of the mean colour: centres within 64 x 48 pixels, sides of 6 to 26, logits from -6 to 6.
+    # From the mean colour: centres within 64 x 48 pixels, sides of 6 to 26, logits from -6 to 6.
     colour = np.concatenate([rng.uniform(0, 20, (4, 3)), rng.uniform(-9, 9, (scores, 3))])
     bias = np.concatenate([[2, 2, 6, 6], rng.uniform(-1, 1, scores)])
     weights = np.repeat(colour[:, :, None] / PATCH**2, PATCH**2, axis=2)
@@ -65,7 +65,7 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
     width, height = size_wh
     anchors = -1 if width < 0 else (width // PATCH) * (height // PATCH)
     shape = [batch, anchors, rows] if decoder.transposed else [batch, rows, anchors]
-    # Of a batch, a zero stands for the side that is there.
+    # A zero in the shape keeps the size of the batch.
     flat = [1, rows, -1] if batch == 1 else [0, rows, anchors]
     graph = helper.make_graph(
         nodes,
@@ -93,7 +93,7 @@ def _tensor(name, dtype, shape):
 def write_engine(
     path, plan, size_wh, decoder, dtype='float32', output_dtype=None, opened=False, batch=1
 ):
-    """Write a plan of a patch model with its manifest; ``opened``: its shapes are open."""
+    """Write a plan of a patch model with its manifest. ``opened`` leaves its shapes open."""
     width, height = size_wh
     rows = 4 + len(CLASS_NAMES) + decoder.objectness
     anchors = -1 if opened else (width // PATCH) * (height // PATCH)

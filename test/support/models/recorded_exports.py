@@ -1,4 +1,4 @@
-"""What test/data/exports/record_ultralytics.py recorded, and ONNX files that say and give it."""
+"""Recordings of test/data/exports/record_ultralytics.py, and ONNX files with the same outputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ EXPORTS = Path(__file__).parents[2] / 'data' / 'exports'
 
 
 def recorded(family):
-    """Return metadata, shapes, input, outputs and what the exporter's own predictor found."""
+    """Return metadata, shapes, input, outputs, and the detections of the exporter's predictor."""
     with np.load(EXPORTS / family / 'expected.npz') as content:
         return dict(content)
 
 
 def written(told, path, metadata=None):
-    """Write a file that declares and gives what the exported one did; return its parameters."""
+    """Write a file with the exported file's declarations and outputs; return its parameters."""
     import onnx
 
     given = dict(told['metadata'].tolist()) if metadata is None else metadata
@@ -36,7 +36,7 @@ def written(told, path, metadata=None):
 
 
 def _declare(value, shape):
-    """Leave sides of an input or output of an ONNX file open."""
+    """Open sides of an input or output of an ONNX file."""
     for side, told in zip(value.type.tensor_type.shape.dim, shape, strict=True):
         if told < 0:
             side.Clear()

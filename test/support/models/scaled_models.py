@@ -1,4 +1,4 @@
-"""Models whose weights or data need small or large scales."""
+"""Models with weights or data that need small or large quantisation scales."""
 
 import numpy as np
 import onnx
@@ -15,13 +15,13 @@ Q, DQ = 'QuantizeLinear', 'DequantizeLinear'
 
 
 def scales(model):
-    """Return all scales of a model, as they are stored."""
+    """Return all scales of a model as stored."""
     stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     return [stored[n.input[1]] for n in model.graph.node if n.op_type in (Q, DQ)]
 
 
 def converted(model, target):
-    """Convert for a strongly typed engine; all scales must be positive numbers."""
+    """Convert for a strongly typed engine; check that all scales are positive numbers."""
     done = convert_precision(model, target, strongly_typed=True).model
     onnx.checker.check_model(done, full_check=True)
     for scale in scales(done):
@@ -31,20 +31,20 @@ def converted(model, target):
 
 
 def built(model, target):
-    """Convert as `converted` does, and let TensorRT-RTX build it."""
+    """Convert as `converted` does, and build with TensorRT-RTX."""
     done = converted(model, target)
     assert tensorrt_rtx_build.build(done.SerializeToString(), ['89']) > 0
     return done
 
 
 def with_branch(*operations):
-    """Return a model with a branch behind nodes of the input, and the tensor it convolves."""
+    """Return a model with a branch after nodes of the input, and the branch's convolved tensor."""
     model, (tensor,) = with_branches([operations])
     return model, tensor
 
 
 def with_branches(branches):
-    """Return a model with branches behind nodes of the input, and the tensors they convolve."""
+    """Return a model with branches after nodes of the input, and the tensors they convolve."""
     net = small_detectors.Net()
     x = net.backbone()
     tensors = []
@@ -63,7 +63,7 @@ def readers(model, tensor):
 
 
 def with_channels(values, *, layer=3):
-    """Return a model of which a convolution has channels of small or large weights."""
+    """Return a model with a convolution whose channels have small or large weights."""
     model, *_ = small_detectors.anchor_free()
     node = [node for node in model.graph.node if node.op_type == 'Conv'][layer]
     (tensor,) = (t for t in model.graph.initializer if t.name == node.input[1])

@@ -1,4 +1,4 @@
-"""Small detectors with the heads of well-known families, weights drawn by seed."""
+"""Small detectors with the heads of well-known families. A seed determines the weights."""
 
 import numpy as np
 import onnx
@@ -9,7 +9,7 @@ SIDE = 64
 
 
 class Net:
-    """An ONNX graph in the making; nodes get names that say nothing, as exporters' do."""
+    """A builder of an ONNX graph. Node names carry no meaning, like those of exporters."""
 
     def __init__(self, opset=17, seed=0):
         self.opset = opset
@@ -52,7 +52,7 @@ class Net:
         return self.node('Reshape', [x, self.constant(shape, np.int64)])
 
     def backbone(self):
-        """Return 32 channels at stride 4, behind a residual block."""
+        """Return 32 channels at stride 4, after a residual block."""
         x = self.conv('images', 3, 16, stride=2)
         x = self.conv(x, 16, 32, stride=2)
         return self.node('Add', [x, self.conv(self.conv(x, 32, 32), 32, 32)])
@@ -82,7 +82,7 @@ class Net:
 
 
 def anchor_free(opset=17):
-    """Boxes by distribution focal loss with a convolution 0…15; and which nodes are the head."""
+    """Return a detector with distribution focal loss boxes, and the nodes of its head."""
     net = Net(opset)
     x = net.backbone()
     cells = (SIDE // 4) ** 2
@@ -108,7 +108,7 @@ def anchor_free(opset=17):
 
 
 def anchor_based():
-    """Three outputs of anchors, decoded by powers and joined."""
+    """Return a detector with three outputs of anchors, decoded with powers and concatenated."""
     net = Net()
     x = net.backbone()
     parts, layers = [], []
@@ -125,13 +125,13 @@ def anchor_based():
         joined = net.node('Concat', [xy, wh, rest], axis=4)
         parts.append(net.reshape(joined, 1, 3 * side * side, 10))
         x = net.conv(x, 32, 32, stride=2)
-    # The convolution after the last output leads nowhere, as an exporter would have removed.
+    # An exporter would have removed the convolution after the last output, because it is unused.
     del net.nodes[-3:]
     return net.model([net.node('Concat', parts, axis=1)]), layers, []
 
 
 def transformer():
-    """Class logits and boxes by matrix products; boxes refine those of the step before."""
+    """Return a detector with boxes by matrix products, each refining the previous step."""
     net = Net()
     x = net.backbone()
     tokens = net.node('Transpose', [net.reshape(x, 1, 32, 256)], perm=[0, 2, 1])
@@ -151,7 +151,7 @@ def transformer():
 
 
 def raw_maps():
-    """Nothing decoded: the outputs are those of the last convolutions."""
+    """Return a detector without decoding, whose outputs are the last convolutions."""
     net = Net()
     x = net.backbone()
     outputs, layers = [], []
@@ -162,7 +162,7 @@ def raw_maps():
 
 
 def features():
-    """No detector: the output is a residual block's sum, with nothing but blocks before it."""
+    """Return a model that is not a detector: its output is the sum of a residual block."""
     net = Net()
     x = net.conv('images', 3, 32, stride=2)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Small models as files of test/data/models, for machines without the onnx package."""
+"""Small models in test/data/models, for machines without the onnx package."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ MODELS = Path(__file__).parents[2] / 'data' / 'models'
 def stored(name):
     """Return the bytes of a stored model.
 
-    The function that makes the model and the file are compared by
-    test/repository/test_stored_models.py.
+    test/repository/test_stored_models.py compares the file with the function that makes the model.
     """
     return (MODELS / name).read_bytes()

@@ -1,4 +1,4 @@
-"""Manifests and models small enough to write out, for tests."""
+"""Manifests and models of small size for tests."""
 
 import copy
 import hashlib
@@ -11,10 +11,9 @@ from support.models.stored_models import stored
 
 DIGEST = 'a1' * 32
 
-WIDTH, HEIGHT = 64, 48  # of the network's input
-# The model reads one anchor from each of these pixels of its input: red says where its centre is,
-# green how large it is, both in 1/255 of 64 pixels; blue is the score. Row 0 is class 0, row 1
-# class 1.
+WIDTH, HEIGHT = 64, 48  # of the network input
+# The model reads one anchor from each of these pixels of its input. Red is the centre and green is
+# the size, both in 1/255 of 64 pixels. Blue is the score. Row 0 is class 0, row 1 is class 1.
 ANCHORS = 4
 
 MANIFEST = {
@@ -41,12 +40,12 @@ MANIFEST = {
 
 
 def manifest(**changes):
-    """Return a whole manifest with some top-level keys replaced."""
+    """Return a complete manifest with some top-level keys replaced."""
     return {**copy.deepcopy(MANIFEST), **changes}
 
 
 def changed(path, value):
-    """Return a manifest whose value at a path of keys and indices is another."""
+    """Return a manifest with another value at a path of keys and indices."""
     content = copy.deepcopy(MANIFEST)
     place = content
     for key in path[:-1]:
@@ -80,7 +79,7 @@ def write_model(folder, name='tiny.onnx', content=b'a model', **changes):
 
 
 def tiny_onnx(**changes):
-    """Return a model that turns the top left pixels into boxes; changes need the onnx package."""
+    """Return a model that makes boxes from the top left pixels; changes need the onnx package."""
     return make_tiny_onnx(**changes) if changes else stored('corner.onnx')
 
 
@@ -92,7 +91,7 @@ def make_tiny_onnx(
 ):
     """Return the model with other inputs and outputs; needs the onnx package.
 
-    With hidden rows nobody can tell before it runs how many rows come out: always six.
+    With hidden rows, the shape leaves the number of rows open. The model always returns six.
     """
     from onnx import TensorProto, helper, numpy_helper
 

@@ -1,7 +1,7 @@
-"""The shipped digits model with what each task adds, known from the box: nothing is learned.
+"""The digits model with additional task outputs that are computed from the box, not learned.
 
-Oriented boxes are turned by 0, keypoints are the box's corners, masks fill the box. So figures
-follow from the truth alone.
+Oriented boxes have the angle 0, keypoints are the corners of the box, and masks fill the box. So
+the expected figures follow from the truth alone.
 """
 
 import numpy as np

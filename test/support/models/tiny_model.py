@@ -1,8 +1,8 @@
-"""A model whose answer can be computed in one's head.
+"""A model whose outputs can be computed by hand.
 
-The score of class red is the mean of the red channel from 0 to 1, green and blue likewise; the
-boxes never change. So a black picture has no detections, and a picture of one colour has the same
-ones whatever its size.
+The score of class red is the mean of the red channel, from 0 to 1; green and blue likewise. The
+boxes are fixed. So a black picture has no detections, and the size of a picture of one colour does
+not change its detections.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from trt_perception.model.decoders.dense import Dense
 
 CLASS_NAMES = ('red', 'green', 'blue')
 NETWORK_WH = (64, 48)
-# Class and box of each anchor: centre x, centre y, width, height in network pixels. The second
-# red box overlaps the first one by an IoU of 1/3 and scores 0.9 of it.
+# Class and box of each anchor: centre x, centre y, width and height in network pixels. The second
+# red box overlaps the first with an IoU of 1/3 and has 0.9 of its score.
 ANCHORS = (
     ('red', (16.5, 12.25, 8.0, 6.0), 1.0),
     ('red', (20.5, 12.25, 8.0, 6.0), 0.9),
@@ -24,9 +24,9 @@ ANCHORS = (
 
 
 def expected_detections(rgb, image_wh, threshold=0.25, classes=CLASS_NAMES):
-    """Return what the model finds in a picture of one colour of the network's shape, 4:3.
+    """Return the detections in a picture of one colour with the network's aspect ratio, 4:3.
 
-    (class name, score, (centre x, centre y, width, height) in the picture's pixels), best first.
+    (class name, score, (centre x, centre y, width, height) in pixels of the picture), best first.
     """
     factor = image_wh[0] / NETWORK_WH[0]
     assert factor == image_wh[1] / NETWORK_WH[1], 'the letterbox would add grey bars'

@@ -1,4 +1,4 @@
-"""Manifests written next to models that tests make, and reading one as a test expects it."""
+"""Write manifests of test models, and read a manifest that must be valid."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from trt_perception.model.tensors import TensorSpec
 
 
 def write_manifest(path, size_wh, image, output, decoder, class_names):
-    """Write the manifest of a model of one input and one output, given as name, shape, dtype."""
+    """Write the manifest of a model with one input and one output, given as name, shape, dtype."""
     content = path.read_bytes()
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
     is_onnx = path.suffix == '.onnx'

@@ -1,1 +1,1 @@
-"""Nodes in processes of their own, their clients, cameras and faults."""
+"""Nodes in separate processes, their clients, cameras and faults."""

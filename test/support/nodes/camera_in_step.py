@@ -1,4 +1,4 @@
-"""replay_images that sends the next image once the last one is answered.
+"""A replay_images program that sends each image after the answer to the previous one.
 
 python camera_in_step.py ARGUMENT... takes the arguments of replay_images.
 """
@@ -11,16 +11,16 @@ from vision_msgs.msg import Detection2DArray
 
 from trt_perception.ros import replay_images
 
-#: An answer is lost while the detector does not know this subscription yet.
+#: Seconds until a repetition. An answer is lost until the detector has discovered this node.
 AGAIN_S = 5.0
 
 
 class CameraInStep(replay_images.ReplayImages):
-    """Sends at the speed of the detector, whatever that is: no image replaces another one."""
+    """Sends at the detector's speed, so that no image replaces another."""
 
     def __init__(self, options):
         super().__init__(options)
-        self._message = None  # the last one
+        self._message = None  # the last message
         self._sent_s = 0.0
         self._answers = []
         self.create_subscription(Detection2DArray, 'detections', self._on_answer, 10)

@@ -1,4 +1,4 @@
-"""Several cameras of a detector in a process of its own: topics and status of each."""
+"""One of a detector's several cameras: its topics and its status."""
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
@@ -9,17 +9,17 @@ from support.nodes.graph import HANDSHAKE, found_in, picture_of
 
 NAMES = ('front', 'rear', 'left')
 COLOR, BLUE = (200, 120, 60), (0, 0, 200)
-# Without a stamp, as old ones are said to be of another clock.
+# Its stamp is 0, because an image with an old stamp is reported as from another clock.
 HELLO = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
 
 
 class CameraOfMany:
-    """A camera of a graph.Detector, by its name.
+    """A camera of a graph.Detector.
 
     Args:
-        detector: has it among its cameras.
-        name: of the camera.
-        publish: whether to have a publisher of images in this process.
+        detector: the detector that serves the camera.
+        name: the camera's name.
+        publish: whether this process publishes the camera's images.
     """
 
     def __init__(self, detector, name, *, publish=True):
@@ -42,24 +42,24 @@ class CameraOfMany:
             self.publisher = None
 
     def connect(self, picture=None):
-        """Publish images until one is answered: now everybody has found everybody."""
+        """Publish images until one is answered, so that all participants are discovered."""
         connected = self.client.publish_until_answered(
             self.publisher, picture or HELLO, self.detections
         )
         assert connected, f'nothing arrives of {self.name}'
 
     def answers(self):
-        """Return the detections that are not of a handshake."""
+        """Return the detections, without those of handshake images."""
         return [m for m in self.detections if m.header.frame_id != HANDSHAKE]
 
     def ask(self, image):
-        """Publish one image and return the message that answers it."""
+        """Publish one image and return its detections."""
         self.detections.clear()
         self.publisher.publish(image)
         return self.client.spin_until(self.answers, f'detections of {self.name}')[0]
 
     def wait_for_status(self, accepts, what, *, publish=lambda: None):
-        """Return the first status of this camera that is accepted, and its values."""
+        """Return the first accepted status of this camera, and its values."""
 
         def find(status, values):
             publish()
@@ -69,11 +69,11 @@ class CameraOfMany:
         return self.detector.wait_for_status(find, what, of=self.name)
 
     def wait_for_report(self, level, part, *, publish=lambda: None):
-        """As graph.Detector.wait_for_report, of this camera."""
+        """Wait for a report of this camera; see graph.Detector.wait_for_report."""
         self.detector.wait_for_report(level, part, publish=publish, of=self.name)
 
     def counts(self):
-        """Return the counts of this camera, once nothing is in flight; they add up."""
+        """Return this camera's counts when nothing is in flight; check that they add up."""
         counts = self.detector.settled_counts(of=self.name)
         dropped = sum(counts['dropped'].values())
         assert counts['received'] == counts['published'] + dropped + counts['failed'], counts
@@ -81,12 +81,12 @@ class CameraOfMany:
 
 
 def steady(cameras):
-    """Return a function that publishes an image of each, with numbers that count up."""
+    """Return a function that publishes an image of each camera, with ascending numbers."""
     numbers = {camera.name: 0 for camera in cameras}
 
     def publish():
         for camera in cameras:
-            # A camera waits until its last one is answered, so that each image must come out.
+            # A camera waits for its last answer, so that each image must be published.
             if len(camera.answers()) == numbers[camera.name]:
                 numbers[camera.name] += 1
                 number = f'{numbers[camera.name]}'
@@ -98,11 +98,11 @@ def steady(cameras):
 
 
 def assert_unharmed(cameras, publish):
-    """Every image of these is answered, in order, and nothing is said of them.
+    """Check that every image is answered in order, and that no problem is reported.
 
     Args:
-        cameras: those of ``steady``.
-        publish: what it returned.
+        cameras: the cameras of ``steady``.
+        publish: the function that ``steady`` returned.
     """
     goals = [len(camera.answers()) + 4 for camera in cameras]
 
@@ -111,7 +111,7 @@ def assert_unharmed(cameras, publish):
         counts = [len(camera.answers()) for camera in cameras]
         return all(count >= goal for count, goal in zip(counts, goals, strict=True))
 
-    cameras[0].client.spin_until(answered, 'images of the others, all answered')
+    cameras[0].client.spin_until(answered, 'answers to all images of the other cameras')
     for camera in cameras:
         camera.wait_for_status(
             lambda status, _: status.level == DiagnosticStatus.OK,

@@ -1,4 +1,4 @@
-"""scripts/demo.py with twenty scenes: a camera sends the next once the last one is answered."""
+"""Run scripts/demo.py with twenty scenes, each sent after the answer to the previous one."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ camera_command = demo.camera_command
 
 
 def command_in_step(options, name, log):
-    """Return the demo's command with another program and fewer scenes."""
+    """Return the demo's camera command with another program and fewer scenes."""
     _, scenes, *rest = camera_command(options, name, log)
     return [sys.executable, CAMERA, scenes / 'scene_0[01]?.jpg', *rest]
 

@@ -1,9 +1,9 @@
-"""A detector_node in which one fault of nodes/faults.py can be switched on and off.
+"""A detector_node with the faults of nodes/faults.py, which a test can switch on and off.
 
     python fault_node.py FLAG stand-in|real --ros-args ...
 
-The file FLAG holds the name of the fault that is on; an empty one or none means none. With
-``stand-in`` the GPU and TensorRT are those of fake_cuda and fake_tensorrt.
+The file FLAG holds the name of the active fault. An empty or missing file means no fault. With
+``stand-in``, fake_cuda and fake_tensorrt replace the GPU and TensorRT.
 """
 
 import errno
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.publisher import Publisher
 
-# Started by its path, so that Python does not know the folder of the tests' helpers.
+# Python starts this file by its path, so the folder of the tests' support is not in sys.path.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.gpu import fake_cuda
 from support.gpu.fake_tensorrt import FakeTensorRt
@@ -39,7 +39,7 @@ def on(name):
 
 
 def during(name, original, fail):
-    """Return a function that fails while the fault is on."""
+    """Return a function that fails while the fault is active."""
 
     def call(*arguments, **keywords):
         return (fail if on(name) else original)(*arguments, **keywords)
@@ -55,7 +55,7 @@ def raises(error):
 
 
 class Over:
-    """An object with some of its attributes exchanged."""
+    """An object with some of its attributes replaced."""
 
     def __init__(self, original, **changes):
         self.__dict__.update(changes)
@@ -66,7 +66,7 @@ class Over:
 
 
 def cuda(driver, nvrtc, runtime):
-    """Put faults into the bindings."""
+    """Add faults to the bindings."""
     errors = runtime.cudaError_t
 
     def wrapped(module, faults):
@@ -107,7 +107,7 @@ def cuda(driver, nvrtc, runtime):
 
 
 def install():
-    """Put every fault in its place."""
+    """Install every fault."""
     install_in_cuda()
     install_in_files()
     install_in_models()

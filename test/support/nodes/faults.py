@@ -1,7 +1,7 @@
-"""Every fault that is injected: how it is made, and where the node ends.
+"""All injected faults: how a test causes each one, and the resulting state of the node.
 
-docs/errors.md describes them under the same names, in the same order; test_faults.py injects them.
-What happens in the node's process is in nodes/fault_node.py, by the same names.
+docs/errors.md describes the faults by the same names in the same order. test_faults.py injects
+them. nodes/fault_node.py implements faults in the node's process, by the same names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from support.gpu.fake_tensorrt import PLAN
 from support.models.tiny_model import write_tiny_model
 
-#: What a TensorRT engine needs to be told without a manifest.
+#: Parameters that replace the manifest of a TensorRT engine.
 GPU_PARAMETERS = {
     'model.resize': 'letterbox',
     'model.color_order': 'rgb',
@@ -30,7 +30,7 @@ def tiny(folder: Path) -> Path:
 
 
 def engine(folder: Path) -> Path:
-    """Write a plan for the stand-in; on a GPU a real one takes its place (test_faults)."""
+    """Write a plan for the stand-in. With a GPU, test_faults uses a real plan instead."""
     path = folder / 'tiny.engine'
     path.write_bytes(PLAN)
     return path
@@ -88,7 +88,7 @@ def _hash(folder):
 
 
 def _other_flavour(folder):
-    """Write a plan of the TensorRT that the machine has not."""
+    """Write a plan of the TensorRT flavour that is not installed."""
     path = folder / 'tiny.engine'
     path.write_bytes(b'vtrt' + PLAN[4:])
     return path
@@ -102,22 +102,22 @@ def _replace(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One row.
+    """A fault.
 
     Attributes:
-        name: as in docs/errors.md, and as fault_node knows it.
+        name: the name in docs/errors.md and fault_node.
         phase: ``configure``, ``activate``, ``active`` or ``start``.
-        state: where the node ends: a lifecycle state, or ``exit N``.
-        model: makes the model and whatever is wrong with it.
-        parameters: to set before configure; at the start, the arguments.
-        level: of the diagnostic.
-        says: a name or a value in the diagnostic; the golden file has its words.
-        varies: whether times, hashes or releases of ROS 2 change the words, which are not
-            compared then.
-        strike: done by the test to the model's file, once the node is active.
-        on_gpu: the stand-in GPU is needed, or a real one.
-        real: whether a real GPU can show it; otherwise only the stand-in can.
-        mended_by: parameters to set afterwards.
+        state: the resulting state of the node: a lifecycle state, or ``exit N``.
+        model: makes the model and its damage.
+        parameters: set before configure; for ``start``, the arguments.
+        level: level of the diagnostic.
+        says: a name or value in the diagnostic; the golden file has its words.
+        varies: whether times, hashes or ROS 2 releases change the words. They are not compared
+            then.
+        strike: changes the model's file when the node is active.
+        on_gpu: needs the stand-in GPU or a real one.
+        real: whether a real GPU can show the fault; otherwise only the stand-in can.
+        mended_by: parameters that remove the fault.
     """
 
     name: str

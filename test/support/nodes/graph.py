@@ -1,7 +1,7 @@
-"""The detector in a process of its own, and a client of it in this one, over real DDS.
+"""A detector in a separate process, and its client in this process, over real DDS.
 
-Nothing here measures time: everything waits for a condition, with a deadline that only a failure
-reaches. graph_fixtures has the fixtures.
+Nothing here measures time. All waits have a condition, and a deadline that only a failure reaches.
+graph_fixtures.py defines the fixtures.
 """
 
 import array
@@ -52,7 +52,7 @@ SERVICES = {
     'describe_parameters': DescribeParameters,
     'get_state': GetState,
 }
-#: What the log calls the levels of diagnostics.
+#: Log severities by the levels of diagnostics.
 SEVERITIES = {
     DiagnosticStatus.OK: 'INFO',
     DiagnosticStatus.WARN: 'WARN',
@@ -62,10 +62,10 @@ _numbers = itertools.count()
 
 
 class Client:
-    """This process's node. It spins only inside `spin_until`, so tests see one order of things."""
+    """This process's node. It spins only inside `spin_until`, so tests see a fixed order."""
 
     def __init__(self):
-        self.detectors = set()  # that speak by it
+        self.detectors = set()  # that use this client
         self._open()
 
     def _open(self):
@@ -77,11 +77,11 @@ class Client:
         self._executor.add_node(self.node)
 
     def renew(self):
-        """Take part in the graph anew, if it is outdated and nobody uses it.
+        """Replace the DDS participant if it is outdated and no detector uses it.
 
-        A process that ends without closing its ports leaves them in shared memory. Fast DDS puts
-        new ones in their place once another process gets their number, and who knew the old ones
-        may send there for good: nobody hears it, and the two never learn of each other's services.
+        A process that ends without closing its ports leaves them in shared memory. Fast DDS
+        replaces them when another process gets their number. A participant that knew the old
+        ports may send to them for good, so the two never discover each other's services.
         """
         if self.outdated and not self.detectors and len(self._executor.get_nodes()) == 1:
             self.close()
@@ -105,20 +105,20 @@ class Client:
             self._executor.spin_once(timeout_sec=left)
 
     def add(self, node):
-        """Spin a node of this process, too."""
+        """Spin another node of this process, too."""
         self._executor.add_node(node)
 
     def remove(self, node):
         self._executor.remove_node(node)
 
     def subscribe(self, kind, topic, qos=None, *, raw=False):
-        """Return a list that fills with the topic's messages, and the subscription."""
+        """Return a list that receives the topic's messages, and the subscription."""
         messages = []
         qos = qos or QoSProfile(depth=100)
         return messages, self.node.create_subscription(kind, topic, messages.append, qos, raw=raw)
 
     def publish_until_answered(self, publisher, picture, answers):
-        """Publish a picture until the list of answers is not empty; return whether one came."""
+        """Publish a picture until the list of answers is not empty; return whether it is."""
         end = time.monotonic() + DEADLINE_S
         answers.clear()
         while not answers and time.monotonic() < end:
@@ -134,16 +134,16 @@ class Client:
 
 
 class Detector:
-    """A detector_node in a namespace of its own, and everything one can ask of it.
+    """A detector_node in its own namespace, with its services, topics and diagnostics.
 
     Args:
-        client: speaks to it.
-        parameters: its overrides.
-        command: the program, detector_node where none is given.
-        arguments: ROS arguments beside the parameters.
-        start: starts another program in the namespace it is given, instead of all the above.
-        camera_qos: of the publisher of images; None leaves it to the test. One that is destroyed
-            at once may stay known for good to a node that is being discovered meanwhile.
+        client: the client that talks to the node.
+        parameters: parameter overrides.
+        command: the program; detector_node by default.
+        arguments: additional ROS arguments.
+        start: starts another program in the given namespace, instead of the above.
+        camera_qos: QoS of the publisher of images; None leaves the publisher to the test. A
+            publisher that is destroyed at once may remain known to a node during discovery.
     """
 
     def __init__(
@@ -170,14 +170,14 @@ class Detector:
             self.program = start(self.namespace)
         self._subscriptions = []
         self.detections = self.subscribe(Detection2DArray, 'detections')
-        self._statuses = []  # each with its time of sending, by the clock of this machine
+        self._statuses = []  # with the time of sending by this machine's clock
         self._subscriptions.append(
             client.node.create_subscription(
                 DiagnosticArray, '/diagnostics', self._keep_status, QoSProfile(depth=100)
             )
         )
         self.camera = camera_qos and self.create_camera(camera_qos)
-        # get_state comes last: see _get_ready.
+        # get_state comes last, because _get_ready depends on it.
         self._services = {
             service: client.node.create_client(kind, f'{self.name}/{service}')
             for service, kind in SERVICES.items()
@@ -212,7 +212,7 @@ class Detector:
     # Services.
 
     def call(self, service, **fields):
-        """Call a service of the node and return the answer."""
+        """Call a service of the node and return the response."""
         self._get_ready()
         future = self._send(service, **fields)
         self.client.spin_until(future.done, f'an answer from {self.name}/{service}')
@@ -222,11 +222,11 @@ class Detector:
         return self._services[service].call_async(SERVICES[service].Request(**fields))
 
     def _get_ready(self):
-        """Ask for the state until an answer comes, once.
+        """Wait until the node answers a service call, once.
 
-        A service that does not know its client yet answers nobody (rmw_fastrtps gives up after
-        100 ms). A participant learns of the others' endpoints in the order in which they were
-        made, so whoever answers get_state knows all that this detector's client made before.
+        A service that has not discovered its client sends no response (rmw_fastrtps gives up
+        after 100 ms). A participant discovers the others' endpoints in their order of creation.
+        So a node that answers get_state knows all earlier endpoints of this detector's client.
         """
         if self._known:
             return
@@ -249,24 +249,24 @@ class Detector:
         return self.call('change_state', transition=request).success
 
     def to(self, *names):
-        """Make transitions that must succeed."""
+        """Make transitions, which must succeed."""
         for name in names:
             assert self.change_state(name), f'{name} failed'
 
     def bring_to(self, state):
-        """Reach unconfigured, inactive or active from whichever of them it is in."""
+        """Reach unconfigured, inactive or active from any of these states."""
         order = ['unconfigured', 'inactive', 'active']
         at, goal = order.index(self.state()), order.index(state)
         self.to(*['configure', 'activate'][at:goal])
         self.to(*['cleanup', 'deactivate'][goal:at][::-1])
 
     def set(self, values, kind=None):
-        """Set parameters one by one and return (successful, reason) of each."""
+        """Set parameters one by one; return (successful, reason) of each."""
         answer = self.call('set_parameters', parameters=parameter_messages(values, kind))
         return [(result.successful, result.reason) for result in answer.results]
 
     def set_at_once(self, values):
-        """Set all or none; return (successful, reason)."""
+        """Set all parameters or none; return (successful, reason)."""
         answer = self.call('set_parameters_atomically', parameters=parameter_messages(values))
         return answer.result.successful, answer.result.reason
 
@@ -287,9 +287,9 @@ class Detector:
         self._statuses.append((info['source_timestamp'], message))
 
     def take_statuses(self, seen=None, since_ns=0, of='detector'):
-        """Return the values of all statuses that came since the last time, if sent since then.
+        """Return the values of new statuses that were sent at ``since_ns`` or later.
 
-        Those of the node, or of a camera or GPU by its name.
+        The statuses are the node's, or those of a camera or GPU by its name.
         """
         name = f'{self.name}: {of}'
         messages = [message for sent_ns, message in self._statuses if sent_ns >= since_ns]
@@ -300,10 +300,10 @@ class Detector:
         return [{pair.key: pair.value for pair in status.values} for status in statuses]
 
     def wait_for_status(self, accepts, what, *, from_now=True, of='detector'):
-        """Return the first status that is accepted, and its values as a dict.
+        """Return the first accepted status, and its values as a dict.
 
-        Those that were sent before are passed over, unless they are wanted too: one may still lie
-        in the middleware and come only now.
+        With ``from_now``, ignore statuses sent earlier, because the middleware may deliver one
+        late.
         """
         since_ns = time.time_ns() if from_now else 0
         last = []
@@ -327,9 +327,9 @@ class Detector:
         """Wait until the diagnostics and the log report a problem.
 
         Args:
-            level: of the status, and of the line of the log.
-            part: a name or a value that both contain.
-            publish: called for each status until then.
+            level: level of the status and of the log line.
+            part: a name or value that both contain.
+            publish: function called for each status while waiting.
             of: the node, or a camera by its name.
         """
 
@@ -341,11 +341,11 @@ class Detector:
         self.wait_for_log(SEVERITIES[level], part, of=of)
 
     def wait_for_log(self, severity, part='', *, of='detector'):
-        """Return the text of the first line of the log with this severity and part.
+        """Return the text of the first log line with this severity and part.
 
         Args:
-            severity: as the log writes it.
-            part: a name or a value in the line.
+            severity: severity as written in the log.
+            part: a name or value in the line.
             of: the node, or a camera by its name.
         """
         logger = r'detector' if of == 'detector' else rf'detector\.{of}'
@@ -353,7 +353,7 @@ class Detector:
         return without_numbers(self.program.wait_for_line(pattern)[1])
 
     def settled_counts(self, of='detector'):
-        """Return the counts of diagnostics, as numbers, once nothing is in flight."""
+        """Return the counts in the diagnostics as numbers, when nothing is in flight."""
         _, values = self.wait_for_status(
             lambda _, values: values['in flight'] == '0', 'a status with nothing in flight', of=of
         )
@@ -362,7 +362,7 @@ class Detector:
     # Images.
 
     def ask(self, image, publisher=None):
-        """Publish one image and return the message that answers it."""
+        """Publish one image and return its detections."""
         self.detections.clear()
         (publisher or self.camera).publish(image)
 
@@ -373,7 +373,7 @@ class Detector:
         return self.client.spin_until(answer, 'detections of the image')
 
     def enqueue(self, *numbers, stamp=0):
-        """Publish orders to scripted_node, each once its pipeline has the one before."""
+        """Publish commands to scripted_node, each when its pipeline has the previous one."""
         for number in numbers:
             line = f'enqueue {number}\n'
             before = self.program.count(line)
@@ -381,7 +381,7 @@ class Detector:
             self.program.wait_for_output(line, before + 1)
 
     def connect(self, picture=None, publisher=None):
-        """Publish images until one is answered: now everybody has found everybody."""
+        """Publish images until one is answered, so that all participants are discovered."""
         picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE)
         publisher = publisher or self.camera
         if not self.client.publish_until_answered(publisher, picture, self.detections):
@@ -402,7 +402,7 @@ def parameter_messages(values, kind=None):
 
 
 def without_numbers(text):
-    """Return text with N in the place of each number, as times, rates and counts differ."""
+    """Return text with N instead of each number, because times, rates and counts differ."""
     return re.sub(r'(?<![^\s(\[])\d+(\.\d+)?(?![\w-])', 'N', text)
 
 
@@ -421,7 +421,7 @@ def counts_of(values):
 def image_message(
     data, width, height, encoding, *, step, frame_id='camera', stamp=(1, 2), big_endian=False
 ):
-    """Make an Image from bytes."""
+    """Return an Image from bytes."""
     message = Image(encoding=encoding, width=width, height=height, step=step)
     message.is_bigendian = int(big_endian)
     message.header = Header(frame_id=frame_id)
@@ -431,7 +431,7 @@ def image_message(
 
 
 def picture_of(rgb, image_wh=(128, 96), frame_id='camera', stamp=(1, 2)):
-    """Make a bgr8 Image of one colour."""
+    """Return a bgr8 Image of one colour."""
     width, height = image_wh
     bgr = np.empty((height, width, 3), np.uint8)
     bgr[...] = rgb[::-1]
@@ -441,12 +441,12 @@ def picture_of(rgb, image_wh=(128, 96), frame_id='camera', stamp=(1, 2)):
 
 
 def order(number, stamp=0, frame_id='camera'):
-    """Make a picture whose first byte is an order to scripted_node."""
+    """Return a picture whose first byte is a command to scripted_node."""
     return picture_of((0, 0, number), stamp=(stamp, 0), frame_id=frame_id)
 
 
 def found_in(message):
-    """Return what a Detection2DArray says in the form of tiny_model.expected_detections."""
+    """Return the content of a Detection2DArray in the form of tiny_model.expected_detections."""
     return [
         (
             detection.results[0].hypothesis.class_id,
@@ -463,13 +463,13 @@ def found_in(message):
 
 
 def assert_found(message, expected, score_tolerance=1e-5, **box_tolerance):
-    """Assert that a Detection2DArray has these detections, in this order.
+    """Assert that a Detection2DArray has the expected detections in this order.
 
     Args:
         message: the Detection2DArray.
-        expected: as tiny_model.expected_detections returns.
-        score_tolerance: most that a score may differ.
-        box_tolerance: of pytest.approx, for boxes; a millionth where none is given.
+        expected: detections in the form of tiny_model.expected_detections.
+        score_tolerance: largest difference of a score.
+        box_tolerance: arguments of pytest.approx for boxes; relative 1e-6 by default.
     """
     found = found_in(message)
     assert [name for name, _, _ in found] == [name for name, _, _ in expected]

@@ -1,4 +1,4 @@
-"""Fixtures for tests over DDS; a plugin: pytest_plugins = ['support.nodes.graph_fixtures']."""
+"""Fixtures for tests over DDS: pytest_plugins = ['support.nodes.graph_fixtures']."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def start_detector(client):
-    """Start detectors that end with the test."""
+    """Return a function that starts detectors, which end with the test."""
     with contextlib.ExitStack() as stack:
 
         def start(parameters=None, **options):
@@ -46,7 +46,7 @@ def start_detector(client):
 
 @pytest.fixture(scope='module')
 def active(client, model):
-    """One active detector for all tests of a module; they leave it as they found it."""
+    """Return an active detector, shared by all tests of a module, which must restore its state."""
     detector = Detector(client, {'engine_path': str(model), 'autostart': True})
     try:
         detector.connect()
@@ -64,11 +64,11 @@ def _scripted(client):
 
 @pytest.fixture
 def scripted(_scripted):
-    """An active scripted_node, the same one for all tests of a module."""
+    """Return an active scripted_node, shared by all tests of a module."""
     _scripted.bring_to('unconfigured')
     _scripted.bring_to('active')
     _scripted.connect(order(0, frame_id=HANDSHAKE))
-    # Once this one is answered no handshake is on its way any more.
+    # After this answer, no earlier handshake image is on its way.
     _scripted.ask(order(0))
     _scripted.settled_counts()
     _scripted.detections.clear()
@@ -87,8 +87,8 @@ def _show_output():
     programs.programs[:] = [program for program in programs.programs if program.alive]
 
 
-# Two processes that miss each other's first word try again after 3 s, which would be half of the
-# time that these tests take. All else stays at Fast DDS's defaults.
+# Two processes that miss each other's first announcement repeat it after 3 s by default, half of
+# the duration of these tests. Other settings are Fast DDS's defaults.
 _DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
 <profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
   <participant profile_name="tests" is_default_profile="true">
@@ -108,25 +108,25 @@ _DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
 
 
 def share_environment(folder):
-    """Set what all processes of a run share, before the first of them starts."""
+    """Set the environment that all processes of a run share, before the first one starts."""
     mend_shared_memory()
     os.environ['ROS_LOG_DIR'] = str(folder / 'ros_logs')
     os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'
     profile = folder / 'discovery.xml'
     profile.write_text(_DISCOVERY)
-    # Jazzy's Fast DDS reads the first name only, Kilted's only the second.
+    # Fast DDS of Jazzy reads only the first name, of Kilted only the second.
     os.environ.setdefault('FASTRTPS_DEFAULT_PROFILES_FILE', str(profile))
     os.environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(profile))
 
 
 def mend_shared_memory():
-    """Remove what processes of earlier runs left half made when they were killed: all would hang.
+    """Remove shared-memory ports that killed processes left half made: other processes hang there.
 
-    Cut to a byte first, which frees those that wait for it already.
+    Truncating a port to one byte first releases processes that already wait for it.
     """
     for port in unfinished_ports():
-        print(f'removed {port}, which nobody makes any more', file=sys.__stderr__, flush=True)
-        with contextlib.suppress(OSError):  # another process of this run was faster
+        print(f'removed the half-made port {port}', file=sys.__stderr__, flush=True)
+        with contextlib.suppress(OSError):  # another process of this run removed it first
             os.truncate(port, 1)
             port.unlink()
 
@@ -138,7 +138,7 @@ def _environment(tmp_path_factory):
 
 @pytest.fixture
 def node(client):
-    """A lifecycle node of this process."""
+    """Return a lifecycle node of this process."""
     node = LifecycleNode('node_of_test', context=client.context)
     client.add(node)
     yield node
@@ -148,7 +148,7 @@ def node(client):
 
 @pytest.fixture
 def make_taker(client):
-    """Make nodes of this process that take images, and end with the test."""
+    """Return a function that makes image-receiving nodes, which end with the test."""
     takers = []
 
     def make(**settings):

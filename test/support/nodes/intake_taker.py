@@ -1,4 +1,4 @@
-"""A node of the test's own process with an ImageInput."""
+"""A node of the test process with an ImageInput."""
 
 import itertools
 import threading
@@ -28,7 +28,7 @@ def intakes():
 
 
 def spot(arrived):
-    """Return an image's number, once every pixel that is looked at bears it."""
+    """Return an image's number; check that all sampled pixels have it."""
     frame = frame_from_image(arrived)
     number = arrived.header.stamp.sec
     seen = {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
@@ -37,7 +37,7 @@ def spot(arrived):
 
 
 class MessageSink:
-    """Stands for a detector of one camera: calls a function with each submitted message."""
+    """Replaces a detector of one camera: calls a function with each submitted message."""
 
     def __init__(self, receive):
         self.cameras = [SimpleNamespace(name='')]
@@ -49,7 +49,7 @@ class MessageSink:
 
 
 class Taker:
-    """A node of this process with an ImageInput on a topic of its own."""
+    """A node of this process with an ImageInput on its own topic."""
 
     def __init__(self, client, **settings):
         self.client = client
@@ -63,7 +63,7 @@ class Taker:
         client.add(self.node)
         self.images = []
         self.logged = []
-        self.node.get_logger = lambda: self  # LifecycleNode's own asks rcl each time
+        self.node.get_logger = lambda: self  # LifecycleNode's method calls rcl each time
         self.intake = self.input = None
         self.buffers = MessageBuffers()
         self.faults = []
@@ -75,7 +75,7 @@ class Taker:
     warning = error = info
 
     def open(self, receive=None, intake=None):
-        """Subscribe; by an intake of its own, or another taker's."""
+        """Subscribe with a new intake, or with another taker's intake."""
         self.intake = intake or SharedIntake(
             self.node,
             self.buffers,
@@ -93,7 +93,7 @@ class Taker:
         return program
 
     def publisher(self, reliability=ReliabilityPolicy.RELIABLE):
-        """Return a publisher of this process, which knows the intake."""
+        """Return a publisher of this process that has discovered the intake."""
         qos = QoSProfile(depth=10, reliability=reliability)
         publisher = self.client.node.create_publisher(Image, self.topic, qos)
         self.client.spin_until(publisher.get_subscription_count, 'the subscription')

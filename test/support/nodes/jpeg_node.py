@@ -1,4 +1,4 @@
-"""A detector_node whose pipeline takes JPEGs as one on the GPU does, and lets the CPU decode."""
+"""A detector_node whose pipeline accepts JPEGs like a GPU pipeline and decodes them on the CPU."""
 
 import sys
 
@@ -11,7 +11,7 @@ from trt_perception.ros.runtime.process import run_node
 
 
 class JpegPipeline(HostPipeline):
-    """Reads and decodes when it collects, as late as it may be known that a file is damaged."""
+    """Decodes in `collect`, the latest step in which a file may prove to be damaged."""
 
     def __init__(self, path, options):
         super().__init__(read_model_file(path), options)

@@ -1,8 +1,8 @@
-"""A program of the package to which signals come in the interpreter's end.
+"""Run a program of the package that gets signals while the interpreter shuts down.
 
     python late_signal_node.py detector_node|replay_images|... ARGUMENTS
 
-Each comes once the interpreter has given signals their defaults back.
+Each signal arrives after the interpreter has restored the default signal handlers.
 """
 
 import os
@@ -13,10 +13,10 @@ from trt_perception import commands
 
 
 class Late:
-    """Sends the signals when the modules are thrown away."""
+    """Sends the signals when Python deletes the modules."""
 
     def __init__(self):
-        # Names of modules may be gone by then.
+        # Module globals may be gone at that time.
         self._kill, self._process = os.kill, os.getpid()
         self._signals = signal.SIGINT, signal.SIGTERM
 

@@ -7,7 +7,7 @@ from support.nodes.launching import launch
 
 @pytest.fixture
 def start_launch(start_detector):
-    """Launch detect.launch.py in a namespace of its own."""
+    """Return a function that launches detect.launch.py in its own namespace."""
 
     def start(*arguments, environment=None):
         return start_detector(

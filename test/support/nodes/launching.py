@@ -1,6 +1,6 @@
-"""Starting launch files by the real `ros2 launch`, and looking at the processes of it.
+"""Start launch files with the real `ros2 launch`, and inspect the started processes.
 
-PyPI has no launch. Where ROS 2 is installed by apt, all tests that need it run.
+PyPI has no launch. With a ROS 2 from apt, all tests that need launch run.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD
 
 def launch(name, *arguments, environment=None):
     command = ['ros2', 'launch', 'trt_perception', name, *arguments]
-    # Without a terminal, launch passes SIGINT on; fixtures have set the profiles of the tests.
+    # Without a terminal, launch forwards SIGINT. The fixtures have set the tests' profiles.
     return Program(command, {**dict.fromkeys(PROFILE_VARIABLES), **(environment or {})})
 
 
@@ -48,6 +48,6 @@ def assert_clean_end(program, processes=1):
 
 
 def environment_of(number):
-    """Return the environment of a process."""
+    """Return the environment variables of a process."""
     content = Path(f'/proc/{number}/environ').read_bytes().decode()
     return dict(entry.split('=', 1) for entry in content.split('\0') if '=' in entry)

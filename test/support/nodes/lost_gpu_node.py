@@ -1,8 +1,8 @@
-"""The detector node with a pipeline whose GPU context dies after some frames.
+"""A detector node whose pipeline loses its GPU context after some frames.
 
     python lost_gpu_node.py pretend | ENGINE
 
-``pretend`` raises what a dead context raises; an engine makes a kernel write where nothing is.
+``pretend`` raises the error of a lost context. With an engine, a kernel writes to a bad address.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ FRAMES = 45  # 4.5 s: discovery may take one period of 3 s
 
 
 class Pretended:
-    """Finds nothing, and fails as a lost context does."""
+    """A pipeline without detections that fails as with a lost context."""
 
     depth = 1
     batch = 1
@@ -62,7 +62,7 @@ class Pretended:
 
 
 class Poisoned(CudaPipeline):
-    """The real pipeline, with a kernel that writes where nothing is."""
+    """The real pipeline with a kernel that writes to a bad address."""
 
     _seen = 0
 

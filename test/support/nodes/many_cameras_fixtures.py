@@ -1,4 +1,4 @@
-"""Fixtures of a node with several cameras.
+"""Fixtures for a node with several cameras.
 
 A plugin: pytest_plugins = ['support.nodes.many_cameras_fixtures'].
 """
@@ -13,7 +13,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 @pytest.fixture(scope='module')
 def detector(client, model):
-    """One node for all tests; they leave its parameters as they found them."""
+    """Return a node shared by all tests, which must restore its parameters."""
     settings = {'engine_path': str(model), 'cameras': list(NAMES)}
     detector = Detector(client, settings, camera_qos=None)
     yield detector
@@ -22,12 +22,12 @@ def detector(client, model):
 
 @pytest.fixture
 def cameras(detector):
-    """Three cameras of an active node; each test begins with an activation of its own."""
+    """Return three cameras of an active node, which each test activates again."""
     if detector.state() == 'active':
-        said = {name: f'detector.{name}]: counts: ' for name in NAMES}
-        before = {name: detector.program.count(text) for name, text in said.items()}
+        count_lines = {name: f'detector.{name}]: counts: ' for name in NAMES}
+        before = {name: detector.program.count(text) for name, text in count_lines.items()}
         detector.bring_to('inactive')
-        for name, text in said.items():  # the last that is said of it, before it is forgotten
+        for name, text in count_lines.items():  # the last line about the cameras
             detector.program.wait_for_output(text, before[name] + 1)
     detector.bring_to('inactive')
     cameras = [CameraOfMany(detector, name) for name in NAMES]

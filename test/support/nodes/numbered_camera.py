@@ -1,11 +1,11 @@
-"""A camera whose images are filled with their own number, which is the stamp's seconds, too.
+"""A camera whose images are filled with their number, which is also the stamp's seconds.
 
 python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...
 
-The frame_id is the topic's last namespace, which names one of several cameras. The sizes follow
-each other in turn; HZ 0 is as fast as it goes, COUNT 0 for ever. It begins when somebody
-subscribes, says 'up' once its first image is out and 'done' when all that were to be sent have
-arrived, and waits for its end.
+The frame_id is the topic's last namespace, the name of one of several cameras. Sizes alternate.
+HZ 0 means as fast as possible, COUNT 0 means without end. The camera starts at the first
+subscription. It prints 'up' after its first image, and 'done' when all COUNT images have arrived.
+Then it waits until it is ended.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from sensor_msgs.msg import Image
 
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
-#: A prime, so that images of neighbouring numbers and of neighbouring buffers differ.
+#: A prime, so that images with close numbers differ, also in a reused buffer.
 VALUES = 251
 _STAMP_AT = 4
 
@@ -52,7 +52,7 @@ def main(topic, reliability, depth, hz, count, *sizes):
         time.sleep(0.01)
     frame_id = topic.rpartition('/')[0].rpartition('/')[2]
     images = itertools.cycle([empty_of(size, frame_id) for size in sizes])
-    # Where there is no count, an image that the middleware has no room for in time is lost.
+    # Without a count, the camera drops an image that the middleware cannot take in time.
     refused = () if int(count) else (RuntimeError,)
     period_s = 1 / float(hz) if float(hz) else 0.0
     due = time.monotonic()
@@ -66,7 +66,7 @@ def main(topic, reliability, depth, hz, count, *sizes):
             print('up', flush=True)
         if number == int(count):
             break
-        # A sleep that came back late is made up for at once: the rate is kept.
+        # Make up for a late wake-up at once, so that the mean rate stays correct.
         due = max(due + period_s, time.monotonic() - 10 * period_s)
         time.sleep(max(0.0, due - time.monotonic()))
     publisher.wait_for_all_acked(Duration(seconds=30))

@@ -1,6 +1,6 @@
-"""A detector_node whose pipeline does what the pictures say: the first byte is an order.
+"""A detector_node whose pipeline obeys commands: the first byte of a picture is a command.
 
-Started by tests in a process of its own; engine_path says how loading goes.
+Tests start it in a separate process. engine_path decides how loading proceeds.
 """
 
 import sys
@@ -25,12 +25,12 @@ SLOW = 1
 RAISE_IN_COLLECT = 2
 RAISE_IN_ENQUEUE = 3
 RAISE_IN_PUBLISH = 4
-HELD_THEN_RAISE = 5  # until the pipeline is full or stops, however long that takes
+HELD_THEN_RAISE = 5  # hold the frame until the pipeline is full or stops, then raise
 NEVER = 6
-HELD_FOR_ANOTHER_THEN_RAISE = 7  # the same, and one more image waits then
+HELD_FOR_ANOTHER_THEN_RAISE = 7  # the same, but also wait for one more waiting image
 HELD = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
 LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
-#: An image was stored since the pipeline took the last one.
+#: Set when an image was stored after the pipeline's last frame.
 STORED = threading.Event()
 
 SPEC = ModelSpec(
@@ -44,7 +44,7 @@ SPEC = ModelSpec(
 
 
 class ScriptedPipeline:
-    """Overlaps frames as a GPU would; each is done some time after it came."""
+    """Overlaps frames like a GPU pipeline. Each frame is done some time after its arrival."""
 
     depth = 3
     batch = 1
@@ -86,7 +86,7 @@ class ScriptedPipeline:
             time.sleep(0.005)
         if order == RAISE_IN_COLLECT or order in HELD:
             raise RuntimeError('collect broke')
-        class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # there is no class 7
+        class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # class 7 does not exist
         box = np.array([[1, 2, 3, 4]], np.float32)
         found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
         return [Result(found, LASTS_S.get(order, 0.001), frame)]

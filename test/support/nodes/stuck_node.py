@@ -1,9 +1,9 @@
-"""A node that never comes through its start or its end, as in a middleware that waits.
+"""A node that hangs at its start or end, as in a middleware that waits forever.
 
 python stuck_node.py [start|end [SECONDS [lock]]]
 
-SECONDS are what the package gives that part. With ``lock`` it hangs with the interpreter's lock
-held, as where rclpy calls the middleware.
+SECONDS is the package's limit for this step. With ``lock`` the node hangs while holding Python's
+lock, as in rclpy's calls of the middleware.
 """
 
 import ctypes

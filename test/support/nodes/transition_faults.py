@@ -1,7 +1,7 @@
-"""A program in which every step of every transition fails once, with kinds of error in turn.
+"""Let every step of every lifecycle transition fail once, with several kinds of errors.
 
-What cannot be destroyed stays, threads and publishers, so that it is a process of its own. A node
-of several cameras comes first. One of one camera fails where the other did not come.
+A separate process is needed, because threads and publishers whose destruction failed remain. A
+node of several cameras comes first. A node of one camera then fails in the remaining places.
 """
 
 import functools
@@ -16,7 +16,7 @@ from rclpy.parameter import Parameter
 
 import trt_perception
 
-# Started by its path, so that Python does not know the folder of the tests' helpers.
+# Python starts this file by its path, so the folder of the tests' support is not in sys.path.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
 from support.nodes.graph import order
@@ -27,7 +27,7 @@ from trt_perception.ros.detector_node import DetectorNode
 PACKAGE = str(Path(trt_perception.__file__).parent)
 SUCCESS = TransitionCallbackReturn.SUCCESS
 ERRORS = (RuntimeError, MemoryError, ConfigError)
-#: transition, the way to where it begins, the state after it, and after a fault in it.
+#: Transition: transitions to its start, the state after it, and the state after a fault in it.
 TRANSITIONS = {
     'configure': ((), 'inactive', 'unconfigured'),
     'activate': (('configure',), 'active', 'inactive'),
@@ -38,7 +38,7 @@ TRANSITIONS = {
 
 
 class Pipeline(scripted_node.ScriptedPipeline):
-    """Counts those that are open."""
+    """Counts the open pipelines."""
 
     open = 0
 
@@ -51,15 +51,15 @@ class Pipeline(scripted_node.ScriptedPipeline):
 
 
 class Fault:
-    """Raises at the first call inside a with block whose calling place has not failed yet.
+    """Raises at the first call in a with block whose call site has not failed yet.
 
     Args:
-        failed: the calling places that have failed: caller, its line, and what it calls. The
-            place of this fault is added.
-        error: the class of what it raises.
+        failed: the call sites that have failed: caller, line, and callee. The call site of this
+            fault is added.
+        error: the class of the raised error.
 
     Attributes:
-        place: name of the function that was called, empty if nothing was raised.
+        place: name of the called function; empty if nothing was raised.
     """
 
     def __init__(self, failed, error):
@@ -68,7 +68,7 @@ class Fault:
         self.place = ''
 
     def __enter__(self):
-        self._before = sys.gettrace()  # coverage's
+        self._before = sys.gettrace()  # the trace function of coverage
         sys.settrace(self._trace)
         return self
 
@@ -93,15 +93,15 @@ class Fault:
 
     @staticmethod
     def _exempt(code):
-        """Return whether a fault is not injected there: the report of faults has none itself."""
+        """Return whether faults are disabled in this code, because it reports faults."""
         return code.co_name in (
             *('run', 'report', '_report_failure', '_run_all', 'log_text', 'plain'),
-            '<genexpr>',  # called again when it is thrown away
+            '<genexpr>',  # called again at its deletion
         )
 
 
 ONE = {'engine_path': 'none'}
-#: What destroys something is called so.
+#: Prefixes of functions that destroy something.
 CLOSING = (
     'destroy_',
     '_close',
@@ -133,7 +133,7 @@ def threads():
 
 
 def held(node, others=()):
-    """Return what the node holds, as numbers and names; threads but those of others."""
+    """Return numbers and names of the node's resources, without threads of others."""
     return {
         'publishers': sorted(publisher.topic_name for publisher in node.publishers),
         'subscriptions': sorted(entry.topic_name for entry in node.subscriptions),
@@ -144,7 +144,7 @@ def held(node, others=()):
 
 
 def of_good_lives(context, settings):
-    """Return what a node holds in each state, once it was configured."""
+    """Return the node's resources in each state after it was configured once."""
     node = new_node(context, settings)
     for transition in ('configure', 'cleanup'):
         trigger(node, transition)
@@ -159,7 +159,7 @@ def of_good_lives(context, settings):
 
 
 def assert_good_life(node):
-    """Bring the node to active, have a frame published, and clean up."""
+    """Bring the node to active, let it publish a frame, and clean up."""
     if node.state_label == 'unconfigured':
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
@@ -168,7 +168,7 @@ def assert_good_life(node):
     for camera in cameras:
         node._detector.submit(camera, order(0))
         wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
-    node._health._check()  # the watch is on
+    node._health._check()  # the diagnostics timer runs
     for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):
         assert health.facts(counts).finding is not None
     assert trigger(node, 'deactivate') == SUCCESS
@@ -177,16 +177,16 @@ def assert_good_life(node):
 
 
 def fault_at_every_step(make_node, transition, good, failed):
-    """Have each step of a transition fail.
+    """Let each step of a transition fail.
 
     Args:
-        make_node: makes a node.
-        transition: one of TRANSITIONS.
-        good: what of_good_lives returned.
+        make_node: function that makes a node.
+        transition: a key of TRANSITIONS.
+        good: the result of of_good_lives.
         failed: see Fault.
 
     Returns:
-        The places.
+        The call sites that failed.
     """
     way, well, after = TRANSITIONS[transition]
     places = []
@@ -205,16 +205,16 @@ def fault_at_every_step(make_node, transition, good, failed):
                 break
             places.append(fault.place)
             print(number, fault.place, node.state_label)
-            if answer == SUCCESS:  # a part that may fail
+            if answer == SUCCESS:  # the failed step is optional
                 assert node.state_label == well
             else:
                 assert node.state_label == after
                 assert node._health.error
             over = node.state_label == 'finalized'
-            if over:  # the end of the process frees what is left
+            if over:  # the end of the process frees the remaining resources
                 assert node.close() == 0
             left = held(node, others) != good['closed' if over else node.state_label]
-            # What cannot be destroyed stays: then the node is given up.
+            # After a failed destruction, resources remain, so a new node is needed.
             kept = fault.place.split('.')[-1].startswith(CLOSING)
             assert not left or kept, (fault.place, held(node, others))
             if not over:

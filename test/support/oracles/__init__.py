@@ -1,1 +1,1 @@
-"""Expected results, worked out in another way than the package does."""
+"""Expected results, computed in other ways than in the package."""

@@ -1,4 +1,4 @@
-"""Decoding of one dense output, as the pipelines do it."""
+"""Decode one dense output like the pipelines."""
 
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
@@ -8,7 +8,7 @@ from trt_perception.stages.decode import decode
 
 
 def decode_dense(output, decoder, letterbox, thresholds, **limits):
-    """Return the detections of an output (1, 4 + C, N), or as the decoder says."""
+    """Return the detections of an output (1, 4 + C, N), or in the layout of the decoder."""
     width, height = letterbox.network_wh
     classes = output.shape[2 if decoder.transposed else 1] - (5 if decoder.objectness else 4)
     spec = ModelSpec(

@@ -1,4 +1,4 @@
-"""Annotated pictures and models whose answers are written down, for tests of accuracy."""
+"""Annotated pictures and models with fixed answers, for tests of accuracy."""
 
 import contextlib
 import io
@@ -22,8 +22,8 @@ def truth(boxes, *, images=None, categories=CLASSES, **changes):
 
     Args:
         boxes: (index of the image, category name, xywh), or with a dictionary of more keys.
-        images: how many; as many as boxes name.
-        categories: names; their ids are 7, 17, 27 …
+        images: number of images; by default from the boxes.
+        categories: names of the categories; their ids are 7, 17, 27 …
     """
     ids = {name: 7 + 10 * index for index, name in enumerate(categories)}
     count = 1 + max((box[0] for box in boxes), default=0) if images is None else images
@@ -33,7 +33,7 @@ def truth(boxes, *, images=None, categories=CLASSES, **changes):
             for n in range(count)
         ],
         'categories': [{'id': id_, 'name': name} for name, id_ in ids.items()],
-        # Numbered from 0, which pycocotools by itself takes for "no match".
+        # Ids start at 0, which pycocotools alone would treat as "no match".
         'annotations': [
             {
                 'id': number,
@@ -57,7 +57,7 @@ def written(folder, content, name='truth.json'):
 
 
 def pictures(folder, count):
-    """Write pictures whose pixels say their number; return their paths."""
+    """Write pictures with their numbers in the pixels; return their paths."""
     paths = [folder / f'{number:03d}.png' for number in range(count)]
     for number, path in enumerate(paths):
         cv2.imwrite(str(path), np.full((SIZE_WH[1], SIZE_WH[0], 3), number, np.uint8))
@@ -76,7 +76,7 @@ def found(*rows, class_names=CLASSES):
 
 
 def by_hand(tmp_path, rows):
-    """Return the twelve figures of truth.json as pycocotools' own example computes them."""
+    """Return the twelve figures of truth.json, computed like pycocotools' own example."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -92,10 +92,10 @@ def by_hand(tmp_path, rows):
 
 
 class WrittenModel:
-    """A pipeline that finds in ``pictures`` what it was told to, above the threshold.
+    """A pipeline that returns fixed detections for ``pictures``, above the threshold.
 
     Args:
-        answers: detections by number of the picture; none where there is no entry.
+        answers: detections by number of the picture; no detections for other numbers.
     """
 
     depth = 1

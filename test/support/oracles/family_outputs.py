@@ -1,4 +1,4 @@
-"""Outputs of every family made for known boxes, written from each exporter's own conventions."""
+"""Outputs of every decoder family for known boxes, written from each exporter's conventions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ CLASSES = 5
 NAMES = tuple(f'class {number}' for number in range(CLASSES))
 NETWORK = (640, 480)  # width and height
 QUERIES = 40
-SOURCES = [(1280, 720), (641, 333)]  # of images, width and height
-# Inputs beside the image, by decoder.
+SOURCES = [(1280, 720), (641, 333)]  # width and height of images
+# Additional inputs by decoder.
 BESIDE = {
     'labels_boxes_scores': [('orig_target_sizes', (1, 2))],
     'detr': [('pixel_mask', (1, 64, 64))],
@@ -17,8 +17,8 @@ BESIDE = {
 
 
 def known(rng, count=6):
-    """Return boxes in network pixels (left, top, right, bottom) apart from each other, scores that
-    fall, and classes."""
+    """Return boxes in network pixels (left, top, right, bottom) that do not overlap, falling
+    scores, and classes."""
     columns = rng.permutation(count)
     left = 20 + columns * 95 + rng.uniform(0, 5, count)
     top = rng.uniform(100, 250, count)
@@ -33,7 +33,7 @@ def cxcywh(xyxy):
 
 
 def cells(width, height):
-    """Return (column, row, stride) of every cell of strides 8, 16 and 32, row by row."""
+    """Return (column, row, stride) of all cells of strides 8, 16 and 32, row by row."""
     return [
         (column, row, stride)
         for stride in (8, 16, 32)
@@ -43,7 +43,7 @@ def cells(width, height):
 
 
 def class_rows(rng, count, boxes, scores, labels, objectness=False):
-    """Return (count, 4 [+ 1] + C): noise below any threshold, the known ones somewhere in it."""
+    """Return (count, 4 [+ 1] + C) rows: the known boxes at random places among low scores."""
     low = rng.uniform(0, 0.05, (count, CLASSES))
     noise = np.concatenate([rng.uniform(1, 9, (count, 4)), low], axis=1)
     places = rng.choice(count, len(boxes), replace=False)
@@ -100,7 +100,7 @@ def end_to_end(rng, xyxy, scores, labels):
 
 def efficient_nms(rng, xyxy, scores, labels):
     boxes, confidence, classes = np.zeros((100, 4)), np.full(100, 0.9), np.zeros(100, np.int32)
-    count = len(xyxy)  # what stands behind is not to be read
+    count = len(xyxy)  # the decoder must not read later rows
     boxes[:count], confidence[:count], classes[:count] = xyxy, scores, labels
     return {
         'num_dets': np.array([count], np.int32),
@@ -111,7 +111,7 @@ def efficient_nms(rng, xyxy, scores, labels):
 
 
 def onnx_nms(rng, xyxy, scores, labels):
-    """Boxes of 50 candidates; the operator selected the known ones, one of them for two images."""
+    """Return 50 candidates of which the operator selected the known boxes, one for two images."""
     boxes, by_class = rng.uniform(1, 9, (50, 4)), rng.uniform(0, 0.9, (CLASSES, 50))
     places = rng.choice(50, len(xyxy), replace=False)
     boxes[places], by_class[labels, places] = xyxy, scores
@@ -125,7 +125,7 @@ def onnx_nms_xyxy(rng, xyxy, scores, labels):
 
 def onnx_nms_yxyx(rng, xyxy, scores, labels):
     boxes, by_class, selected = onnx_nms(rng, xyxy, scores, labels)
-    boxes = boxes[:, [3, 2, 1, 0]]  # bottom, right, top, left: any two corners will do
+    boxes = boxes[:, [3, 2, 1, 0]]  # bottom, right, top, left: any two opposite corners are valid
     return {'boxes': boxes, 'scores': by_class, 'selected_indices': selected}
 
 
@@ -145,7 +145,7 @@ def rtdetr_ultralytics(rng, xyxy, scores, labels):
 
 
 def rtdetr_end_to_end(rng, xyxy, scores, labels):
-    """As Ultralytics' RTDETRDecoder chooses them: the best first, all rows filled."""
+    """Return rows as Ultralytics' RTDETRDecoder selects them: best first, all rows filled."""
     boxes = np.concatenate([normalised(xyxy), np.full((300 - len(xyxy), 4), 0.5)])
     probability = np.concatenate([scores, np.linspace(0.05, 0.01, 300 - len(xyxy))])
     classes = np.concatenate([labels, rng.integers(0, CLASSES, 300 - len(xyxy))])
@@ -169,7 +169,7 @@ def rfdetr(rng, xyxy, scores, labels):
 
 
 def detr(rng, xyxy, scores, labels):
-    """The one known logit over others of 0 makes its share of the softmax the score."""
+    """Return logits whose softmax gives each score: one known logit, all others 0."""
     boxes, logits = np.full((QUERIES, 4), 0.5), np.zeros((QUERIES, CLASSES + 1))
     logits[:, -1] = 9
     places = rng.choice(QUERIES, len(xyxy), replace=False)
@@ -203,7 +203,7 @@ def tensorflow(rng, xyxy, scores, labels):
 
 
 def nanodet_plus(rng, xyxy, scores, labels):
-    """Two bins for each distance from the free cell of stride 8 that is nearest to the centre."""
+    """Return two bins per distance, at the free cell of stride 8 nearest to each centre."""
     bins, grids = 8, [(-(-NETWORK[0] // side), -(-NETWORK[1] // side)) for side in (8, 16, 32, 64)]
     count = sum(columns * rows for columns, rows in grids)
     probabilities = rng.uniform(0, 0.05, (count, CLASSES))
@@ -225,7 +225,7 @@ def nanodet_plus(rng, xyxy, scores, labels):
     return {'output': np.concatenate([probabilities, logits.reshape(count, -1)], axis=1)}
 
 
-#: By name of PRESETS.
+#: Functions by name of PRESETS.
 OUTPUTS = {
     'dense': dense,
     'dense_transposed': dense_transposed,
@@ -252,7 +252,7 @@ OUTPUTS = {
 
 
 def batched(name, images, dtype=np.float32):
-    """Return the outputs of several images as one run gives them: {name: array}."""
+    """Return the outputs of one run on several images: {name: array}."""
     made = [
         {
             key: value if value.dtype.kind in 'iu' else value.astype(dtype)
@@ -278,7 +278,7 @@ def batched(name, images, dtype=np.float32):
 
 
 def _look_at(beside, constants):
-    """Return nodes by which what the inputs beside the image are told decides the boxes."""
+    """Return nodes that make the boxes depend on the values of the additional inputs."""
     from onnx import TensorProto, helper
 
     parts = ['of the image']
@@ -309,10 +309,10 @@ def network(
     seed=3,
     image_dtype='FLOAT',
 ):
-    """Return an ONNX model that gives these outputs for every image.
+    """Return an ONNX model that returns these outputs for every image.
 
-    A convolution of seeded weights looks at the image, and what it says is multiplied away: the
-    outputs depend on the image for the runtime, not for the test.
+    A convolution with seeded weights reads the image, and its result is multiplied by zero. So the
+    runtime cannot skip the image, but the outputs are fixed.
     """
     from onnx import TensorProto, helper, numpy_helper
 

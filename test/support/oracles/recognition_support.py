@@ -1,4 +1,4 @@
-"""Recognising a model from what a test says of it, by its tensors and metadata alone."""
+"""Recognise a model from tensors and metadata alone, as given by a test."""
 
 import pytest
 

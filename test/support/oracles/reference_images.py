@@ -1,6 +1,6 @@
-"""Images and what they mean, written from the definitions of the encodings.
+"""Images and their RGB values, written from the definitions of the encodings.
 
-The oracle of the preprocessing tests: float64, no OpenCV, nothing of the package but Frame.
+The oracle of the preprocessing tests: float64, without OpenCV or package code except Frame.
 """
 
 from fractions import Fraction
@@ -10,7 +10,7 @@ import numpy as np
 
 from trt_perception.images.frame import Frame
 
-# DESIGN: what host and GPU read by themselves; the canonical name of each.
+# Encodings that host and GPU read without cv_bridge, with their canonical names.
 ENCODINGS = {
     'bgr8': 'bgr8',
     'rgb8': 'rgb8',
@@ -33,7 +33,7 @@ ENCODINGS = {
 }
 BYTES_PER_PIXEL = {'bgr8': 3, 'rgb8': 3, 'bgra8': 4, 'rgba8': 4, 'mono16': 2, 'uyvy': 2, 'yuyv': 2}
 SIZES = [(1, 1), (2, 2), (3, 3), (4, 4), (53, 37), (54, 38), (640, 480), (6, 250), (700, 4)]
-# Rows of luma, then rows of chroma: pairs of rows share it.
+# Rows of luma are followed by rows of chroma, which pairs of luma rows share.
 TWO_PLANES = ('nv12', 'nv21')
 YUV = ('uyvy', 'yuyv', *TWO_PLANES)
 
@@ -47,7 +47,7 @@ def byte_rows(encoding, height):
 
 
 def fits(encoding, width, height):
-    """Whether an image of this size exists in the encoding."""
+    """Return whether the encoding allows an image of this size."""
     name = ENCODINGS[encoding]
     if name.startswith('bayer'):
         return width >= 3 and height >= 3
@@ -55,7 +55,7 @@ def fits(encoding, width, height):
 
 
 def noise(rng, encoding, width, height, padding=0):
-    """Return random bytes of a whole image, its padding random too, and its step."""
+    """Return random bytes of an image with random padding, and its step."""
     step = row_bytes(encoding, width) + padding
     return rng.integers(0, 256, byte_rows(encoding, height) * step, np.uint8), step
 
@@ -67,9 +67,9 @@ def frame_of(data, encoding, width, height, step, big_endian=False):
 
 
 def rgb_levels(data, encoding, width, height, step, big_endian=False):
-    """Return what the bytes mean: float64 (height, width, 3), red, green, blue from 0 to 255.
+    """Return the RGB values of the bytes: float64 (height, width, 3), from 0 to 255.
 
-    YUV is not rounded. Everything else consists of whole levels by definition.
+    YUV values are not rounded. All other encodings have whole values by definition.
     """
     name = ENCODINGS[encoding]
     rows = np.asarray(data).reshape(-1, step)[:, : row_bytes(encoding, width)].astype(np.float64)
@@ -89,7 +89,7 @@ def rgb_levels(data, encoding, width, height, step, big_endian=False):
 
 
 def _yuv_planes(name, rows, height):
-    """Return Y, Cb, Cr for every pixel: a chroma sample serves the pixels it was taken from."""
+    """Return Y, Cb, Cr of every pixel. Pixels that share a chroma sample get its value."""
     if name in TWO_PLANES:
         chroma = np.repeat(rows[height:], 2, axis=0)
         first, second = (
@@ -105,7 +105,7 @@ def _yuv_planes(name, rows, height):
 def _yuv_levels(y, cb, cr):
     """ITU-R BT.601, limited range: E'Y = 0.299 R + 0.587 G + 0.114 B, 219 and 224 steps.
 
-    Foot-room is black: values of Y below 16 count as 16, as OpenCV has it.
+    Values of Y below 16 (foot-room) count as 16, as in OpenCV.
     """
     luma = (np.maximum(y, 16) - 16) * 255 / 219
     blue_difference, red_difference = (cb - 128) * 255 / 224, (cr - 128) * 255 / 224
@@ -118,9 +118,9 @@ def _yuv_levels(y, cb, cr):
 def _demosaiced(name, rows):
     """Bilinear demosaicing: the mean of the nearest samples of each colour, rounded half up.
 
-    The outermost pixels, which lack neighbours, repeat the pixel next to them inside (OpenCV).
+    The outermost pixels lack neighbours, so they repeat the adjacent inner pixel (OpenCV).
     """
-    from scipy import ndimage  # late: compute-sanitizer's Python need not have it
+    from scipy import ndimage  # here: the Python of compute-sanitizer may lack it
 
     height, width = rows.shape
     samples = np.zeros((3, height, width))
@@ -144,14 +144,14 @@ def random_frame(rng, encoding, width, height, padding=0, big_endian=False):
 
 
 def noise_frame(rng, encoding, width, height, padding=0, big_endian=False):
-    """Return a frame of random bytes and what they mean, as RGB levels."""
+    """Return a frame of random bytes and its RGB values."""
     frame = random_frame(rng, encoding, width, height, padding, big_endian)
     return frame, rgb_levels(frame.data, encoding, width, height, frame.step, big_endian)
 
 
 def resized(levels, size_wh):
     """Return the image at another size: bilinear, half-pixel centres, edges repeated."""
-    from scipy import ndimage  # late: compute-sanitizer's Python need not have it
+    from scipy import ndimage  # here: the Python of compute-sanitizer may lack it
 
     (width, height), (source_height, source_width) = size_wh, levels.shape[:2]
     y = (np.arange(height) + 0.5) * source_height / height - 0.5
@@ -165,7 +165,7 @@ def resized(levels, size_wh):
 
 
 def placed(source_wh, network_wh, mode):
-    """Return size, left and top of an image in the network's input, in exact arithmetic."""
+    """Return size, left and top of an image in the network input, in exact arithmetic."""
     if mode == 'stretch':
         return network_wh, 0, 0
     scale = min(Fraction(network_wh[axis], source_wh[axis]) for axis in (0, 1))
@@ -174,7 +174,7 @@ def placed(source_wh, network_wh, mode):
 
 
 def network_levels(levels, network_wh, mode='letterbox', pad_value=114):
-    """Return the network's picture before normalisation: float64 (height, width, 3), RGB."""
+    """Return the network's image before normalisation: float64 (height, width, 3), RGB."""
     (width, height), left, top = placed(levels.shape[1::-1], network_wh, mode)
     picture = np.full((network_wh[1], network_wh[0], 3), float(pad_value))
     picture[top : top + height, left : left + width] = resized(levels, (width, height))

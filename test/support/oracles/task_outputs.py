@@ -1,4 +1,4 @@
-"""Dense outputs of every task, and their decoding by kernels, on a GPU or emulated."""
+"""Dense outputs of every task, and their decoding by kernels on a GPU or emulated."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
 
-#: Of masks.
+#: Parameters of masks.
 COEFFICIENTS, STRIDE = 32, 4
 TASKS = {
     'detect': DETECT,
@@ -30,7 +30,7 @@ TASKS = {
 
 
 def spec_of(task, network_wh, classes, anchors, batch=1, dtype='float32', transposed=False):
-    """Return a model of a task."""
+    """Return the model specification of a task."""
     width, height = network_wh
     rows = 4 + classes + task.task_value_count
     shape = (batch, anchors, rows) if transposed else (batch, rows, anchors)
@@ -50,7 +50,7 @@ def spec_of(task, network_wh, classes, anchors, batch=1, dtype='float32', transp
 
 
 def random_outputs(rng, spec, passing, special=True):
-    """Return outputs in which so many anchors pass, and some that are no boxes."""
+    """Return outputs with ``passing`` anchors above the threshold, and some invalid boxes."""
     task, classes = spec.task, len(spec.class_names)
     transposed = spec.decoder.transposed
     batch, one, other = spec.outputs[0].shape
@@ -92,7 +92,7 @@ def random_outputs(rng, spec, passing, special=True):
 
 
 def headers_of(kernels, spec, sizes, thresholds):
-    """Return the geometry of frames of such sizes, and their headers, uint8."""
+    """Return the geometry of frames of these sizes, and their headers as uint8."""
     boxes, headers = [], []
     for size, own in zip(sizes, thresholds, strict=True):
         geometry = Letterbox.fit(size, spec.preprocessing.input_size, spec.preprocessing.resize)
@@ -106,7 +106,7 @@ def headers_of(kernels, spec, sizes, thresholds):
 
 
 def batch_of(addresses, most):
-    """Return what the kernels are told of a batch with room for more frames."""
+    """Return the kernels' description of a batch with room for ``most`` frames."""
     content = batch_table([*addresses, *[0] * (most - len(addresses))])
     content[:8] = batch_table(addresses)[:8]
     return content
@@ -125,7 +125,7 @@ def by_the_host(outputs, spec, geometries, thresholds, config=None):
 
 
 def assert_same(found, expected, within=1e-3):
-    """Hold detections of the kernels to those of the host; masks apart."""
+    """Assert that detections of kernels and host are equal, except for masks."""
     assert len(found) == len(expected)
     np.testing.assert_array_equal(found.class_ids, expected.class_ids)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6, rtol=0)
@@ -137,18 +137,18 @@ def assert_same(found, expected, within=1e-3):
 
 
 def by_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, times=2):
-    """Return the detections of frames of such sizes, decoded by kernels; the last of some turns.
+    """Return the detections of frames of these sizes, decoded by kernels in the last repetition.
 
     Args:
         kernels: FrameKernels of the spec.
-        machine: a context manager with ``put``, which copies an array to where kernels read it and
-            returns the address, ``stream`` and ``synchronize``.
-        spec: the model's.
-        outputs: of the network, for the whole batch.
-        sizes: of the frames, which may be fewer than the batch.
-        thresholds: of each.
-        images: a MaskImagePool; then the masks of each frame are numbered.
-        times: what is left in the scratch memory must not matter.
+        machine: a context manager with ``put``, which copies an array into memory of the kernels
+            and returns its address, ``stream`` and ``synchronize``.
+        spec: the model's specification.
+        outputs: outputs of the network for the whole batch.
+        sizes: sizes of the frames, which may be fewer than the batch.
+        thresholds: thresholds of each frame.
+        images: a MaskImagePool, to number the masks of each frame as well.
+        times: repetitions, because old contents of the scratch memory must not matter.
     """
     geometries, headers = headers_of(kernels, spec, sizes, thresholds)
     with machine as at:

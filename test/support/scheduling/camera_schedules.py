@@ -1,25 +1,25 @@
-"""When simulated cameras send and what befalls them, given or drawn at random."""
+"""Schedules of simulated cameras, fixed or random: times of images, and faults."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Schedule:
-    """What happens; times in seconds.
+    """The events of a simulation. Times are in seconds.
 
     Attributes:
-        sent: by camera, when it sends, ascending.
-        batch: most frames at once.
-        depth: slots.
-        batch_s: what the device takes for a batch of that many frames; called once for each.
-        read_s: of a message.
-        publish_s: of a result.
-        delay_s: as batch_max_delay_s.
-        switches: (when, camera, enabled).
-        max_rate_hz: by camera.
-        bad: (camera, number of its message) → when that shows, 'read' or 'collect'.
-        stop_s: when the detector is stopped, None: when all was sent.
-        fault: number of the batch whose collect fails, None: none.
+        sent: sending times by camera, ascending.
+        batch: largest number of frames in a batch.
+        depth: number of slots.
+        batch_s: function of the number of frames, called once per batch: the compute time.
+        read_s: time to read a message.
+        publish_s: time to publish a result.
+        delay_s: the detector's batch_max_delay_s.
+        switches: (time, camera, enabled).
+        max_rate_hz: rate limits by camera.
+        bad: (camera, message number) → the step that fails, 'read' or 'collect'.
+        stop_s: time at which the detector is stopped; None: when all messages were sent.
+        fault: number of the batch whose collect fails; None: no fault.
     """
 
     sent: list
@@ -37,14 +37,14 @@ class Schedule:
 
 
 def even(rate_hz, seconds, phase=0.0, jitter=None):
-    """Return when a camera sends; ``jitter`` returns how many periods a message is late."""
+    """Return a camera's sending times. ``jitter`` returns the delay of a message in periods."""
     count = int(rate_hz * seconds)
     times = [(index + phase + (jitter() if jitter else 0.0)) / rate_hz for index in range(count)]
     return sorted(times)
 
 
 def random_schedule(rng, messages):
-    """Return a schedule of about so many messages."""
+    """Return a schedule of about ``messages`` messages."""
     cameras = rng.choice([1, 2, 3, 4, 8, 16, rng.randint(1, 64), 64])
     batch = rng.choice([1, 1, 2, 4, 8, rng.randint(1, 16)])
     together = rng.random() < 0.3
@@ -52,7 +52,7 @@ def random_schedule(rng, messages):
     rates = [rate_hz if together else rng.choice([1, 5, 10, 30, 60]) for _ in range(cameras)]
     seconds = max(1.0, messages / sum(rates))
     sent = [_random_times(rng, rate, seconds, together) for rate in rates]
-    # From a quarter of what the device can do to four times as much.
+    # From a quarter of the device's throughput to four times as much.
     load = rng.choice([0.25, 0.8, 1.0, 1.5, 4.0])
     frame_s = load / sum(rates)
     fixed_s, slow = frame_s * rng.random() * batch, rng.choice([0.0, 0.05])
@@ -89,7 +89,7 @@ def _random_times(rng, rate_hz, seconds, together):
         return even(rate_hz, seconds, 0.0 if together else rng.random())
     if kind == 'jitter':
         return even(rate_hz, seconds, rng.random(), lambda: rng.random() * 0.8)
-    if kind == 'bursts':  # five at once
+    if kind == 'bursts':  # of five messages
         return sorted(t for t in even(rate_hz / 5, seconds, rng.random()) for _ in range(5))
     times = even(rate_hz, seconds, rng.random())
     return times[: len(times) // 3] + times[2 * len(times) // 3 :]

@@ -1,4 +1,4 @@
-"""Frames through a detector as fast as it takes them."""
+"""Run frames through a detector as fast as possible."""
 
 import itertools
 import time
@@ -10,7 +10,7 @@ from trt_perception.scheduling.detector import Detector
 
 
 def published_in_order(pipeline, frames, count):
-    """Return (index, detections) of so many frames, which are taken in turn; none may fail."""
+    """Return (index, detections) of ``count`` results. Frames are sent in turn; none may fail."""
     taken, published, faults = [-1], [], []
 
     def read(index):
@@ -39,19 +39,19 @@ def published_in_order(pipeline, frames, count):
 
 
 def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda frame: frame):
-    """Send frames of cameras to a detector as fast as it takes them, all of them at once.
+    """Send frames of cameras to a detector as fast as possible, all cameras at the same time.
 
     Args:
-        pipelines: the cameras are dealt out to these in turn.
-        sources: the frames of each camera, which it sends in turn.
-        thresholds: of each camera.
-        count: how many results each camera gets at least.
-        bad: the cameras of which every third message that is taken cannot be read.
-        place: returns a frame in the memory where it shall lie.
+        pipelines: pipelines, to which the cameras are assigned in turn.
+        sources: frames of each camera, which the camera sends in turn.
+        thresholds: thresholds of each camera.
+        count: smallest number of results per camera.
+        bad: cameras for which reading every third message fails.
+        place: returns a copy of a frame in the memory to test.
 
     Returns:
-        The detections of each camera, as (index of the frame, Detections), and the statistics of
-        the cameras and of the pipelines. Counts and order were checked.
+        The detections of each camera as (index of the frame, Detections), and the statistics of
+        cameras and pipelines. Counts and order are checked.
     """
     found, faults = [[] for _ in sources], []
 
@@ -103,7 +103,7 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
 
 
 def check_counts(part, numbers, *, bad):
-    """Hold the counts of a camera to the numbers of what was published for it, which ascend."""
+    """Check a camera's counts against the ascending numbers of its published results."""
     assert numbers == sorted(set(numbers))
     assert (part.published, part.in_flight, part.failed) == (len(numbers), 0, 0)
     assert part.received == part.published + sum(part.dropped.values())

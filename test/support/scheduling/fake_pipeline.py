@@ -1,8 +1,8 @@
-"""A pipeline whose frames finish when the test says so, and a detector that records what it does.
+"""A pipeline whose frames finish on the test's command, and a detector that records its results.
 
-The double keeps to the pipeline's contract and holds the detector to its side of it: only free
-slots are filled, only filled ones are asked for and collected, one thread at a time, and a batch
-is no larger than it may be.
+The pipeline obeys the pipeline contract, and checks that the detector obeys it. The detector must
+enqueue only into free slots, and poll and collect only filled slots. It must call from one thread
+at a time, with at most the largest batch.
 """
 
 import threading
@@ -20,13 +20,13 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
 
-DEADLINE_S = 20  # of a wait that must end; long, because the machine may be busy
-#: Messages of a camera are numbers from its index times this on.
+DEADLINE_S = 20  # limit of waits that must end; long, because the machine may be busy
+#: Messages of camera i are numbers from i * CAMERA on.
 CAMERA = 1_000_000
 
 
 def wait_until(condition):
-    """Wait for something that must come, and fail where it does not."""
+    """Wait for a condition; fail if it does not become true."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, 'waited in vain'
@@ -57,7 +57,7 @@ def detections_of(number):
 
 
 class FakePipeline:
-    """Attributes hold the failures to come and the events so far."""
+    """Attributes hold the prepared failures and the recorded events."""
 
     spec = None
     decodes_jpeg = False
@@ -66,25 +66,26 @@ class FakePipeline:
     def __init__(self, depth=1, *, batch=1, automatic=True):
         self.depth = depth
         self.batch = batch
-        self.automatic = automatic  # frames are done as soon as they are enqueued
+        self.automatic = automatic  # frames are done at once after enqueue
         self.events = []  # ('enqueue' or 'collect', number)
-        self.batches = []  # the numbers of each
-        self.thresholds = {}  # by number
-        # By (method, number), to raise; 'done' too. An ImageError of 'collect' is that number's.
+        self.batches = []  # the numbers of the frames in each batch
+        self.thresholds = {}  # by frame number
+        # Errors to raise by (method, number), also for 'done'. An ImageError of 'collect' is
+        # raised for that frame only.
         self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
-        self.asked = 0  # how often is_done() was called
-        self.compute_s = 0.001  # of each batch, as it says
+        self.asked = 0  # number of is_done() calls
+        self.compute_s = 0.001  # reported compute time of each batch
         self._slots = {}
-        self._frames = {}  # by number, of those in the slots
+        self._frames = {}  # frames in the slots, by number
         self._finished = set()
         self._changed = threading.Condition()
         self._inside = threading.Lock()
         self._thread = None
 
     def finish(self, *numbers):
-        """Let frames be done; a batch is, when all of it are."""
+        """Finish frames. A batch is done when all its frames are."""
         with self._changed:
             self._finished.update(numbers)
             self._changed.notify_all()
@@ -163,13 +164,13 @@ class FakePipeline:
 
 
 class Recorder:
-    """A detector over fake pipelines; messages are numbers, those of camera i from i * CAMERA on.
+    """A detector with fake pipelines. Messages of camera i are numbers from i * CAMERA on.
 
     Attributes:
-        published: the numbers whose detections came out, in order.
-        refused: the ImageErrors of messages that could not be read.
-        faults: the exceptions that ended the worker.
-        errors: by ('read' or 'publish', number), to raise.
+        published: numbers of the published detections in order.
+        refused: ImageErrors of messages that could not be read.
+        faults: exceptions that ended the worker.
+        errors: errors to raise, by ('read' or 'publish', number).
     """
 
     def __init__(self, *pipelines, thresholds=None, cameras=1, **options):
@@ -197,7 +198,7 @@ class Recorder:
         self.detector.submit(number // CAMERA, number)
 
     def submit_into_slots(self, *numbers):
-        """Submit messages, and wait until each one is in a slot of its camera's pipeline."""
+        """Submit messages; wait until each is in a slot of its camera's pipeline."""
         for number in numbers:
             self.submit(number)
             pipeline = self.pipelines[number // CAMERA % len(self.pipelines)]
@@ -222,19 +223,19 @@ class Recorder:
         return self
 
     def __exit__(self, *_):
-        # Whatever the test left in flight may finish, so that no thread outlives it.
+        # Finish all frames that the test left in flight, so that no thread outlives it.
         for pipeline in self.pipelines:
             pipeline.finish(*pipeline.flying())
         self.detector.stop()
 
     def published_of(self, camera):
-        """Return the numbers of one camera that were published, in order."""
+        """Return the numbers of one camera's published detections in order."""
         return [number for number in list(self.published) if number // CAMERA == camera]
 
     def counts(self, camera=None):
-        """Return (received, published, dropped, failed, in flight), which must add up.
+        """Return (received, published, dropped, failed, in flight); check that they add up.
 
-        Of a camera, or of all together.
+        The counts are of one camera, or of all together.
         """
         parts = self.detector.statistics()
         for now in parts:

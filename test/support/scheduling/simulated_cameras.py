@@ -1,14 +1,13 @@
-"""Cameras and a pipeline on a simulated clock, around the real detector in the caller's thread.
+"""Cameras and a pipeline on a simulated clock, with the real detector in the caller's thread.
 
-Wherever the worker would let time pass (it reads, the pipeline works, it publishes, it sleeps) the
-clock moves on, and what the cameras send meanwhile is submitted at its time. Beside it stands an
-account of what has to be, kept in the simplest way, to which the detector is held at every step:
-
+The clock advances when the worker would let time pass: it reads, computes, publishes or sleeps.
+Images of that time are submitted at their times. A simple model of the expected state checks every
+step of the detector:
     * no slot is idle while a message waits (for longer than ``delay_s``);
-    * no camera that waits is passed over in more than cameras / batch batches, rounded up;
-    * nobody is taken before one who is longer unserved;
-    * counts are exact for each camera, results in the order of its messages;
-    * a message is held while it waits, is in a slot or waits to be published, not longer.
+    * no waiting camera is passed over in more than cameras / batch batches, rounded up;
+    * a camera is served before all cameras that were served more recently;
+    * counts are exact for each camera, and results are in the order of its messages;
+    * a message is kept only while it waits, is in a slot or waits to be published.
 """
 
 import functools
@@ -28,7 +27,7 @@ _EPSILON_S = 1e-9
 
 
 class Message:
-    """One of a camera's messages; also its frame."""
+    """A message of a camera, which is also its frame."""
 
     is_decoded = True
 
@@ -37,7 +36,7 @@ class Message:
 
 
 class _Pipeline:
-    """One batch after the other, as a GPU: slots hide waiting and add no throughput."""
+    """A pipeline that runs one batch after the other, like a GPU. Slots add no throughput."""
 
     def __init__(self, world, schedule):
         self.depth, self.batch = schedule.depth, schedule.batch
@@ -79,13 +78,13 @@ class _Pipeline:
 
 
 class World:
-    """A run of a schedule.
+    """The run of a schedule.
 
     Attributes:
-        now_s: of the simulated clock.
-        published: by camera, (number, age in seconds: of the message when it is published).
-        times_s: of each batch.
-        counts: of each camera, as the detector has them.
+        now_s: time of the simulated clock.
+        published: (number, age of the message when published in seconds) by camera.
+        times_s: times of the batches.
+        counts: the detector's counts by camera.
     """
 
     def __init__(self, schedule):
@@ -118,8 +117,8 @@ class World:
         self._take, scheduler.next_batch = scheduler.next_batch, self._on_take
         self._withdraw, scheduler.remove = scheduler.remove, self._on_withdraw
         self.counts = self.detector._state.camera_statistics
-        # The account: number and time of what waits, since when the camera waits, what is on its
-        # way, and what became of the rest.
+        # The model: number and time of waiting messages, since when each camera waits, messages in
+        # progress, and the outcomes of all others.
         self.waiting, self._since_s = {}, {}
         self._passed, self._served, self._batches = Counter(), {}, 0
         self._flying = [deque() for _ in range(count)]
@@ -139,7 +138,7 @@ class World:
         self._number = lambda camera: next(numbers[camera])
 
     def run(self):
-        """Run to the end; return self."""
+        """Run to the end of the schedule; return self."""
         self.detector._state.is_running = True
         self._worker._run()
         while self._events:
@@ -151,7 +150,7 @@ class World:
             assert not self.waiting
         for counts in self.counts:
             assert counts.in_flight == 0
-        assert not self._alive, 'messages are held that nobody needs'
+        assert not self._alive, 'unused messages are kept'
         return self
 
     @property
@@ -161,7 +160,7 @@ class World:
     # The clock.
 
     def advance(self, to_s):
-        """Let time pass, with all that happens meanwhile."""
+        """Advance the clock, with all events of that time."""
         while self._events and self._events[0][0] <= to_s:
             when_s, camera, enabled = self._events.popleft()
             self.now_s = max(self.now_s, when_s)
@@ -273,7 +272,7 @@ class World:
     def _refused(self, camera, error):
         flying = self._flying[camera]
         where = {'early': 'read', 'late': 'collect'}[error.reason]
-        # An early one may be refused while an older one is in a slot.
+        # A recent message may be refused while an older one is in a slot.
         index = next(
             i for i, n in enumerate(flying) if self._schedule.bad.get((camera, n)) == where
         )
@@ -282,13 +281,13 @@ class World:
         self._dropped[camera, error.reason] += 1
         self._check(camera)
 
-    # What has to hold.
+    # Checks.
 
     def _waited_s(self):
         return self.now_s - min(self._since_s.values())
 
     def look_for_idleness(self):
-        """Hold the worker to it that it does not wait while it could fill a slot."""
+        """Check that the worker does not wait while it could fill a slot."""
         if not self.waiting or len(self.pipeline.slots) == self._schedule.depth:
             return
         enabled = sum(camera.enabled for camera in self.cameras)
@@ -303,7 +302,7 @@ class World:
         assert set(self._alive) == needed, 'held too long'
 
     def _check(self, camera):
-        """Hold a camera's counts to the account."""
+        """Check a camera's counts against the model."""
         counts = self.counts[camera]
         dropped = sum(counts.dropped.values())
         total = counts.published + dropped + counts.failed + counts.in_flight
@@ -322,6 +321,6 @@ class World:
 
 
 def share(values, quantile):
-    """Return the value that this share of them do not exceed."""
+    """Return the smallest value that is at least this share of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]

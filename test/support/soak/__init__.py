@@ -1,1 +1,1 @@
-"""Soaks: promises that need time to be seen."""
+"""Soaks: tests of promises that show only after a long time."""

@@ -1,4 +1,4 @@
-"""The soak of frames that are filled with their number: each has its header, none is torn."""
+"""A soak of frames filled with their number: each must keep its header, and none may be torn."""
 
 import contextlib
 import json
@@ -15,8 +15,8 @@ from support.soak.soak_frames_node import LARGE
 from support.soak.soaks import Figure
 from trt_perception.ros.wire.cdr import read_image
 
-#: By what happens: reliability of the camera, its rate (0: as fast as it goes), its sizes in turn,
-#: and its share of the frames. The largest image needs time to arrive.
+#: Reliability of the camera, its rate in Hz (0: as fast as possible), its alternating sizes, and
+#: its share of the frames, by event. The largest image needs time to arrive.
 PARTS = {
     'overload': ('reliable', 0, ('800x600', '640x480'), 0.5),
     'growth, by a camera that starts again': (
@@ -30,10 +30,10 @@ PARTS = {
 
 
 def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
-    """Process images of cameras that are too fast, grow, start again and offer less.
+    """Process images of cameras that are too fast, grow, restart, or change their QoS.
 
-    Each round is an activation, in which the memory of the images is made anew; a debug image is
-    watched all the time. A round has at least ``large_images`` of the largest size.
+    Each round is an activation, which allocates the memory for images again. A subscriber receives
+    the debug image all the time. A round has at least ``large_images`` of the largest size.
     """
     parameters = {'image_intake': intake, 'debug_image.max_rate_hz': 10.0}
     command = script('soak/soak_frames_node.py')
@@ -72,19 +72,19 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
     expected = sorted({size for _, _, sizes, _ in PARTS.values() for size in sizes})
     seen = sorted(f'{width}x{height}' for width, height in node['sizes'])
     return [
-        Figure('frames that were to be processed and were not', 0, max(0, count - node['frames'])),
-        Figure(f'of {node["frames"]} frames, with a pixel of another', 0, node['wrong']),
-        Figure(f'of {watched.count} debug images, with a pixel of another', 0, watched.wrong),
-        Figure('debug images that were never seen', 0, 0 if watched.count else 1),
+        Figure('frames that should have been processed', 0, max(0, count - node['frames'])),
+        Figure(f'of {node["frames"]} frames, those with a wrong pixel', 0, node['wrong']),
+        Figure(f'of {watched.count} debug images, those with a wrong pixel', 0, watched.wrong),
+        Figure('no debug image arrived', 0, 0 if watched.count else 1),
         Figure('sizes never seen', 0, len(set(expected) - set(seen))),
-        Figure('subscriptions that were not made anew', 0, rounds - adapted),
+        Figure('subscriptions that were not made again', 0, rounds - adapted),
         Figure('nodes lost, or with a traceback', 0, 0 if alive and not code else 1),
     ]
 
 
 @contextlib.contextmanager
 def camera(topic, reliability, rate_hz, sizes):
-    """Publish until the block ends."""
+    """Publish images until the block ends."""
     arguments = (topic, reliability, 1, rate_hz, 0, *sizes)
     program = Program([*script('nodes/numbered_camera.py'), *arguments])
     try:
@@ -94,7 +94,7 @@ def camera(topic, reliability, rate_hz, sizes):
 
 
 class Watched:
-    """Subscribes to a debug image without detections, and looks at its pixels."""
+    """Subscribes to a debug image without detections, and checks its pixels."""
 
     def __init__(self, client, topic):
         self.count = self.wrong = 0

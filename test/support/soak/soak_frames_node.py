@@ -1,11 +1,11 @@
-"""A detector_node that looks whether each frame's pixels are those of its header.
+"""A detector_node that checks whether each frame's pixels belong to its header.
 
     python soak_frames_node.py --ros-args ...
 
-For images filled with their number, which is the stamp's seconds, too (nodes/numbered_camera.py).
-Each is looked at when it enters the pipeline, when it leaves it and when its detections are
-published.
-The JSON object in its last line: ``frames`` that were published, ``wrong`` ones, their ``sizes``.
+The images are filled with their number, which is also the stamp's seconds
+(nodes/numbered_camera.py). The node checks each frame when it enters the pipeline, when it leaves
+the pipeline, and when its detections are published.
+The last line is a JSON object: numbers of published ``frames`` and of ``wrong`` ones, ``sizes``.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-# Started by its path, so that Python does not know the folder of the tests' helpers.
+# Python starts this file by its path, so the folder of the tests' support is not in sys.path.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
 from support.nodes.numbered_camera import VALUES
@@ -23,19 +23,19 @@ from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 
 FRAME_S = 0.005
-#: Said of each frame of more than 2,000 columns.
+#: Printed for each frame of more than 2,000 columns.
 LARGE = 'a large one'
 
 
 def look(frame):
-    """Return the values of the pixels that are looked at, the last ones among them."""
+    """Return samples of the pixels, which include the last pixels."""
     return {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
 
 
 class Pipeline(scripted_node.ScriptedPipeline):
-    """Holds three frames for some milliseconds each, as a GPU that works on them.
+    """Holds three frames for some milliseconds each, like a GPU pipeline.
 
-    Where engine_path says ``2 of 40 ms``, batches of two, one after the other, for 40 ms each.
+    If engine_path is ``2 of 40 ms``, runs batches of two frames for 40 ms each, without overlap.
     """
 
     torn = 0

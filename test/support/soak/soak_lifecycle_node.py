@@ -1,9 +1,9 @@
-"""Configure, activate, deactivate and clean up many times in one process; print what it kept.
+"""Configure, activate, deactivate and clean up many times; print the resources that remain.
 
     python soak_lifecycle_node.py MODEL WARM_UP CYCLES INTAKE
 
-Prints a JSON object: kilobytes of resident memory per cycle, and the change in file descriptors
-and threads, of CYCLES cycles after WARM_UP others.
+Prints a JSON object for CYCLES cycles after WARM_UP cycles: the growth of resident memory per
+cycle in kilobytes, and the change in file descriptors and threads.
 """
 
 import gc
@@ -37,7 +37,7 @@ def state():
 
 
 def cycle(node, executor, camera, message):
-    """Go through one life, with images in the middle of it."""
+    """Run one lifecycle, with images in the active state."""
     assert node.trigger_configure() == SUCCESS
     assert node.trigger_activate() == SUCCESS
     end = time.monotonic() + 20

@@ -1,7 +1,7 @@
-"""The soak of one node with several cameras that come, go, change, or send rubbish.
+"""A soak of one node with several cameras that start, stop, change, or send invalid images.
 
-The node does less than the cameras send, so its scheduler decides all the time whose turn it is.
-Each image is filled with its number, and its frame_id is the name of its camera.
+The cameras send more than the node can process, so the scheduler must choose all the time. Each
+image is filled with its number, and its frame_id is the name of its camera.
 """
 
 import contextlib
@@ -25,28 +25,28 @@ from support.programs import Program, script
 from support.soak.soaks import Figure, balanced
 from trt_perception.transport.shared_memory import unfinished_ports
 
-#: These two send the same all the time; the others are what their names say.
+#: Two cameras with equal, steady rates. The names of the others describe their behaviour.
 EQUAL = ('left', 'right')
 CAMERAS = (*EQUAL, 'sizes', 'restarted', 'rubbish', 'switched')
 RATE_HZ = 20
-#: Frames of a batch, and how many milliseconds it takes: half of what the cameras send.
+#: Frames per batch, and milliseconds per batch: half of the cameras' rate.
 PIPELINE = '2 of 40 ms'
 SIZES = {'sizes': ('320x240', '64x48', '640x480')}
 RELIABILITIES = ('reliable', 'best_effort')
 
 
 def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4.0)):
-    """Serve all of CAMERAS by one node, and look at what comes out for each.
+    """Serve all of CAMERAS with one node, and check each camera's output.
 
-    ``limits``: percent that one of two equal cameras may lose to the other, and MB that its memory
-    may grow by once pools are filled, which takes a minute.
+    ``limits``: largest loss in percent of one of two equal cameras against the other, and largest
+    growth of memory in MB after the pools are full, which takes a minute.
     """
     rng = random.Random(seed)
     parameters = {
         'engine_path': PIPELINE,
         'cameras': list(CAMERAS),
         'image_intake': intake,
-        # A QoS that takes both kinds of cameras; the soak of frames adapts.
+        # A QoS for reliable and best-effort cameras. The soak of frames tests adaptation.
         'image_qos.reliability': 'best_effort',
     }
     command = script('soak/soak_frames_node.py')
@@ -67,7 +67,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
             for _ in range(RATE_HZ // 4):
                 publish_rubbish(rubbish, rng)
             client.spin_for(0.25)
-            # Killed while it makes its ports in shared memory, it stops all others for good.
+            # A camera killed while it makes shared-memory ports would block all others for good.
             if rng.random() < 0.1 and programs['restarted'].count('up'):
                 restarts += 1
                 programs['restarted'].send(signal.SIGKILL)
@@ -95,7 +95,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
 
 
 def switch(detector, heard, *, on):
-    """Switch a camera; where the node does not answer, print what it still does."""
+    """Switch a camera on or off. Without an answer, print what the node still does."""
     before = Counter(heard.answers)
     try:
         [(well, why)] = detector.set({'camera.switched.enabled': on})
@@ -109,7 +109,7 @@ def switch(detector, heard, *, on):
 
 
 def camera(detector, name, reliability='reliable'):
-    """Start a camera of the detector: its images bear its name and their number."""
+    """Start a camera of the detector, whose images contain its name and their number."""
     topic = detector.topic(f'{name}/image')
     sizes = SIZES.get(name, ('320x240',))
     return Program(
@@ -118,7 +118,7 @@ def camera(detector, name, reliability='reliable'):
 
 
 def publish_rubbish(publisher, rng):
-    """Publish an image of no known encoding, one that ends too early, or no message at all."""
+    """Publish an image of unknown encoding, a truncated image, or bytes that are no message."""
     kind = rng.randrange(3)
     if kind == 0:
         publisher.publish(rng.randbytes(rng.randrange(1, 400)))
@@ -132,7 +132,7 @@ def publish_rubbish(publisher, rng):
 
 
 class Heard:
-    """What comes out of the detector: whose detections, in which order, and its diagnostics."""
+    """Records the detector's output by camera and order, and its diagnostics."""
 
     def __init__(self, client, detector):
         self._client, self._detector = client, detector
@@ -163,7 +163,7 @@ class Heard:
         owner = bytes(message[16 : 16 + length - 1]).decode()
         self.answers[name] += 1
         self.foreign += owner != name
-        # A camera that starts again begins with 1.
+        # A restarted camera begins with 1.
         self.backwards[name] += number <= self._last[name]
         self._last[name] = number
 
@@ -192,7 +192,7 @@ class Heard:
         )
 
     def settled(self):
-        """Return the values of each camera's status once the node is inactive."""
+        """Return the values of each camera's status when the node is inactive."""
 
         def ended():
             state = self._newest.get('detector', {}).get('state')
@@ -207,7 +207,7 @@ class Heard:
 
 
 def figures_of(heard, last, restarts):
-    """Return what came out for each camera."""
+    """Return the figures of each camera's output."""
     counts = {name: counts_of(values) for name, values in last.items()}
     repeated = sum(heard.backwards.values()) - min(restarts, heard.backwards['restarted'])
     unbalanced = sum(not balanced(values) for values in last.values())
@@ -215,10 +215,10 @@ def figures_of(heard, last, restarts):
     return [
         Figure('detections with the header of another camera', 0, heard.foreign),
         Figure('detections that came twice, or out of order', 0, repeated),
-        Figure('rubbish that was published', 0, counts['rubbish']['published']),
-        Figure('rubbish that never came', 0, 0 if counts['rubbish']['received'] else 1),
-        Figure('cameras switched off that dropped nothing', 0, 0 if disabled else 1),
-        Figure(f'of {heard.statuses}, with counts that do not add up', 0, heard.unbalanced),
+        Figure('invalid images that were published', 0, counts['rubbish']['published']),
+        Figure('no invalid image was received', 0, 0 if counts['rubbish']['received'] else 1),
+        Figure('disabled cameras that dropped nothing', 0, 0 if disabled else 1),
+        Figure(f'of {heard.statuses} statuses, those with wrong sums', 0, heard.unbalanced),
         Figure('statuses that are not the sum of their cameras', 0, heard.unequal),
         Figure('in flight after deactivate', 0, sum(one['in flight'] for one in counts.values())),
         Figure('counts at the end that do not add up', 0, unbalanced),
@@ -226,33 +226,33 @@ def figures_of(heard, last, restarts):
 
 
 def figures_of_equal_cameras(last, meanwhile, limit):
-    """Return how equal the shares of EQUAL were, by the answers that came meanwhile."""
+    """Return the difference between the shares of EQUAL, by their answers in this time."""
     rates = [meanwhile[name] for name in EQUAL]
     lost = 100 * (1 - min(rates) / max(rates))
     waited = any(counts_of(last[name])['dropped'].get('replaced') for name in EQUAL)
     return [
         Figure('difference between two equal cameras', limit, lost, '%'),
-        Figure('equal cameras that did not have to share', 0, 0 if waited else 1),
+        Figure('equal cameras without contention', 0, 0 if waited else 1),
     ]
 
 
 def figures_of_node(node, memory, growth_mb):
-    """Return what the node itself saw, and how its memory grew."""
-    # The first tenth is start-up: pools fill, discovery goes on.
+    """Return the node's own figures, and the growth of its memory."""
+    # The first tenth is start-up, when pools fill and discovery goes on.
     later = memory[len(memory) // 10 :]
     quarter = max(1, len(later) // 4)
     tenths = [memory[len(memory) * tenth // 10] for tenth in range(10)]
     print('memory at each tenth of the time:', *(f'{value:.1f}' for value in tenths), 'MB')
     growth = statistics.median(later[-quarter:]) - statistics.median(later[:quarter])
     return [
-        Figure(f'of {node["frames"]} frames, with a pixel of another', 0, node['wrong']),
+        Figure(f'of {node["frames"]} frames, those with a wrong pixel', 0, node['wrong']),
         Figure('sizes never seen', 0, max(0, 3 - len(node['sizes']))),
         Figure('memory growth', growth_mb, growth, 'MB'),
     ]
 
 
 def own_mb(program):
-    """Return the memory that a program shares with nobody: cameras come with shared segments."""
+    """Return a program's private memory, because cameras come with shared segments."""
     for line in Path(f'/proc/{program.pid}/status').read_text().splitlines():
         if line.startswith('RssAnon'):
             return int(line.split()[1]) / 1024

@@ -1,10 +1,10 @@
-"""A detector_node whose pipeline takes 20 ms a frame; prints what became of its frames at its end.
+"""A detector_node whose pipeline takes 20 ms per frame. It prints statistics at its end.
 
     python soak_overload_node.py --ros-args ...
 
-The JSON object in its last line: ``published``, ``seconds`` between the first and the last of
-them, and ``age_s``, 50th, 95th and 99th percentile of the time from the callback's entry until
-published; ``depth`` of the pipeline.
+The last line is a JSON object: ``published`` frames, ``seconds`` between the first and the last of
+them, ``age_s`` (50th, 95th and 99th percentile of the time from the callback's entry to the
+publication), and the pipeline's ``depth``.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Started by its path, so that Python does not know the folder of the tests' helpers.
+# Python starts this file by its path, so the folder of the tests' support is not in sys.path.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
 from trt_perception.monitoring.frame_statistics import FrameStatistics
@@ -23,20 +23,20 @@ from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 
 FRAME_S = 0.02
-# How often each age came: a list of them would be the memory that grows.
+# Width of a histogram bin. A list of all ages would look like a memory leak.
 BIN_S = 1e-4
-START_UP = 50  # frames, until everybody has found everybody
+START_UP = 50  # frames until all participants are discovered
 
 
 class Pipeline(scripted_node.ScriptedPipeline):
-    """Overlaps frames without doing any work, as a GPU that somebody else pays for."""
+    """Overlaps frames without work in this process, like an external GPU."""
 
     def __init__(self, path, options):
         self._ready = {}
         self._last = 0.0
 
     def enqueue(self, slot, frames, thresholds):
-        # One frame after the other, as on a GPU: depth hides waiting, and adds no throughput.
+        # One frame after the other, as on a GPU: more depth adds no throughput.
         self._last = max(self._last, time.monotonic()) + FRAME_S
         self._ready[slot] = self._last, *frames
 

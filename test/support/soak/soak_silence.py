@@ -1,4 +1,4 @@
-"""The soak of silence: no camera, a stalled one, nothing that comes out; and the node says so."""
+"""A soak of silence: the node must report a missing or stalled camera, and missing output."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ TROUBLE = (DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
 
 
 def silence(client, model, *, intake='auto'):
-    """Take the camera away, or be silent in other ways, until log and diagnostics say so."""
+    """Cause each kind of silence, and wait until log and diagnostics report it."""
     figures = []
 
     def until(detector, kind, words, publish=lambda: None, limit_s=2.0):
@@ -75,7 +75,7 @@ def silence_of_pipelines(client, until, intake):
         detector.connect(quick)
 
         def burst():
-            # What comes while the node cannot look is written over by what comes next.
+            # Later images overwrite earlier ones while the node is stopped.
             detector.program.stop()
             send(quick, 20)
             detector.program.send(signal.SIGCONT)
@@ -83,7 +83,7 @@ def silence_of_pipelines(client, until, intake):
         until(detector, 'lost in transport', 'were sent and never reached the node', burst)
         detector.to('deactivate', 'activate')
         detector.connect(quick)
-        # Again and again, because a single one may be overwritten by the next before it arrives.
+        # Repeated, because the next image may overwrite a single one before it arrives.
         until(detector, 'no output', 'nothing has come out', lambda: send(order(NEVER), 1))
         detector.program.send(signal.SIGKILL)
     finally:

@@ -1,6 +1,6 @@
-"""Promises that need time to be seen: each function keeps the node busy and returns figures.
+"""Soaks: each function keeps the node busy and returns promised and measured figures.
 
-scripts/soak runs them for seconds to hours; ``intake`` is the node's image_intake.
+scripts/soak runs them for seconds to hours. ``intake`` is the node's image_intake.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
 
 @dataclass(frozen=True)
 class Figure:
-    """One promise and what was measured.
+    """A promise and its measured value.
 
     Attributes:
-        promise: in words.
-        limit: what it may be at most.
-        value: what it was.
-        unit: of both.
+        promise: the promise in words.
+        limit: largest allowed value.
+        value: measured value.
+        unit: unit of both.
     """
 
     promise: str
@@ -60,7 +60,7 @@ class Figure:
 
 
 def lifecycle(model, *, warm_up=200, cycles=200, intake='auto'):
-    """Configure, activate, deactivate, clean up."""
+    """Configure, activate, deactivate and clean up repeatedly."""
     ended = run_tied(
         [*script('soak/soak_lifecycle_node.py'), model, warm_up, cycles, intake],
         timeout_s=120 + 2 * (warm_up + cycles),
@@ -82,9 +82,9 @@ def balanced(values):
 
 
 def transitions(client, model=None, *, seconds=60.0, seed=0, intake='auto'):
-    """Ask for transitions in any order, possible or not, and set parameters, amid images.
+    """Request transitions in any order, possible or not, and set parameters, while images arrive.
 
-    Without a model, scripted_node's frames take 50 ms each: most transitions come during one.
+    Without a model, frames of scripted_node take 50 ms each, so most requests come during a frame.
     """
     rng = random.Random(seed)
     command = None if model else script('nodes/scripted_node.py')
@@ -106,7 +106,8 @@ def transitions(client, model=None, *, seconds=60.0, seed=0, intake='auto'):
             for _ in range(rng.randrange(4)):
                 detector.camera.publish(picture)
             if rng.random() < 0.3:
-                # One that may change at any time, if it is in range; one only while unconfigured.
+                # One parameter that may change in every state within its range; one that may
+                # change only while unconfigured.
                 threshold, rate_hz = rng.choice([0.1, 0.5, 0.9, 1.5]), rng.uniform(0, 50)
                 answers = detector.set(
                     {'confidence_threshold': threshold, 'debug_image.max_rate_hz': rate_hz}
@@ -133,7 +134,7 @@ def transitions(client, model=None, *, seconds=60.0, seed=0, intake='auto'):
 
 
 def signals(model, *, count=200, seed=0, intake='auto'):
-    """End nodes by two signals, at random moments after their "node up" line."""
+    """End nodes with two signals, at random times after their "node up" line."""
     rng = random.Random(seed)
     bad, seconds, beyond = [], [], []
     for index in range(count):
@@ -151,16 +152,16 @@ def signals(model, *, count=200, seed=0, intake='auto'):
             if index % 2:
                 camera = small_camera(f'{namespace}/image', 200)
             node.wait_for_output('node up')
-            # Half of the time within the first configure, the rest while it works.
+            # Half of them during the first configure, the others during work.
             time.sleep(rng.choice([rng.uniform(0, 0.1), rng.uniform(0, 1.5)]))
             numbers = rng.choices([signal.SIGINT, signal.SIGTERM], k=2)
-            # As launch, systemd and people send them; most ends take less than 200 ms.
+            # Pauses as between signals of launch, systemd and people. Most ends take below 200 ms.
             apart = rng.uniform(0.001, rng.choice([0.16, 0.5]))
             begun = time.monotonic()
             node.send(numbers[0])
             second = threading.Timer(apart, node.send, [numbers[1]])
             second.start()
-            # The frame or native call in progress comes first.
+            # The node finishes the current frame or native call first.
             node.wait_for_output('ending')
             called = time.monotonic()
             code = node.wait()
@@ -176,14 +177,14 @@ def signals(model, *, count=200, seed=0, intake='auto'):
                     program.close()
     print(*bad, f'longest end after a signal: {max(seconds):.3f} s', sep='\n')
     return [
-        Figure(f'of {count} pairs of signals, ends with another code than 0', 0, len(bad)),
+        Figure(f'of {count} pairs of signals, those with another exit code than 0', 0, len(bad)),
         Figure('time from signal to exit, 95th percentile', 1.0, percentile(seconds), 's'),
-        Figure('longest exit after the call in progress', 1.0, max(beyond), 's'),
+        Figure('longest time to exit after the call in progress', 1.0, max(beyond), 's'),
     ]
 
 
 def small_camera(topic, rate_hz):
-    """Start a camera of small images at a steady rate."""
+    """Start a camera with small images at a steady rate."""
     command = script('nodes/numbered_camera.py')
     return Program([*command, topic, 'reliable', 1, rate_hz, 0, '16x12'])
 
@@ -196,7 +197,7 @@ def resident_mb(program):
 
 
 def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
-    """Ten times more images than the pipeline can do."""
+    """Send ten times more images than the pipeline can process."""
     command = script('soak/soak_overload_node.py')
     detector = Detector(client, {'image_intake': intake}, command=command, camera_qos=None)
     program = detector.program
@@ -220,7 +221,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
             memory.append(resident_mb(program))
             _, values = detector.wait_for_status(lambda *_: True, 'a status')
             unbalanced += not balanced(values)
-            # This client takes 50 detections a second, too: not beside the next call.
+            # Receiving 50 detections per second costs CPU time, so not during the next call.
             detector.detections.clear()
         detector.to('deactivate')
         _, values = detector.wait_for_status(
@@ -236,7 +237,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
             camera.close()
         detector.close()
     throughput = node['published'] / node['seconds']
-    # The first tenth is start-up: pools fill, discovery goes on.
+    # The first tenth is start-up, when pools fill and discovery goes on.
     later = memory[len(memory) // 10 :]
     quarter = max(1, len(later) // 4)
     growth = statistics.median(later[-quarter:]) - statistics.median(later[:quarter])
@@ -244,7 +245,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     bound = node['depth'] / throughput + 1 / rate_hz
     print(f'{counts} {throughput:.1f} Hz published, {len(calls)} calls, {node}')
     return [
-        Figure('images published, of those received', 20, share, '%'),
+        Figure('images published, of images received', 20, share, '%'),
         Figure('age of detections, 95th percentile', 1e3 * bound, 1e3 * node['age_s'][1], 'ms'),
         Figure('memory growth', 2.0, growth, 'MB'),
         Figure('statuses whose counts do not add up', 0, unbalanced),
@@ -263,7 +264,7 @@ SIZES = ((640, 480), (128, 96), (320, 240), (64, 48), (1280, 720))
 
 
 def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
-    """Change size, encoding and rate of the images in mid-stream."""
+    """Change size, encoding and rate of the images without a restart."""
     rng = random.Random(seed)
     parameters = {'engine_path': str(model), 'autostart': True, 'image_intake': intake}
     detector = Detector(client, parameters)
@@ -313,7 +314,7 @@ def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
 
 
 def faults():
-    """Inject every fault of docs/errors.md; measure until its diagnostic."""
+    """Inject every fault of docs/errors.md; measure the time until its diagnostic."""
     command = [sys.executable, '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider']
     output = run_tied([*command, TESTS / 'ros' / 'faults' / 'test_faults.py'], timeout_s=1200)
     figures = [
@@ -324,4 +325,4 @@ def faults():
             if 'FIGURE ' in line
         )
     ]
-    return [*figures, Figure('faults that end elsewhere', 0, output.returncode)]
+    return [*figures, Figure('faults with another outcome', 0, output.returncode)]
