@@ -1,36 +1,39 @@
-"""Whole batches on the GPU: frames are uploaded, one CUDA graph runs, only boxes come back.
+"""The pipeline on the GPU: it uploads frames, launches one CUDA graph, and reads back the boxes.
 
-The way of a batch through a slot:
+A batch with dense outputs passes through a slot in these steps:
 
-    enqueue   header in front of each message → upload up to its last pixel, or of the rows that
-              are read, and of the header where the device has another → graph launch
-    graph     letterbox kernel → TensorRT → filter, select, overlaps, keep → results in pinned
-              memory
-    collect   wait for the event behind the graph, read the rows of each frame
+* `enqueue` writes a header in front of each message.
+* `enqueue` uploads headers and pixels. It skips unchanged headers and rows that are not sampled.
+* The graph runs the letterbox kernel, TensorRT, and the kernels filter, select, overlaps and keep.
+  The last kernel writes the results to pinned memory.
+* `collect` waits for the event after the graph and reads the result rows of each frame.
 
-There is a graph for each size of batch that the engine runs; see CudaSlot for what is smaller.
+Each slot has a graph for each batch size of the engine. CudaSlot describes how it runs a batch of
+another size.
 
-That is for dense outputs. All others are small: there the graph ends with the outputs in pinned
-memory, and collect decodes them on the host. Where somebody looks at masks, a kernel behind the
-graph draws them as a picture of their numbers, while the boxes go out.
+Outputs that are not dense are small. Their graph ends with a copy of the outputs to pinned memory,
+and `collect` decodes them on the host. If masks are requested, a kernel behind the graph draws the
+mask image while the boxes are published.
 
 Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch overlaps
-the engine of another. Everything but memory for the frames themselves is allocated when the
-pipeline is made; a frame larger than any before at its place in a slot grows that once. Whoever
-brings frames puts them into memory of ``allocate``; those that lie elsewhere are copied to such
-memory of the slot, which the first of them allocates.
+the engine of another. The constructor allocates all memory except the memory of frames. A larger
+frame than before grows the device memory of its place in the slot. Callers should put frames into
+memory from `allocate`. Other frames are copied to staging memory of the slot, which is allocated
+for the first of these frames.
 
-A batch that has files in it, or messages that are not read yet, takes another way there:
+A batch with JPEG files or deferred frames takes these steps:
 
-    enqueue   pixels as above → each file to one of the threads that decode, or decoded at once
-    threads   read the file, make room → header → nvJPEG decodes to where pixels would be uploaded
-    the last  where headers lie, if that has changed → graph launch
+* `enqueue` uploads decoded frames as above.
+* `enqueue` gives each file to a decoding thread, or decodes a single file at once.
+* The thread reads the file, allocates memory if necessary, and writes the header.
+* nvJPEG decodes the file into the device memory of the frame.
+* The last thread of the batch uploads changed header addresses and launches the graph.
 
-A file of another kind, or that nvJPEG refuses, is decoded on the CPU by the same thread. One that
-nothing decodes costs the others of its batch nothing: ``collect`` says why.
+Files that are not JPEG, or that nvJPEG refuses, are decoded on the CPU by the same thread. A file
+that cannot be decoded does not affect the other frames: `collect` returns its error.
 
-Any thread may use a pipeline, one at a time, whatever GPU it used before; memory for frames serves
-the pipelines of all GPUs.
+Any thread may use a pipeline, but only one at a time, and the current CUDA device does not matter.
+Memory from `allocate` can be used by the pipelines of all GPUs.
 """
 
 from __future__ import annotations
@@ -75,23 +78,24 @@ class CudaPipeline:
 
     Args:
         model: a TensorRT plan.
-        options: how the model is run. Beyond ``max_candidates`` of 1024, for which the kernels
-            have room, outputs come back whole and are decoded on the host: slower, for evaluation.
-        returns_prototypes: what masks are made of comes back with each frame; else a picture of
-            them does, of frames of which it is wanted.
+        options: device, depth, decoding limits and overrides. The kernels have room for 1024
+            candidates. If `max_candidates` is larger, outputs are copied to the host and decoded
+            there, which is slower and meant for evaluation.
+        returns_prototypes: if True, each result contains the prototypes and coefficients of its
+            masks. If False, a result contains a mask image if its thresholds request masks.
 
     Attributes:
-        depth: batches in flight.
-        batch: most frames of each.
-        spec: the model's tensors, preprocessing, decoder and class names, for its smallest batch.
-        header_bytes: bytes of a frame's header, for which ``allocate`` leaves room in front.
-        decodes_jpeg: nvJPEG works here, and was asked for.
-        runtime: the module that runs the engine.
-        slots: for measuring single steps.
+        depth: number of slots, which is the number of batches in flight.
+        batch: largest number of frames in a batch.
+        spec: tensors, preprocessing, decoder and class names of the model, for its smallest batch.
+        header_bytes: size of a frame's header. `allocate` reserves this room before the memory.
+        decodes_jpeg: whether JPEG decoding on the GPU was requested and nvJPEG works.
+        runtime: the Python module that runs the engine.
+        slots: the slots, for measurements of single steps.
 
     Raises:
-        CudaError: no driver, no such device, no NVRTC, or not enough memory.
-        EngineError: the plan is for another GPU or version, or it is not known how to use it.
+        CudaError: the driver, the device or NVRTC is missing, or memory is not sufficient.
+        EngineError: the plan is for another GPU or version, or its decoder is unknown.
         InterruptionError: the process was asked to end.
     """
 
@@ -106,7 +110,7 @@ class CudaPipeline:
         self._busy_slots: set[int] = set()  # numbers of slots
         self._closing = ExitStack()
         with ExitStack() as undo:
-            # Whatever fails below, what was made before it is freed.
+            # If a later step fails, all earlier resources are freed.
             undo.enter_context(self._closing)
             self._device = Device(options.device_id)
             check_interruption()
@@ -119,7 +123,7 @@ class CudaPipeline:
             max_batch = options.max_batch or MAX_BATCH
             for stream in streams:
                 sizes.append(self._open_contexts(engine, spec, stream, max_batch))
-                max_batch = sizes[-1][-1].batch  # what one slot cannot run the others cannot
+                max_batch = sizes[-1][-1].batch  # a size that fails in one slot fails in all
             self.spec = sizes[0][0].spec
             self.batch = sizes[0][-1].batch
             _check_input(model.path.name, self.spec)
@@ -127,7 +131,7 @@ class CudaPipeline:
             kernels = FrameKernels(self._device, self.spec, options.limits)
             self._closing.callback(kernels.close)
             self.header_bytes = kernels.header.size
-            # Before the slots, so that it is freed after them.
+            # Created before the slots, so that it is freed after them.
             self._jpeg = self._open_jpeg() if options.jpeg_on_gpu else None
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
@@ -148,22 +152,22 @@ class CudaPipeline:
             undo.pop_all()
 
     def _prepare(self, *, use_graph: bool) -> None:
-        """Run each slot once, and capture its graphs."""
+        """Run each slot once and capture its graphs."""
         with copy_to_pipeline_memory(self, [grey_frame()]) as (grey,):
             for slot in self.slots:
                 check_interruption()
-                # Where one slot has no graph the others would fail alike, and say so again.
+                # If the capture fails in one slot, it would fail and warn in the others, too.
                 use_graph = slot.prepare(grey, use_graph)
 
     def _open_contexts(
         self, engine: TensorRtEngine, spec: ModelSpec, stream: Stream, max_batch: int
     ) -> list[SizedContext]:
-        """Return what a slot runs batches with, smallest first."""
+        """Create the contexts of a slot, one for each batch size, smallest first."""
         sizes: list[SizedContext] = []
         for batch in engine.batch_sizes_for(spec.input, max_batch):
             check_interruption()
-            # A graph holds its context's shapes, so that each size has one of its own. They run
-            # one at a time, and share the memory that they work in.
+            # A graph fixes the shapes of its context, so each size needs its own context. Only one
+            # context of a slot runs at a time, so the contexts share their working memory.
             share = sizes[0].context if sizes else None
             try:
                 sizes.append(
@@ -172,8 +176,8 @@ class CudaPipeline:
             except EngineError as error:
                 if not sizes:
                     raise
-                # Some exports leave the batch open and hold to one image inside.
-                _LOG.warning('batches of %d images are left out: %s', batch, error)
+                # Some exports declare an open batch, but only work for one image.
+                _LOG.warning('batches of %d images are not used: %s', batch, error)
                 break
         return sizes
 
@@ -186,33 +190,37 @@ class CudaPipeline:
     ) -> SizedContext:
         context = engine.create_context(spec.input, stream, spec.auxiliary_inputs, share)
         self._closing.callback(context.close)
-        # A dynamic engine's outputs have their final shapes only now.
+        # Only the context knows the final output shapes of a dynamic engine.
         context_spec = replace(spec, outputs=context.outputs)
         context_spec.check_outputs(context_spec.outputs)
         return SizedContext(context_spec, context)
 
     def _open_jpeg(self) -> JpegThreads | None:
-        """Return nvJPEG and its threads, None where the machine does without."""
+        """Start the decoding threads with nvJPEG. Return None if nvJPEG is not available."""
         try:
             jpeg = JpegThreads(self._device, self.depth, self.batch)
         except CudaError as error:
             if error.sticky:
                 raise
-            _LOG.info('JPEGs would be decoded on the CPU: %s', error)
+            _LOG.info('nvJPEG is not available; JPEG files are decoded on the CPU: %s', error)
             return None
         self._closing.callback(jpeg.close)
         return jpeg
 
     def allocate(self, size: int) -> HostMemory:
-        """Return page-locked memory, which any thread may free, after ``close`` too."""
+        """Return page-locked memory of `size` bytes.
+
+        Any thread may free the memory, also after `close`.
+        """
         return FrameMemory(size, self.header_bytes, self._device)
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> None:
-        """Copy frames to the device and start the work on them; soon, where there are files.
+        """Upload frames and start the batch. With JPEG files, a decoding thread starts the batch.
 
-        A single file is decoded before this returns where no other slot is taken.
+        If no other slot is busy, a single JPEG file that is fast to decode is decoded before this
+        method returns.
         """
         assert 0 < len(frames) == len(thresholds) <= self.batch
         self._device.use()
@@ -221,13 +229,13 @@ class CudaPipeline:
         self._busy_slots.add(slot)
         undecoded = cuda_slot.begin_upload(frames, thresholds)
         if undecoded:
-            assert self._jpeg is not None, 'only a pipeline that decodes JPEG gets one'
+            assert self._jpeg is not None, 'the pipeline cannot decode JPEG'
             self._jpeg.start(slot, cuda_slot, undecoded, alone=alone)
         else:
             cuda_slot.launch()
 
     def is_done(self, slot: int) -> bool:
-        """Tell without waiting whether the slot's boxes are there."""
+        """Return whether `collect` would return at once. Does not wait."""
         if self._jpeg is not None:
             if not self._jpeg.has_started(slot):
                 return False
@@ -237,7 +245,10 @@ class CudaPipeline:
         return self.slots[slot].is_done()
 
     def collect(self, slot: int) -> list[Result | ImageError]:
-        """Wait for the slot's boxes; a file may be one that neither nvJPEG nor the CPU decodes."""
+        """Wait for the results of a slot and free the slot.
+
+        A result is an ImageError if neither nvJPEG nor the CPU can decode the file.
+        """
         if self._jpeg is not None:
             self._jpeg.wait(slot)
         self._device.use()
@@ -246,15 +257,16 @@ class CudaPipeline:
         return results
 
     def close(self) -> None:
-        """Free everything on the device."""
-        self._closing.callback(self._device.use)  # comes first, and if it fails the rest is freed
+        """Free all memory, graphs and streams. May be called again."""
+        # Callbacks run in reverse order. If this one fails, all others still run.
+        self._closing.callback(self._device.use)
         self._closing.close()
 
 
 def _resolve_spec(
     model: ModelFile, options: PipelineOptions, engine: TensorRtEngine, stream: Stream
 ) -> ModelSpec:
-    """Return how the engine is fed and read; a stream is needed to ask for shapes of outputs."""
+    """Return the specification of the model. The stream is used to ask for output shapes."""
     name = model.path.name
     return resolve_model_spec(
         ModelInfo(name, engine.inputs, engine.outputs, model.metadata, model.config),
@@ -267,9 +279,10 @@ def _resolve_spec(
 def _output_shapes(
     name: str, engine: TensorRtEngine, stream: Stream, tensors: Mapping[str, npt.NDArray[Any]]
 ) -> list[tuple[int, ...]]:
-    """Return the shapes that outputs have for inputs of these; the engine need not run for it.
+    """Return the output shapes for the given input tensors, without running the engine.
 
-    It may not take as few images as these: then its smallest batch says what one of them gives.
+    If the engine does not accept this number of images, the shapes of its smallest batch are used,
+    with the requested number in the first dimension.
     """
     closed = [replace(tensor, shape=tensors[tensor.name].shape) for tensor in engine.inputs]
     asked = batch_size(split_inputs(name, closed)[0])
@@ -288,18 +301,22 @@ def _output_shapes(
 
 
 def _check_input(name: str, spec: ModelSpec) -> None:
-    """Refuse an input that the letterbox kernel does not write."""
+    """Check that the letterbox kernel can write the input of the model.
+
+    Raises:
+        EngineError: the batch is too large, or the layout or type is not supported.
+    """
     if spec.batch > MAX_BATCH:
         raise EngineError(
             name,
-            f'it takes {spec.batch} images at once',
+            f'a batch of {spec.batch} images',
             expected=f'at most {MAX_BATCH}',
-            fix='build it for fewer: --batch 1,4,8 where the ONNX file leaves the batch open',
+            fix='build it for smaller batches: --batch 1,4,8 if the ONNX file has an open batch',
         )
     if spec.preprocessing.layout != 'nchw' or spec.input.dtype == 'uint8':
         raise EngineError(
             name,
             f'{spec.input.dtype}{list(spec.input.shape)}',
-            expected='on the GPU, an image input that is float and (1, 3, height, width)',
-            fix='export the detector so (tf2onnx: --inputs-as-nchw), or run its ONNX file',
+            expected='on the GPU, a float image input of shape (1, 3, height, width)',
+            fix='export the model so (tf2onnx: --inputs-as-nchw), or run the ONNX file',
         )

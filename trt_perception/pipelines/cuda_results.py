@@ -1,6 +1,6 @@
-"""How boxes come back from the GPU: decoded there by kernels, or here from the outputs.
+"""Returns boxes from the GPU: decoded there by kernels, or decoded on the host from the outputs.
 
-A slot has one of the two; the queued part of either is captured into the slot's graph.
+A slot uses one of these two decoders. Its graph contains the work that the decoder queues.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ __all__ = ['HostDecoder', 'KernelDecoder', 'SlotDecoder', 'tensor_array']
 
 
 class SlotDecoder(Protocol):
-    """The end of a batch's way through a slot."""
+    """Decodes the outputs of a slot's batches."""
 
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
     ) -> None:
-        """Queue what follows the engine.
+        """Queue the work that follows the engine.
 
         Args:
-            batch: device address of what says where the frames are.
-            outputs: device addresses by name.
-            spec: the model's for this size of batch.
-            stream: queued on it.
+            batch: device address of the table of header addresses.
+            outputs: device addresses of the outputs by name.
+            spec: specification of the model for this batch size.
+            stream: stream of the work.
         """
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
     ) -> list[TaskResult]:
-        """Return what is in each frame once the queued work is done.
+        """Return the result of each frame. Requires that the queued work is done.
 
         Args:
-            spec: as it was queued.
-            letterboxes: geometry of each frame, which may be fewer than the batch has room for.
-            thresholds: of each frame.
+            spec: the same specification as in `queue`.
+            letterboxes: geometry of each frame. The batch may have room for more frames.
+            thresholds: thresholds of each frame.
         """
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:
-        """Return how many boxes of the first frame were above the threshold, before NMS."""
+        """Return the number of boxes above the threshold before NMS, in the first frame."""
 
     def queue_mask_image(
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
-        """Queue, behind all else, the picture of a frame's masks, where a kernel makes it.
+        """Queue the kernel that draws the mask image of a frame, if there is such a kernel.
 
         Args:
-            outputs: as they were queued.
-            place: of the frame.
-            letterbox: its geometry.
+            outputs: the same addresses as in `queue`.
+            place: index of the frame in the batch.
+            letterbox: geometry of the frame.
         """
 
     def close(self) -> None:
@@ -75,14 +75,14 @@ class SlotDecoder(Protocol):
 
 
 class KernelDecoder:
-    """Dense outputs: kernels decode, only final boxes come back, and what belongs to each.
+    """Decodes dense outputs with kernels. Only final boxes with their task values return.
 
     Args:
-        kernels: compiled for the model.
-        spec: the model's for its largest batch.
-        stream: all work is queued on it.
-        mask_images: for pictures of masks, which are made when they are asked for; None: what
-            masks are made of comes back with each frame.
+        kernels: the kernels, compiled for the model.
+        spec: specification of the model for its largest batch.
+        stream: stream of all work.
+        mask_images: lends memory for requested mask images; None if each result contains the
+            prototypes and coefficients of its masks.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KernelDecoder:
             undo.enter_context(self._closing)
             own = self._closing.enter_context
             self._scratch = own(DeviceBuffer(spec.batch * kernels.scratch_bytes))
-            # Written by the last kernel where it lies: 7 KB need no copy of their own.
+            # The last kernel writes the 7 KB of a frame directly to pinned memory.
             self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
             self._host_prototypes: PinnedBuffer | None = None
             if kernels.has_mask_kernel and mask_images is None:
@@ -115,7 +115,7 @@ class KernelDecoder:
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
     ) -> None:
-        """Queue the kernels, and a copy of the prototypes where they come back."""
+        """Queue the kernels, and a copy of the prototypes if results contain them."""
         scratch, result = self._scratch.pointer, self._result.device_pointer
         self._kernels.decode(batch, outputs[self._output], scratch, result, spec.batch, stream)
         if self._host_prototypes is not None:
@@ -130,7 +130,7 @@ class KernelDecoder:
     def queue_mask_image(
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
-        """See SlotResult."""
+        """Queue the kernel that draws the mask image of a frame."""
         image = self.new_mask_image(letterbox)
         if image is not None:
             self.queue_mask_kernel(image, outputs, place, letterbox)
@@ -138,7 +138,7 @@ class KernelDecoder:
             self._numbered[place] = image
 
     def new_mask_image(self, letterbox: Letterbox) -> MaskImage | None:
-        """Return memory for the picture of a frame's masks, None where there are no pictures."""
+        """Return memory for the mask image of a frame; None if no mask images are made."""
         if self._mask_images is None or not self._kernels.has_mask_kernel:
             return None
         return self._mask_images.lend(letterbox.source_wh)
@@ -146,7 +146,14 @@ class KernelDecoder:
     def queue_mask_kernel(
         self, image: MaskImage, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
-        """Queue the kernel that draws it; else as ``queue_mask_image``."""
+        """Queue the kernel that draws the masks into `image`.
+
+        Args:
+            image: the memory to draw into.
+            outputs: device addresses of the outputs by name.
+            place: index of the frame in the batch.
+            letterbox: geometry of the frame.
+        """
         self._kernels.number_masks(
             self._scratch.pointer,
             outputs[self._prototypes.name],
@@ -162,14 +169,14 @@ class KernelDecoder:
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],  # noqa: ARG002
     ) -> list[Detections]:
-        """Copy the rows out of pinned memory; the kernels know geometry and thresholds."""
+        """Copy the result rows from pinned memory. The kernels have applied the thresholds."""
         found = []
         for place, letterbox in enumerate(letterboxes):
             own = self._result.array[place * self._kernels.result_bytes :]
             count = int(own[:4].view(np.int32)[0])
             end = RESULT_HEAD_BYTES + count * self._kernels.result_row.itemsize
             rows = own[RESULT_HEAD_BYTES:end].view(self._kernels.result_row)
-            check_scores(rows['score'][:1])  # the best one comes first
+            check_scores(rows['score'][:1])  # rows are sorted, best score first
             found.append(self._found(rows, spec, place, letterbox))
         self._numbered.clear()
         return found
@@ -177,11 +184,11 @@ class KernelDecoder:
     def _found(
         self, rows: npt.NDArray[Any], spec: ModelSpec, place: int, letterbox: Letterbox
     ) -> Detections:
-        """Return the detections of one frame, in memory of their own."""
+        """Return the detections of one frame. They do not refer to pinned memory."""
         task, xyxy = spec.task, rows['xyxy'].copy()
         scores, class_ids = rows['score'].copy(), rows['class_id'].copy()
         task_values = rows['task_values'] if task.task_value_count else None
-        if task.is_oriented:  # in network pixels still
+        if task.is_oriented:  # the boxes are still in network pixels
             boxes = task.nms_boxes(xyxy, task_values)
             return build_detections(
                 task, Candidates(boxes, scores, class_ids, task_values), letterbox
@@ -194,7 +201,7 @@ class KernelDecoder:
         return Detections(xyxy, scores, class_ids, numbered=numbered, **attributes)
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
-        """Return what the filter kernel counted."""
+        """Return the number of boxes that the filter kernel counted."""
         return int(self._result.array[:8].view(np.int32)[1])
 
     def close(self) -> None:
@@ -206,11 +213,11 @@ class KernelDecoder:
 class HostDecoder:
     """Copies all outputs to the host and decodes them there.
 
-    Used if the kernels cannot decode the outputs, which are small then: 300 queries of a
+    Used if the kernels cannot decode the outputs. These outputs are small: 300 queries of a
     transformer with 80 classes have 100 KB. Also used if more than 1024 boxes may enter NMS.
 
     Args:
-        spec: the model's for its largest batch, without open dimensions.
+        spec: specification of the model for its largest batch, without open dimensions.
         limits: limits of decoding.
     """
 
@@ -244,16 +251,16 @@ class HostDecoder:
         return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:
-        """Count what the decoder lets pass."""
+        """Return the number of boxes that pass the decoder's threshold."""
         return count_candidates(self._arrays(spec), spec, thresholds)
 
     def queue_mask_image(
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
-        """Do nothing: what masks are made of comes back."""
+        """Do nothing, because results contain the prototypes and coefficients of masks."""
 
     def _arrays(self, spec: ModelSpec) -> list[npt.NDArray[Any]]:
-        """Return the outputs where they lie, in the order of the spec's."""
+        """Return views of the outputs, in the order of the specification."""
         return [tensor_array(self._outputs[tensor.name].array, tensor) for tensor in spec.outputs]
 
     def close(self) -> None:
@@ -262,7 +269,12 @@ class HostDecoder:
 
 
 def tensor_array(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDArray[Any]:
-    """Return the bytes of a tensor as an array; NumPy has no bfloat16."""
+    """Return the bytes of a tensor as an array. bfloat16, which NumPy lacks, becomes float32.
+
+    Args:
+        content: uint8 (n,), starting with the bytes of the tensor.
+        tensor: name, shape and type of the tensor.
+    """
     own = content[: tensor.size_bytes]
     if tensor.dtype == 'bfloat16':
         return bfloat16_to_float32(own.view(np.uint16)).reshape(tensor.shape)

@@ -1,4 +1,4 @@
-"""One batch in flight on the GPU: its buffers, its stream, its graphs, the steps of its way."""
+"""One batch in flight on the GPU: its buffers, its stream, its graphs, and its steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trt_perception.stages.tensorrt_runtime import TensorRtContext
 __all__ = ['CudaSlot', 'SizedContext', 'UndecodedPlace']
 
 _LOG: Final = logging.getLogger(__name__)
-# Room for a 1080p bgr8 frame from the start; a slot grows to what a camera really sends.
+# Initial room of a slot, enough for a 1080p bgr8 frame. The room grows with larger frames.
 _FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -45,9 +45,9 @@ class UndecodedPlace(NamedTuple):
     """A place whose frame is not decoded yet.
 
     Attributes:
-        place: to be filled by ``stage`` and ``upload``, or else by ``refuse``.
-        frame: what to fill it with.
-        thresholds: of this frame.
+        place: the place; a thread must call its `stage` and `upload`, or its `refuse`.
+        frame: the frame to read and decode.
+        thresholds: thresholds of this frame.
     """
 
     place: FramePlace
@@ -57,12 +57,12 @@ class UndecodedPlace(NamedTuple):
 
 @dataclass
 class SizedContext:
-    """What runs batches of one size.
+    """The execution context and CUDA graph for one batch size.
 
     Attributes:
-        spec: the model's for this size, without open dimensions.
-        context: nobody else's, with this size set.
-        graph: all that the GPU does for a batch; None: queued call by call.
+        spec: specification of the model for this size, without open dimensions.
+        context: an execution context with this size, used by one slot only.
+        graph: all GPU work of a batch; None if the work is queued call by call.
     """
 
     spec: ModelSpec
@@ -71,41 +71,42 @@ class SizedContext:
 
     @property
     def batch(self) -> int:
-        """Frames that the engine takes at once."""
+        """Number of frames in a batch of this size."""
         return self.spec.batch
 
 
 class CudaSlot:
-    """Everything that one batch in flight needs.
+    """All resources of one batch in flight.
 
-    The smallest size that holds the frames runs. Kernels leave out what is missing to it, and the
-    engine runs on what lay there before: nobody reads what comes of that. Where frames lie and
-    how many there are is read on the device, so that neither needs another graph.
+    A batch runs in the smallest size that holds its frames. In unused places, the kernels do
+    nothing and the engine processes old data, whose results are ignored. The kernels read the
+    addresses and the number of frames from device memory, so the same graph serves all batches of
+    a size.
 
-    ``stage``, ``upload``, ``letterbox``, ``infer`` and ``decode`` are the steps of a batch; all
-    but the first queue their work and return. ``begin_upload`` and ``launch`` do all: between
-    the two, other threads may fill the places that files have, each by one of them.
+    `stage`, `upload`, `letterbox`, `infer` and `decode` are the steps of a batch. All steps except
+    `stage` queue their work and return. `begin_upload` and `launch` do all steps. Between these
+    two calls, other threads may fill the places of undecoded frames, one thread for each place.
 
     Args:
-        device: must be the current one.
-        stream: nobody else's.
-        sizes: smallest first; their contexts may share memory, as one runs at a time.
-        kernels: compiled for the model.
-        headers: shared with the other slots.
-        mask_images: for pictures of masks; None: what masks are made of comes back instead.
+        device: must be the current device.
+        stream: a stream that only this slot uses.
+        sizes: contexts, smallest batch first. They may share memory, because one runs at a time.
+        kernels: the kernels, compiled for the model.
+        headers: shared by all slots.
+        mask_images: lends memory for mask images; None if results contain the prototypes instead.
 
     Attributes:
-        device: as given.
-        stream: as given; all work is queued on it.
-        places: of the frames of a batch, in order.
-        finished: the event behind the work on a batch.
+        device: the device.
+        stream: the stream of all work.
+        places: places of the frames of a batch, in order.
+        finished: the event after the work on a batch.
         input: device address of the input tensor.
         outputs: device addresses of the output tensors, by name.
-        result: what follows the engine.
+        result: decodes the outputs.
 
     Raises:
-        CudaError: there is not enough memory.
-        EngineError: TensorRT does not take the tensors.
+        CudaError: memory is not sufficient.
+        EngineError: TensorRT refused the tensors.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class CudaSlot:
         self._kernels = kernels
         largest = sizes[-1].spec
         self.places = [FramePlace(device, headers, stream) for _ in range(largest.batch)]
-        # What the table on the device says: places of headers, and how many frames there are.
+        # Current content of the table in device memory: header addresses and number of frames.
         self._table_addresses = [0] * largest.batch
         self._table_count = 0
         self._frame_count = 0
@@ -133,7 +134,7 @@ class CudaSlot:
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             own = self._closing.enter_context
-            # A core that spins while a Jetson's engine runs is one that nobody else has there.
+            # On a Jetson, block the thread instead of spinning, because CPU cores are scarce.
             self._started: Event = own(Event())
             self.finished: Event = own(Event(blocking=device.integrated))
             tensors = (largest.input, *largest.auxiliary_inputs, *largest.outputs)
@@ -141,7 +142,7 @@ class CudaSlot:
             addresses = {name: buffer.pointer for name, buffer in buffers.items()}
             for size in sizes:
                 size.context.bind(addresses)
-            # What a batch lacks is at least the same each time.
+            # Unused places of a batch then contain defined data.
             clear_async(addresses[largest.input.name], largest.input.size_bytes, stream)
             self.input = addresses[largest.input.name]
             self.outputs = {tensor.name: addresses[tensor.name] for tensor in largest.outputs}
@@ -162,14 +163,18 @@ class CudaSlot:
 
     @property
     def context(self) -> TensorRtContext:
-        """The context of the last batch's size."""
+        """The execution context of the last batch."""
         return self._size.context
 
     def prepare(self, frame: Frame, use_graph: bool) -> bool:
-        """Run a frame once in each size without a graph, then capture the graphs.
+        """Run a frame once in each size without a graph, then capture the graph of this size.
+
+        Args:
+            frame: any decoded frame.
+            use_graph: whether to capture graphs.
 
         Returns:
-            Whether there is one for each.
+            Whether each size has a graph.
         """
         for size in self._sizes:
             self.stage([frame], [Thresholds()])
@@ -184,11 +189,11 @@ class CudaSlot:
     def begin_upload(
         self, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> list[UndecodedPlace]:
-        """Queue the upload of pixels; return the places to be filled before ``launch``."""
+        """Queue the upload of decoded frames. Return the places to fill before `launch`."""
         self._set_frame_count(len(frames))
         undecoded = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
-            # Cheaper than is_decoded and read, for each frame.
+            # This test is faster than `is_decoded` and `read`.
             if isinstance(frame, Frame) and not frame.jpeg:
                 try:
                     place.stage(frame, own)
@@ -201,10 +206,10 @@ class CudaSlot:
         return undecoded
 
     def launch(self) -> None:
-        """Start the work on the frames, unless none is left of them."""
+        """Start the GPU work on the batch, unless all of its frames have errors."""
         if all(place.error is not None for place in self.places[: self._frame_count]):
             return
-        # Only now is it known where each frame lies.
+        # Filling a place may have allocated larger memory, so addresses are known only here.
         self._write_addresses()
         self._write_count()
         if self._size.graph is not None:
@@ -213,20 +218,20 @@ class CudaSlot:
             self.run()
         self.finished.record(self.stream)
         self._launched = True
-        # Behind that, so that the boxes do not wait for it.
+        # Queued after the event, so that the boxes do not wait for the mask images.
         for at, place in enumerate(self.places[: self._frame_count]):
             if place.error is None and place.thresholds.wants_masks:
                 self.result.queue_mask_image(self.outputs, at, place.letterbox)
 
     def is_done(self) -> bool:
-        """Tell without waiting whether ``collect`` has nothing left to wait for."""
+        """Return whether `collect` would return at once. Does not wait."""
         return not self._launched or self.finished.is_done()
 
     def collect(self) -> list[Result | ImageError]:
-        """Wait for the GPU; return the boxes of each frame, or why it has none."""
+        """Wait for the GPU. Return the result or the error of each frame, and release all."""
         places = self.places[: self._frame_count]
         if not self._launched:
-            # Headers may still be on their way.
+            # Headers may still be uploading.
             self.stream.synchronize()
             self._release()
             return [place.error for place in places if place.error is not None]
@@ -246,7 +251,10 @@ class CudaSlot:
         return results
 
     def detections(self) -> list[TaskResult]:
-        """Return what the last batch's work left; of a frame with an error, of what lay there."""
+        """Return the detections of each frame of the last batch.
+
+        The detections of a frame with an error are meaningless. Requires that the work is done.
+        """
         places = self.places[: self._frame_count]
         letterboxes = [place.letterbox for place in places]
         return self.result.collect(
@@ -254,13 +262,13 @@ class CudaSlot:
         )
 
     def candidate_count(self) -> int:
-        """Return how many boxes of the last batch's first frame were above the threshold."""
+        """Return the number of boxes above the threshold, in the first frame of the last batch."""
         return self.result.candidate_count(self._size.spec, self.places[0].thresholds)
 
     def stage(self, frames: Sequence[Frame], thresholds: Sequence[Thresholds]) -> None:
-        """Write headers where they are uploaded from; frames that are there are not copied.
+        """Prepare the upload of decoded frames: write headers, copy pixels if necessary.
 
-        One larger than all before at its place makes room on the device first.
+        If a frame is larger than all earlier frames in its place, device memory grows first.
         """
         self._set_frame_count(len(frames))
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
@@ -268,50 +276,50 @@ class CudaSlot:
         self._write_addresses()
 
     def upload(self) -> None:
-        """Send each frame's header and pixels, and how many frames there are."""
+        """Queue the upload of each frame's header and pixels, and of the number of frames."""
         self._write_count()
         for place in self.places[: self._frame_count]:
             place.upload()
 
     def _set_frame_count(self, frames: int) -> None:
-        """Take so many frames from now on."""
+        """Begin a batch of `frames` frames."""
         self._frame_count = frames
         self._launched = False
         self._size = next(size for size in self._sizes if size.batch >= frames)
 
     def _write_addresses(self) -> None:
-        """Tell the kernels where headers are, where that has changed; waits then."""
+        """Upload the header addresses for the kernels if they changed. Waits for this upload."""
         addresses = [place.address for place in self.places]
         if addresses != self._table_addresses:
             upload_once(batch_table(addresses), self._table.pointer, self.stream)
             self._table_addresses, self._table_count = addresses, len(addresses)
 
     def _write_count(self) -> None:
-        """Tell the kernels how many frames there are, where that has changed."""
+        """Queue the upload of the number of frames for the kernels if the number changed."""
         if self._table_count != self._frame_count:
             fill_async(self._table.pointer, self._frame_count, BATCH_COUNT_BYTES, self.stream)
             self._table_count = self._frame_count
 
     def letterbox(self) -> None:
-        """Fill the input tensor from the frames."""
+        """Queue the letterbox kernel, which writes the input tensor."""
         self._kernels.letterbox(self._table.pointer, self.input, self._size.batch, self.stream)
 
     def infer(self) -> None:
-        """Run the engine."""
+        """Queue the engine."""
         self._size.context.enqueue(self.stream)
 
     def decode(self) -> None:
-        """Filter, NMS and the final boxes, or the outputs as they are, to pinned memory."""
+        """Queue the decoding kernels, or a copy of the outputs. Results are in pinned memory."""
         self.result.queue(self._table.pointer, self.outputs, self._size.spec, self.stream)
 
     def run(self) -> None:
-        """Queue all that the GPU does for a batch; this is what the graph holds."""
+        """Queue all GPU work of a batch. The graph captures this method."""
         self.letterbox()
         self.infer()
         self.decode()
 
     def close(self) -> None:
-        """Free everything; the stream must belong to nobody else's work."""
+        """Free all resources. May wait for work on the stream."""
         with self._closing, ExitStack() as own:
             for place in self.places:
                 own.callback(place.close)
@@ -322,25 +330,25 @@ class CudaSlot:
                 own.callback(self._release_after_fault)
 
     def _release_after_fault(self) -> None:
-        """Let go of frames that a fault left here, maybe with their upload under way."""
+        """Release frames after a fault. Waits first, because uploads may still read them."""
         try:
             self.stream.synchronize()
         finally:
             self._release()
 
     def _release(self) -> list[Frame | None]:
-        """Let go of all frames, and return them."""
+        """Release all frames of the batch and return them."""
         return [place.release() for place in self.places[: self._frame_count]]
 
     def _capture(self) -> bool:
-        """Capture the graph of a size; where that fails the slot does without, and says so."""
+        """Capture the graph of the current size. Return False and log if this fails."""
         try:
             if not self.context.is_capturable(self.stream):
-                raise CudaError('TensorRT', 'reports that this engine cannot be captured')
+                raise CudaError('TensorRT', 'this engine cannot be captured in a graph')
             self._size.graph = Graph(self.stream, self.run)
         except TrtPerceptionError as error:
             if isinstance(error, CudaError) and error.sticky:
                 raise
-            _LOG.warning('no CUDA graph, each frame is queued call by call: %s', error)
+            _LOG.warning('no CUDA graph; the steps of each batch are queued one by one: %s', error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""One frame of a batch on its way to the GPU: its memory there, its header, what is uploaded."""
+"""One place of a batch: the device memory, the header and the upload of its frame."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from trt_perception.pipelines.header_templates import HeaderTemplates
 
 __all__ = ['FrameMemory', 'FramePlace']
 
-# What device memory of frames is a multiple of: messages of one camera differ by some bytes.
+# Device memory of frames has a multiple of this size, because messages of one camera differ by a
+# few bytes.
 _SIZE_MULTIPLE_BYTES: Final = 64 * 1024
 _PLACEHOLDER_FRAME: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
 
 
 class _DeviceHeader(NamedTuple):
-    """A header on the device."""
+    """A header in device memory."""
 
     address: int
-    content: npt.NDArray[np.uint8]  # those of frames that are alike are one object
+    content: npt.NDArray[np.uint8]  # the same object for frames with the same template
     pixels: int  # bytes from the header to the pixels
 
     def is_same(self, other: _DeviceHeader | None) -> bool:
-        """Tell whether another is this one."""
+        """Return whether `other` is the same header at the same address."""
         return (
             other is not None
             and self.content is other.content
@@ -47,31 +48,31 @@ class _DeviceHeader(NamedTuple):
 
 
 class _StagedFrame(NamedTuple):
-    """A frame, and what is uploaded of its memory.
+    """A frame with the parts of its memory to upload.
 
-    It is kept until that is done, so that nobody writes its memory meanwhile.
+    Keeping the frame until the upload is done prevents others from writing its memory.
     """
 
     frame: Frame
-    header: _DeviceHeader | None  # None where an integrated GPU reads it in place
-    source: int = 0  # address of the memory
-    size: int = 0  # bytes from there on, sent in one copy; 0 where the header is there
-    rows: RowGroups | None = None  # of the pixels, sent beside it
+    header: _DeviceHeader | None  # None on an integrated GPU, which reads the header in place
+    source: int = 0  # host address of the header
+    size: int = 0  # bytes to copy from `source`; 0 if the device has the header
+    rows: RowGroups | None = None  # rows of the pixels to copy separately
 
 
 class FrameMemory:
-    """Page-locked memory of one frame, with room for its header in front. A Memory.
+    """Page-locked memory for one frame, with room for a header before it.
 
     Args:
-        size: bytes of the memory without the header.
-        header_bytes: bytes of the header.
-        device: made the current one to allocate and to free.
+        size: size of the memory in bytes, without the header.
+        header_bytes: size of the header in bytes.
+        device: becomes the current device for the allocation and the release.
 
     Attributes:
-        buffer: all of the memory: the header's room, then what the other attributes describe.
-        pointer: address on the host.
-        size: as given.
-        array: uint8 (size,), valid until ``close``.
+        buffer: the room for the header, followed by the memory for the frame.
+        pointer: host address of the memory for the frame.
+        size: size of the memory for the frame in bytes.
+        array: the memory for the frame, uint8 (size,), valid until `close`.
     """
 
     def __init__(self, size: int, header_bytes: int, device: Device) -> None:
@@ -81,7 +82,7 @@ class FrameMemory:
         self.array: npt.NDArray[np.uint8] = self.buffer.array[header_bytes:]
 
     def close(self) -> None:
-        """Free the memory; ``array`` must not be used any more."""
+        """Free the memory. Afterwards, views of `array` must not be used."""
         self.array = np.empty(0, np.uint8)
         self.buffer.close()
 
@@ -89,23 +90,23 @@ class FrameMemory:
 class FramePlace:
     """A place in a batch.
 
-    A frame in a FrameMemory, of whichever pipeline, is uploaded from where it lies; any other is
-    copied first. Rows that the letterbox does not read
-    are left out, where they are many. An integrated GPU reads either in
-    place, and headers in memory of their own. A JPEG is decoded to where its pixels would be
-    uploaded. All memory is made for the first frame that needs it, and only grows.
+    A frame in a FrameMemory of any pipeline is uploaded from its memory. Other frames are copied
+    to staging memory first. If the letterbox skips many rows, they are not uploaded. An integrated
+    GPU reads pixels in place, and has separate memory for the header. A JPEG file is decoded into
+    the device memory of its pixels. Each kind of memory is allocated for the first frame that
+    needs it, and only grows.
 
     Args:
-        device: must be the current one.
-        headers: shared with all other places.
-        stream: uploads are queued on it.
+        device: must be the current device.
+        headers: shared by all places.
+        stream: stream of the uploads.
 
     Attributes:
-        address: of the header on the device; 0 before the first frame.
-        pixels: device address to which a JPEG is decoded.
-        letterbox: where the last frame lies in the input.
-        thresholds: of the last frame.
-        error: why the frame could not be read, None where nothing is wrong; of the last batch.
+        address: device address of the header; 0 before the first frame.
+        pixels: device address of the pixels of a JPEG file.
+        letterbox: position of the last frame in the network's input.
+        thresholds: thresholds of the last frame.
+        error: why the frame of the last batch could not be read; None if it was read.
     """
 
     letterbox: Letterbox
@@ -119,18 +120,21 @@ class FramePlace:
         self.pixels = 0
         self.error: ImageError | None = None
         self._staged: _StagedFrame | None = None
-        # Sent last: those of a camera are all alike.
+        # The headers of a camera are usually equal, so a header on the device is not sent again.
         self._last_sent_header: _DeviceHeader | None = None
-        # On the device: header and pixels.
+        # Device memory of header and pixels. Not used on an integrated GPU.
         self._frame_buffer: DeviceBuffer | None = None
-        # Page-locked, of frames that lie elsewhere and of headers of JPEGs.
+        # Page-locked memory for frames outside FrameMemory, and for headers of JPEG files.
         self._staging_buffer: PinnedBuffer | None = None
-        # Of an integrated GPU: the header, and the pixels of JPEGs.
+        # On an integrated GPU only: memory for the header, and for the pixels of JPEG files.
         self._mapped_header: PinnedBuffer | None = None
         self._decoded_buffer: DeviceBuffer | None = None
 
     def reserve(self, size: int) -> None:
-        """Make room for a header and so many bytes behind it; not for an integrated GPU's."""
+        """Allocate device memory for a header and `size` bytes behind it.
+
+        On an integrated GPU, only memory for the header is allocated.
+        """
         if self._integrated:
             if self._mapped_header is None:
                 self._mapped_header = PinnedBuffer(self._headers.size)
@@ -146,11 +150,11 @@ class FramePlace:
             self.address = larger.pointer
 
     def stage(self, frame: Frame, thresholds: Thresholds) -> None:
-        """Write the header where it is uploaded from, and copy pixels that must be copied.
+        """Prepare the upload of a frame: write its header, and copy its pixels if necessary.
 
         Raises:
-            ImageError: with the reason ``too_large``: there is no memory for such a frame.
-            CudaError: another call failed.
+            ImageError: memory is not sufficient for the frame (reason `too_large`).
+            CudaError: another CUDA call failed.
         """
         self.error = None
         self.thresholds = thresholds
@@ -165,7 +169,7 @@ class FramePlace:
 
     def _stage_pixels(self, frame: Frame) -> None:
         memory, offset = self._pipeline_memory(frame) or self._copy_to_staging(frame)
-        # What a message has in front of its pixels is uploaded, too.
+        # Bytes of the message between the header and the pixels are uploaded, too.
         self.reserve(offset - self._headers.size + frame.data.size)
         if self._mapped_header is not None:
             distance = memory.device_pointer + offset - self._mapped_header.device_pointer
@@ -196,13 +200,15 @@ class FramePlace:
     def _stage_header(
         self, frame: Frame, memory: PinnedBuffer, pixels: int, whole_size: int = 0
     ) -> None:
-        """Write the header in front of memory, unless the device has it and it may go alone.
+        """Write the header at the start of `memory`.
+
+        The header is skipped if the device already has it and no pixels are copied with it.
 
         Args:
-            frame: the image.
-            memory: of its pixels, or of the header alone.
-            pixels: bytes from the header to the pixels, on the device.
-            whole_size: bytes of header and pixels; 0: pixels come otherwise.
+            frame: the frame.
+            memory: memory with room for the header at its start.
+            pixels: bytes from the header to the pixels in device memory.
+            whole_size: bytes of header and pixels; 0 if this place does not upload the pixels.
         """
         self.letterbox, content, rows = self._headers.template(frame, self.thresholds)
         header = _DeviceHeader(self.address, content, pixels)
@@ -216,9 +222,9 @@ class FramePlace:
         self._staged = _StagedFrame(frame, header, memory.pointer, size, separate_rows)
 
     def upload(self) -> None:
-        """Send header and pixels in one copy, or the header and the rows that are read.
+        """Queue the copy of header and pixels, or of the sampled rows and a changed header.
 
-        An integrated GPU reads them in place. The header may be there: of a frame like the last.
+        Does nothing on an integrated GPU, which reads both in place.
         """
         if self._frame_buffer is None:
             return
@@ -240,40 +246,40 @@ class FramePlace:
             )
 
     def replace(self, frame: Frame) -> None:
-        """Upload pixels of a JPEG that was decoded elsewhere, in place of those to come.
+        """Replace a staged JPEG file by its pixels, decoded on the CPU, and upload them.
 
         Raises:
-            ImageError: as ``stage``.
+            ImageError: memory is not sufficient (reason `too_large`).
         """
         self.stage(frame, self.thresholds)
         self.upload()
 
     def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
-        """Note why there is no frame.
+        """Store the error of a frame that cannot be read.
 
-        The kernels run on its place nevertheless, and nobody reads what comes of that. What the
-        frame before has left may be freed by now, so that a pixel takes its place.
+        The kernels still process this place, but their result is ignored. The memory of the
+        previous frame may already be freed, so a frame of one pixel replaces it.
         """
         self.thresholds = thresholds
         if self._staged is None:
             self._stage_pixels(_PLACEHOLDER_FRAME)
             self.upload()
-        # Whoever keeps the error keeps no image, which its traceback and its cause would hold.
+        # Traceback and cause refer to the image, and the caller may store the error.
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
 
     def release(self) -> Frame | None:
-        """Let go of the frame, and return it; what was queued of it must be done."""
+        """Forget the frame and return it. The queued work on the frame must be done."""
         staged, self._staged = self._staged, None
         return None if staged is None else staged.frame
 
     @property
     def has_frame(self) -> bool:
-        """Whether a frame is kept."""
+        """Whether the place holds a frame."""
         return self._staged is not None
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all memory of the place."""
         with ExitStack() as own:
             for each in (
                 self._frame_buffer,
@@ -285,7 +291,10 @@ class FramePlace:
                     own.callback(each.close)
 
     def _pipeline_memory(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
-        """Return the memory and how far behind its start the pixels are; None: not from there."""
+        """Return the page-locked memory of a frame and the offset of its pixels in bytes.
+
+        Returns None if the frame is not in a FrameMemory, or without room for the header.
+        """
         memory = frame.memory
         if not isinstance(memory, FrameMemory):
             return None
@@ -295,7 +304,7 @@ class FramePlace:
         return (buffer, offset) if fits else None
 
     def _copy_to_staging(self, frame: Frame) -> tuple[PinnedBuffer, int]:
-        """Copy the pixels behind room for the header; return as ``_pipeline_memory``."""
+        """Copy the pixels to staging memory. Return the memory and their offset in bytes."""
         offset = self._headers.size
         size = offset + frame.data.size
         staging = self._staging_memory(size)
@@ -303,9 +312,9 @@ class FramePlace:
         return staging, offset
 
     def _staging_memory(self, size: int) -> PinnedBuffer:
-        """Return page-locked memory of the place, at least so large."""
+        """Return staging memory of at least `size` bytes."""
         if self._staging_buffer is None or self._staging_buffer.size < size:
-            # A header that was begun to be uploaded from there may not be.
+            # The upload of an earlier header may still read the old memory.
             self._stream.synchronize()
             larger = PinnedBuffer(size)
             if self._staging_buffer is not None:

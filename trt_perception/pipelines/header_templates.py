@@ -1,4 +1,4 @@
-"""What goes to the GPU in front of a frame's pixels, and which of its rows: once for all alike."""
+"""Headers of frames for the GPU, computed once for all frames with the same layout."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from trt_perception.stages.frame_header import FrameHeaderWriter
 
 __all__ = ['HeaderTemplate', 'HeaderTemplates']
 
-# Rows that nobody reads are left out from so many bytes on; a second copy costs some microseconds.
+# Skip rows that the letterbox does not read if they have at least this size. Skipping needs a
+# second copy, which costs a few microseconds.
 _MIN_SKIPPED_BYTES: Final = 512 * 1024
-# So many kinds of frames are known at once: cameras differ in size, encoding and thresholds.
+# Templates are cleared at this number. Cameras differ in size, encoding and thresholds.
 _MAX_TEMPLATES: Final = 256
 
 
 class HeaderTemplate(NamedTuple):
-    """What frames that are alike have in common.
+    """The common values of frames with the same layout and thresholds.
 
     Attributes:
-        letterbox: where they lie in the input.
-        content: of their headers, but for where the pixels are.
-        rows: to upload of them; None: all.
+        letterbox: position of the frames in the network's input.
+        content: bytes of the header, except the position of the pixels.
+        rows: rows to upload; None uploads all rows.
     """
 
     letterbox: Letterbox
@@ -36,13 +37,17 @@ class HeaderTemplate(NamedTuple):
 
 
 class HeaderTemplates:
-    """Headers of frames by what they say; those of one camera are all alike.
+    """Templates of headers, by layout and thresholds of a frame. A camera needs one template.
 
-    Any thread may ask, several at once.
+    Several threads may use this object at the same time.
 
     Args:
-        header: makes them.
-        preprocessing: the model's.
+        header: writes headers.
+        preprocessing: preprocessing of the model.
+
+    Attributes:
+        size: size of a header in bytes.
+        write: writes a header with its pixel position.
     """
 
     def __init__(self, header: FrameHeaderWriter, preprocessing: Preprocessing) -> None:
@@ -53,7 +58,7 @@ class HeaderTemplates:
         self.write = header.write
 
     def template(self, frame: Frame, thresholds: Thresholds) -> HeaderTemplate:
-        """Return what a frame has in common with those that are alike."""
+        """Return the template for a frame and its thresholds."""
         name = frame.format.name
         key = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
         template = self._templates.get(key)

@@ -1,4 +1,4 @@
-"""Frames on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
+"""The pipeline on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ from trt_perception.stages.onnx_runtime import CPU_PROVIDER, OnnxModel
 __all__ = ['HostPipeline']
 
 _LOG: Final = logging.getLogger(__name__)
-# Frames at once of a model that takes any number. On the CPU eight took 1.2 times as long as one
-# after the other (digits and a detector of YOLO11n's size, two cores), and all come at the end.
+# Batch sizes for models with an open batch. On the CPU, a batch of eight took 1.2 times as long as
+# eight single frames (digits and a detector of YOLO11n's size, two cores), and the first result of
+# a batch is as late as the last.
 _OPEN_BATCH_ON_GPU: Final = 8
 _OPEN_BATCH_ON_CPU: Final = 1
 
 
 class HostPipeline:
-    """A Pipeline that does its work inside ``collect``: ``preprocess``, ``infer``, ``decode``.
+    """A Pipeline that does its work inside `collect`: `preprocess`, `infer`, `decode`.
 
-    One slot: what is taken early would only grow old in the queue, and newest wins.
+    It has one slot. With more slots, frames would wait in the pipeline, where newer frames cannot
+    replace them.
 
     Attributes:
-        batch: most frames at once. A model of a fixed batch is given so many each time, whatever
-            lies in the places of those that are missing; one of an open batch as many as there
-            are.
+        batch: largest number of frames in a batch. A model with a fixed batch always gets this
+            number; unused places contain old data. A model with an open batch gets exactly the
+            enqueued frames.
     """
 
     depth = 1
@@ -61,13 +63,13 @@ class HostPipeline:
 
         Args:
             model: an ONNX file.
-            options: threads, limits of decoding, and what is known of the model.
-            provider: ONNX Runtime's; a node runs on the CPU.
-            open_batch: most frames at once of a model that leaves its batch open; None: what is
-                fastest as a rule.
+            options: CPU threads, decoding limits and overrides of the model's manifest.
+            provider: execution provider of ONNX Runtime. A node uses the CPU.
+            open_batch: largest number of frames for a model with an open batch; None uses the
+                number that is usually fastest.
 
         Raises:
-            EngineError: the model cannot be loaded, or it is not known how to use it.
+            EngineError: the model cannot be loaded, or its decoder is unknown.
         """
         self._model: OnnxModel | None = OnnxModel(
             model, options.cpu_threads or _half_of_the_cores(), provider
@@ -88,12 +90,12 @@ class HostPipeline:
         self._constants = constant_inputs(auxiliary, size, self.batch)
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
         self._limits = options.limits
-        # Whether it can do what it says, where it says that it takes any number at once.
+        # Whether a model with an open batch really works for several frames; None until tried.
         self._accepts_batches: bool | None = None if self._is_open else True
         self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
 
     def _output_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
-        """Run the model for the shapes of its outputs alone."""
+        """Run the model to find the shapes of its outputs."""
         assert self._model is not None
         try:
             return [output.shape for output in self._model.run(tensors)]
@@ -102,34 +104,32 @@ class HostPipeline:
             raise EngineError(
                 self._file,
                 f'fails on {fed}: {error}',
-                fix='correct model.input_size, or export it again',
+                fix='correct model.input_size, or export the model again',
             ) from error
 
     def allocate(self, size: int) -> HostMemory:
-        """Return ordinary memory: pixels are read where they lie."""
+        """Return ordinary memory of `size` bytes. The pipeline reads pixels in place."""
         return NumpyMemory(size)
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> None:
-        """Keep the frames for ``collect``; their bytes are not copied."""
+        """Store the frames for `collect`, without copying their pixels."""
         assert slot == 0
         assert self._enqueued is None
-        assert all(frame.is_decoded for frame in frames), (
-            'only a pipeline that decodes JPEG gets one'
-        )
+        assert all(frame.is_decoded for frame in frames), 'the pipeline cannot decode JPEG'
         self._enqueued = [frame.read() for frame in frames], list(thresholds)
 
     def is_done(self, slot: int) -> bool:
-        """Return True: there is nothing to wait for."""
+        """Return True, because no other thread or device works on the frames."""
         assert slot == 0
         return True
 
     def collect(self, slot: int) -> list[Result | ImageError]:
-        """Do the work on the frames that were enqueued.
+        """Process the enqueued frames and return their results.
 
         Raises:
-            EngineError: the outputs are not what they should be.
+            EngineError: the outputs do not fit the model's specification.
         """
         assert slot == 0
         assert self._enqueued is not None
@@ -147,13 +147,16 @@ class HostPipeline:
         return [Result(own, seconds, frame) for own, frame in zip(found, frames, strict=True)]
 
     def _try_batch(self, frames: Sequence[Frame]) -> bool:
-        """Whether the model takes so many frames at once; some exports hold to one inside."""
+        """Return whether the model works for several frames at once.
+
+        Some exports declare an open batch, but only work for one image.
+        """
         try:
             outputs = self.infer(self.preprocess(frames)[0])
             self._check_outputs(outputs, len(frames))
         except Exception as error:  # ONNX Runtime's exceptions share no base of their own
             _LOG.warning(
-                '%s: takes one image at a time, though its input leaves the batch open: %s',
+                '%s: processes one image at a time, although its input has an open batch: %s',
                 self._file,
                 error,
             )
@@ -161,7 +164,10 @@ class HostPipeline:
         return True
 
     def preprocess(self, frames: Sequence[Frame]) -> tuple[npt.NDArray[Any], list[Letterbox]]:
-        """Return the image input, valid until the next time, and where each image lies in it."""
+        """Return the input tensor and the position of each image in it.
+
+        The tensor has the type and layout of the model's input. The next call overwrites it.
+        """
         assert 0 < len(frames) <= self.batch
         letterboxes = []
         for place, frame in enumerate(frames):
@@ -172,7 +178,7 @@ class HostPipeline:
         return tensor.reshape(self.spec.input.shape), letterboxes
 
     def infer(self, tensor: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """Return the outputs, in the order of the spec's."""
+        """Run the model. Return its outputs in the order of the specification."""
         assert self._model is not None
         constants = self._constants
         if self._is_open:
@@ -185,16 +191,16 @@ class HostPipeline:
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],
     ) -> list[TaskResult]:
-        """Return what is in each image, by its own thresholds.
+        """Decode the outputs with the thresholds of each image.
 
         Raises:
-            EngineError: the outputs are not what the decoder reads.
+            EngineError: the outputs do not fit the decoder.
         """
         self._check_outputs(outputs, len(letterboxes))
         return decode(outputs, self.spec, letterboxes, thresholds, self._limits)
 
     def _check_outputs(self, outputs: Sequence[npt.NDArray[Any]], count: int) -> None:
-        """Hold the outputs of so many frames to what the decoder reads."""
+        """Check that the outputs of `count` frames fit the decoder. Raises EngineError."""
         found = (
             TensorSpec(output.name, array.shape, str(array.dtype))
             for output, array in zip(self.spec.outputs, outputs, strict=True)
@@ -203,7 +209,7 @@ class HostPipeline:
         spec.check_outputs(tuple(found))
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model. May be called again."""
         if self._model is not None:
             self._model.close()
         self._model = None
@@ -211,5 +217,5 @@ class HostPipeline:
 
 
 def _half_of_the_cores() -> int:
-    """Return half of the number of cores that this process may use, at least 1."""
+    """Return half of the CPU cores that this process may use, at least 1."""
     return max(1, len(os.sched_getaffinity(0)) // 2)

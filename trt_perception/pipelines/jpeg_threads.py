@@ -1,13 +1,12 @@
-"""Threads that read and decode JPEGs into the slots of a pipeline on the GPU.
+"""Threads that read and decode JPEG files into the slots of a pipeline on the GPU.
 
-nvJPEG keeps a core busy for a millisecond a frame, and to look through a file takes a third of
-that, so the worker does neither: it hands messages over as they came. A few threads read them,
-make room for their pixels and decode them there, and the last one that is done with a file of the
-batch starts the work on it. What goes wrong there shows when the batch is collected.
+nvJPEG keeps a CPU core busy for 1 ms per frame, and checking a file takes a third of this time. So
+the worker does not read the messages. A few threads read them, allocate memory for the pixels, and
+decode. The thread that finishes the last file of a batch launches the batch. Errors are raised
+when the batch is collected.
 
-A single file is decoded by whoever hands it over where nothing else is under way, so that there is
-nobody to keep waiting: to wake a thread, and to be woken by a timer when it should be done, takes
-longer than to be there.
+If no other batch is in flight, the worker decodes a single file itself, because no other frame can
+be delayed. Waking a thread, and later waking the worker by a timer, would take longer.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from trt_perception.stages.open_nvjpeg import open_nvjpeg
 __all__ = ['JpegThreads']
 
 _LOG: Final = logging.getLogger(__name__)
-# More decode hardly more frames: four 3,400 a second, eight 3,800 (1080p, NVIDIA H200).
+# More threads gain little: four decode 3,400 frames per second, eight 3,800 (1080p, NVIDIA H200).
 _MAX_THREADS: Final = 4
 
 
 class _StreamDecoder(Resource):
-    """What a thread decodes with: nvJPEG's memory, and a stream that is idle before each file."""
+    """The nvJPEG decoder of one thread, with its own stream."""
 
     def __init__(self, nvjpeg: NvJpeg) -> None:
         self._closing = ExitStack()
@@ -50,17 +49,17 @@ class _StreamDecoder(Resource):
             undo.pop_all()
 
     def decode(self, frame: Frame, place: FramePlace, following: Stream) -> str:
-        """Decode a file, and let what is queued on another stream from then on wait for it.
+        """Queue the decoding of a file. Later work on the stream `following` waits for it.
 
         Returns:
-            Empty, or why there are no pixels.
+            Why nvJPEG refused the file; empty if it accepted the file.
         """
-        # The last file's pixels are there before the decoder's memory is used again.
+        # The previous file must be done before the decoder's memory is reused.
         self.stream.synchronize()
         size_wh = frame.width, frame.height
         reason = self._decoder.decode(frame.jpeg, size_wh, place.pixels, frame.step, self.stream)
         if reason:
-            # What it had begun ends, and a file that is bad is told from a GPU that is lost.
+            # Wait for work that nvJPEG has queued, and distinguish a bad file from a lost GPU.
             self.stream.raise_if_lost()
         else:
             self._decoded.record(self.stream)
@@ -68,16 +67,16 @@ class _StreamDecoder(Resource):
         return reason
 
     def close(self) -> None:
-        """Free it; its device must be the current one, and the stream's work done."""
+        """Free the decoder. Its device must be the current device, and its work must be done."""
         self._closing.close()
 
 
 class _DecodeBatch:
-    """The files of a batch that are left to decode; the last one done starts the work."""
+    """Counts the undecoded files of a batch, and launches the batch after the last one."""
 
     def __init__(self, slot: CudaSlot, count: int) -> None:
         self.slot = slot
-        # Held until the work has started, or failed to: an Event costs ten times as much.
+        # Locked until the batch is launched or has failed. An Event takes ten times as long.
         self._starting = threading.Lock()
         self._starting.acquire()
         self.errors: list[BaseException] = []
@@ -85,7 +84,7 @@ class _DecodeBatch:
         self._lock = threading.Lock()
 
     def count_down(self) -> None:
-        """Note that a file is done, or has failed; the last one starts the work, or does not."""
+        """Count a file as done or failed. After the last file, launch the batch if none failed."""
         with self._lock:
             self._left -= 1
             last = self._left == 0
@@ -101,27 +100,27 @@ class _DecodeBatch:
 
     @property
     def has_started(self) -> bool:
-        """Whether the work has started, or failed to."""
+        """Whether the batch was launched or has failed."""
         return not self._starting.locked()
 
     def wait(self) -> None:
-        """Wait for that; once."""
+        """Wait until the batch was launched or has failed. Must be called once."""
         self._starting.acquire()
 
 
 class JpegThreads:
-    """Threads that read and decode files, with a decoder of nvJPEG for each.
+    """Threads that read and decode files, each with its own nvJPEG decoder.
 
-    One thread uses it, which is not one of its own. That one uses the first station, too, where
-    all batches before are collected, so that no thread has anything to decode.
+    Only the worker calls the public methods. If no other batch is in flight, the threads are idle
+    and the worker uses the decoder of the first thread.
 
     Args:
-        device: must be the current one.
+        device: must be the current device.
         depth: number of slots.
-        max_frames: frames of the largest batch.
+        max_frames: number of frames in the largest batch.
 
     Raises:
-        CudaError: nvJPEG is not installed, or does not work here.
+        CudaError: nvJPEG is not installed or does not work.
     """
 
     def __init__(self, device: Device, depth: int, max_frames: int = 1) -> None:
@@ -151,15 +150,16 @@ class JpegThreads:
     def start(
         self, index: int, slot: CudaSlot, undecoded: Sequence[UndecodedPlace], *, alone: bool
     ) -> None:
-        """Fill places of a slot and start the work on its batch.
+        """Let the threads fill places of a slot and launch its batch.
 
-        Does not wait for that, unless a single file is all that there is to do and takes a moment.
+        Returns at once, except that a single file that is fast to decode is decoded here if no
+        other batch is in flight. Requires that the slot's device is the current device.
 
         Args:
-            index: of the slot.
-            slot: where the batch is.
-            undecoded: its places that have files.
-            alone: no other batch is under way; the slot's device is the current one.
+            index: index of the slot.
+            slot: the slot of the batch.
+            undecoded: the places to fill.
+            alone: whether no other batch is in flight.
         """
         batch = self._batches[index] = _DecodeBatch(slot, len(undecoded))
         at_once = alone and len(undecoded) == 1 and undecoded[0].frame.is_fast_to_decode
@@ -170,7 +170,10 @@ class JpegThreads:
             self._waiting.put((batch, each))
 
     def _fill_at_once(self, batch: _DecodeBatch, undecoded: UndecodedPlace) -> bool:
-        """As ``_fill``; return False where nvJPEG refuses it: the CPU would take too long here."""
+        """Fill a place in the calling thread. Return False if nvJPEG refused the file.
+
+        Decoding on the CPU would delay the worker too long, so a thread must do it.
+        """
         try:
             return not self._fill(undecoded, self._decoders[0], batch.slot.stream, on_cpu=False)
         except BaseException as error:
@@ -178,17 +181,17 @@ class JpegThreads:
             return True
 
     def has_started(self, index: int) -> bool:
-        """Tell without waiting whether the work on the slot's batch has started, or failed to."""
+        """Return whether the slot's batch was launched or has failed. Does not wait."""
         batch = self._batches[index]
         return batch is None or batch.has_started
 
     def has_failed(self, index: int) -> bool:
-        """Tell whether it failed to, once it is known."""
+        """Return whether a file of the slot's batch failed. Valid after `has_started` is True."""
         batch = self._batches[index]
         return batch is not None and bool(batch.errors)
 
     def wait(self, index: int) -> None:
-        """Wait until the work on the slot's batch has started; raise what kept it from that."""
+        """Wait until the slot's batch was launched. Raise the first error that prevented it."""
         batch, self._batches[index] = self._batches[index], None
         if batch is not None:
             batch.wait()
@@ -196,9 +199,9 @@ class JpegThreads:
                 raise batch.errors[0]
 
     def stop(self) -> None:
-        """End the threads, once they have done what they do; before the slots are freed.
+        """Discard waiting files, and end the threads after their current files.
 
-        May be called again.
+        Call this method before the slots are freed. May be called again.
         """
         with contextlib.suppress(Empty):
             while True:
@@ -210,12 +213,12 @@ class JpegThreads:
         self._threads.clear()
 
     def close(self) -> None:
-        """Free the decoders; after the slots, whose work may still wait for them."""
+        """Free the decoders. Call this after the slots are freed: their work may use decoders."""
         self.stop()
         self._closing.close()
 
-    # In the threads. What holds a frame ends with the function that does: it is let go of before
-    # the work on the batch starts, and while the thread waits it keeps nobody's memory.
+    # The threads call these methods. No local variable may refer to a frame while the batch is
+    # launched or a thread waits, because a frame keeps the memory of its message in use.
 
     def _run(self, decoder: _StreamDecoder) -> None:
         ready = False
@@ -225,15 +228,14 @@ class JpegThreads:
             del batch
 
     def _fill_next(self, decoder: _StreamDecoder, *, ready: bool) -> _DecodeBatch | None:
-        """Wait for a file and fill its place; return its batch, None at the end."""
+        """Wait for a file and fill its place. Return its batch, or None to end the thread."""
         waiting = self._waiting.get()
         if waiting is None:
             return None
         batch, undecoded = waiting
         try:
             if not ready:
-                # Once: nobody else makes another device current in these threads, and each call of
-                # CUDA gives the interpreter's lock away.
+                # Once per thread is enough. Each call of CUDA releases the GIL, which takes time.
                 self._device.use()
             self._fill(undecoded, decoder, batch.slot.stream)
         except BaseException as error:
@@ -248,10 +250,16 @@ class JpegThreads:
         *,
         on_cpu: bool = True,
     ) -> str:
-        """Bring a file's pixels to their place, or note why there are none.
+        """Decode a file into its place, or store the error there.
+
+        Args:
+            undecoded: the place and its file.
+            decoder: the decoder of the calling thread.
+            stream: stream of the slot, which waits for the decoder.
+            on_cpu: whether to decode on the CPU if nvJPEG refuses the file.
 
         Returns:
-            Why nvJPEG refuses the file, which then was decoded on the CPU, if that is allowed.
+            Why nvJPEG refused the file; empty if it accepted the file.
         """
         place, given, thresholds = undecoded
         reason = ''
@@ -273,4 +281,4 @@ class JpegThreads:
             known = reason in self._logged
             self._logged.add(reason)
         if not known:
-            _LOG.warning('a JPEG that nvJPEG refuses is decoded on the CPU: %s', reason)
+            _LOG.warning('nvJPEG refused a JPEG file, which is decoded on the CPU: %s', reason)

@@ -1,7 +1,8 @@
-"""Masks that a GPU makes where somebody asks for them: a picture of numbers in page-locked memory.
+"""Mask images: a kernel writes the number of each pixel's detection to page-locked memory.
 
-The kernel writes it behind the frame's boxes, so that these wait for nothing. Whoever has the
-detections has the picture; its memory is used again when nobody has them any more.
+A mask image is made only on request. Its kernel runs after the boxes of the frame are done, so
+boxes do not wait for it. The detections refer to the mask image. The memory is reused when the
+last reference is gone.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ __all__ = ['MaskImage', 'MaskImagePool']
 
 
 class _MaskBuffer(Resource):
-    """Memory for one picture, and the event behind what was last written there."""
+    """Memory of one mask image, with the event after the last work that writes it."""
 
     def __init__(self, device: Device, size: int) -> None:
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             self.memory: PinnedBuffer = self._closing.enter_context(PinnedBuffer(size, device))
-            # A core that spins while a Jetson's kernel runs is one that nobody else has there.
+            # On a Jetson, block the thread instead of spinning, because CPU cores are scarce.
             self.written: Event = self._closing.enter_context(Event(blocking=device.integrated))
             undo.pop_all()
 
     def close(self) -> None:
-        """Free it."""
+        """Free memory and event."""
         self._closing.close()
 
 
 class MaskImage:
-    """The masks of one image as numbers of its pixels; a NumberedMasks.
+    """The masks of one image: the number of the detection of each pixel. A NumberedMasks.
 
     Args:
-        pool: gets the place back.
-        buffer: where the kernel writes.
-        size_wh: of the image.
+        pool: gets the buffer back.
+        buffer: the memory that the kernel writes.
+        size_wh: width and height of the image in pixels.
     """
 
     def __init__(self, pool: MaskImagePool, buffer: _MaskBuffer, size_wh: tuple[int, int]) -> None:
@@ -51,18 +52,21 @@ class MaskImage:
 
     @property
     def device_pointer(self) -> int:
-        """Device address of uint16 (height, width)."""
+        """Device address of the numbers, uint16 (height, width)."""
         return self._buffer.memory.device_pointer
 
     def record(self, stream: Stream) -> None:
-        """Take note that the stream's work writes it."""
+        """Record that work on this stream writes the mask image. Call after queueing the work."""
         self._buffer.written.record(stream)
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
-        """See NumberedMasks; waits for the GPU.
+        """Copy the numbers to `out`. Waits for the GPU.
+
+        Args:
+            out: uint16 (height, width).
 
         Raises:
-            CudaError: the work on it failed.
+            CudaError: the GPU work failed.
         """
         width, height = self._size_wh
         self._buffer.written.synchronize()
@@ -74,24 +78,27 @@ class MaskImage:
 
 
 class MaskImagePool(Resource):
-    """Memory for pictures, as many as are in use at once.
+    """Lends memory for mask images. There are as many buffers as are in use at the same time.
 
     Args:
-        device: whose kernels write them.
+        device: the device whose kernels write the mask images.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        # A picture may end, and its place come back, within whatever a thread does, even in here.
+        # Reentrant: garbage collection can return a buffer while this thread holds the lock.
         self._lock = threading.RLock()
         self._free: list[_MaskBuffer] = []
         self._closed = False
 
     def lend(self, size_wh: tuple[int, int]) -> MaskImage:
-        """Return a picture to be written.
+        """Return a mask image for a kernel to write.
+
+        Args:
+            size_wh: width and height of the image in pixels.
 
         Raises:
-            CudaError: there is no memory for it.
+            CudaError: memory is not sufficient.
         """
         size = 2 * size_wh[0] * size_wh[1]
         buffer = self._idle_buffer()
@@ -103,7 +110,10 @@ class MaskImagePool(Resource):
         return MaskImage(self, buffer, size_wh)
 
     def _idle_buffer(self) -> _MaskBuffer | None:
-        """Return a free place that no work writes any more: nobody may have waited for it."""
+        """Remove and return a free buffer that no GPU work writes; None if there is none.
+
+        A buffer may return before its work is done, because readers need not wait for it.
+        """
         with self._lock:
             for index, buffer in enumerate(self._free):
                 if buffer.written.is_done():
@@ -111,7 +121,7 @@ class MaskImagePool(Resource):
         return None
 
     def give_back(self, buffer: _MaskBuffer) -> None:
-        """Take a place that nobody reads any more; from any thread."""
+        """Take back a buffer that is no longer read. Any thread may call this method."""
         with self._lock:
             if not self._closed:
                 self._free.append(buffer)
@@ -119,7 +129,7 @@ class MaskImagePool(Resource):
         buffer.close()
 
     def close(self) -> None:
-        """Free what nobody has; the rest when it comes back. All work must be done."""
+        """Free unused buffers now, and lent buffers when they return. All work must be done."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

@@ -1,4 +1,4 @@
-"""Which pipeline runs follows from the file."""
+"""Opens a model file with the pipeline that fits it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ['open_offline', 'open_pipeline']
 
 
 def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
-    """Load a model file for a node: an ONNX file on the CPU, an engine on the GPU.
+    """Open a model file for a node: an ONNX file on the CPU, an engine on the GPU.
 
     Args:
-        path: the parameter ``engine_path``.
-        options: how the model is run.
+        path: value of the parameter `engine_path`.
+        options: options of the pipeline.
 
     Raises:
         ConfigError: the path is empty.
-        EngineError: the file cannot be used; the message says why and what to do.
-        CudaError: an engine, and no GPU to run it.
+        EngineError: the file cannot be used. The message says why, and how to correct it.
+        CudaError: the file is an engine, and no GPU can run it.
     """
     if not path:
         raise ConfigError(
             "parameter 'engine_path'",
-            'it is empty',
-            fix='give an engine or ONNX file: '
+            'is empty',
+            fix='set an engine or ONNX file: '
             'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx',
         )
     model = read_model_file(path)
@@ -36,15 +36,15 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
 
 
 def open_offline(model: ModelFile, options: PipelineOptions) -> Pipeline:
-    """Open a model as a node does. Masks come back whole.
+    """Open a model file for use without a node. Results contain prototypes, not mask images.
 
     Args:
         model: an ONNX file or an engine.
-        options: how the model is run.
+        options: options of the pipeline.
 
     Raises:
-        EngineError: the file cannot be used; the message says why and what to do.
-        CudaError: an engine, and no GPU to run it.
+        EngineError: the file cannot be used. The message says why, and how to correct it.
+        CudaError: the file is an engine, and no GPU can run it.
     """
     if model.is_onnx:
         return HostPipeline(model, options)

@@ -1,4 +1,4 @@
-"""The interface between the detector and whatever does the work."""
+"""The interface between the detector and the pipelines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one frame.
+    """The result of one frame.
 
     Attributes:
-        found: by the model's task.
-        compute_s: seconds from the start of preprocessing to the end of decoding, of all frames
-            that were enqueued together.
+        found: the result of the model's task.
+        compute_s: seconds from the start of preprocessing to the end of decoding, for the whole
+            batch of the frame.
         frame: the frame as it was read.
     """
 
@@ -34,30 +34,30 @@ class Result:
 
     @property
     def detections(self) -> Detections:
-        """What a task of objects found, in source pixels.
+        """The detections in source pixels, if the model's task finds objects.
 
         Raises:
-            EngineError: the model's task is another one.
+            EngineError: the model's task has results of another type.
         """
         if not isinstance(self.found, Detections):
             raise EngineError(
                 'the model',
-                f'it finds no objects, but a {type(self.found).__name__}',
-                expected='a detector of objects',
+                f'a result of type {type(self.found).__name__}',
+                expected='detections of objects',
             )
         return self.found
 
 
 class Pipeline(Protocol):
-    """All the work on frames, as many at once as the model takes.
+    """Processes batches of frames, from preprocessing to decoded results.
 
-    Slots are numbered 0 … depth - 1; one thread uses a pipeline at a time.
+    Slots have the indices 0 … depth - 1. Only one thread may use a pipeline at a time.
 
     Attributes:
-        depth: how many slots there are: batches that may be in flight.
-        batch: most frames that a slot takes at once.
-        spec: the model's tensors, preprocessing, decoder and class names.
-        decodes_jpeg: it takes frames that are not decoded or not read yet; else a frame must be
+        depth: number of slots, which is the number of batches in flight.
+        batch: largest number of frames in a batch.
+        spec: tensors, preprocessing, decoder and class names of the model.
+        decodes_jpeg: whether frames may be JPEG files or deferred. If False, frames must be
             decoded.
     """
 
@@ -67,48 +67,49 @@ class Pipeline(Protocol):
     decodes_jpeg: bool
 
     def allocate(self, size: int) -> HostMemory:
-        """Return memory from which frames are taken without copying them; from any thread.
+        """Return memory of `size` bytes. Frames in this memory are processed without a copy.
 
-        Whoever asked for it frees it, when no frame in it is in a slot any more.
+        Any thread may call this method. The caller frees the memory when no slot uses it.
 
         Raises:
-            CudaError: it is page-locked memory, and there is none left or the GPU is lost.
-            MemoryError: there is none left.
+            CudaError: page-locked memory is not sufficient, or the GPU is lost.
+            MemoryError: ordinary memory is not sufficient.
         """
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> None:
-        """Take frames into a free slot and return without waiting for their results.
+        """Start a batch in a free slot. Does not wait for the results.
 
-        Memory of ``allocate`` holds one frame, which is in one slot until ``collect``. A frame
-        that cannot be read costs the others nothing: ``collect`` says it.
+        Memory from `allocate` may contain only one frame, which may be in only one slot until
+        `collect`. If a frame cannot be read, `collect` returns its error, and the other frames are
+        not affected.
 
         Args:
-            slot: nothing in it.
-            frames: 1 … ``batch``; may differ in everything.
-            thresholds: one for each frame.
+            slot: index of a free slot.
+            frames: 1 … `batch` frames. They may differ in size, encoding and memory.
+            thresholds: thresholds of each frame.
         """
 
     def is_done(self, slot: int) -> bool:
-        """Tell, without waiting, whether ``collect`` has nothing left to wait for."""
+        """Return whether `collect` would return at once. Does not wait."""
 
     def collect(self, slot: int) -> list[Result | ImageError]:
-        """Wait for the slot's results and free the slot.
+        """Wait for the results of a slot and free the slot.
 
         Returns:
-            For each frame, in their order, what came of it, or why it cannot be read.
+            The result of each frame, or its error if it cannot be read, in the order of frames.
         """
 
     def close(self) -> None:
-        """Free everything; may be called again."""
+        """Free all resources. May be called again."""
 
 
 def collect_all(pipeline: Pipeline, slot: int) -> list[Result]:
-    """Wait for a slot's results, for whom a frame that cannot be read is an error.
+    """Wait for the results of a slot, and raise if a frame cannot be read.
 
     Raises:
-        ImageError: the first of those; the slot is free.
+        ImageError: the error of the first frame that cannot be read. The slot is free.
     """
     results: list[Result] = []
     for result in pipeline.collect(slot):
@@ -119,13 +120,13 @@ def collect_all(pipeline: Pipeline, slot: int) -> list[Result]:
 
 
 def detect_one(pipeline: Pipeline, frame: Frame, thresholds: Thresholds, slot: int = 0) -> Result:
-    """Run one frame alone and wait for its result.
+    """Process a single frame and wait for its result.
 
     Args:
-        pipeline: nothing in the slot.
-        frame: as ``enqueue`` takes it.
-        thresholds: of this frame.
-        slot: the slot to use.
+        pipeline: processes the frame.
+        frame: the frame, as for `Pipeline.enqueue`.
+        thresholds: thresholds of the frame.
+        slot: index of a free slot.
 
     Raises:
         ImageError: the frame cannot be read.

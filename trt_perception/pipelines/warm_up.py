@@ -1,4 +1,4 @@
-"""A pipeline made ready: opened, and run once on a grey image."""
+"""Opens pipelines and runs each slot once on a grey image, so that the first frame is fast."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Opens a model file, as ``open_pipeline`` does.
+#: Opens a model file. `open_pipeline` has this type.
 OpenPipeline: TypeAlias = Callable[[str, PipelineOptions], Pipeline]
 
 
 def grey_frame() -> Frame:
-    """Return a small grey image, for a run whose result does not matter."""
+    """Return a grey image of 64 x 48 pixels, for runs whose result is ignored."""
     return frame_from_bgr(np.full((48, 64, 3), 114, np.uint8))
 
 
 @contextmanager
 def copy_to_pipeline_memory(pipeline: Pipeline, frames: Sequence[Frame]) -> Iterator[list[Frame]]:
-    """Copy frames into memory of the pipeline, as a node's messages lie there.
+    """Copy frames into memory from `Pipeline.allocate`, where a node has its messages.
 
-    It is freed in the end, when none of them may be in a slot any more.
+    The context manager frees the memory at its end. No slot may use the frames then.
     """
     with ExitStack() as freeing:
         placed = []
@@ -62,15 +62,15 @@ def open_warm_pipeline(
     """Open a model as *configure* does, and run it once in each slot.
 
     Args:
-        path: of the model file.
-        options: how the model is run.
+        path: path of the model file.
+        options: options of the pipeline.
         open_pipeline: opens the model.
 
     Returns:
-        The pipeline, and the seconds that a frame took.
+        The pipeline, and the seconds that the last frame took.
 
     Raises:
-        TrtPerceptionError: the model cannot be used so; the message says why.
+        TrtPerceptionError: the model cannot be used with these options. The message says why.
     """
     pipeline = open_pipeline(path, options)
     try:
@@ -88,29 +88,29 @@ def open_warm_pipelines(
     device_ids: Sequence[int],
     cameras: int,
 ) -> tuple[list[Pipeline], float]:
-    """Make a pipeline ready on each GPU, one after the other.
+    """Open a pipeline on each GPU, one after the other, and run it once in each slot.
 
-    An ONNX file runs on the CPU: there is one pipeline for it, whatever ``device_ids`` says.
+    An ONNX file runs on the CPU in a single pipeline. `device_ids` is ignored then.
 
     Args:
-        path: of the model file.
-        options: how the model is run; the device and the number of frames at once are set here.
+        path: path of the model file.
+        options: options of the pipelines, except device and batch size.
         open_pipeline: opens the model.
-        device_ids: CUDA devices. Those beyond the number of cameras would have nothing to do.
-        cameras: number of cameras to serve, at least 1.
+        device_ids: indices of CUDA devices. Devices beyond the number of cameras are not used.
+        cameras: number of cameras; at least 1.
 
     Returns:
-        The pipelines, of which camera i has the (i modulo their number)-th, and the seconds that a
-        frame took on the slowest.
+        The pipelines, and the seconds that a frame took in the slowest pipeline. Camera i uses
+        pipeline i modulo the number of pipelines.
 
     Raises:
-        TrtPerceptionError: the model cannot be used so; all pipelines are closed again.
+        TrtPerceptionError: the model cannot be used with these options. All pipelines are closed.
     """
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
         devices = device_ids[:cameras]
         if len(devices) > 1 and is_onnx(path):
-            _LOG.info('device_ids is of no use here: an ONNX model runs once, on the CPU')
+            _LOG.info('device_ids is ignored: an ONNX model runs in one pipeline, on the CPU')
             devices = devices[:1]
         for number, device in enumerate(devices):
             served = len(range(number, cameras, len(devices)))
@@ -124,10 +124,10 @@ def open_warm_pipelines(
 
 
 def warm_up(pipeline: Pipeline) -> float:
-    """Run a grey image through every slot: the first real frame pays for nothing done once.
+    """Run a grey image through every slot, so that the first camera image is fast.
 
     Returns:
-        Seconds that the last one took.
+        Seconds that the last run took.
 
     Raises:
         InterruptionError: the process was asked to end.
