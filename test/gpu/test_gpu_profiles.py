@@ -141,7 +141,9 @@ def test_where_open_shapes_do_not_run_they_are_refused_with_what_to_do(tmp_path,
 @pytest.mark.parametrize('size', [(56, 48), (264, 192), (64, 104), (256, 64)])
 def test_a_size_that_no_profile_holds_is_refused(tmp_path, open_plan, size):
     path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
-    message = rf'no profile takes \[1, 3, {size[1]}, {size[0]}\]; it has .* to .*, .* to '
+    message = (
+        rf'no profile includes the shape \[1, 3, {size[1]}, {size[0]}\], only .* to .*, .* to '
+    )
     with pytest.raises(EngineError, match=message):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 

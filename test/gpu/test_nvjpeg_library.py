@@ -132,7 +132,7 @@ def search_path(tmp_path, monkeypatch, fresh):
     """A folder of the Python path, without any other wheel and without CUDA's own folder."""
     monkeypatch.setattr(sys, 'path', [str(tmp_path)])
     monkeypatch.delitem(sys.modules, 'nvidia', raising=False)
-    monkeypatch.setattr(nvjpeg, '_TOOLKIT', tmp_path / 'cuda')
+    monkeypatch.setattr(nvjpeg, '_TOOLKIT_FOLDER', tmp_path / 'cuda')
     return tmp_path
 
 
@@ -142,18 +142,18 @@ def test_the_wheel_comes_first_then_the_system(search_path):
     own = search_path / 'cuda' / 'libnvjpeg.so.12'
     own.touch()
     names = ['libnvjpeg.so.13', 'libnvjpeg.so.12', 'libnvjpeg.so']
-    assert list(nvjpeg._candidates()) == [str(path), *names, str(own)]
+    assert list(nvjpeg._library_paths()) == [str(path), *names, str(own)]
 
 
 def test_no_library_is_told_with_what_to_do(search_path, monkeypatch, golden_messages):
-    monkeypatch.setattr(nvjpeg, '_NAMES', ('libnvjpeg-of-nobody.so',))
+    monkeypatch.setattr(nvjpeg, '_LIBRARY_NAMES', ('libnvjpeg-of-nobody.so',))
     with golden_messages.raises(CudaError):
         load_nvjpeg()
 
 
 def test_a_library_that_cannot_be_loaded_is_named(search_path, monkeypatch):
     name = 'libnvjpeg-of-nobody.so'  # which no machine's loader finds instead
-    monkeypatch.setattr(nvjpeg, '_NAMES', (name,))
+    monkeypatch.setattr(nvjpeg, '_LIBRARY_NAMES', (name,))
     path = wheel(search_path, name, b'no library')
     with pytest.raises(CudaError, match=str(path)):
         load_nvjpeg()
@@ -162,7 +162,7 @@ def test_a_library_that_cannot_be_loaded_is_named(search_path, monkeypatch):
 def test_another_library_of_that_name_is_passed_over(search_path, monkeypatch):
     """JetPack's libnvjpeg.so is the interface of libjpeg."""
     other = ctypes.util.find_library('m')
-    monkeypatch.setattr(nvjpeg, '_candidates', lambda: iter([other]))
+    monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter([other]))
     with pytest.raises(CudaError, match='undefined symbol: nvjpegGetProperty'):
         load_nvjpeg()
 
@@ -178,7 +178,7 @@ def test_too_old_a_library_is_passed_over(
     functions = {name: lambda *_: 0 for name in nvjpeg._FUNCTIONS}
     fake = SimpleNamespace(**{**functions, 'nvjpegGetProperty': get_property})
     monkeypatch.setattr(nvjpeg.ctypes, 'CDLL', lambda path: fake)
-    monkeypatch.setattr(nvjpeg, '_candidates', lambda: iter(['/opt/libnvjpeg.so']))
+    monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter(['/opt/libnvjpeg.so']))
     if taken:
         assert load_nvjpeg() == (fake, numbers)
     else:

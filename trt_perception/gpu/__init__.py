@@ -1,8 +1,8 @@
-"""CUDA for the rest of the package: a thin layer over cuda.bindings, and the only importer of it.
+"""A thin layer over cuda.bindings for the whole package. Only this layer imports cuda.bindings.
 
-Every return code passes one check. What owns memory has ``close``, which may be called twice, and
-frees what it had if its construction fails half-way. Pointers, streams and events are plain
-integers, as TensorRT wants them. Nothing is imported before the first call.
+Every return code is checked in the same way. Objects that own memory have ``close``, which may be
+called twice. They also free their memory if their construction fails halfway. Pointers, streams
+and events are integers, as TensorRT requires. cuda.bindings is imported at the first call.
 """
 
 from trt_perception.gpu.bindings import versions

@@ -1,7 +1,6 @@
-"""Calls of the CUDA runtime, the driver and NVRTC: one check of what they return, for all.
+"""Call the CUDA runtime, the driver and NVRTC, and check their return codes.
 
-The only module that imports cuda.bindings, at the first call. Written for cuda-bindings 12.9 and
-13.
+Only this module imports cuda.bindings, at the first call. Works with cuda-bindings 12.9 and 13.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
     'versions',
 ]
 
-# After one of these the context is lost for the life of the process: every later call fails, too.
+# After one of these errors the context is lost: all later calls of the process fail too.
 _STICKY: Final = (
     'cudaErrorIllegalAddress',
     'cudaErrorLaunchFailure',
@@ -36,7 +35,7 @@ _STICKY: Final = (
     'cudaErrorInvalidPc',
     'cudaErrorECCUncorrectable',
     'cudaErrorAssert',
-    # The driver's names of the same.
+    # The driver's names for the same errors.
     'CUDA_ERROR_ILLEGAL_ADDRESS',
     'CUDA_ERROR_LAUNCH_FAILED',
     'CUDA_ERROR_LAUNCH_TIMEOUT',
@@ -61,7 +60,7 @@ def load_bindings() -> Any:
     except ImportError as error:
         raise CudaError(
             'cuda-bindings',
-            f'TensorRT engines need it, and it cannot be imported ({error})',
+            f'cannot be imported ({error}), and TensorRT engines need this package',
             fix='for a CUDA 13 driver: python3 -m pip install "cuda-bindings>=13.0.3,<14", '
             'for CUDA 12 (JetPack 6): "cuda-bindings>=12.9,<13"',
         ) from error
@@ -84,61 +83,60 @@ def runtime() -> Any:
 
 
 def call(function: str, *arguments: Any) -> Any:
-    """Call the CUDA runtime; return its value, a tuple of several, or None.
+    """Call a function of the CUDA runtime. Return its value, a tuple of values, or None.
 
     Raises:
-        CudaError: it failed; ``sticky`` says whether the context is lost.
+        CudaError: the call failed. ``sticky`` is True if the context is lost.
     """
-    found = _called(runtime(), function, arguments)
+    found = _call_function(runtime(), function, arguments)
     if found[0]:  # success is 0 everywhere
-        # The failed status stays for the next caller that asks for the last error, as TensorRT
-        # does: remove it.
+        # Clear CUDA's last error. Otherwise TensorRT, which reads the last error, would report it.
         runtime().cudaGetLastError()
         raise cuda_error(function, found[0])
-    return _value(found)
+    return _returned_value(found)
 
 
 def driver_call(function: str, *arguments: Any) -> Any:
-    """Call the CUDA driver; as ``call``."""
-    found = _called(driver(), function, arguments)
+    """Call a function of the CUDA driver; see ``call``."""
+    found = _call_function(driver(), function, arguments)
     if found[0]:
-        raise _failed(function, found[0])
-    return _value(found)
+        raise _error_of_status(function, found[0])
+    return _returned_value(found)
 
 
 def nvrtc_call(function: str, *arguments: Any) -> Any:
-    """Call NVRTC; as ``call``.
+    """Call a function of NVRTC; see ``call``.
 
     Raises:
-        CudaError: it failed.
-        RuntimeError: cuda-bindings finds no NVRTC library.
+        CudaError: the call failed.
+        RuntimeError: cuda-bindings cannot find the NVRTC library.
     """
     found = getattr(nvrtc(), function)(*arguments)
     if found[0]:
-        raise _failed(function, found[0])
-    return _value(found)
+        raise _error_of_status(function, found[0])
+    return _returned_value(found)
 
 
-def _called(module: Any, function: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what a call returns: its status and its values.
+def _call_function(module: Any, function: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Call a function, and return its status and its values.
 
     Raises:
-        CudaError: there is no driver library.
+        CudaError: the driver library is missing.
     """
     try:
         found: tuple[Any, ...] = getattr(module, function)(*arguments)
-    except RuntimeError as error:  # how cuda-bindings reports that there is no driver library
+    except RuntimeError as error:  # raised by cuda-bindings if the driver library is missing
         raise CudaError(function, f'no CUDA driver: {error}', fix=_INSTALL_DRIVER) from error
     return found
 
 
-def _value(found: tuple[Any, ...]) -> Any:
+def _returned_value(found: tuple[Any, ...]) -> Any:
     return found[1] if len(found) == 2 else found[1:] or None
 
 
 def cuda_error(function: str, status: Any) -> CudaError:
-    """Return the error of a failed runtime call, with what to do where one cause is usual."""
-    error = _failed(function, status)
+    """Return the error of a failed runtime call, with a fix for the usual causes."""
+    error = _error_of_status(function, status)
     text = runtime().cudaGetErrorString(status)[1]
     error.found += f': {text.decode() if isinstance(text, bytes) else text}'
     if error.status == 'cudaErrorInsufficientDriver':
@@ -147,10 +145,10 @@ def cuda_error(function: str, status: Any) -> CudaError:
             error.found += ', no NVIDIA driver was found'
             error.fix = _INSTALL_DRIVER
         else:
-            needed = _dotted(runtime().cudaRuntimeGetVersion()[1])
+            needed = _version_text(runtime().cudaRuntimeGetVersion()[1])
             error.found += (
-                f', the driver supports CUDA up to {_dotted(installed)}, this cuda-bindings needs '
-                f'{needed}'
+                f', the driver supports CUDA up to {_version_text(installed)}, this release of '
+                f'cuda-bindings needs {needed}'
             )
             error.fix = (
                 'install a newer driver, or for CUDA 12 (JetPack 6) python3 -m pip install '
@@ -162,13 +160,13 @@ def cuda_error(function: str, status: Any) -> CudaError:
     return error
 
 
-def _failed(function: str, status: Any) -> CudaError:
+def _error_of_status(function: str, status: Any) -> CudaError:
     return CudaError(
         f'{function} failed', status.name, status=status.name, sticky=status.name in _STICKY
     )
 
 
-def _dotted(number: int) -> str:
+def _version_text(number: int) -> str:
     return f'{number // 1000}.{number % 1000 // 10}'
 
 
@@ -178,14 +176,14 @@ def versions() -> dict[str, str]:
         'driver': int(call('cudaDriverGetVersion')),
         'runtime': int(call('cudaRuntimeGetVersion')),
     }
-    return {name: _dotted(number) for name, number in numbers.items()}
+    return {name: _version_text(number) for name, number in numbers.items()}
 
 
 class Resource:
-    """Something that must be closed; usable as a context manager."""
+    """A resource that must be closed. Also a context manager."""
 
     def close(self) -> None:
-        """Free it; a second call does nothing."""
+        """Free the resource. Further calls do nothing."""
         raise NotImplementedError
 
     def __enter__(self) -> Any:

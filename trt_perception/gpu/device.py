@@ -1,4 +1,4 @@
-"""One GPU."""
+"""Select a GPU, and read its properties."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Device:
 
     Attributes:
         index: the CUDA ordinal.
-        name: as the driver gives it.
+        name: the driver's name for the GPU.
         compute_capability: (major, minor).
-        integrated: CPU and GPU share their memory, as on Jetson.
+        integrated: whether CPU and GPU share their memory, as on Jetson.
 
     Raises:
-        CudaError: there is no driver, it is too old, or no such device.
+        CudaError: the driver is missing or too old, or the device does not exist.
     """
 
     def __init__(self, index: int) -> None:
@@ -44,9 +44,9 @@ class Device:
         return int(call('cudaDeviceGetAttribute', attribute, self.index))
 
     def use(self) -> None:
-        """Make it this thread's device; each thread starts with device 0.
+        """Make this GPU the current device of the calling thread. Threads start with device 0.
 
-        CUDA alone knows which one is: another Device, or a library, may have set it meanwhile.
+        Always calls CUDA: another Device or a library may have changed the current device.
         """
         call('cudaSetDevice', self.index)
 
@@ -56,5 +56,5 @@ class Device:
         return int(free), int(total)
 
     def synchronize(self) -> None:
-        """Wait for everything on the device; for setting up and tests, not for the frame path."""
+        """Wait for all streams of the device. Only for setup and tests, not per frame."""
         call('cudaDeviceSynchronize')

@@ -1,4 +1,4 @@
-"""CUDA C++ that is compiled on this machine, once, and launched."""
+"""Compile CUDA C++ with NVRTC, cache the result, and launch kernels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ['Kernels', 'compile_kernels']
 
 
 class Kernels(Resource):
-    """Compiled kernels, loaded into the current device.
+    """Compiled kernels, loaded on the current device.
 
     Args:
-        cubin: as ``compile_kernels`` returns it.
+        cubin: the result of ``compile_kernels``.
     """
 
     def __init__(self, cubin: bytes) -> None:
@@ -35,12 +35,12 @@ class Kernels(Resource):
         """Queue one kernel.
 
         Args:
-            name: an ``extern "C"`` function.
-            grid: blocks.
-            block: threads of a block.
-            arguments: (value, ctypes type) in the kernel's order; pointers as integers with
-                c_void_p.
-            stream: queued on it.
+            name: name of an ``extern "C"`` function.
+            grid: number of blocks in x, y and z.
+            block: number of threads per block in x, y and z.
+            arguments: (value, ctypes type) in the kernel's order. Pointers are integers with the
+                type c_void_p.
+            stream: the stream for the kernel.
         """
         kernel = driver_call('cuLibraryGetKernel', self._library, name.encode())
         function = driver().CUfunction(int(driver_call('cuKernelGetFunction', kernel)))
@@ -57,18 +57,18 @@ class Kernels(Resource):
 def compile_kernels(
     source: str, compute_capability: tuple[int, int], options: Sequence[str] = ()
 ) -> bytes:
-    """Compile CUDA C++ for one architecture, or read the result of an earlier run from the cache.
+    """Compile CUDA C++ for one architecture, or read the result from the cache.
 
     Args:
-        source: the program; it includes no headers, so that the toolkit's are not needed.
-        compute_capability: of the device.
-        options: more compiler options.
+        source: the program. Must not include headers, because the toolkit may be missing.
+        compute_capability: of the device, (major, minor).
+        options: additional compiler options.
 
     Returns:
         A CUBIN.
 
     Raises:
-        CudaError: NVRTC is missing or refuses the program; the message holds its log.
+        CudaError: NVRTC is missing or cannot compile the program. The message has the log.
     """
     try:
         version = nvrtc_call('nvrtcVersion')
@@ -83,20 +83,20 @@ def compile_kernels(
     flags = [
         f'--gpu-architecture=sm_{compute_capability[0]}{compute_capability[1]}',
         '--std=c++17',
-        # The host rounds after each operation, and so must the kernels where they are compared
-        # with it.
+        # The host rounds after each operation. Without this flag the kernels' results would
+        # differ.
         '--fmad=false',
         *options,
     ]
     key = hashlib.sha256(repr((source, flags, version)).encode()).hexdigest()
     cubin = read_cached('kernels', key)
     if cubin is None:
-        cubin = _compiled(source, flags, version)
+        cubin = _compile(source, flags, version)
         write_cached('kernels', key, cubin)
     return cubin
 
 
-def _compiled(source: str, flags: Sequence[str], version: tuple[int, int]) -> bytes:
+def _compile(source: str, flags: Sequence[str], version: tuple[int, int]) -> bytes:
     program = nvrtc_call('nvrtcCreateProgram', source.encode(), b'kernels.cu', 0, [], [])
     try:
         encoded = [flag.encode() for flag in flags]
@@ -109,7 +109,7 @@ def _compiled(source: str, flags: Sequence[str], version: tuple[int, int]) -> by
             raise CudaError(
                 f'NVRTC {".".join(map(str, version))} cannot compile the kernels for {flags[0]}',
                 f'{status.name}\n{text}',
-                fix='install NVRTC of another CUDA release, one that knows this GPU'
+                fix='install NVRTC of a CUDA release that supports this GPU'
                 if unknown_gpu
                 else '',
                 status=status.name,

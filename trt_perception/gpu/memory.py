@@ -1,4 +1,4 @@
-"""Memory of the device and page-locked memory of the host, and copies between them."""
+"""Allocate device memory and page-locked host memory, and copy between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class DeviceBuffer(Resource):
-    """Device memory; ``pointer`` is its address, ``size`` its bytes."""
+    """Device memory at the address ``pointer``, of ``size`` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -43,20 +43,18 @@ class DeviceBuffer(Resource):
 
 
 class PinnedBuffer(Resource):
-    """Page-locked host memory that a GPU can copy from at full speed, or read where it lies.
-
-    All GPUs can, whichever was the current one.
+    """Page-locked host memory. All GPUs can copy the memory at full speed, or read in place.
 
     Args:
         size: bytes.
-        device: made the current one to allocate and to free, in whichever thread; None where the
-            right one is.
+        device: device to make current before allocating and freeing. None if the calling threads
+            already use the right device.
 
     Attributes:
-        size: as given.
+        size: the argument.
         array: uint8 (size,), valid until ``close``.
         pointer: address on the host.
-        device_pointer: address on the device of the same bytes, the same on each.
+        device_pointer: address of the same bytes on the device, equal on all GPUs.
     """
 
     def __init__(self, size: int, device: Device | None = None) -> None:
@@ -78,7 +76,7 @@ class PinnedBuffer(Resource):
         self.array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(raw)
 
     def close(self) -> None:
-        """Free the memory; ``array`` must not be used any more."""
+        """Free the memory. ``array`` must not be used afterwards."""
         if self.pointer:
             pointer, self.pointer = self.pointer, 0
             self.array = np.empty(0, np.uint8)
@@ -90,20 +88,20 @@ class PinnedBuffer(Resource):
 
 
 def _out_of_memory(error: CudaError, size: int, kind: str) -> CudaError:
-    """Return an error that says how much was asked for, and what to do."""
+    """Describe a failed allocation by its size, with a fix. Return other errors unchanged."""
     if error.status != 'cudaErrorMemoryAllocation':
         return error
     return GpuMemoryError(
         f'{size / 2**20:.1f} MiB of {kind}',
         f'could not be allocated ({error.statement})',
-        fix='end other programs that use the GPU (nvidia-smi lists them), or reduce the parameter '
+        fix='stop other programs on the GPU (nvidia-smi lists them), or reduce the parameter '
         "'pipeline_depth'",
         status=error.status,
     )
 
 
 def copy_async(destination: int, source: int, size: int, stream: Stream) -> None:
-    """Copy between any two addresses, in the stream's order; the host side must be pinned."""
+    """Queue a copy between host and device, or on the device. Host memory must be page-locked."""
     call(
         'cudaMemcpyAsync',
         destination,
@@ -117,15 +115,15 @@ def copy_async(destination: int, source: int, size: int, stream: Stream) -> None
 def copy_parts_async(
     destination: int, source: int, size: int, pitch: int, count: int, stream: Stream
 ) -> None:
-    """Copy parts of memory to the same places of another, in the stream's order.
+    """Queue a copy of parts at regular distances. Source and destination have the same layout.
 
     Args:
         destination: address of the first part.
-        source: address of the first part; on the host pinned.
+        source: address of the first part. Host memory must be page-locked.
         size: bytes of each part.
-        pitch: bytes from one part to the next, in both.
-        count: of the parts.
-        stream: the copy is queued on it.
+        pitch: bytes from the start of one part to the start of the next.
+        count: number of parts.
+        stream: the stream for the copy.
     """
     call(
         'cudaMemcpy2DAsync',
@@ -141,17 +139,17 @@ def copy_parts_async(
 
 
 def fill_async(pointer: int, value: int, size: int, stream: Stream) -> None:
-    """Set each byte to a value, in the stream's order."""
+    """Queue an operation that sets each byte to a value."""
     call('cudaMemsetAsync', pointer, value, size, stream.handle)
 
 
 def clear_async(pointer: int, size: int, stream: Stream) -> None:
-    """Set bytes to zero, in the stream's order."""
+    """Queue an operation that sets bytes to zero."""
     fill_async(pointer, 0, size, stream)
 
 
 def upload_once(values: npt.NDArray[Any], address: int, stream: Stream) -> None:
-    """Copy an array to the device and wait for it; not for the frame path."""
+    """Copy an array to a device address, and wait. Allocates memory: not for the frame path."""
     with PinnedBuffer(values.nbytes) as pinned:
         pinned.array[: values.nbytes] = values.reshape(-1).view(np.uint8)
         copy_async(address, pinned.pointer, values.nbytes, stream)

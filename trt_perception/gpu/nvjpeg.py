@@ -1,7 +1,8 @@
-"""NVIDIA's JPEG decoder, nvJPEG, through its C interface; the only module that knows it.
+"""Decode JPEGs with NVIDIA's nvJPEG through its C interface.
 
-Names, numbers and layouts are those of nvjpeg.h of release 13.3.2; they are the same in 12. What
-nvJPEG says against a file is data, not an exception: a caller has another decoder.
+Names, numbers and layouts come from nvjpeg.h of release 13.3.2, and are equal in release 12. If
+nvJPEG refuses a file, functions return the reason instead of raising, because callers then use
+another decoder.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from trt_perception.gpu.streams import Stream
 
 __all__ = ['JpegDecoder', 'NvJpeg', 'load_nvjpeg']
 
-# What to do where the library is missing.
-_MISSING: Final = (
+# The fix for a missing library.
+_INSTALL_NVJPEG: Final = (
     'python3 -m pip install nvidia-nvjpeg (CUDA 12: nvidia-nvjpeg-cu12), or on a Jetson '
     'sudo apt install libnvjpeg-13-2, or your version'
 )
 
-# Newest first. JetPack has another library named libnvjpeg.so, without a number, which is none of
-# these: it lacks the functions, and is passed over.
-_NAMES: Final = ('libnvjpeg.so.13', 'libnvjpeg.so.12', 'libnvjpeg.so')
-# Below a folder `nvidia` of the Python path, as NVIDIA's wheels have it; and CUDA's own.
+# Newest first. JetPack also has a different libnvjpeg.so without a version number. It lacks the
+# functions of this module, and is skipped.
+_LIBRARY_NAMES: Final = ('libnvjpeg.so.13', 'libnvjpeg.so.12', 'libnvjpeg.so')
+# Folders of NVIDIA's wheels, below the Python package `nvidia`, and of the CUDA toolkit.
 _WHEEL_FOLDERS: Final = ('cu13/lib', 'nvjpeg/lib')
-_TOOLKIT: Final = Path('/usr/local/cuda/lib64')
+_TOOLKIT_FOLDER: Final = Path('/usr/local/cuda/lib64')
 
-_STATUS: Final = (
+_STATUS_NAMES: Final = (
     'NVJPEG_STATUS_SUCCESS',
     'NVJPEG_STATUS_NOT_INITIALIZED',
     'NVJPEG_STATUS_INVALID_PARAMETER',
@@ -51,14 +52,14 @@ _STATUS: Final = (
 )
 _BACKEND_DEFAULT: Final = 0
 _OUTPUT_BGRI: Final = 6
-# Refuse what does not follow the specification to the letter, instead of making something of it.
+# Refuse files that violate the specification, instead of decoding them to arbitrary pixels.
 _BITSTREAM_STRICT: Final = 1 << 2
-# Interpolate chroma between its samples, as libjpeg does.
+# Interpolate chroma between samples, as libjpeg does.
 _INTERPOLATION: Final = 1 << 5
-_INTERPOLATES: Final = (12, 1)
-_OLDEST: Final = (12, 0)
+_INTERPOLATION_RELEASE: Final = (12, 1)
+_OLDEST_RELEASE: Final = (12, 0)
 _COMPONENTS: Final = 4
-# Room for a file from the start.
+# Size of the first file buffer.
 _FIRST_FILE_BYTES: Final = 2**20
 
 _POINTER = ctypes.c_void_p
@@ -69,7 +70,7 @@ _INTS = ctypes.POINTER(ctypes.c_int)
 
 
 class _NvjpegImage(ctypes.Structure):
-    """nvjpegImage_t: where the planes go; an interleaved picture is the first."""
+    """nvjpegImage_t: addresses and pitches of the planes. Interleaved pixels use the first one."""
 
     _fields_ = (('channel', _POINTER * _COMPONENTS), ('pitch', _SIZE * _COMPONENTS))
 
@@ -89,22 +90,24 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 class NvJpeg(Resource):
-    """The library with a handle; threads may share it.
+    """The nvJPEG library with a handle. Several threads may share an instance.
 
-    Needs a current device.
+    Requires a current device.
 
     Attributes:
-        library: with its functions declared.
-        version: of the library, major, minor and patch.
+        library: the loaded library, with the types of its functions.
+        version: (major, minor, patch) of the library.
 
     Raises:
-        CudaError: it is not installed, or does not work with this GPU.
+        CudaError: nvJPEG is not installed, or does not work with this GPU.
     """
 
     def __init__(self) -> None:
         self._handle = _POINTER()
         self.library, self.version = load_nvjpeg()
-        flags = _BITSTREAM_STRICT | (_INTERPOLATION if self.version >= _INTERPOLATES else 0)
+        flags = _BITSTREAM_STRICT | (
+            _INTERPOLATION if self.version >= _INTERPOLATION_RELEASE else 0
+        )
         status = self.library.nvjpegCreateEx(
             _BACKEND_DEFAULT, None, None, flags, ctypes.byref(self._handle)
         )
@@ -112,42 +115,42 @@ class NvJpeg(Resource):
             self._handle = _POINTER()
             raise CudaError(
                 'nvjpegCreateEx failed',
-                _name(status),
-                fix='install nvJPEG of the CUDA release that the driver supports',
-                status=_name(status),
+                _status_name(status),
+                fix='install nvJPEG of a CUDA release that the driver supports',
+                status=_status_name(status),
             )
 
     def read_size(self, pointer: int, size: int) -> tuple[int, int] | str:
-        """Return width and height that nvJPEG reads, or the name of the status that it gives.
+        """Return the width and height that nvJPEG reads in a file, or the name of its error.
 
         Args:
             pointer: address of the file on the host.
-            size: bytes of it.
+            size: bytes of the file.
         """
         components, subsampling = _INT(), _INT()
         widths, heights = (_INT * _COMPONENTS)(), (_INT * _COMPONENTS)()
         status = self.library.nvjpegGetImageInfo(
             self._handle, pointer, size, components, subsampling, widths, heights
         )
-        return _name(status) if status else (widths[0], heights[0])
+        return _status_name(status) if status else (widths[0], heights[0])
 
     def decoder(self) -> JpegDecoder:
-        """Return a decoder, for one thread at a time.
+        """Return a decoder, which only one thread may use at a time.
 
         Raises:
-            CudaError: it could not be made.
+            CudaError: nvJPEG cannot create the decoder.
         """
         return JpegDecoder(self, self._handle)
 
     def close(self) -> None:
-        """Free the handle; after all decoders."""
+        """Free the handle. All decoders must be closed before."""
         if self._handle:
             handle, self._handle = self._handle, _POINTER()
             self.library.nvjpegDestroy(handle)
 
 
 class JpegDecoder(Resource):
-    """What one decoding needs: the file in one piece, and memory of nvJPEG's own.
+    """The state of one decoding: a buffer for the file, and nvJPEG's own memory.
 
     Both grow to the largest file so far.
     """
@@ -158,12 +161,14 @@ class JpegDecoder(Resource):
         self._state = _POINTER()
         self._file: npt.NDArray[np.uint8] = np.empty(_FIRST_FILE_BYTES, np.uint8)
         self._pointer: int = self._file.ctypes.data
-        # Headers of the last file, and the size that nvJPEG has read in them.
-        self._known: tuple[bytes | memoryview | None, tuple[int, int]] | None = None
+        # Headers of the last file, and the size that nvJPEG read in them.
+        self._last_headers: tuple[bytes | memoryview | None, tuple[int, int]] | None = None
         status = nvjpeg.library.nvjpegJpegStateCreate(handle, ctypes.byref(self._state))
         if status:
             self._state = _POINTER()
-            raise CudaError('nvjpegJpegStateCreate failed', _name(status), status=_name(status))
+            raise CudaError(
+                'nvjpegJpegStateCreate failed', _status_name(status), status=_status_name(status)
+            )
 
     def decode(
         self,
@@ -173,41 +178,41 @@ class JpegDecoder(Resource):
         pitch: int,
         stream: Stream,
     ) -> str:
-        """Decode a file to BGR pixels on the device; a core works, without the lock.
+        """Decode a file to BGR pixels on the device. Uses a CPU core, and releases the GIL.
 
         Args:
-            jpeg: the whole file, in parts that follow each other; they are copied. The first of
-                several has all headers, which alone say the size.
-            size_wh: width and height in pixels; nvJPEG must read the same in the file.
+            jpeg: the file as consecutive parts, which are copied. The first of several parts must
+                contain all headers.
+            size_wh: width and height in pixels. nvJPEG must read the same size in the file.
             pointer: device address of ``size_wh[1] * pitch`` bytes.
             pitch: bytes from one row to the next, at least three for each pixel.
-            stream: what the GPU does is queued on it. It must be idle: on some GPUs the decoder
-                writes before earlier work on the stream has ended.
+            stream: the stream for the GPU's part of the work. Must be idle: on some GPUs the
+                decoder writes before earlier work on the stream has ended.
 
         Returns:
-            Empty, or why there are no pixels: nvJPEG's status, or that it reads another size.
+            Empty if successful, else the reason: nvJPEG's status, or a different size.
         """
-        size = self._put_together(jpeg)
+        size = self._join_parts(jpeg)
         headers = jpeg[0] if len(jpeg) > 1 else None
-        if headers is None or self._known != (headers, size_wh):
+        if headers is None or self._last_headers != (headers, size_wh):
             found = self._nvjpeg.read_size(self._pointer, size)
             if isinstance(found, str):
                 return found
             if found != size_wh:
-                return 'another size than its header was found to say'
-            self._known = headers, size_wh
+                return 'nvJPEG reads a different size in the headers'
+            self._last_headers = headers, size_wh
         image = _NvjpegImage()
         image.channel[0], image.pitch[0] = pointer, pitch
         status = self._nvjpeg.library.nvjpegDecode(
             *(self._handle, self._state, self._pointer, size),
             *(_OUTPUT_BGRI, image, stream.handle),
         )
-        return _name(status) if status else ''
+        return _status_name(status) if status else ''
 
-    def _put_together(self, jpeg: Sequence[bytes | memoryview]) -> int:
-        """Copy a file, without the interpreter's lock; return its size.
+    def _join_parts(self, jpeg: Sequence[bytes | memoryview]) -> int:
+        """Copy a file's parts into the buffer, without the GIL. Return the file's size in bytes.
 
-        The stream is idle: nobody reads the file before any more.
+        The stream is idle, so no earlier decoding still reads the buffer.
         """
         size = sum(map(len, jpeg))
         if size > self._file.size:
@@ -220,7 +225,7 @@ class JpegDecoder(Resource):
         return size
 
     def close(self) -> None:
-        """Free its memory; the stream's work must be done."""
+        """Free nvJPEG's memory. The work on the stream must be done."""
         if self._state:
             state, self._state = self._state, _POINTER()
             self._nvjpeg.library.nvjpegJpegStateDestroy(state)
@@ -228,54 +233,58 @@ class JpegDecoder(Resource):
 
 @functools.cache
 def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
-    """Return the library, its functions declared, and its version; loaded once.
+    """Load nvJPEG once, and return the library and its version (major, minor, patch).
 
     Raises:
-        CudaError: there is none; the message says what was found.
+        CudaError: no usable library exists. The message names the first unusable one.
     """
-    faults = []
-    for path in _candidates():
+    failures = []
+    for path in _library_paths():
         try:
             library = ctypes.CDLL(path)
             for name, kinds in _FUNCTIONS.items():
                 function = getattr(library, name)
                 function.argtypes, function.restype = kinds, _INT
         except OSError as error:
-            if Path(path).is_absolute():  # of a bare name it says that there is none
-                faults.append(str(error))
+            if Path(
+                path
+            ).is_absolute():  # for a bare name, the error only means that it is missing
+                failures.append(str(error))
             continue
-        except AttributeError as error:  # another library of that name
-            faults.append(str(error))
+        except AttributeError as error:  # a different library with the same name
+            failures.append(str(error))
             continue
-        version = tuple(_property(library, kind) for kind in range(3))
-        if version >= _OLDEST:
+        version = tuple(_version_number(library, kind) for kind in range(3))
+        if version >= _OLDEST_RELEASE:
             return library, version
-        faults.append(f'{path}: version {".".join(map(str, version))} is too old')
-    found = next(iter(faults), 'libnvjpeg is not installed')
-    raise CudaError('nvJPEG', found, fix=_MISSING)
+        failures.append(f'{path}: version {".".join(map(str, version))} is too old')
+    found = next(iter(failures), 'libnvjpeg is not installed')
+    raise CudaError('nvJPEG', found, fix=_INSTALL_NVJPEG)
 
 
-def _property(library: Any, kind: int) -> int:
-    """Return one number of the version; kinds of libraryPropertyType begin with the major one."""
+def _version_number(library: Any, kind: int) -> int:
+    """Return one number of the version. ``kind`` is a libraryPropertyType, 0 for major."""
     number = _INT()
     library.nvjpegGetProperty(kind, ctypes.byref(number))
     return number.value
 
 
-def _candidates() -> Iterator[str]:
-    """Yield what may be the library: in NVIDIA's wheels, where the loader looks, in CUDA's."""
+def _library_paths() -> Iterator[str]:
+    """Yield paths and names of the library: in NVIDIA's wheels, for the loader, in CUDA."""
     spec = None
-    with contextlib.suppress(ImportError, ValueError):  # a package `nvidia` that is none
+    with contextlib.suppress(ImportError, ValueError):  # a broken package `nvidia`
         spec = importlib.util.find_spec('nvidia')
     for root in (spec and spec.submodule_search_locations) or ():
         for folder in _WHEEL_FOLDERS:
             yield from (
-                str(path) for name in _NAMES if (path := Path(root, folder, name)).exists()
+                str(path) for name in _LIBRARY_NAMES if (path := Path(root, folder, name)).exists()
             )
-    yield from _NAMES
-    yield from (str(path) for name in _NAMES if (path := _TOOLKIT / name).exists())
+    yield from _LIBRARY_NAMES
+    yield from (str(path) for name in _LIBRARY_NAMES if (path := _TOOLKIT_FOLDER / name).exists())
 
 
-def _name(status: int) -> str:
-    """Return a status as nvjpeg.h names it."""
-    return _STATUS[status] if 0 <= status < len(_STATUS) else f'nvjpegStatus_t {status}'
+def _status_name(status: int) -> str:
+    """Return the name of a status in nvjpeg.h."""
+    return (
+        _STATUS_NAMES[status] if 0 <= status < len(_STATUS_NAMES) else f'nvjpegStatus_t {status}'
+    )

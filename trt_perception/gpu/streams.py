@@ -1,4 +1,4 @@
-"""Streams, events, and work that is captured once and launched many times."""
+"""Own CUDA streams, events and graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ['Event', 'Graph', 'Stream']
 
 
 class Stream(Resource):
-    """A non-blocking stream; ``handle`` is its integer."""
+    """A non-blocking stream. ``handle`` is the stream as an integer."""
 
     def __init__(self) -> None:
         self._stream = call('cudaStreamCreateWithFlags', runtime().cudaStreamNonBlocking)
@@ -23,11 +23,11 @@ class Stream(Resource):
         call('cudaStreamSynchronize', self.handle)
 
     def wait(self, event: Event) -> None:
-        """Let what is queued from now on wait for an event as it was recorded last."""
+        """Make later work on this stream wait for the last recording of an event."""
         call('cudaStreamWaitEvent', self.handle, event.handle, 0)
 
     def raise_if_lost(self) -> None:
-        """Raise CudaError where the context is lost; whatever else is wrong passes."""
+        """Raise CudaError if the CUDA context is lost. Ignore all other errors."""
         try:
             self.synchronize()
         except CudaError as error:
@@ -42,11 +42,11 @@ class Stream(Resource):
 
 
 class Event(Resource):
-    """A point in a stream's work that can be waited for and timed.
+    """A point in the work of a stream, to wait for and to measure time.
 
     Args:
-        blocking: waiting sleeps until an interrupt comes, which takes up to 0.3 ms longer than
-            spinning but leaves the core to others.
+        blocking: sleep in ``synchronize`` until an interrupt. This takes up to 0.3 ms longer than
+            spinning, but leaves the core to other threads.
     """
 
     def __init__(self, *, blocking: bool = False) -> None:
@@ -55,11 +55,11 @@ class Event(Resource):
         self.handle = int(self._event)
 
     def record(self, stream: Stream) -> None:
-        """Record the event behind the work that the stream has."""
+        """Record the event after all work that is queued on the stream."""
         call('cudaEventRecord', self.handle, stream.handle)
 
     def is_done(self) -> bool:
-        """Tell without waiting whether the work is done."""
+        """Return whether the work before the event is done. Does not wait."""
         (status,) = runtime().cudaEventQuery(self.handle)
         if not status:
             return True
@@ -68,11 +68,11 @@ class Event(Resource):
         raise cuda_error('cudaEventQuery', status)
 
     def synchronize(self) -> None:
-        """Wait until the work is done."""
+        """Wait until the work before the event is done."""
         call('cudaEventSynchronize', self.handle)
 
     def seconds_since(self, start: Event) -> float:
-        """Return the time between two events that are done."""
+        """Return the time in seconds since another event. Both events must be done."""
         return float(call('cudaEventElapsedTime', start.handle, self.handle)) * 1e-3
 
     def close(self) -> None:
@@ -83,14 +83,14 @@ class Event(Resource):
 
 
 class Graph(Resource):
-    """Work captured once and launched many times with one call.
+    """A CUDA graph: work that is captured once, and launched with one call.
 
     Args:
-        stream: captured on it.
-        record: issues the work; it must not synchronise or allocate.
+        stream: the stream to capture.
+        record: queues the work. Must not synchronise or allocate.
 
     Raises:
-        CudaError: something in it cannot be captured; the stream can be used again.
+        CudaError: part of the work cannot be captured. The stream remains usable.
     """
 
     def __init__(self, stream: Stream, record: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class Graph(Resource):
         try:
             record()
         except BaseException:
-            # Ends the capture, which may be invalid by now, and clears the error it left behind.
+            # End the capture, which may be invalid, and clear CUDA's last error.
             status, graph = (*runtime().cudaStreamEndCapture(stream.handle), None)[:2]
             if status == runtime().cudaError_t.cudaSuccess and int(graph):
                 runtime().cudaGraphDestroy(graph)
@@ -113,7 +113,7 @@ class Graph(Resource):
             call('cudaGraphDestroy', graph)
 
     def launch(self, stream: Stream) -> None:
-        """Queue all the work on the stream."""
+        """Queue the whole graph on a stream."""
         call('cudaGraphLaunch', self._executable, stream.handle)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The steps a frame goes through: preprocessing, the engine's runtime, decoding."""
+"""The steps of processing a frame: preprocessing, running the network, and decoding."""

@@ -1,4 +1,4 @@
-"""Which sizes of batches an engine of open batch is prepared for."""
+"""Choose the batch sizes for which to prepare an engine with a dynamic batch axis."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Final
 
 __all__ = ['MAX_BATCH', 'batch_sizes']
 
-#: Most frames that kernels work on at once: their number is a byte.
+#: The largest batch of the kernels, which store the number of frames in a byte.
 MAX_BATCH: Final = 255
 
 
-def batch_sizes(ranges: Sequence[tuple[int, int]], most: int) -> tuple[int, ...]:
-    """Return the sizes: each runs what it holds, and there is a graph for each.
+def batch_sizes(ranges: Sequence[tuple[int, int]], max_frames: int) -> tuple[int, ...]:
+    """Return the batch sizes to prepare. Each size gets a context and a CUDA graph.
 
-    A profile of one size gives that. One of a range gives its ends and the powers of two between
-    them, so that less than half of a batch runs for nothing.
+    A profile with a fixed size gives this size. A profile with a range gives both ends and the
+    powers of two between them, so that less than half of a batch is computed in vain.
 
     Args:
         ranges: smallest and largest batch of each profile.
-        most: frames that come at once; the last size is the smallest that holds them, or the
-            largest that there is.
+        max_frames: largest number of frames that arrive together. The last size is the smallest
+            one for this number, or the largest one of all profiles.
 
     Returns:
-        Smallest first.
+        The sizes, smallest first.
     """
     sizes: set[int] = set()
     for low, high in ranges:
         powers = {2**power for power in range(high.bit_length())}
         sizes |= {each for each in powers | {low, high} if low <= each <= high}
     ordered = sorted(sizes)
-    enough = next((at for at, each in enumerate(ordered, 1) if each >= most), len(ordered))
+    enough = next((at for at, each in enumerate(ordered, 1) if each >= max_frames), len(ordered))
     return tuple(ordered[:enough])

@@ -1,4 +1,4 @@
-"""From a model's outputs to detections, whatever its family: the one way in for pipelines."""
+"""Decode a model's outputs to detections. All pipelines call this module, for each family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trt_perception.stages.selection import passing_indices, select_detections
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 
 
-# A network may say anything; what is no box leaves in a step of its own, not with a warning.
+# Networks may output infinity or NaN. A later step removes such boxes, so warnings are useless.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def decode(
     outputs: Sequence[OutputArray],
@@ -28,31 +28,37 @@ def decode(
     thresholds: Sequence[Thresholds],
     limits: DecodingLimits,
 ) -> list[TaskResult]:
-    """Return what the outputs of a batch say of each image.
+    """Decode the outputs of a batch. Return one result for each image.
 
     Args:
-        outputs: arrays in the order of ``spec.outputs``, with their final shapes; if the
-            decoder's outputs have no axis for a batch, those of each image in turn. float16 is
-            converted here.
-        spec: the model's.
-        letterboxes: geometry of each image of the batch, in its order.
+        outputs: arrays in the order of ``spec.outputs``, with their final shapes. If the decoder's
+            outputs have no batch axis, the list has all outputs of the first image, then of the
+            second, and so on. float16 is converted to float32.
+        spec: the model's description.
+        letterboxes: geometry of each image in the batch.
         thresholds: confidence, IoU and class filter of each image.
-        limits: how many boxes go on, and which suppress each other.
+        limits: limits for the number of boxes, and the scope of NMS.
 
     Raises:
-        EngineError: the outputs are not what the decoder reads, final boxes are in another unit
-            than it expects, or a class has no name.
+        EngineError: the outputs do not fit the decoder, the boxes have another unit than the
+            decoder expects, or a class has no name.
     """
-    images = _images(outputs, spec, thresholds)
+    images = _inputs_by_image(outputs, spec, thresholds)
     return [
         spec.decoder.decode(
             arrays,
             image,
             functools.partial(
-                select_detections, spec=spec, letterbox=letterbox, thresholds=own, limits=limits
+                select_detections,
+                spec=spec,
+                letterbox=letterbox,
+                thresholds=image_thresholds,
+                limits=limits,
             ),
         )
-        for (arrays, image), letterbox, own in zip(images, letterboxes, thresholds, strict=True)
+        for (arrays, image), letterbox, image_thresholds in zip(
+            images, letterboxes, thresholds, strict=True
+        )
     ]
 
 
@@ -60,27 +66,27 @@ def decode(
 def count_candidates(
     outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Thresholds
 ) -> int:
-    """Return how many boxes of one image are above the threshold and of a class asked for."""
+    """Return the number of one image's boxes above the threshold and in the class filter."""
     if not isinstance(spec.decoder, ObjectDecoder):
         return 0
-    ((arrays, image),) = _images(outputs, spec, [thresholds])
+    ((arrays, image),) = _inputs_by_image(outputs, spec, [thresholds])
     found = spec.decoder.candidates(arrays, image)
     return len(passing_indices(found.scores, found.class_ids, thresholds))
 
 
-def _images(
+def _inputs_by_image(
     outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Sequence[Thresholds]
 ) -> Iterator[tuple[list[OutputArray], ImageContext]]:
-    """Yield the arrays that the decoder reads, and what it may need to know, for each image."""
-    wanted = spec.decoder_outputs
-    is_per_image = all('B' not in output.shape for output, _ in wanted)
-    for index, own in enumerate(thresholds):
+    """Yield the decoder's arrays and the context of each image."""
+    decoder_outputs = spec.decoder_outputs
+    is_per_image = all('B' not in output.shape for output, _ in decoder_outputs)
+    for index, image_thresholds in enumerate(thresholds):
         first = index * len(spec.outputs) if is_per_image else 0
         arrays = [
-            _plain(
+            _as_float32(
                 outputs[first + place][index] if 'B' in output.shape else outputs[first + place]
             )
-            for output, place in wanted
+            for output, place in decoder_outputs
         ]
         yield (
             arrays,
@@ -88,16 +94,20 @@ def _images(
                 index,
                 spec.preprocessing.input_size,
                 spec.task,
-                functools.partial(passing_indices, thresholds=own),
+                functools.partial(passing_indices, thresholds=image_thresholds),
             ),
         )
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """Return the values of bfloat16 numbers, which are the upper halves of float32 ones."""
+    """Return bfloat16 values as float32. bfloat16 is the upper half of a float32.
+
+    Args:
+        bits: the bfloat16 values as uint16, in any shape.
+    """
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _plain(array: OutputArray) -> OutputArray:
-    """Return every float as float32."""
+def _as_float32(array: OutputArray) -> OutputArray:
+    """Convert float16 to float32. Return other arrays unchanged."""
     return array.astype(np.float32) if array.dtype == np.float16 else array

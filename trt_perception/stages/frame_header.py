@@ -1,7 +1,8 @@
-"""What travels in front of a frame to the GPU: its size, geometry, thresholds, where pixels are.
+"""Write frame headers and batch tables for the GPU kernels.
 
-The kernels read it on the device, so that none of this needs a new CUDA graph, and neither does
-where the frames of a batch are and how many. The layouts are those of FrameHeader and Batch in
+A header precedes each frame, with its size, geometry, thresholds and pixel address. A batch table
+has the number of frames and the addresses of their headers. The kernels read both on the device,
+so changes need no new CUDA graph. The layouts are equal to ``FrameHeader`` and ``Batch`` in
 stages/kernels/frame.cuh.
 """
 
@@ -30,19 +31,19 @@ __all__ = [
     ),
 ]
 
-#: So many bytes, each of which is the number of frames, stand in front of their addresses.
+#: Size of the frame count before the addresses, in bytes. Each byte has the number of frames.
 BATCH_COUNT_BYTES: Final = 8
 
-#: The number by which kernels know a pixel format, by its canonical name.
+#: The number of each pixel format in the kernels, by canonical name.
 FORMAT_NUMBERS: Final = {
     name: number for number, name in enumerate(sorted({f.name for f in PIXEL_FORMATS.values()}))
 }
-# What follows starts at a multiple of this, as memory transactions like it.
+# Pixels after a header start at a multiple of this size, for aligned memory transactions.
 _ALIGNMENT: Final = 256
 
-#: Names of the parameters in the header, each a float32, in their order there.
+#: Names of the float32 parameters in the header, in order.
 FRAME_PARAMETERS: Final = tuple(field.name for field in dataclasses.fields(FrameParameters))
-# Sizes and geometry as integers, where the pixels are, then ratios and parameters; in the order of
+# Sizes and geometry as integers, the offset of the pixels, ratios, and parameters, in the order of
 # the C struct.
 _FIELDS: Final = struct.Struct(f'<10iq2f2d{len(FRAME_PARAMETERS)}f')
 _PIXELS: Final = struct.Struct('<q')
@@ -50,10 +51,10 @@ _PIXELS_OFFSET: Final = 40
 
 
 def batch_table(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """Return what tells the kernels of a batch.
+    """Return the table that describes a batch to the kernels.
 
     Args:
-        headers: device addresses of the headers of all frames, 0 where a frame has no place yet.
+        headers: device addresses of the headers of all frames, 0 for a frame without memory.
 
     Returns:
         uint8: the number of frames, then the addresses.
@@ -64,14 +65,14 @@ def batch_table(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
 
 
 class FrameHeaderWriter:
-    """Makes headers for one model.
+    """Writes frame headers for one model.
 
     Args:
-        classes: how many the model has.
+        classes: number of the model's classes.
 
     Attributes:
-        size: bytes that a header has room in.
-        class_words: 32-bit words of the class filter.
+        size: bytes to reserve for a header.
+        class_words: number of 32-bit words in the class filter.
     """
 
     def __init__(self, classes: int) -> None:
@@ -81,17 +82,17 @@ class FrameHeaderWriter:
     def content(
         self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
     ) -> npt.NDArray[np.uint8]:
-        """Return all of a frame's header but where its pixels are: that of all frames like it.
+        """Return a header without the offset of the pixels. Similar frames share this content.
 
         Args:
             frame: the image.
-            letterbox: its geometry.
-            thresholds: of this frame.
+            letterbox: the frame's geometry.
+            thresholds: the frame's thresholds and class filter.
 
         Returns:
             uint8, at most ``size`` bytes.
         """
-        # In float32, as Letterbox.to_source divides.
+        # Divide in float32, as in Letterbox.to_source.
         source, resized = letterbox.source_wh, letterbox.resized_wh
         ratio_x, ratio_y = np.array(source, np.float32) / np.array(resized, np.float32)
         fields = _FIELDS.pack(
@@ -107,7 +108,7 @@ class FrameHeaderWriter:
             0,
             ratio_x,
             ratio_y,
-            # As cv2.resize: the inverse of the inverse, in double.
+            # The inverse of the inverse in double precision, as in cv2.resize.
             1.0 / (resized[0] / source[0]),
             1.0 / (resized[1] / source[1]),
             *(getattr(thresholds, name) for name in FRAME_PARAMETERS),
@@ -123,9 +124,9 @@ class FrameHeaderWriter:
         """Write the header of one frame.
 
         Args:
-            target: uint8, at least ``size`` bytes; page-locked memory as a rule.
-            content: of the frame.
-            pixels: bytes from the header's start to the first pixel, as the device counts them.
+            target: uint8, at least ``size`` bytes, usually page-locked memory.
+            content: result of ``content`` for the frame.
+            pixels: offset in bytes from the header to the first pixel, in device addresses.
         """
         target[: content.size] = content
         _PIXELS.pack_into(target.data, _PIXELS_OFFSET, pixels)

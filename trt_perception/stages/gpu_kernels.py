@@ -1,4 +1,4 @@
-"""The CUDA kernels of the frame path: letterbox before the engine, boxes and masks behind it."""
+"""Launch the CUDA kernels before the engine (letterbox) and after the engine (boxes, masks)."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
 _BLOCK: Final = (32, 8, 1)
 
-#: Most boxes that the kernels' NMS has room for.
+#: The largest number of boxes in the kernels' NMS.
 MAX_CANDIDATES: Final = 1024
 
-#: The result starts with two int32: how many rows follow, and how many anchors passed the
-#: thresholds. Then come the rows, in source pixels; what the task carries stands behind this.
+#: A result starts with two int32: the number of rows, and the number of anchors above the
+#: thresholds. The rows follow, in source pixels. Each row ends with the values of the task.
 RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
 RESULT_HEAD_BYTES: Final = 16
 
 
 class FrameKernels:
-    """The kernels, compiled for one model on one device; each launch serves a whole batch.
+    """The kernels, compiled for one model on one device. Each launch processes a whole batch.
 
-    A frame's numbers are the same in whatever batch it is, and at whichever place.
+    The result of a frame does not depend on the other frames of its batch, or on its index.
 
     Args:
-        device: compiled for its architecture and loaded there.
+        device: the device of the kernels, with its architecture.
         spec: the model's tensors, preprocessing and decoder.
-        limits: limits of decoding; ``max_candidates`` is a multiple of 32, or above 1024.
+        limits: limits of decoding. ``max_candidates`` must be a multiple of 32, or above 1024.
 
     Attributes:
-        limits: as given.
-        decodes: ``decode`` is there: the decoder has ``anchor_row_layout``, and at most 1024
-            boxes enter NMS.
-        numbers_masks: ``number_masks`` is there: masks are made of prototypes.
-        result_row: dtype of a row of the result: RESULT_ROW, and as ``task_values`` the values
-            behind the scores as they are. Oriented boxes are in network pixels, before they turn.
-        header: makes what the kernels read of a frame besides its pixels.
-        scratch_bytes: device memory that the decoding kernels need for each frame of a batch,
-            cleared before the first.
+        limits: the argument.
+        has_decode_kernels: whether ``decode`` can be called. True if the decoder has
+            ``anchor_row_layout``, and at most 1024 boxes enter NMS.
+        has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.
+        result_row: dtype of a result row: RESULT_ROW, and in ``task_values`` the unchanged values
+            after the scores. Oriented boxes are in network pixels, before the rotation.
+        header: writes the frame headers that the kernels read.
+        scratch_bytes: device memory of the decoding kernels for each frame of a batch. Must be
+            cleared before the first launch.
         result_bytes: memory for the result of each frame.
 
     Raises:
         CudaError: NVRTC is missing or fails.
-        EngineError: a grid has another number of cells than the output has anchors.
+        EngineError: the cells of the grids and the anchors of the output differ in number.
     """
 
     def __init__(self, device: Device, spec: ModelSpec, limits: DecodingLimits) -> None:
@@ -65,8 +65,8 @@ class FrameKernels:
         rows = (
             spec.decoder.anchor_row_layout() if limits.max_candidates <= MAX_CANDIDATES else None
         )
-        read = [spec.outputs[place] for _, place in spec.decoder_outputs]
-        output, prototypes = read[0], read[-1]
+        decoder_outputs = [spec.outputs[place] for _, place in spec.decoder_outputs]
+        output, prototypes = decoder_outputs[0], decoder_outputs[-1]
         self.header = FrameHeaderWriter(len(spec.class_names))
         self.has_decode_kernels = rows is not None
         self.has_mask_kernel = self.has_decode_kernels and task.prototype_count > 0
@@ -117,10 +117,10 @@ class FrameKernels:
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
 
     def _scratch_bytes(self, task: Task) -> int:
-        """Return at least what struct Scratch takes.
+        """Return an upper bound for the size of ``struct Scratch`` in bytes.
 
-        Counts, 64-bit keys, 16-bit classes, boxes, overlap bits; spreads of oriented boxes; rows
-        for the masks.
+        The terms: counts, 64-bit keys, 16-bit classes, boxes, overlap bits, spreads of oriented
+        boxes, rows for the masks, and padding.
         """
         max_candidates = self.limits.max_candidates
         return (
@@ -134,30 +134,44 @@ class FrameKernels:
             + 64
         )
 
-    def letterbox(self, batch: int, tensor: int, most: int, stream: Stream) -> None:
-        """Queue: fill the input tensor from the frames.
+    def letterbox(self, batch: int, tensor: int, max_frames: int, stream: Stream) -> None:
+        """Queue the kernel that fills the input tensor from the frames.
 
         Args:
-            batch: device address of what ``batch_table`` makes.
+            batch: device address of the table from ``batch_table``.
             tensor: device address of the input.
-            most: frames that the engine takes; where there are fewer the rest stays as it is.
-            stream: queued on it.
+            max_frames: batch size of the engine. With fewer frames, the rest of the tensor keeps
+                its values.
+            stream: the stream for the kernel.
         """
         width, height = self._network_wh
-        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), most)
+        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), max_frames)
         self._launch('letterbox', grid, _BLOCK, (batch, tensor), stream)
 
     def decode(
-        self, batch: int, output: int, scratch: int, result: int, most: int, stream: Stream
+        self, batch: int, output: int, scratch: int, result: int, max_frames: int, stream: Stream
     ) -> None:
-        """Queue: write the final boxes to ``result``; as ``letterbox``."""
-        one = (1024, 1, 1)
-        anchors = (-(-self._anchors // 32), 1, most)
+        """Queue the kernels that write the final boxes to ``result``.
+
+        Args:
+            batch: device address of the table from ``batch_table``.
+            output: device address of the network's output.
+            scratch: device address of ``scratch_bytes`` for each frame.
+            result: device address of ``result_bytes`` for each frame.
+            max_frames: batch size of the engine.
+            stream: the stream for the kernels.
+        """
+        one_block = (1024, 1, 1)
+        anchors = (-(-self._anchors // 32), 1, max_frames)
         self._launch('filter', anchors, _BLOCK, (batch, output, scratch), stream)
-        self._launch('select_best', (1, 1, most), one, (batch, output, scratch), stream)
-        rows = (self.limits.max_candidates // 8, 1, most)
+        self._launch(
+            'select_best', (1, 1, max_frames), one_block, (batch, output, scratch), stream
+        )
+        rows = (self.limits.max_candidates // 8, 1, max_frames)
         self._launch('overlaps', rows, _BLOCK, (batch, scratch), stream)
-        self._launch('keep', (1, 1, most), one, (batch, output, scratch, result), stream)
+        self._launch(
+            'keep', (1, 1, max_frames), one_block, (batch, output, scratch, result), stream
+        )
 
     def number_masks(
         self,
@@ -168,16 +182,16 @@ class FrameKernels:
         geometry: MaskGeometry,
         stream: Stream,
     ) -> None:
-        """Queue: write of each pixel of a frame whose mask it is in; behind ``decode``.
+        """Queue the kernel that writes the mask number of each pixel. Call this after ``decode``.
 
         Args:
-            scratch: as ``decode``.
-            prototypes: device address of the output.
-            numbers: device address of uint16 (height, width) of the image: 0 for no mask, i for
-                that of the i-th detection, counted from 1, the better one on top.
-            place: of the frame in the batch.
-            geometry: where the image lies in the prototypes.
-            stream: queued on it.
+            scratch: the argument of ``decode``.
+            prototypes: device address of the network's output with the prototypes.
+            numbers: device address of uint16 (height, width) in the size of the image. Pixels of
+                the i-th detection become i, counted from 1, others 0. Better masks are on top.
+            place: index of the frame in the batch.
+            geometry: the position of the image in the prototypes.
+            stream: the stream for the kernel.
         """
         width, height = geometry.size_wh
         pointers = [(each, c_void_p) for each in (scratch, prototypes, numbers)]
@@ -204,14 +218,14 @@ class FrameKernels:
 
 
 def _source(constants: Mapping[str, object], names: Sequence[str]) -> str:
-    """Return the source of all kernels: the constants, then files of ``stages/kernels``."""
+    """Return the source of all kernels: constants, and the named files of ``stages/kernels``."""
     folder = files('trt_perception.stages') / 'kernels'
     defined = [f'#define {name} {value}\n' for name, value in constants.items()]
     return ''.join([*defined, *((folder / name).read_text() for name in names)])
 
 
 def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
-    """Return what the letterbox kernel is compiled with, by the name that its source uses."""
+    """Return the constants of the letterbox kernel by the names in its source."""
     preprocessing = spec.preprocessing
     width, height = preprocessing.input_size
     std = np.array(preprocessing.std, np.float64)
@@ -220,8 +234,8 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
     return {
         **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
         'EACH_FORMAT(DO)': ' '.join(f'DO(FORMAT_{name.upper()})' for name in FORMAT_NUMBERS),
-        **{f'GAIN_{i}': _literal(gain[i]) for i in range(3)},
-        **{f'BIAS_{i}': _literal(bias[i]) for i in range(3)},
+        **{f'GAIN_{i}': _exact_literal(gain[i]) for i in range(3)},
+        **{f'BIAS_{i}': _exact_literal(bias[i]) for i in range(3)},
         'INPUT_T': _C_TYPES[spec.input.dtype],
         'NET_WIDTH': width,
         'NET_HEIGHT': height,
@@ -232,6 +246,6 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
     }
 
 
-def _literal(value: np.float32) -> str:
-    """Return a float that C++ reads back to the bit."""
+def _exact_literal(value: np.float32) -> str:
+    """Return a C++ expression for exactly this float32."""
     return f'__int_as_float({int(value.view(np.int32))})'

@@ -1,6 +1,6 @@
-"""From a frame to the network's input on the CPU, by OpenCV; by PIL where it antialiases.
+"""Preprocess a frame to the network's input on the CPU.
 
-The reference for the GPU's letterbox kernel.
+Uses OpenCV, or Pillow for antialiasing. The GPU's letterbox kernel must give the same values.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _BGR: Final = (0, 1, 2)
 _RGB: Final = (2, 1, 0)
 _GRAY: Final = (0, 0, 0)
 
-# Channel order of the packed formats: which channel holds blue, green and red.
+# The channels with blue, green and red in each packed format.
 _PACKED: Final = {'bgr8': _BGR, 'bgra8': _BGR, 'rgb8': _RGB, 'rgba8': _RGB, 'mono8': _GRAY}
 
-# YUV is BT.601, limited range. OpenCV names a Bayer pattern by the second row's second and third
-# pixel, ROS by the first row's first two: rggb is BayerBG.
+# YUV is BT.601, limited range. OpenCV names a Bayer pattern after the second and third pixel of
+# the second row, ROS after the first two pixels of the first row: rggb is BayerBG.
 _CONVERSIONS: Final[dict[str, int]] = {
     'uyvy': cv2.COLOR_YUV2BGR_UYVY,
     'yuyv': cv2.COLOR_YUV2BGR_YUYV,
@@ -40,11 +40,11 @@ _CONVERSIONS: Final[dict[str, int]] = {
 
 
 def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, int]]:
-    """Return the pixels as bytes per channel, with as little work as the format allows.
+    """Return a frame's pixels as 8-bit channels, and the channels of blue, green and red.
 
     Returns:
-        uint8 (height, width, channels), a view of the frame where the format is packed; and which
-        channels hold blue, green and red.
+        uint8 (height, width, channels), a view of the frame if the format is packed; and the
+        indices of the blue, green and red channel.
     """
     name = frame.format.name
     plane = frame.plane()
@@ -52,7 +52,7 @@ def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, 
         return plane.reshape(frame.height, frame.width, -1), _PACKED[name]
     if name == 'mono16':
         values = plane.view('>u2' if frame.big_endian else '<u2')
-        # 65535 / 257 = 255: the full range of 16 bits onto that of 8, rounded half up.
+        # 65535 / 257 = 255: scale the range of 16 bits to the range of 8 bits, rounded half up.
         return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[..., None], _GRAY
     if name in ('uyvy', 'yuyv'):
         plane = plane.reshape(frame.height, frame.width, 2)
@@ -61,16 +61,16 @@ def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, 
 
 
 def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-    """Return the frame as OpenCV's usual image: uint8 (height, width, 3), BGR, a copy.
+    """Return a frame as a BGR image, uint8 (height, width, 3). The pixels are copied.
 
     Args:
-        frame: of any pixel format.
-        out: filled and returned, where it is given; of that shape and type.
+        frame: a decoded frame in any pixel format.
+        out: array for the result, uint8 (height, width, 3). If None, a new array is allocated.
     """
     image, order = channel_image(frame)
     if out is None:
         out = np.empty((frame.height, frame.width, 3), np.uint8)
-    for target, source in enumerate(order):  # five times as fast as image[..., order]
+    for target, source in enumerate(order):  # five times faster than image[..., order]
         out[..., target] = image[..., source]
     return out
 
@@ -78,29 +78,29 @@ def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.
 def resize(
     image: npt.NDArray[np.uint8], size_wh: tuple[int, int], *, antialias: bool
 ) -> npt.NDArray[np.uint8]:
-    """Return an image at another size, bilinear with half-pixel centres.
+    """Resize an image bilinearly, with half-pixel centres.
 
     Args:
-        image: uint8 (height, width, channels), 1, 3 or 4 channels.
-        size_wh: width and height in pixels.
-        antialias: by PIL, where all pixels that one covers make it, horizontally first; else by
-            OpenCV, from four.
+        image: uint8 (height, width, channels) with 1, 3 or 4 channels.
+        size_wh: new width and height in pixels.
+        antialias: if True, Pillow computes each pixel from all source pixels under it, first
+            horizontally, then vertically. If False, OpenCV computes each pixel from four.
 
     Returns:
-        uint8 (height, width, channels).
+        uint8 (new height, new width, channels).
 
     Raises:
-        EngineError: PIL is needed and not installed.
+        EngineError: ``antialias`` is True and Pillow is not installed.
     """
     height, width, channels = image.shape
     if antialias:
-        pil = _pil()
-        # Not RGBA: PIL would weight colours by the fourth channel.
+        pil = _import_pillow()
+        # RGBX instead of RGBA: with RGBA, Pillow would weight the colours by the fourth channel.
         mode = {1: 'L', 3: 'RGB', 4: 'RGBX'}[channels]
         pixels = np.ascontiguousarray(image)
         picture = pil.frombuffer(mode, (width, height), pixels, 'raw', mode, 0, 1)
-        # One axis at a time: from release 13 on Pillow itself chooses which goes first, and then
-        # rounds otherwise.
+        # Resize one axis at a time. From release 13 on, Pillow chooses the order of the axes
+        # itself, which rounds differently.
         for size in ((size_wh[0], height), size_wh):
             picture = picture.resize(size, pil.Resampling.BILINEAR)
         resized = np.asarray(picture)
@@ -109,54 +109,58 @@ def resize(
     return resized.reshape(size_wh[1], size_wh[0], channels)
 
 
-def _pil() -> Any:
+def _import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
         raise EngineError(
             'preprocessing.antialias, model.antialias',
-            f'antialiasing on the CPU needs Pillow ({error})',
+            f'Pillow is missing ({error}), and antialiasing on the CPU needs it',
             fix='sudo apt install python3-pil, or python3 -m pip install pillow',
         ) from error
     return Image
 
 
 class HostPreprocessor:
-    """Letterbox, colour order and normalisation into one tensor, used again for each frame.
+    """Applies letterbox, colour order and normalisation. All frames share one input tensor.
 
     Args:
-        preprocessing: the model's.
-        batch: how many frames the tensor holds.
+        preprocessing: the model's preprocessing.
+        batch: number of frames in the tensor.
 
     Raises:
-        EngineError: a package is missing that the preprocessing needs.
+        EngineError: the preprocessing needs Pillow, which is not installed.
     """
 
     def __init__(self, preprocessing: Preprocessing, batch: int = 1) -> None:
         if preprocessing.antialias:
-            _pil()  # whether it is there is known before the first frame
+            _import_pillow()  # report a missing package before the first frame
         self._preprocessing = preprocessing
         width, height = preprocessing.input_size
         std = np.array(preprocessing.std, np.float64)
         # (x * scale - mean) / std as one multiplication and one addition.
         self._gain = (preprocessing.scale / std).astype(np.float32)
         self._bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
-        by_row = preprocessing.layout == 'nhwc'
-        shape = (batch, height, width, 3) if by_row else (batch, 3, height, width)
+        is_nhwc = preprocessing.layout == 'nhwc'
+        shape = (batch, height, width, 3) if is_nhwc else (batch, 3, height, width)
         self._tensor = np.zeros(shape, np.dtype(preprocessing.dtype))
-        # One plane for each channel, wherever its values lie.
-        self._channels = self._tensor.transpose(0, 3, 1, 2) if by_row else self._tensor
-        # All arithmetic is float32; float16 is rounded once, at the end. Bytes stay as they are.
+        # A view with one plane per channel, in both layouts.
+        self._channels = self._tensor.transpose(0, 3, 1, 2) if is_nhwc else self._tensor
+        # Arithmetic is in float32. Other types are converted once, at the end.
         self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
         self._canvas = np.empty((0, 0, 0), np.uint8)
         self._letterbox: Letterbox | None = None
 
     def __call__(self, frame: Frame, place: int = 0) -> tuple[npt.NDArray[Any], Letterbox]:
-        """Fill one place of the tensor from a frame.
+        """Write one frame into the tensor.
+
+        Args:
+            frame: a decoded frame.
+            place: index of the frame in the batch.
 
         Returns:
-            The whole tensor, (batch, 3, height, width) or (batch, height, width, 3), of the dtype
-            that the preprocessing says, valid until the next call; and the geometry.
+            The whole tensor, (batch, 3, height, width) or (batch, height, width, 3), in the
+            preprocessing's dtype and valid until the next call; and the frame's geometry.
         """
         image, order = channel_image(frame)
         letterbox = Letterbox.fit(
@@ -181,7 +185,7 @@ class HostPreprocessor:
         return self._tensor, letterbox
 
     def _fit_canvas(self, letterbox: Letterbox, channels: int) -> None:
-        """Make the canvas, padding included, unless the last frame's still serves."""
+        """Create the canvas with its padding, or keep the last one if the geometry is equal."""
         if letterbox == self._letterbox and self._canvas.shape[2] == channels:
             return
         width, height = letterbox.network_wh

@@ -1,6 +1,6 @@
-"""Which boxes stay: candidate selection and non-maximum suppression, on the host.
+"""Select candidates and apply non-maximum suppression on the host.
 
-The reference for the GPU's kernels.
+The GPU kernels must give the same results.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = [
 ]
 
 Boxes = npt.NDArray[np.float32]
-# Oriented boxes whose overlaps with all better ones are computed at once.
+# Number of oriented boxes whose overlaps with all better boxes are computed at once.
 _BLOCK: Final = 128
-_EPS: Final = np.float32(1e-7)
+_EPSILON: Final = np.float32(1e-7)
 
 
 def best_candidates(scores: npt.NDArray[np.float32], limit: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the ``limit`` best scores, best first, equal scores in order of index.
+    """Return the indices of the best scores, best first. Equal scores keep the order of indices.
 
     Args:
-        scores: float32 (n,), no NaN.
-        limit: how many at most.
+        scores: float32 (n,), without NaN.
+        limit: largest number of indices to return.
 
     Returns:
         int64 (min(n, limit),).
@@ -35,7 +35,7 @@ def best_candidates(scores: npt.NDArray[np.float32], limit: int) -> npt.NDArray[
     return order
 
 
-# Areas beyond float32 make the IoU NaN, which suppresses nothing.
+# Areas above the range of float32 make the IoU NaN, which suppresses nothing.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def non_maximum_suppression(
     boxes: Boxes,
@@ -45,22 +45,20 @@ def non_maximum_suppression(
     *,
     class_agnostic: bool = False,
 ) -> npt.NDArray[np.int64]:
-    """Walk boxes from best to worst.
+    """Remove boxes that overlap a better remaining box by more than the threshold.
 
-    Each one that stays suppresses those that overlap it too much.
-
-    IoU = intersection / (area_a + area_b - intersection), in float32; a box is suppressed where
-    IoU > iou_threshold.
+    The boxes are visited from best to worst. IoU = intersection / (area_a + area_b -
+    intersection), in float32. A box is removed if IoU > iou_threshold.
 
     Args:
         boxes: float32 (n, 4), finite, of positive area, sorted best score first.
         class_ids: int32 (n,).
         iou_threshold: in [0, 1].
-        limit: stop when so many stay.
-        class_agnostic: boxes of different classes suppress each other too.
+        limit: largest number of boxes to keep.
+        class_agnostic: whether boxes of different classes suppress each other too.
 
     Returns:
-        int64 (m,), m <= limit: the indices that stay, ascending.
+        int64 (m,), m <= limit: the indices of the remaining boxes, ascending.
     """
     left, top, right, bottom = np.ascontiguousarray(boxes.T)
     area = (right - left) * (bottom - top)
@@ -93,20 +91,20 @@ def oriented_non_maximum_suppression(
     *,
     class_agnostic: bool = False,
 ) -> npt.NDArray[np.int64]:
-    """Keep the oriented boxes that no better one overlaps too much, as Ultralytics does.
+    """Remove oriented boxes that overlap any better box too much, as Ultralytics does.
 
-    Not from best to worst: a box that is suppressed itself suppresses others too (Fast NMS, Bolya
-    et al., YOLACT, arXiv 1904.02689). The overlap is ``prob_iou``.
+    Removed boxes suppress others too (Fast NMS; Bolya et al., YOLACT, arXiv 1904.02689). The
+    overlap is ``prob_iou``.
 
     Args:
         boxes: float32 (n, 5), finite, of positive size, sorted best score first.
         class_ids: int32 (n,).
         iou_threshold: in [0, 1].
-        limit: stop when so many stay.
-        class_agnostic: boxes of different classes suppress each other too.
+        limit: largest number of boxes to keep.
+        class_agnostic: whether boxes of different classes suppress each other too.
 
     Returns:
-        int64 (m,), m <= limit: the indices that stay, ascending.
+        int64 (m,), m <= limit: the indices of the remaining boxes, ascending.
     """
     kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     threshold = np.float32(iou_threshold)
@@ -126,14 +124,14 @@ def oriented_non_maximum_suppression(
 
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def prob_iou(one: Boxes, other: Boxes) -> npt.NDArray[np.float32]:
-    """Return how much oriented boxes overlap, as normal distributions of their size.
+    """Return the overlap of oriented boxes, computed from normal distributions.
 
-    1 - Hellinger distance (Murrugarra-Llerena et al., Gaussian Bounding Boxes and Probabilistic
-    Intersection-over-Union, arXiv 2106.06072), with the small numbers that Ultralytics adds.
+    The overlap is 1 - Hellinger distance (Murrugarra-Llerena et al., Gaussian Bounding Boxes and
+    Probabilistic Intersection-over-Union, arXiv 2106.06072). The epsilons are Ultralytics'.
 
     Args:
-        one: float32 (n, 5), centre x, centre y, width, height, angle in radians.
-        other: float32 (m, 5).
+        one: float32 (n, 5): centre x, centre y, width and height in pixels, angle in radians.
+        other: float32 (m, 5), likewise.
 
     Returns:
         float32 (n, m).
@@ -143,13 +141,13 @@ def prob_iou(one: Boxes, other: Boxes) -> npt.NDArray[np.float32]:
     a, b, c = a1 + a2, b1 + b2, c1 + c2
     x, y = one[:, None, 0] - other[:, 0], one[:, None, 1] - other[:, 1]
     determinant = a * b - c * c
-    distance = (a * y * y + b * x * x) / (determinant + _EPS) * np.float32(0.25)
-    distance -= c * x * y / (determinant + _EPS) * np.float32(0.5)
+    distance = (a * y * y + b * x * x) / (determinant + _EPSILON) * np.float32(0.25)
+    distance -= c * x * y / (determinant + _EPSILON) * np.float32(0.5)
     sizes = np.maximum(a1 * b1 - c1 * c1, 0) * np.maximum(a2 * b2 - c2 * c2, 0)
-    ratio = determinant / (4 * np.sqrt(sizes) + _EPS)
-    distance += np.log(ratio + _EPS) * np.float32(0.5)
-    distance = np.clip(distance, _EPS, np.float32(100))
-    overlap: npt.NDArray[np.float32] = 1 - np.sqrt(1 - np.exp(-distance) + _EPS)
+    ratio = determinant / (4 * np.sqrt(sizes) + _EPSILON)
+    distance += np.log(ratio + _EPSILON) * np.float32(0.5)
+    distance = np.clip(distance, _EPSILON, np.float32(100))
+    overlap: npt.NDArray[np.float32] = 1 - np.sqrt(1 - np.exp(-distance) + _EPSILON)
     return overlap
 
 

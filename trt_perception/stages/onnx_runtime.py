@@ -1,4 +1,4 @@
-"""An ONNX model on the CPU, by ONNX Runtime."""
+"""Run an ONNX model with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
 
 __all__ = ['CPU_PROVIDER', 'OnnxModel']
 
-#: The provider that is everywhere.
+#: The execution provider that every build of ONNX Runtime has.
 CPU_PROVIDER: Final = 'CPUExecutionProvider'
 
-# NumPy, which carries them here, has no bfloat16.
+# Tensors are NumPy arrays, and NumPy has no bfloat16.
 _DTYPES: Final = {f'tensor({name})': name for name in TENSOR_DTYPES if name != 'bfloat16'}
 
 
@@ -26,8 +26,8 @@ class OnnxModel:
 
     Attributes:
         inputs: name, shape and dtype of each input.
-        outputs: likewise.
-        metadata: what the file says of itself, texts by key.
+        outputs: name, shape and dtype of each output.
+        metadata: the metadata in the file, texts by key.
     """
 
     def __init__(self, model: ModelFile, threads: int, provider: str = CPU_PROVIDER) -> None:
@@ -35,16 +35,16 @@ class OnnxModel:
 
         Args:
             model: an ONNX file.
-            threads: of ONNX Runtime's own pool.
-            provider: what runs it; what that does not know runs on the CPU.
+            threads: number of threads in ONNX Runtime's pool.
+            provider: execution provider. The CPU runs all operators that it does not support.
 
         Raises:
-            EngineError: ONNX Runtime is not installed, has no such provider or cannot load the
-                model, or the model keeps weights in other files.
+            EngineError: ONNX Runtime is not installed, does not have the provider or cannot load
+                the model, or the model has weights in other files.
         """
-        _refuse_other_files(model)
+        _refuse_external_weights(model)
         try:
-            import onnxruntime  # heavy: only the process that runs a model pays for it
+            import onnxruntime  # slow to import, so only processes that run a model import it
         except ImportError as error:
             raise EngineError(
                 model.path.name,
@@ -63,29 +63,31 @@ class OnnxModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # A spinning pool takes the cores that rclpy and the camera's driver need between two
-        # frames.
+        # Between two frames, a spinning pool would occupy cores that rclpy and the camera driver
+        # need.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
-        # Its errors are exceptions too; what it prints quotes names of the model as they are.
+        # No printing: errors are exceptions too, and the printed text would contain unescaped
+        # names from the model.
         options.log_severity_level = 4
-        # Its own format is another program's way in: only what was looked at is loaded.
+        # Refuse ONNX Runtime's own format: only checked ONNX content may be loaded.
         options.add_session_config_entry('session.load_model_format', 'ONNX')
         try:
             self._session = onnxruntime.InferenceSession(
                 model.content, options, providers=list(dict.fromkeys((provider, CPU_PROVIDER)))
             )
-        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise EngineError(
-                str(model.path), f'ONNX Runtime cannot load it: {error}', fix=_fix(error)
+                str(model.path), f'ONNX Runtime cannot load it: {error}', fix=_fix_for(error)
             ) from error
-        self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
-        self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self.inputs = tuple(_tensor_spec(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_tensor_spec(node) for node in self._session.get_outputs())
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def run(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        """Run the model on its inputs, by name, and return all outputs.
+        """Run the model, and return all outputs in their order. Releases the GIL.
 
-        Releases the GIL meanwhile.
+        Args:
+            tensors: all inputs, by name.
         """
         results: list[npt.NDArray[Any]] = self._session.run(None, dict(tensors))
         return results
@@ -95,33 +97,33 @@ class OnnxModel:
         self._session = None
 
 
-def _refuse_other_files(model: ModelFile) -> None:
+def _refuse_external_weights(model: ModelFile) -> None:
     if places := find_external_weights(model.content, str(model.path)):
         raise EngineError(
             str(model.path),
-            f'some in {places[0]!r}, which ONNX Runtime would read without a check',
-            expected='all weights in the file itself',
-            fix=f'write one file: python3 -c "import onnx; '
+            f'weights in {places[0]!r}, which ONNX Runtime would read without a check',
+            expected='all weights in the model file',
+            fix=f'write a single file: python3 -c "import onnx; '
             f"onnx.save(onnx.load('{model.path.name}'), "
             "'whole.onnx')\"",
         )
 
 
-def _fix(error: Exception) -> str:
-    """Return what to do where this ONNX Runtime lacks an operator for the types it has here."""
+def _fix_for(error: Exception) -> str:
+    """Return the fix if ONNX Runtime lacks an operator for the model's types, else ``''``."""
     import onnxruntime
 
     if type(error).__name__ != 'NotImplemented':
         return ''
     return (
-        f'ONNX Runtime {onnxruntime.__version__} has no such operator, or not for these types '
-        '(float64, often): a newer one may have it (python3 -m pip install --upgrade '
-        'onnxruntime), or export the model in float32; build_engine makes an engine of it, in '
-        'which float64 is float32'
+        f'ONNX Runtime {onnxruntime.__version__} does not have this operator for these types '
+        '(often float64): install a newer release (python3 -m pip install --upgrade '
+        'onnxruntime), export the model in float32, or build an engine with build_engine, which '
+        'converts float64 to float32'
     )
 
 
-def _spec(node: Any) -> TensorSpec:
+def _tensor_spec(node: Any) -> TensorSpec:
     shape = tuple(side if isinstance(side, int) else -1 for side in node.shape)
     dtype = 'float32' if node.type == 'tensor(float)' else _DTYPES.get(node.type, node.type)
     return TensorSpec(node.name, shape, dtype)

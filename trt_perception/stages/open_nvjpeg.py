@@ -1,4 +1,4 @@
-"""JPEG on the GPU: whether this machine has it."""
+"""Open nvJPEG, and test it with a small file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ['open_nvjpeg']
 
 
 def open_nvjpeg() -> NvJpeg:
-    """Return nvJPEG, which has decoded a small file on the current device.
+    """Return nvJPEG after decoding a small file on the current device.
 
     Raises:
-        CudaError: it is not installed, or does not work here; the message says why.
+        CudaError: nvJPEG is not installed, or does not work on this GPU. The message says why.
     """
     nvjpeg = NvJpeg()
     try:
@@ -34,7 +34,7 @@ def open_nvjpeg() -> NvJpeg:
             stream.synchronize()
         if reason:
             version = '.'.join(map(str, nvjpeg.version))
-            raise CudaError(f'nvJPEG {version}', f'cannot decode a small file here: {reason}')
+            raise CudaError(f'nvJPEG {version}', f'cannot decode a small test file: {reason}')
     except BaseException:
         nvjpeg.close()
         raise

@@ -1,4 +1,4 @@
-"""From candidates to detections: the steps that are the same for every family of outputs."""
+"""Select the final detections from candidates. These steps are equal for all decoder families."""
 
 from __future__ import annotations
 
@@ -27,18 +27,24 @@ __all__ = ['build_detections', 'check_scores', 'passing_indices', 'select_detect
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
 _HIGHEST_SCORE: Final = 1.1
-# Boxes may reach beyond the image; one of less than two pixels, or of four images, is none.
-_BEYOND: Final = 0.5
-_FAR_BEYOND: Final = 4
-# What an oriented box has: centre, size and angle.
-_ORIENTED: Final = 5
+# Boxes may reach beyond the image. The unit is wrong if all boxes in pixels lie within 1.5 pixels,
+# or if all boxes in fractions reach beyond 4 times the input.
+_MAX_OVERHANG: Final = 0.5
+_MAX_INPUTS: Final = 4
+# Values of an oriented box: centre, size and angle.
+_ORIENTED_VALUES: Final = 5
 
 
 def passing_indices(
     scores: Floats, class_ids: npt.NDArray[np.integer], thresholds: Thresholds
 ) -> npt.NDArray[np.int64]:
-    """Return the indices of what is above the threshold and of a class that is asked for."""
-    # NaN compares false and leaves here; an infinite score is no score.
+    """Return the indices of scores above the threshold whose class is in the class filter.
+
+    Args:
+        scores: (n,). NaN and infinite scores never pass.
+        class_ids: (n,).
+        thresholds: confidence threshold and class filter.
+    """
     passed = (scores > np.float32(thresholds.confidence_threshold)) & (scores < np.inf)
     if thresholds.class_ids:
         passed &= np.isin(class_ids, thresholds.class_ids)
@@ -55,29 +61,32 @@ def select_detections(
     thresholds: Thresholds,
     limits: DecodingLimits,
 ) -> Detections:
-    """Turn candidates into detections.
+    """Select the detections of one image from its candidates.
 
-    The steps, all in float32: class filter, score > threshold, boxes that are not finite, carry
-    what is not, or have no positive area removed, the ``max_candidates`` best, NMS where the
-    family needs it, the ``max_detections`` best, mapped to source pixels, clipped to the image,
-    empty ones removed.
+    The steps, all in float32:
+
+    1. Keep candidates whose class is in the filter and whose score is above the threshold.
+    2. Remove candidates with values that are not finite, or without a positive area.
+    3. Keep the ``max_candidates`` best.
+    4. Apply NMS if the family needs NMS, and keep the ``max_detections`` best.
+    5. Map to source pixels, clip to the image, and remove empty boxes.
 
     Args:
-        decoder: what read the candidates.
-        candidates: of one image.
-        spec: the model's.
+        decoder: the decoder of the candidates.
+        candidates: the candidates of one image.
+        spec: the model's description.
         letterbox: geometry of the frame.
         thresholds: confidence, IoU and class filter.
-        limits: how many boxes go on.
+        limits: ``max_candidates``, ``max_detections``, and the scope of NMS.
 
     Raises:
-        EngineError: a detection is of a class that has no name, a score is no probability, or
-            final boxes are in another unit than the decoder expects.
+        EngineError: a class has no name, a score is not a probability, or the boxes have another
+            unit than the decoder expects.
     """
     task = spec.task
     if not decoder.needs_nms:
         _check_unit(candidates, spec.preprocessing.input_size, decoder)
-    chosen = _whole(
+    chosen = _valid_boxes(
         candidates, passing_indices(candidates.scores, candidates.class_ids, thresholds)
     )
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
@@ -87,7 +96,7 @@ def select_detections(
     task_values = None if candidates.task_values is None else candidates.task_values[chosen]
     boxes = task.nms_boxes(xyxy, task_values)
     iou = thresholds.iou_threshold if decoder.needs_nms else None
-    kept = _best(boxes, scores, ids, limits, iou)
+    kept = _best_after_nms(boxes, scores, ids, limits, iou)
     return build_detections(
         task,
         Candidates(
@@ -102,10 +111,10 @@ def select_detections(
 
 
 def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Detections:
-    """Return detections in source pixels. Boxes of which nothing is in the image are left out.
+    """Return detections in source pixels. Boxes outside the image are left out.
 
     Args:
-        task: of the model.
+        task: the model's task.
         found: the boxes that are left, with ``xyxy`` as ``task.nms_boxes`` returns it.
         letterbox: geometry of the frame.
     """
@@ -122,76 +131,79 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
     )
 
 
-def _best(
+def _best_after_nms(
     boxes: Floats,
     scores: Floats,
     ids: npt.NDArray[np.int32],
     limits: DecodingLimits,
     iou: float | None,
 ) -> npt.NDArray[np.int64]:
-    """Return the indices of the best, best first; ``iou`` None: boxes do not suppress others."""
+    """Return the indices of the best boxes, best first. Without ``iou``, NMS is skipped."""
     kept = best_candidates(scores, limits.max_candidates)
     if iou is not None:
-        oriented = boxes.shape[1] == _ORIENTED
+        oriented = boxes.shape[1] == _ORIENTED_VALUES
         suppression = oriented_non_maximum_suppression if oriented else non_maximum_suppression
         where = boxes[kept], ids[kept], iou, limits.max_detections
         kept = kept[suppression(*where, class_agnostic=limits.class_agnostic)]
     return kept[: limits.max_detections]
 
 
-def _whole(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return those of the chosen that are finite and have a positive area."""
+def _valid_boxes(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the chosen indices whose values are finite and whose boxes have a positive area."""
     xyxy = candidates.xyxy[chosen]
-    whole = np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    is_valid = (
+        np.isfinite(xyxy).all(axis=1) & (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    )
     if candidates.task_values is not None:
-        whole &= np.isfinite(candidates.task_values[chosen]).all(axis=1)
-    return chosen[whole]
+        is_valid &= np.isfinite(candidates.task_values[chosen]).all(axis=1)
+    return chosen[is_valid]
 
 
 def _check_classes(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDecoder) -> None:
-    """Refuse detections of a class that has no name."""
+    """Refuse detections whose class has no name."""
     labels = ''
     if decoder.is_background_first:
-        labels = ' (label 0 is the background, and its name is the first of the class names)'
+        labels = ' (label 0 is the background, and its name must be the first class name)'
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
         raise EngineError(
             "the model's output",
             f'class {ids.max() if ids.max() >= classes else ids.min()}',
             expected=f'classes 0 to {classes - 1}, for {classes} class names',
-            fix=f'correct model.class_names, or the manifest, and model.decoder{labels}',
+            fix=f'correct model.class_names or the manifest, and model.decoder{labels}',
         )
 
 
 def check_scores(scores: Floats) -> None:
-    """Refuse scores that are no probabilities: thresholds and mAP mean nothing with them.
+    """Refuse scores that are not probabilities, because thresholds and mAP need probabilities.
 
     Args:
-        scores: float32 (n,), those of boxes that count.
+        scores: float32 (n,), scores of the selected boxes.
 
     Raises:
-        EngineError: one is above 1 by more than what quantisation and rounding explain.
+        EngineError: a score exceeds 1 by more than quantisation and rounding can explain.
     """
     if len(scores) and (highest := float(scores.max())) > _HIGHEST_SCORE:
         raise EngineError(
             "the model's output",
             f'a score of {highest:.4g}',
             expected='scores that are probabilities, 0 to 1',
-            fix='export it with its sigmoid or softmax, or correct model.decoder',
+            fix='export the model with its sigmoid or softmax, or correct model.decoder',
         )
 
 
 def _check_unit(
     candidates: Candidates, network_wh: tuple[int, int], decoder: ObjectDecoder
 ) -> None:
-    """Refuse boxes of which every single one is in another unit than the decoder expects.
+    """Refuse boxes if all boxes have another unit than the decoder expects.
 
     Args:
-        candidates: of one image, in network pixels; those of score 0 fill up and do not count.
-        network_wh: size of the network's input.
-        decoder: what read them.
+        candidates: candidates of one image, in network pixels. Candidates with score 0 are
+            padding and are ignored.
+        network_wh: width and height of the network's input.
+        decoder: the decoder of the candidates.
 
     Raises:
-        EngineError: pixels are expected and all boxes lie within 0…1, or the other way round.
+        EngineError: pixels are expected and all boxes lie within 0…1, or the reverse.
     """
     counted = (candidates.scores > 0) & np.isfinite(candidates.xyxy).all(axis=1)
     counted &= candidates.xyxy.any(axis=1)
@@ -200,16 +212,16 @@ def _check_unit(
     boxes = np.abs(candidates.xyxy[counted])
     if decoder.has_normalised_boxes:
         largest = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
-        wrong, wanted, found = largest.min() > _FAR_BEYOND, '0…1 of the input', 'network pixels'
+        wrong, wanted, found = largest.min() > _MAX_INPUTS, '0…1 of the input', 'network pixels'
     else:
         largest = boxes.max(axis=1)
-        wrong, wanted, found = largest.max() < 1 + _BEYOND, 'network pixels', '0…1'
+        wrong, wanted, found = largest.max() < 1 + _MAX_OVERHANG, 'network pixels', '0…1'
     if wrong:
         raise EngineError(
             f'decoder {decoder}',
-            f'coordinates up to {largest.max():.4g}, as of boxes in {found}',
+            f'coordinates up to {largest.max():.4g}, as in boxes in {found}',
             expected=f'boxes in {wanted}',
-            fix='correct model.decoder, or the manifest: rtdetr_end_to_end reads rows of '
+            fix='correct model.decoder or the manifest: rtdetr_end_to_end reads rows of '
             'centre, size, '
-            'score and class in 0…1, end_to_end rows of corners in network pixels',
+            'score and class in 0…1, end_to_end reads rows of corners in network pixels',
         )

@@ -1,9 +1,9 @@
-"""What TensorRT says: passed on to Python's log, and remembered for errors.
+"""Forward TensorRT's messages to Python's log, and keep errors and warnings for exceptions.
 
-TensorRT has one logger in a process: as long as a builder or runtime lives, it ignores another and
-only warns. So each TensorRT module gets one logger here, and whoever wants to know what was said
-in his time listens to it. Non-guarantee: of two who listen at once, each hears what the other
-caused.
+TensorRT uses one logger per process. While a builder or runtime exists, TensorRT ignores any other
+logger and warns. Each TensorRT module therefore gets one logger, and each ``TensorRtLog`` listens
+to this logger.
+Non-guarantee: two listeners at the same time receive each other's messages.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from trt_perception.files.plain_text import escape_controls
 __all__ = ['TensorRtLog']
 
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
-_KEEP: Final = 50
+_MAX_KEPT: Final = 50
 _LOGGERS: Final[weakref.WeakKeyDictionary[Any, Any]] = weakref.WeakKeyDictionary()
 _LOCK: Final = threading.Lock()
 
 
 class TensorRtLog:
-    """What TensorRT said since this was made.
+    """The errors and warnings of TensorRT since the construction of this object.
 
     Args:
         trt: the TensorRT module.
-        quiet: errors become part of an exception here, so they are none in Python's log.
-        verbose: pass on what TensorRT says of its own steps too.
+        quiet: log errors at level DEBUG, because the caller puts them into an exception.
+        verbose: log TensorRT's messages about its own steps at level INFO.
 
     Attributes:
-        logger: for TensorRT's constructors; the same for all.
-        errors: the last errors.
-        warnings: the last warnings, each once.
+        logger: logger for TensorRT's constructors, shared by all objects of this class.
+        errors: the last errors, at most 50.
+        warnings: the last different warnings, at most 50.
     """
 
     def __init__(self, trt: Any, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
-        self.errors: deque[str] = deque(maxlen=_KEEP)
-        self.warnings: deque[str] = deque(maxlen=_KEEP)
+        self.errors: deque[str] = deque(maxlen=_MAX_KEPT)
+        self.warnings: deque[str] = deque(maxlen=_MAX_KEPT)
         with _LOCK:
             if trt not in _LOGGERS:
                 _LOGGERS[trt] = _make_logger(trt)
@@ -50,11 +50,11 @@ class TensorRtLog:
         self.logger.listen(self)
 
     def last_errors(self, count: int = 8) -> str:
-        """Return the last errors in one line, ``nothing`` where there are none."""
+        """Return the last errors in one line, or ``nothing`` without errors."""
         return ' | '.join(list(self.errors)[-count:]) or 'nothing'
 
     def add(self, level: int, message: str) -> None:
-        """Remember an error or a warning."""
+        """Keep an error or a warning. Ignore other levels."""
         if level >= logging.ERROR:
             self.errors.append(message)
         elif level == logging.WARNING and message not in self.warnings:
@@ -62,12 +62,12 @@ class TensorRtLog:
 
 
 def _make_logger(trt: Any) -> Any:
-    """Return an object of TensorRT's class; it may be called from any thread."""
+    """Return an instance of a subclass of TensorRT's ILogger. All threads may call it."""
     levels = {
         'INTERNAL_ERROR': logging.ERROR,
         'ERROR': logging.ERROR,
         'WARNING': logging.WARNING,
-        'INFO': logging.DEBUG,  # memory use and timing of its own steps
+        'INFO': logging.DEBUG,  # memory use and timing of TensorRT's steps
     }
 
     class Logger(trt.ILogger):  # type: ignore[misc]
@@ -82,7 +82,7 @@ def _make_logger(trt: Any) -> Any:
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity.name, logging.NOTSET)
-            message = escape_controls(message)  # it quotes names of the model's layers
+            message = escape_controls(message)  # escape layer names from the model
             with self._lock:
                 listeners = list(self._listeners)
             for listener in listeners:

@@ -1,7 +1,8 @@
-"""A TensorRT engine: from the plan's bytes to contexts that queue inference on a stream.
+"""Load a TensorRT engine, and create contexts that queue inference on a stream.
 
-Serves ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``; the plan's own header says which. Names are
-looked up, never numbers: TensorRT renumbers its enumerations between releases.
+Supports ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. The header of the plan says which module
+is needed. Enumeration values are looked up by name, because TensorRT changes their numbers
+between releases.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ class TensorRtEngine:
 
     Args:
         model: the plan.
-        device: must be the current one.
+        device: the current device.
 
     Attributes:
-        inputs: name, shape and dtype of each input; -1 for a dimension that may vary.
-        outputs: likewise.
-        header: what the plan says of itself.
+        inputs: name, shape and dtype of each input, with -1 for variable dimensions.
+        outputs: name, shape and dtype of each output, with -1 for variable dimensions.
+        header: the parsed header of the plan.
 
     Raises:
-        EngineError: TensorRT is missing, or refuses the plan; the message holds what it logged.
+        EngineError: TensorRT is missing, or refuses the plan. The message has TensorRT's errors.
     """
 
     def __init__(self, model: ModelFile, device: Device) -> None:
         self.header = read_plan_header(model.content, model.path.name)
         self._name = model.path.name
         command = rebuild_command(model.manifest, model.path)
-        self._rebuild = f'build it again on this machine: {command}'
-        self._trt = _import(self.header.module, self._name)
-        self._said = TensorRtLog(self._trt)
+        self._rebuild_fix = f'build it again on this machine: {command}'
+        self._trt = _import_tensorrt(self.header.module, self._name)
+        self._log = TensorRtLog(self._trt)
         self._runtime: Any = None
         self._engine: Any = None
-        # Both must outlive the contexts, which TensorRT's documentation does not say.
+        # Both must outlive the contexts. TensorRT's documentation does not mention this.
         self._runtime_config: Any = None
         self._runtime_cache: Any = None
         self._cache_key = hashlib.sha256(
@@ -67,37 +68,41 @@ class TensorRtEngine:
             names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
             mode = self._trt.TensorIOMode
             self.inputs, self.outputs = (
-                tuple(self._spec(name) for name in names if engine.get_tensor_mode(name) == kind)
+                tuple(
+                    self._tensor_spec(name)
+                    for name in names
+                    if engine.get_tensor_mode(name) == kind
+                )
                 for kind in (mode.INPUT, mode.OUTPUT)
             )
             if self.inputs and all(tensor.shape[:1] == (-1,) for tensor in self.inputs):
                 # TensorRT-RTX 1.4 reports the batch of the first profile.
-                self.outputs = tuple(map(_of_open_batch, self.outputs))
-            # With open inputs, too, an output may be open; create_context knows more.
+                self.outputs = tuple(map(_with_open_batch, self.outputs))
+            # If inputs have variable shapes, outputs may too. create_context checks them later.
             if not any(side < 0 for tensor in self.inputs for side in tensor.shape):
-                self._refuse_open(self.outputs)
+                self._refuse_open_shapes(self.outputs)
         except BaseException:
             engine = None
             self.close()
             raise
 
-    def batch_sizes_for(self, image: TensorSpec, most: int) -> tuple[int, ...]:
-        """Return the sizes of batches to make contexts for, as ``batch_sizes`` has them.
+    def batch_sizes_for(self, image: TensorSpec, max_frames: int) -> tuple[int, ...]:
+        """Return the batch sizes for which to create contexts; see ``batch_sizes``.
 
         Args:
-            image: the input with its final shape, of whatever batch; that is left as it is where
-                no input's is open.
-            most: frames that come at once.
+            image: the image input with its final shape. Only an engine with fixed batch uses the
+                batch of this shape.
+            max_frames: largest number of frames that arrive together.
         """
         own = next(tensor for tensor in self.inputs if tensor.name == image.name)
         if len(own.shape) != 4 or any(tensor.shape[0] >= 0 for tensor in self.inputs):
             return (image.shape[0],) if len(image.shape) == 4 else (1,)
         ranges = [
             (low[0], min(high[0], MAX_BATCH))
-            for low, high in self._profiles(image.name)
-            if _holds(low[1:], image.shape[1:], high[1:])
+            for low, high in self._profile_ranges(image.name)
+            if _is_within(low[1:], image.shape[1:], high[1:])
         ]
-        return batch_sizes(ranges, most) or (image.shape[0],)
+        return batch_sizes(ranges, max_frames) or (image.shape[0],)
 
     def create_context(
         self,
@@ -106,32 +111,34 @@ class TensorRtEngine:
         auxiliary_inputs: Sequence[TensorSpec] = (),
         share: TensorRtContext | None = None,
     ) -> TensorRtContext:
-        """Return a context for one input shape, set once; it owns its memory.
+        """Return a context for one input shape. The context owns its memory.
 
         Args:
-            image: the input with its final shape.
-            stream: profile and shapes are set in its order.
-            auxiliary_inputs: the other inputs, likewise.
-            share: works in the memory of this one, which must be closed after it; only one of the
-                two runs at a time.
+            image: the image input with its final shape.
+            stream: the stream on which the profile and shapes are set.
+            auxiliary_inputs: all other inputs with their final shapes.
+            share: a context whose memory the new one uses. Only one of the two may run at a time,
+                and ``share`` must be closed last.
 
         Raises:
-            EngineError: no profile holds the shape, or an output's shape depends on the data.
-            CudaError: there is not enough memory.
+            EngineError: no profile includes the shape, or an output's shape depends on the data.
+            CudaError: the GPU has not enough memory.
         """
-        profile, is_open = self._profile(image)
+        profile, is_open = self._find_profile(image)
         context = self._new_context()
         if context is None:
-            raise self._refusal('no execution context')
+            raise self._error('no execution context')
         memory = None
         try:
-            self._check(
+            self._check_call(
                 context.set_optimization_profile_async(profile, stream.handle),
                 'set_optimization_profile_async',
             )
-            stream.synchronize()  # the shapes are of the new profile
+            stream.synchronize()  # shapes can only be set after the profile
             for tensor in (image, *auxiliary_inputs):
-                self._check(context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape')
+                self._check_call(
+                    context.set_input_shape(tensor.name, tensor.shape), 'set_input_shape'
+                )
             if share is None:
                 memory = DeviceBuffer(max(256, self._engine.device_memory_size_v2))
             place = share.memory if share is not None else memory
@@ -148,9 +155,9 @@ class TensorRtEngine:
                 TensorSpec(tensor.name, tuple(context.get_tensor_shape(tensor.name)), tensor.dtype)
                 for tensor in self.outputs
             )
-            self._refuse_open(outputs)
+            self._refuse_open_shapes(outputs)
         except BaseException:
-            # Whoever keeps the exception keeps this frame, and would keep the engine with it.
+            # The exception's traceback keeps this Python frame, and would keep the context alive.
             del context
             if memory is not None:
                 memory.close()
@@ -160,22 +167,22 @@ class TensorRtEngine:
 
     @property
     def native(self) -> Any:
-        """TensorRT's own engine, for those who look into it."""
+        """TensorRT's own engine object, for inspection."""
         return self._engine
 
     def save_runtime_cache(self) -> None:
-        """Keep what TensorRT-RTX compiled just in time, so that the next start need not."""
+        """Save the kernels that TensorRT-RTX compiled, to make the next start faster."""
         if self._runtime_cache is not None:
             content = self._runtime_cache.serialize()
             if content is not None:
                 write_cached('runtime', self._cache_key, bytes(content))
 
     def errors(self) -> str:
-        """Return what TensorRT said last."""
-        return self._said.last_errors()
+        """Return the last errors of TensorRT in one line."""
+        return self._log.last_errors()
 
     def close(self) -> None:
-        """Free the engine; its contexts must be closed before."""
+        """Free the engine. All its contexts must be closed before."""
         self._runtime_config = None
         self._engine = None
         self._runtime_cache = None
@@ -184,11 +191,12 @@ class TensorRtEngine:
     def _deserialize(self, model: ModelFile, device: Device) -> Any:
         module, ours = self.header.module, self._trt.__version__
         try:
-            self._runtime = self._trt.Runtime(self._said.logger)
-        except Exception as error:  # its factory returns nothing, which the bindings refuse
+            self._runtime = self._trt.Runtime(self._log.logger)
+        except Exception as error:  # TensorRT returns a null pointer, and the bindings raise
             raise EngineError(
                 f'{module} {ours}',
-                f'cannot start on {device.name}: {error}. It reported: {self._said.last_errors()}',
+                f'cannot start on {device.name}: {error}. TensorRT reported: '
+                f'{self._log.last_errors()}',
             ) from error
         self._engine = self._runtime.deserialize_cuda_engine(model.content)
         if self._engine is not None:
@@ -200,12 +208,12 @@ class TensorRtEngine:
             f'built by {module} {built}; {module} {ours} on {device.name} (compute capability '
             f'{device.compute_capability[0]}.{device.compute_capability[1]}, {free} of {total} '
             'MiB free) '
-            f'cannot load it. It said: {self._said.last_errors()}',
-            fix=f'unless memory is short, {self._rebuild}',
+            f'cannot load it. TensorRT reported: {self._log.last_errors()}',
+            fix=f'unless memory is short, {self._rebuild_fix}',
         )
 
-    def _refuse_open(self, outputs: tuple[TensorSpec, ...]) -> None:
-        """Refuse outputs whose shape is open although the inputs' are not."""
+    def _refuse_open_shapes(self, outputs: tuple[TensorSpec, ...]) -> None:
+        """Refuse outputs with variable shapes, for inputs with fixed shapes."""
         if any(side < 0 for tensor in outputs for side in tensor.shape):
             raise EngineError(
                 self._name,
@@ -215,7 +223,7 @@ class TensorRtEngine:
             )
 
     def _new_context(self) -> Any:
-        """Create a context whose memory we own."""
+        """Create a context that gets its memory from this package."""
         user_managed = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
         if not hasattr(self._trt, 'IRuntimeCache'):
             return self._engine.create_execution_context(user_managed)
@@ -224,38 +232,39 @@ class TensorRtEngine:
         return self._engine.create_execution_context(self._runtime_config)
 
     def _new_runtime_config(self, user_managed: Any) -> Any:
-        """Return how contexts of TensorRT-RTX run; it must live as long as they.
+        """Return the runtime configuration for contexts of TensorRT-RTX.
 
-        Without it TensorRT-RTX 1.4 crashes where a context takes a profile that is not the first.
+        The configuration must outlive the contexts. Without a configuration, TensorRT-RTX 1.4
+        crashes if a context uses any profile but the first.
         """
         config = self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(user_managed)
-        # Shapes are set once, so the kernels made for them must be there before the graph is
-        # captured. Not NONE: with it TensorRT-RTX 1.4 runs open shapes on compute capability 9.0,
-        # but computes boxes 26 pixels off; with kernels of its own it refuses to run.
+        # Each context has one shape, so its kernels must exist before the graph is captured.
+        # NONE is wrong: TensorRT-RTX 1.4 then runs variable shapes on compute capability 9.0, but
+        # boxes are 26 pixels off. With EAGER it refuses to run these shapes.
         strategy = self._trt.DynamicShapesKernelSpecializationStrategy
         config.dynamic_shapes_kernel_specialization_strategy = strategy.EAGER
         config.cuda_graph_strategy = (
             self._trt.CudaGraphStrategy.DISABLED
-        )  # we capture the whole frame
+        )  # this package captures the whole frame in its own graph
         self._runtime_cache = config.create_runtime_cache()
         cached = read_cached('runtime', self._cache_key)
         if cached is not None and not self._runtime_cache.deserialize(cached):
-            _LOG.warning('the runtime cache of %s is not usable and is made again', self._name)
+            _LOG.warning('The runtime cache of %s is invalid and will be rebuilt', self._name)
         config.set_runtime_cache(self._runtime_cache)
         return config
 
-    def _profile(self, image: TensorSpec) -> tuple[int, bool]:
-        """Return the first profile that holds the shape, and whether it holds others too."""
+    def _find_profile(self, image: TensorSpec) -> tuple[int, bool]:
+        """Return the first profile that includes a shape, and whether it has variable shapes."""
         ranges = []
-        for profile, (low, high) in enumerate(self._profiles(image.name)):
-            if _holds(low, image.shape, high):
+        for profile, (low, high) in enumerate(self._profile_ranges(image.name)):
+            if _is_within(low, image.shape, high):
                 return profile, low != high
             ranges.append(f'{list(low)} to {list(high)}')
-        found = f'no profile takes {list(image.shape)}; it has {", ".join(ranges)}'
+        found = f'no profile includes the shape {list(image.shape)}, only {", ".join(ranges)}'
         raise EngineError(self._name, found)
 
-    def _profiles(self, name: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _profile_ranges(self, name: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return the smallest and the largest shape of an input in each profile."""
         return [
             (tuple(low), tuple(high))
@@ -265,29 +274,29 @@ class TensorRtEngine:
             )
         ]
 
-    def _spec(self, name: str) -> TensorSpec:
+    def _tensor_spec(self, name: str) -> TensorSpec:
         profiles = range(self._engine.num_optimization_profiles)
         formats = [self._engine.get_tensor_format(name, profile) for profile in profiles]
         if any(each != self._trt.TensorFormat.LINEAR for each in formats):
             found = f'tensor {name} must have the LINEAR format'
-            raise EngineError(self._name, found, fix=self._rebuild)
+            raise EngineError(self._name, found, fix=self._rebuild_fix)
         dtype = parse_tensorrt_dtype(self._engine.get_tensor_dtype(name).name)
         return TensorSpec(name, tuple(self._engine.get_tensor_shape(name)), dtype)
 
-    def _check(self, succeeded: bool, call: str) -> None:
+    def _check_call(self, succeeded: bool, call: str) -> None:
         if not succeeded:
-            raise self._refusal(f'{call} failed')
+            raise self._error(f'{call} failed')
 
-    def _refusal(self, found: str) -> EngineError:
-        return EngineError(self._name, f'{found}: {self._said.last_errors()}')
+    def _error(self, found: str) -> EngineError:
+        return EngineError(self._name, f'{found}: {self._log.last_errors()}')
 
 
 class TensorRtContext:
     """One context with fixed shapes.
 
     Attributes:
-        memory: what it works in, its own or another one's.
-        outputs: with their final shapes.
+        memory: working memory, owned by this context or shared with another one.
+        outputs: name, final shape and dtype of each output.
     """
 
     def __init__(
@@ -309,65 +318,65 @@ class TensorRtContext:
 
     @property
     def native(self) -> Any:
-        """TensorRT's own context, for those who look into it."""
+        """TensorRT's own context object, for inspection."""
         return self._context
 
     def bind(self, addresses: Mapping[str, int]) -> None:
-        """Set the device address of each input and output."""
+        """Set the device address of each input and output, by name."""
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
                 raise EngineError(f'set_tensor_address({name}) failed', self._owner.errors())
 
     def enqueue(self, stream: Stream) -> None:
-        """Queue inference. Releases the GIL meanwhile.
+        """Queue inference on a stream. Releases the GIL during the call.
 
         Raises:
-            EngineError: TensorRT refuses; the message holds what it logged.
-            CudaError: because the GPU's context is lost.
+            EngineError: TensorRT refuses. The message has TensorRT's errors.
+            CudaError: the CUDA context is lost.
         """
         if not self._context.execute_async_v3(stream.handle):
             stream.raise_if_lost()
             raise EngineError('execute_async_v3 failed', self._owner.errors(), fix=self._fix)
 
     def is_capturable(self, stream: Stream) -> bool:
-        """Tell whether ``enqueue`` may be captured into a graph, as far as TensorRT says."""
+        """Return whether ``enqueue`` can be captured. True if this TensorRT cannot tell."""
         asked = getattr(self._context, 'is_stream_capturable', None)
         return True if asked is None else bool(asked(stream.handle))
 
     def close(self) -> None:
-        """Free the context, and its memory where that is its own."""
+        """Free the context, and its memory if this context owns it."""
         self._context = None
         if self._owns:
             self.memory.close()
 
 
-def _of_open_batch(tensor: TensorSpec) -> TensorSpec:
-    """Return an output whose batch is open where it was reported as that of several images."""
+def _with_open_batch(tensor: TensorSpec) -> TensorSpec:
+    """Return an output with a variable batch if its reported batch is above 1."""
     several = len(tensor.shape) > 1 and tensor.shape[0] > 1
     return replace(tensor, shape=(-1, *tensor.shape[1:])) if several else tensor
 
 
-def _holds(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
+def _is_within(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
     return all(a <= side <= b for a, side, b in zip(low, shape, high, strict=True))
 
 
 def _open_shape_fix(image: TensorSpec) -> str:
-    """Return what to do where an engine of open shapes loads but does not run."""
+    """Return the fix for an engine with variable shapes that loads but does not run."""
     return (
-        "the engine's profile leaves shapes open, which not every release runs on every GPU "
-        '(TensorRT-RTX 1.4 does not on compute capability 9.0): build it for one shape, '
+        'build the engine for one shape, because some releases cannot run variable shapes on some '
+        'GPUs (TensorRT-RTX 1.4 on compute capability 9.0): '
         f'ros2 run trt_perception build_engine --shapes {"x".join(map(str, image.shape))}'
     )
 
 
-def _import(module: str, name: str) -> Any:
+def _import_tensorrt(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # a missing library makes it RuntimeError or OSError
+    except Exception as error:  # missing libraries raise RuntimeError or OSError
         package = {'tensorrt': 'tensorrt', 'tensorrt_rtx': 'tensorrt-rtx-cu13'}[module]
         raise EngineError(
             name,
             f'built by {module}, which cannot be imported: {error}',
-            fix='install it: JetPack brings it by sudo apt install python3-libnvinfer, elsewhere '
+            fix='install it: on JetPack with sudo apt install python3-libnvinfer, elsewhere with '
             f'python3 -m pip install {package}',
         ) from error
