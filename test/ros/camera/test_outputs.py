@@ -149,7 +149,7 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
     client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
     assert [message.header.frame_id for message in images] == ['second']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
-    assert f'no masks: {type(error).__name__}' in capfd.readouterr().err
+    assert f'masks were not published: {type(error).__name__}' in capfd.readouterr().err
     outputs.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)

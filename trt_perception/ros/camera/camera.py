@@ -1,4 +1,4 @@
-"""One camera of a node: its topics, the reader and publishers of its images, its health.
+"""One camera of a node: its subscription, the reader of its images, its publishers, its health.
 
 A frame passes through these methods, in this order:
 
@@ -39,8 +39,8 @@ class NodeCamera:
     """One camera of a configured node. Implements CameraHandler.
 
     Args:
-        node: publishes and subscribes.
-        name: of the camera; empty if the node has only one camera.
+        node: owns the publishers and the subscription.
+        name: name of the camera; empty if the node has only one camera.
         config: parameters of the camera.
         pipeline: processes the frames of the camera.
         pipeline_index: index of the pipeline.
@@ -48,7 +48,7 @@ class NodeCamera:
     Attributes:
         name: name of the camera.
         config: the current parameters of the camera.
-        health: of the camera; outlives this object.
+        health: health of the camera. It may be used after this object was closed.
     """
 
     def __init__(
@@ -67,24 +67,25 @@ class NodeCamera:
         self._pipeline_index = pipeline_index
         self._log = camera_logger(node, name)
         spec = pipeline.spec
-        # Made here, freed by close_outputs.
+        # Created here, destroyed by `close_outputs`.
         self._outputs: DetectorOutputs | None = DetectorOutputs(
             node, spec.class_names, config, spec.task, name
         )
-        # Made by begin and subscribe, freed by close_input.
+        # Set by `create_detector_camera`.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
         self._read_message: Callable[[Any], PipelineInput] | None = None
+        # Created by `subscribe`, destroyed by `close_input`.
         self._input: ImageInput | None = None
 
     def create_detector_camera(self, choice: TransportChoice) -> Camera[Any]:
-        """Return what a detector has to know of the camera in a new activation.
+        """Return this camera for a detector, at the start of an activation.
 
         Args:
-            choice: of its transport.
+            choice: the transport of the camera.
         """
         if choice.reason:
-            self._log.info(f'image_transport auto: {choice.transport}, as {choice.reason}')
+            self._log.info(f'image_transport auto: {choice.transport}, because {choice.reason}')
         self._choice = choice
         self._read_message = self._make_reader(choice)
         self._camera = Camera(
@@ -104,17 +105,17 @@ class NodeCamera:
         frame_time_s: float,
         batches_per_turn: int,
     ) -> str:
-        """Subscribe and watch the images that arrive. Return the topic.
+        """Subscribe to the images and start watching them. Return the name of the topic.
 
         Args:
             intake: takes the images.
             detector: receives the images.
             camera_index: index of this camera in `detector.cameras`.
             frame_time_s: seconds that the model takes for a frame.
-            batches_per_turn: of this camera, if all cameras send more than the model takes.
+            batches_per_turn: batches in a round over all cameras, if all have waiting images.
         """
         assert self._choice is not None
-        self.close_input()  # if it could not be closed before
+        self.close_input()  # in case that an earlier call failed
         self._input = ImageInput(
             self._node, self.config, self._choice, intake, detector, camera_index
         )
@@ -122,7 +123,7 @@ class NodeCamera:
         return self._input.topic
 
     def apply_config(self, config: DetectorConfig) -> None:
-        """Take the camera's parameters as they are now."""
+        """Apply changed parameters of the camera."""
         before, self.config = self.config, config
         self._apply_live_parameters()
         if config.enabled != before.enabled:
@@ -145,7 +146,7 @@ class NodeCamera:
             camera.max_rate_hz = config.max_rate_hz
 
     def close_input(self) -> None:
-        """Unsubscribe; no image arrives afterwards. May be called again."""
+        """Unsubscribe. No image arrives afterwards. May be called again."""
         image_input, self._input = self._input, None
         if image_input is not None:
             image_input.close()
@@ -159,7 +160,7 @@ class NodeCamera:
     # CameraHandler: the worker calls these methods.
 
     def _make_reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
-        """Return what makes frames of messages, in the worker."""
+        """Return the function that converts messages to frames. The worker calls it."""
         if choice.transport == 'raw':
             return FrameReader()
         if self._pipeline.decodes_jpeg:
@@ -180,7 +181,7 @@ class NodeCamera:
         self.health.log_dropped_image(error)
 
     def wants_masks(self) -> bool:
-        """Return whether the topic of masks has a subscriber."""
+        """Return whether the masks or the debug image have a subscriber."""
         return self._outputs is not None and self._outputs.wants_masks()
 
     def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:

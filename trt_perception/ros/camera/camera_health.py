@@ -1,4 +1,4 @@
-"""The health of one camera: its worst problem, the age of its output, its counts."""
+"""The health of one camera: its worst problem, the age of its output, and its counts."""
 
 from __future__ import annotations
 
@@ -28,29 +28,35 @@ from trt_perception.transport.advice import loss_fix
 
 __all__ = ['OFF_REASON', 'CameraHealth', 'ProblemLog', 'counts_text']
 
-#: Why a camera is switched off.
+#: The reason that log and diagnostics give for a camera that is switched off.
 OFF_REASON: Final = 'enabled is false'
 
-# The diagnostics' rates are of at least so long: a message may follow another at once.
+# Compute the rates of diagnostics over at least this time, because a diagnostics message may
+# follow another at once.
 _RATE_WINDOW_S = 1.0
 # Severity of a log line, indexed by `Level`.
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 
 
 def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
-    """Return what an activation came to, for the log."""
+    """Return the counts of an activation as text for the log.
+
+    Args:
+        counts: counts of frames.
+        not_delivered: images that were sent but did not arrive; None if unknown.
+    """
     lost = 'unknown' if not_delivered is None else not_delivered
     return f'{counts}; never delivered: {lost}'
 
 
 class ProblemLog:
-    """The present problem, and the log lines as a problem begins, lasts and ends.
+    """Stores the current problem, and logs when a problem begins, continues and ends.
 
     Args:
-        log: gets the lines.
+        log: gets the log lines.
 
     Attributes:
-        problem: the newest; None before the first.
+        problem: the current problem; None before the first update.
     """
 
     def __init__(self, log: RcutilsLogger) -> None:
@@ -59,12 +65,24 @@ class ProblemLog:
         self.problem: Problem | None = None
 
     def restart(self, problem: Problem) -> bool:
-        """Forget all earlier problems without a line. Return whether the kind has changed."""
+        """Set the problem without a log line, and forget all earlier problems.
+
+        Returns:
+            Whether the kind of problem has changed.
+        """
         self._announcer = Announcer()
         return self._set(problem)
 
     def update(self, problem: Problem, time_s: float) -> bool:
-        """Log the problem if a line is due. Return whether the kind has changed."""
+        """Set the problem, and log it if a log line is due.
+
+        Args:
+            problem: the current problem.
+            time_s: time of the monotonic clock in seconds.
+
+        Returns:
+            Whether the kind of problem has changed.
+        """
         line = self._announcer.line(problem, time_s)
         if line is not None:
             log_at(self._log, _SEVERITIES[line[0]], line[1])
@@ -77,15 +95,15 @@ class ProblemLog:
 
 
 class CameraHealth:
-    """The state of one camera, from its first activation on.
+    """The health of one camera, during and between activations.
 
     Args:
-        node: gives clock and log.
-        name: of the camera; empty if the node has only one camera.
+        node: provides the clock and the log.
+        name: name of the camera; empty if the node has only one camera.
 
     Attributes:
         name: name of the camera.
-        enabled: whether the camera is switched on; otherwise nothing is a problem.
+        enabled: whether the camera is switched on. A camera that is switched off has no problems.
     """
 
     def __init__(self, node: Node, name: str = '') -> None:
@@ -93,25 +111,25 @@ class CameraHealth:
         self.enabled = True
         self._log = camera_logger(node, name)
         self._clock: Any = node.get_clock().handle
-        # Made by watch, dropped by stop_watching.
+        # Set by `watch`, reset by `stop_watching`.
         self._input: ImageInput | None = None
         self._watchdog: CameraWatchdog | None = None
         self._problems = ProblemLog(self._log)
         self._last_error = ''
         self._age = AgeOfOutput()
-        # Time, received and published at the last diagnostics messages, for rates.
+        # Time (s), received frames and published frames at recent diagnostics messages, for rates.
         self._rate_counts: deque[tuple[float, int, int]] = deque()
         # Counts of the last activation, shown until the next one.
         self._last_counts = FrameStatistics()
         self._last_not_delivered: int | None = 0
 
     def watch(self, image_input: ImageInput, frame_time_s: float, batches_per_turn: int) -> None:
-        """Watch a new subscription.
+        """Start watching a new subscription.
 
         Args:
-            image_input: of the camera.
+            image_input: the subscription of the camera.
             frame_time_s: seconds that the model takes for a frame.
-            batches_per_turn: of this camera, if all cameras send more than the model takes.
+            batches_per_turn: batches in a round over all cameras, if all have waiting images.
         """
         now = time.monotonic()
         self._rate_counts = deque([(now, 0, 0)])
@@ -132,7 +150,7 @@ class CameraHealth:
         self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
 
     def stop_watching(self, counts: FrameStatistics) -> None:
-        """Stop watching, and keep the counts of the activation."""
+        """Stop watching, log the counts of the activation, and keep them for diagnostics."""
         if self._input is None:
             return
         self._last_counts, self._last_not_delivered = counts, self._input.not_delivered
@@ -140,16 +158,20 @@ class CameraHealth:
         self._log.info(f'counts: {counts_text(counts, self._last_not_delivered)}')
 
     def log_dropped_image(self, error: ImageError) -> None:
-        """Log an image that cannot be read or published. Called by the worker."""
+        """Log an image that could not be read or published. The worker calls this method."""
         self._last_error = escape_controls(error)
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
 
     def on_published(self, stamp: Time | StampView) -> None:
-        """Take the stamp of an image whose detections are published. Called by the worker."""
-        # Not by rclpy's Time, which refuses a negative stamp: a camera may send any. And to make
-        # one of what the clock says takes much longer than to ask it.
+        """Update the age of output after publishing detections. The worker calls this method.
+
+        Args:
+            stamp: stamp of the image.
+        """
+        # rclpy's Time refuses negative stamps, which a camera may send, and creating a Time takes
+        # much longer than reading the clock.
         with self._clock:
             now_ns = self._clock.get_now().nanoseconds
         self._age.add_stamp(stamp.sec * 10**9 + stamp.nanosec, now_ns, time.monotonic())
@@ -165,10 +187,11 @@ class CameraHealth:
         """Check the camera, and subscribe again if the subscription is lost.
 
         Args:
-            counts: since the activation.
-            now_s: time of the monotonic clock.
-            same_name_note: that other nodes have this node's name; empty if none has.
-            notes: sentences about other things that somebody should look at.
+            counts: counts since the activation.
+            now_s: time of the monotonic clock in seconds.
+            same_name_note: a sentence about other nodes with this node's name; empty if the name
+                is unique.
+            notes: sentences about other problems of the node.
 
         Returns:
             Whether the kind of problem has changed since the last check.
@@ -194,7 +217,7 @@ class CameraHealth:
         """Return the facts for the diagnostics.
 
         Args:
-            counts: since the activation; None while the node is not active.
+            counts: counts since the activation; None while the node is not active.
         """
         facts = CameraFacts(self.name, self._last_counts, not_delivered=self._last_not_delivered)
         if counts is not None and self._input is not None:
@@ -207,7 +230,7 @@ class CameraHealth:
         return facts
 
     def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:
-        """Return how many frames a second were received and published since the last message."""
+        """Return the rates (Hz) of received and published frames over at least the last second."""
         now = time.monotonic()
         self._rate_counts.append((now, counts.received, counts.published))
         while now - self._rate_counts[1][0] >= _RATE_WINDOW_S:

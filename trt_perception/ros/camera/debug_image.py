@@ -1,4 +1,4 @@
-"""The debug image: detections drawn into the image, while somebody subscribes."""
+"""The debug image: the camera's image with drawn detections, made only for subscribers."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from trt_perception.stages.host_preprocess import frame_to_bgr
 
 __all__ = ['NO_EVENTS', 'DebugImage']
 
-# rclpy's executor walks through every event handler each time it waits, which is twice an image
-# where rclpy takes the images. No subscriber can ask for more than is offered: no event can come.
+# rclpy's executor visits every event handler at each wait, which is twice per image if rclpy takes
+# the images. Any subscriber's QoS fits this publisher, so its events never occur.
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
-# Python refuses to wait for centuries, which a very low rate would ask for.
+# Python refuses very long waits, which would follow from a very low rate.
 _MAX_WAIT_S: Final = 3600.0
 
 
 class DebugImage:
     """Publishes ``debug_image`` at most ``max_rate_hz`` times a second.
 
-    The worker only leaves its newest frame here. A thread draws and publishes it, so that a large
-    image or a slow viewer delays neither detections nor services. The thread sleeps while nobody
-    subscribes. What goes wrong in it is logged and ends nothing.
+    The worker only stores its newest result here. A thread draws and publishes the image, so a
+    large image or a slow viewer delays neither detections nor services. The thread sleeps while
+    the topic has no subscriber. Errors in the thread are logged, and the thread continues.
 
     Args:
-        node: publishes on it.
-        class_names: by class id.
-        max_rate_hz: 0 offers no debug image.
-        task: of the model; it draws.
-        camera: its name, empty where there is only one.
+        node: owns the publisher.
+        class_names: names by class id.
+        max_rate_hz: largest rate in Hz; 0 disables the topic.
+        task: task of the model, which draws the results.
+        camera: name of the camera; empty if the node has only one camera.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class DebugImage:
         self._log = camera_logger(node, camera)
         self._task = task
         self._class_names = class_names
-        # One lock for these; whoever changes them notifies.
+        # Protects the two following attributes. Notified after each change.
         self._changed = threading.Condition()
         self._newest_result: tuple[Header | HeaderView, Frame, TaskResult] | None = None
         self._closed = False
-        # Of the thread alone: the serialised message, used again while its size stays.
+        # Only the thread uses the serialised message. It is reused while its size is the same.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._publisher: Publisher | None = None
         self._thread: threading.Thread | None = None
@@ -89,11 +89,14 @@ class DebugImage:
 
     @property
     def has_subscriber(self) -> bool:
-        """Whether somebody subscribes."""
+        """Whether the topic exists and has a subscriber."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
     def put(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
-        """Leave the newest result; from any thread. Keeps the frame only while somebody looks."""
+        """Store the newest result for drawing, if the topic has a subscriber.
+
+        Any thread may call this method.
+        """
         if not self.has_subscriber:
             return
         with self._changed:
@@ -101,9 +104,9 @@ class DebugImage:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread, once it has sent what it draws, and destroy the publisher.
+        """End the thread after its current image, and destroy the publisher.
 
-        May be called again; nothing may be offered meanwhile.
+        No other thread may call `put` at the same time. May be called again.
         """
         with self._changed:
             self._closed = True
@@ -121,17 +124,17 @@ class DebugImage:
         while (newest := self._wait_for_result(due_s)) is not None:
             due_s = time.monotonic() + period_s
             try:
-                if publisher.get_subscription_count():  # they may have left meanwhile
+                if publisher.get_subscription_count():  # the last subscriber may have left
                     self._draw(*newest)
                     publish_unlocked(publisher, self._message)
             except Exception as error:
                 self._report(error)
-            del newest  # the wait for the next one may be long
+            del newest  # the wait for the next result may be long, and a frame keeps memory in use
 
     def _wait_for_result(
         self, due_s: float
     ) -> tuple[Header | HeaderView, Frame, TaskResult] | None:
-        """Wait for the newest result, until it may be drawn; None: closed."""
+        """Wait for a result and for the time `due_s`. Return None when closed."""
         with self._changed:
             while not self._closed:
                 wait_s = due_s - time.monotonic()
@@ -145,7 +148,7 @@ class DebugImage:
         return None
 
     def _draw(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
-        """Draw into the serialised message, where the pixels stand last."""
+        """Draw the result into the pixels at the end of the serialised message."""
         empty = empty_image(header, frame, 'bgr8', 3)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message
@@ -155,9 +158,9 @@ class DebugImage:
         self._task.draw(image, found, self._class_names)
 
     def _report(self, error: Exception) -> None:
-        with contextlib.suppress(Exception):  # where memory is short this fails, too
+        with contextlib.suppress(Exception):  # logging may fail, too, if memory is short
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._log.error(
-                f'no debug image: {log_text(reason)}; detections go on',
+                f'the debug image was not published: {log_text(reason)}; detections continue',
                 throttle_duration_sec=5.0,
             )

@@ -1,4 +1,4 @@
-"""A camera's topic: its QoS follows the camera, and images that never arrived are counted."""
+"""The image subscription of a camera. It adapts its QoS and counts images that were lost."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class ImageInput:
     """Subscribes to ``image`` or ``image/compressed``, and submits each message to the detector.
 
     Implements ImageReceiver: an intake calls `on_image`, which calls `Detector.submit`.
-    Implements WatchedCamera: the watchdog asks for `topic_state` and `not_delivered`.
+    Implements WatchedCamera: the watchdog reads `topic_state` and `not_delivered`.
 
-    Reliability ``auto`` starts reliable, because best effort loses almost every large image on a
-    default transport. If the middleware reports that a camera offers less, it becomes best effort,
-    which any camera can serve.
+    Reliability `auto` starts reliable, because best effort loses almost every large image on a
+    default transport. If the middleware reports a best-effort camera, the subscription becomes
+    best effort, which is compatible with every camera.
 
     Args:
-        node: subscribes.
+        node: owns the subscription.
         config: parameters of the camera.
-        choice: of the transport.
+        choice: the transport of the camera.
         intake: takes the images.
         detector: receives a SerializedMessage in the intake's thread, or rclpy's message object in
             the executor's thread if rclpy takes the images.
@@ -90,7 +90,8 @@ class ImageInput:
         self.topic = node.resolve_topic_name(self._topic_name)
         asked = config.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
-        # The intake's thread may receive the event, and cannot replace its own subscription.
+        # The event may arrive in the intake's thread, which cannot replace its own subscription.
+        # So it wakes the executor by this guard condition.
         self._incompatible_qos: Any = None
         self._qos_signal = node.create_guard_condition(self._handle_incompatible_qos)
         self._subscription: ImageSubscription | None = None
@@ -102,14 +103,14 @@ class ImageInput:
 
     @property
     def not_delivered(self) -> int | None:
-        """Images that were sent and never reached us.
+        """Number of images that were sent but did not arrive.
 
-        None while several cameras publish, whose counts mix.
+        None while several cameras publish on the topic, because their sequence numbers mix.
         """
         return self._delivery.not_delivered
 
     def topic_state(self) -> TopicState:
-        """Return the publishers of the topic, as the ROS graph knows them."""
+        """Return the state of the topic's publishers from the ROS graph."""
         expected_type = _type_name(self._message_type)
         publishers, mismatch, wrong_type = 0, '', ''
         for info in self._node.get_publishers_info_by_topic(self._topic_name):
@@ -123,13 +124,13 @@ class ImageInput:
                     f'{self._wrong_type_fix(info.topic_type)}'
                 )
         other_topics = '' if publishers else self._other_topics_advice()
-        # Publishers of other types do no harm once a publisher of images exists.
+        # Publishers of other types on this topic are ignored once a publisher of images exists.
         return TopicState(
             publishers, mismatch if publishers else wrong_type, other_topics, self._adapted_s
         )
 
     def resubscribe_if_lost(self) -> bool:
-        """Subscribe again where the subscription is lost; return whether it was."""
+        """Subscribe again if the subscription was lost. Return whether it was lost."""
         if self._subscription is None or not self._subscription.lost:
             return False
         self._subscription.close()
@@ -137,7 +138,7 @@ class ImageInput:
         return True
 
     def close(self) -> None:
-        """Destroy the subscription; no message arrives afterwards. May be called again."""
+        """Destroy the subscription. No message arrives afterwards. May be called again."""
         self._unsubscribe()
         self._node.destroy_guard_condition(self._qos_signal)
 
@@ -145,7 +146,7 @@ class ImageInput:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.close()
-        self._incompatible_qos = None  # the new subscription has not met that camera
+        self._incompatible_qos = None  # the event does not apply to a later subscription
 
     def _subscribe(self) -> ImageSubscription:
         options = ImageTopicOptions(self._node, self._message_type, self._topic_name, self._qos())
@@ -170,22 +171,22 @@ class ImageInput:
 
     def on_publishers_matched(self, event: Any) -> None:
         """Count the publishers of the topic."""
-        # One that went and one that came between two looks leave their number as it was.
+        # If a publisher left and another came, the number is the same, but the total has changed.
         changed = bool(event.current_count_change or event.total_count_change)
         self._delivery.set_publishers(event.current_count, changed=changed)
 
     def on_incompatible_qos(self, event: Any) -> None:
-        """Let the executor handle a publisher whose QoS does not fit."""
+        """Let the executor handle a publisher with an incompatible QoS."""
         self._incompatible_qos = event
         self._qos_signal.trigger()
 
     def on_receiver_failed(self, error: BaseException) -> None:
-        """Log the exception that ended the subscription; the watchdog subscribes again."""
+        """Log the exception that ended the subscription. `resubscribe_if_lost` replaces it."""
         trace = ''.join(traceback.format_exception(error))
         self._log.error(log_text(f'the intake of images on {self.topic} ended\n{trace}'))
 
     def _handle_incompatible_qos(self) -> None:
-        """Subscribe best effort, or log why a camera's images do not arrive."""
+        """Change the subscription to best effort, or log why the camera's images do not arrive."""
         event, self._incompatible_qos = self._incompatible_qos, None
         if event is None or self._subscription is None:
             return
@@ -204,13 +205,17 @@ class ImageInput:
             and self._delivery.has_received
             and (now_s := time.monotonic()) >= self._next_log_s
         ):
-            # Log one of many cameras that come at once. Before the first image the watchdog does.
+            # Log only one of several cameras that appear together. Before the first image, the
+            # watchdog reports the problem.
             self._next_log_s = now_s + _LOG_INTERVAL_S
             general_reason = f'a camera on {self.topic} offers an incompatible QoS'
             self._log.error(log_text(self.topic_state().mismatch or general_reason))
 
     def _mismatch(self, info: Any) -> str:
-        """Return why a publisher's images do not arrive and what to set, empty where they do."""
+        """Return why a publisher's images do not arrive and how to correct this.
+
+        The result is empty if the publisher's QoS is compatible.
+        """
         offered = info.qos_profile
         compatibility, reason = qos_check_compatible(offered, self._qos())
         if compatibility != QoSCompatibility.ERROR:
@@ -218,7 +223,7 @@ class ImageInput:
         best_effort = offered.reliability == ReliabilityPolicy.BEST_EFFORT
         if best_effort and self.reliability == 'reliable':
             if self._config.image_qos_reliability == 'auto':
-                return ''  # the event that we adapt to is on its way
+                return ''  # `_handle_incompatible_qos` will change the subscription
             own = f'camera.{self.camera_name}.' if self.camera_name else ''
             parameter = f'{own}image_qos.reliability'
             return (
@@ -228,7 +233,7 @@ class ImageInput:
         return f'a camera on {self.topic} offers an incompatible QoS: {reason.strip()}'
 
     def _wrong_type_fix(self, found: str) -> str:
-        """Return what to type where something else than our images is on the topic."""
+        """Return the correction for a topic with messages of the type `found`."""
         base = self.topic.removesuffix('/compressed')
         if found == _type_name(CompressedImage) and base != self.topic:
             return f'start with {start_arguments(base, "compressed", self.camera_name)}'
@@ -237,13 +242,13 @@ class ImageInput:
         )
 
     def _other_topics_advice(self) -> str:
-        """Return where images are published, and how to take them from there."""
+        """Return the topics on which images are published, and how to subscribe to them."""
         node = self._node
         here = node.get_name(), node.get_namespace()
         own = dict(node.get_subscriber_names_and_types_by_node(*here))
         own |= dict(node.get_publisher_names_and_types_by_node(*here))
-        # What may be meant: to ask for the publishers of each topic of a node with 64 cameras
-        # takes a millisecond, and all of them may be silent at once.
+        # Filter by type first. Counting the publishers of all topics takes 1 ms on a node with 64
+        # cameras, and all cameras may be silent at once.
         others = {
             name: types[0]
             for name, types in node.get_topic_names_and_types()

@@ -1,4 +1,4 @@
-"""Between ROS messages and the core's types."""
+"""Converts image messages to frames, and creates the headers of published messages."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = [
 
 _FileReader: TypeAlias = Callable[[npt.NDArray[np.uint8]], Frame]
 
-# Each detection carries the frame_id, so a long one would grow a thousandfold.
+# Each detection carries the frame_id, so a long frame_id would be multiplied a thousandfold.
 _MAX_FRAME_ID_BYTES: Final = 256
 _MAX_ENCODING_BYTES: Final = 64
 
 
 def header_message(header: Header | HeaderView) -> Header:
-    """Return the header of a message that belongs to an image."""
+    """Return the header for a message about an image, with the image's stamp and frame_id."""
     stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
     return Header(stamp=stamp, frame_id=header.frame_id)
 
@@ -49,13 +49,13 @@ def header_message(header: Header | HeaderView) -> Header:
 def empty_image(
     header: Header | HeaderView, frame: Frame, encoding: str, pixel_bytes: int
 ) -> Image:
-    """Return an Image of a frame's size without data, for ``serialize_with_room``.
+    """Return an Image of a frame's size without data, for `serialize_with_room`.
 
     Args:
-        header: of the image that it belongs to.
-        frame: that image.
-        encoding: of the message.
-        pixel_bytes: of each pixel.
+        header: header of the frame's message.
+        frame: the frame.
+        encoding: encoding of the new message.
+        pixel_bytes: bytes of a pixel in this encoding.
     """
     return Image(
         header=header_message(header),
@@ -67,13 +67,16 @@ def empty_image(
 
 
 def frame_from_image(message: Any) -> Frame:
-    """View an Image's bytes as a Frame; what neither host nor GPU reads goes through cv_bridge.
+    """Return a Frame that views the bytes of an Image.
+
+    cv_bridge converts encodings that the pipelines do not support.
 
     Args:
-        message: an Image, or a serialised one, whose ``header`` is set.
+        message: an Image, or a SerializedMessage, whose `header` is set here.
 
     Raises:
-        ImageError: it is not a message, or frame_id, size, step, length or encoding are wrong.
+        ImageError: the message cannot be parsed, or its frame_id, size, step, length or encoding
+            is wrong.
     """
     lease = message.lease if isinstance(message, SerializedMessage) else None
     message = _deserialize(message, read_image)
@@ -92,17 +95,18 @@ def frame_from_image(message: Any) -> Frame:
 
 
 class FrameReader:
-    """``frame_from_image`` for the images of one subscription; for one thread at a time.
+    """Converts the images of one subscription like `frame_from_image`, but faster.
 
-    What is the same in all images of a camera is read and checked once: each time it costs more
-    than all else that Python does to hand an image on.
+    The reader parses and checks the constant header of a camera's images only once. Doing this for
+    each image would cost more than all other Python code on the path of an image. Only one thread
+    at a time may use a reader.
     """
 
     def __init__(self) -> None:
         self._cache: tuple[HeaderCache, tuple[int, int, int, PixelFormat, bool]] | None = None
 
     def __call__(self, message: Any) -> Frame:
-        """Return the message's frame; as ``frame_from_image``."""
+        """Return the frame of a message. Arguments and errors as for `frame_from_image`."""
         if not isinstance(message, SerializedMessage) or message.lease is None:
             return frame_from_image(message)
         if self._cache is not None:
@@ -112,15 +116,15 @@ class FrameReader:
                 message.header = header
                 return Frame(message.data[cache.pixels], *fields, message.lease.memory)
         frame = frame_from_image(message)
-        if frame.memory is not None:  # else the pixels are cv_bridge's
-            # Not the frame itself: that would keep the memory.
+        if frame.memory is not None:  # otherwise cv_bridge has copied the pixels
+            # Store values instead of the frame, because a frame keeps the message's memory in use.
             fields = frame.width, frame.height, frame.step, frame.format, frame.big_endian
             self._cache = HeaderCache(message.data, message.header, frame.data), fields
         return frame
 
 
 def _deserialize(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> Any:
-    """Return the message of a serialised one, any other as it is."""
+    """Parse a SerializedMessage and set its header. Return other messages unchanged."""
     if not isinstance(message, SerializedMessage):
         return message
     if message.lease is None:
@@ -128,7 +132,7 @@ def _deserialize(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> 
             'too_large',
             "the camera's message",
             f'{message.size} bytes',
-            expected=f'at most {MAX_MESSAGE_BYTES}, and memory for them',
+            expected=f'at most {MAX_MESSAGE_BYTES} bytes, and enough free memory',
         )
     view = read(message.data)
     message.header = view.header
@@ -146,7 +150,7 @@ def _check_frame_id(header: Any) -> None:
 
 
 def _name_fault(text: str, max_bytes: int) -> Fault | None:
-    """Return what is wrong with a short text; None where it is fine or empty."""
+    """Return the fault of a short text; None if the text is valid or empty."""
     if len(text.encode(errors='replace')) > max_bytes:
         return Fault(found=f'more: {short_repr(text)}', expected=f'at most {max_bytes} bytes')
     return name_fault(text) if text else None
@@ -156,18 +160,18 @@ def _frame_by_cv_bridge(message: Any) -> Frame:
     if fault := _name_fault(message.encoding, _MAX_ENCODING_BYTES):
         raise ImageError('unknown_encoding', 'the image encoding', **fault)
     try:
-        import cv_bridge  # optional
+        import cv_bridge  # an optional dependency
     except ImportError as error:
         raise ImageError(
             'unknown_encoding',
             f'image encoding {message.encoding!r}',
-            'needs cv_bridge, which is not installed',
+            'this encoding needs cv_bridge, which is not installed',
             fix='run sudo apt install ros-$ROS_DISTRO-cv-bridge, or let the camera send one of '
             f'{", ".join(PIXEL_FORMATS)}',
         ) from error
     try:
         bgr = cv_bridge.CvBridge().imgmsg_to_cv2(message, 'bgr8')
-    except Exception as error:  # cv_bridge passes OpenCV's, NumPy's and its own errors on
+    except Exception as error:  # cv_bridge raises errors of OpenCV, NumPy and its own
         raise ImageError(
             'unknown_encoding',
             f'image encoding {message.encoding!r}',
@@ -181,15 +185,15 @@ def _decode_file(file: npt.NDArray[np.uint8]) -> Frame:
 
 
 def frame_from_compressed(message: Any, read_file: _FileReader = _decode_file) -> Frame:
-    """Make a frame of a JPEG or PNG.
+    """Return the frame of a JPEG or PNG file in a message.
 
     Args:
-        message: a CompressedImage, or a serialised one, whose ``header`` is set.
-        read_file: makes the frame, and checks the file.
+        message: a CompressedImage, or a SerializedMessage, whose `header` is set here.
+        read_file: checks the file (uint8 (n,)) and returns its frame.
 
     Raises:
-        ImageError: with the reason ``bad_message``, ``bad_frame_id``, ``not_decodable`` or
-            ``too_large``; of a Bayer mosaic also ``unknown_encoding`` or ``bad_size``.
+        ImageError: the reason is `bad_message`, `bad_frame_id`, `not_decodable` or `too_large`;
+            for a Bayer mosaic also `unknown_encoding` or `bad_size`.
     """
     view = _deserialize(message, read_compressed)
     _check_frame_id(view.header)
@@ -197,9 +201,12 @@ def frame_from_compressed(message: Any, read_file: _FileReader = _decode_file) -
 
 
 class CompressedReader:
-    """``frame_from_compressed`` for one subscription, as FrameReader is ``frame_from_image``.
+    """Converts the compressed images of one subscription, with the speed-up of FrameReader.
 
-    Any thread may use it, several at once, if they may use ``read_file`` so.
+    Several threads may use a reader at the same time if `read_file` allows this.
+
+    Args:
+        read_file: checks the file (uint8 (n,)) and returns its frame.
     """
 
     def __init__(self, read_file: _FileReader) -> None:
@@ -207,7 +214,7 @@ class CompressedReader:
         self._cache: CompressedHeaderCache | None = None
 
     def __call__(self, message: Any) -> Frame:
-        """Return the message's frame; as ``frame_from_compressed``."""
+        """Return the frame of a message. Arguments and errors as for `frame_from_compressed`."""
         cache = self._cache
         if not isinstance(message, SerializedMessage) or message.lease is None:
             return frame_from_compressed(message, self._read_file)
@@ -216,32 +223,33 @@ class CompressedReader:
             return _read_file(view, self._read_file)
         view = _deserialize(message, read_compressed)
         _check_frame_id(view.header)
-        if view.data.size:  # else it has no place in the message
+        if view.data.size:  # the cache needs the position of the file in the message
             self._cache = CompressedHeaderCache(message.data, view)
         return _read_file(view, self._read_file)
 
 
 def _read_mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
-    """Return the frame of a Bayer mosaic, compressed as if it were grey."""
+    """Return the frame of a Bayer mosaic that was compressed as a grey image."""
     if encoding not in PIXEL_FORMATS:
         raise ImageError(
             'unknown_encoding',
             'encoding of the compressed image',
             short_repr(encoding),
-            expected='8 bits',
-            fix='let the camera send raw images, or image_proc make colours of them',
+            expected='8 bits per pixel',
+            fix='let the camera send raw images, or convert them to colour with image_proc',
         )
     bgr = check_image_file(file).decode()
     if (bgr != bgr[..., :1]).any():
-        return frame_from_bgr(bgr)  # it has colours, so it is none
+        return frame_from_bgr(bgr)  # a colour image, so not a mosaic
     height, width = bgr.shape[:2]
     pixels = np.ascontiguousarray(bgr[..., 0]).reshape(-1)
     return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
 
 
 def _read_file(message: Any, read_file: _FileReader) -> Frame:
-    # As image_transport writes it: `rgb8; jpeg compressed bgr8`; where the camera's own encoding
-    # was compressed nothing stands behind it, as with PNG of a Bayer camera. Or `jpeg` alone.
+    # image_transport writes `rgb8; jpeg compressed bgr8`. If the camera's own encoding was
+    # compressed, as in a PNG file of a Bayer camera, `compressed` is the last word. Other drivers
+    # write only `jpeg`.
     encoding, _, compressed = message.format.partition(';')
     if encoding.startswith('bayer_') and compressed.rstrip().endswith('compressed'):
         read_file = partial(_read_mosaic, encoding)

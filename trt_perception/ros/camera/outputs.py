@@ -1,4 +1,4 @@
-"""What is published of one camera: the topics of the task, label_info, debug image."""
+"""The published topics of one camera: topics of the task, label_info, debug image."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _RETRY_S: Final = 0.05
 
 
 class DetectorOutputs:
-    """The publishers of one camera of a configured model.
+    """The publishers of one camera for a configured model.
 
     Args:
-        node: publishes on it.
-        class_names: by class id.
-        config: the camera's parameters.
-        task: of the model; it has the topics.
-        camera: its name, empty where there is only one.
+        node: owns the publishers.
+        class_names: names by class id.
+        config: parameters of the camera.
+        task: task of the model, which determines the topics.
+        camera: name of the camera; empty if the node has only one camera.
     """
 
     def __init__(
@@ -60,8 +60,7 @@ class DetectorOutputs:
         try:
             for topic in task.topics:
                 self._topics.append(TASK_TOPICS[topic.name](node, class_names, camera))
-            # A plain publisher: a lifecycle one would drop this message, which belongs to
-            # configure.
+            # A lifecycle publisher would drop this message, because configure publishes it.
             self._label_info = node.create_publisher(
                 LabelInfo,
                 topic_name(camera, LABEL_INFO.name),
@@ -77,11 +76,13 @@ class DetectorOutputs:
             raise
 
     def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
-        """Publish what was found in one image, in the order of the task's topics; from the worker.
+        """Publish the result of one image on the task's topics, in their order.
+
+        The worker calls this method.
 
         Raises:
-            ImageError: ``not_published``, where the middleware does not take a message. Messages
-                on demand are excepted.
+            ImageError: the middleware refused a message (reason `not_published`). Failures of
+                topics on demand are only logged.
         """
         assert self._debug_image is not None
         for topic in self._topics:
@@ -94,8 +95,8 @@ class DetectorOutputs:
                 raise ImageError(
                     'not_published',
                     topic.topic.name,
-                    f'the middleware did not take them: {error}',
-                    fix='look for a subscriber that is too slow, or behind a slow network',
+                    f'the middleware refused the message: {error}',
+                    fix='find a subscriber that is too slow or has a slow network',
                 ) from error
         self._debug_image.put(header, frame, found)
 
@@ -110,15 +111,15 @@ class DetectorOutputs:
             return
         try:
             topic.publish(header, frame, found)
-        except (MemoryError, RuntimeError) as error:  # an image's worth, and not what is found
+        except (MemoryError, RuntimeError) as error:  # a large message, less important than boxes
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._log.error(
-                f'no {topic.topic.name}: {log_text(reason)}; detections go on',
+                f'{topic.topic.name} were not published: {log_text(reason)}; detections continue',
                 throttle_duration_sec=5.0,
             )
 
     def wants_masks(self) -> bool:
-        """Tell whether somebody looks at what a frame that comes now has on demand."""
+        """Return whether a topic on demand, or the debug image that shows it, has a subscriber."""
         assert self._debug_image is not None
         on_demand = [topic for topic in self._topics if topic.topic.on_demand]
         if not on_demand:
@@ -126,10 +127,10 @@ class DetectorOutputs:
         return any(topic.has_subscriber for topic in on_demand) or self._debug_image.has_subscriber
 
     def publish_label_info(self, confidence_threshold: float) -> None:
-        """Publish the class names and the threshold, for subscribers of now and later.
+        """Publish the class names and the threshold, for present and later subscribers.
 
-        Fast DDS refuses it while it still sends the one before, as there is room for one only: it
-        is published a moment later then.
+        Fast DDS refuses the message while it sends the previous one, because its queue has room
+        for one message. The method then tries again after 50 ms.
         """
         self._cancel_retry()
         assert self._label_info is not None
@@ -139,7 +140,7 @@ class DetectorOutputs:
             self._label_info.publish(message)
         except rclpy_implementation.RCLError as error:
             self._log.warning(
-                f'label_info is not out yet, trying again: {log_text(error)}',
+                f'label_info was not published, trying again: {log_text(error)}',
                 throttle_duration_sec=5.0,
             )
             retry = partial(self.publish_label_info, confidence_threshold)

@@ -29,8 +29,8 @@ from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize
 
 __all__ = ['TASK_TOPICS', 'TaskTopic', 'keypoints_message']
 
-# A copy of a message above this size (bytes) in the middleware takes longer than to release and
-# take the interpreter's lock.
+# Above this size (bytes), copying a message in the middleware takes longer than releasing and
+# taking the GIL.
 _LARGE_MESSAGE_BYTES: Final = 2**14
 _KEYPOINT_BYTES: Final = 12
 _KEYPOINT_FIELDS: Final = [
@@ -42,17 +42,17 @@ _KEYPOINT_FIELDS: Final = [
 class TaskTopic(ABC):
     """Publishes one topic of one camera.
 
-    A subclass prepares what it needs before it calls this constructor, which creates the
-    publisher last: a failure leaves no publisher behind.
+    A subclass initialises its own attributes before it calls this constructor. The constructor
+    creates the publisher last, so a failure leaves no publisher behind.
 
     Args:
-        node: publishes on it.
-        class_names: by class id.
-        camera: its name, empty if there is only one.
+        node: owns the publisher.
+        class_names: names by class id.
+        camera: name of the camera; empty if the node has only one camera.
 
     Attributes:
-        topic: what is published.
-        message_type: the class of the messages.
+        topic: name and QoS of the topic.
+        message_type: class of the messages.
     """
 
     topic: ClassVar[Topic]
@@ -69,15 +69,20 @@ class TaskTopic(ABC):
 
     @property
     def has_subscriber(self) -> bool:
-        """Whether somebody subscribes."""
+        """Whether the topic has a subscriber."""
         return self._publisher.get_subscription_count() > 0
 
     @abstractmethod
     def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
-        """Publish what was found in one image.
+        """Publish the result of one image.
+
+        Args:
+            header: header of the image.
+            frame: the image.
+            found: the result of the model's task.
 
         Raises:
-            RCLError: the middleware does not take the message.
+            RCLError: the middleware refused the message.
         """
 
     def close(self) -> None:
@@ -86,7 +91,7 @@ class TaskTopic(ABC):
 
 
 class DetectionsTopic(TaskTopic):
-    """Boxes with class and score."""
+    """Publishes boxes with class and score."""
 
     topic = DETECTIONS
     message_type = Detection2DArray
@@ -105,7 +110,7 @@ class DetectionsTopic(TaskTopic):
 
 
 class KeypointsTopic(TaskTopic):
-    """Keypoints: a row for each of the detections, a column for each keypoint."""
+    """Publishes keypoints as a point cloud with a row per detection and a column per keypoint."""
 
     topic = KEYPOINTS
     message_type = PointCloud2
@@ -119,38 +124,38 @@ class KeypointsTopic(TaskTopic):
 def keypoints_message(
     header: Header | HeaderView, keypoints: npt.NDArray[np.float32]
 ) -> PointCloud2:
-    """Return a message with x, y (source pixels) and score of each keypoint.
+    """Return a point cloud with x, y (source pixels) and score of each keypoint.
 
     Args:
-        header: of the image.
-        keypoints: float32 (n, k, 3).
+        header: header of the image.
+        keypoints: float32 (n, k, 3): x, y and score of k keypoints of n detections.
     """
     rows, columns, _ = keypoints.shape
     message = PointCloud2(header=header_message(header), height=rows, width=columns)
     message.fields = _KEYPOINT_FIELDS
     message.point_step, message.row_step = _KEYPOINT_BYTES, _KEYPOINT_BYTES * columns
     message.is_dense = True  # no keypoint is missing
-    # rclpy copies an array of bytes at once, and any other sequence byte by byte.
+    # rclpy copies an `array` of bytes at once, but any other sequence byte by byte.
     message.data = array.array('B', keypoints.astype('<f4').tobytes())
     return message
 
 
 class MasksTopic(TaskTopic):
-    """Masks: which pixels belong to which of the detections."""
+    """Publishes masks as an image with the number of each pixel's detection."""
 
     topic = MASKS
     message_type = Image
 
     def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
-        # Used again while the images keep their size.
+        # The serialised message, reused while images have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         super().__init__(node, class_names, camera)
 
     def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
-        """Publish an image with 0 in pixels of no mask, i in those of the i-th detection."""
+        """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
         numbered = found.pictured
         if numbered is None:
-            return  # nobody had subscribed yet when the frame came
+            return  # the topic had no subscriber when the frame entered the pipeline
         empty = empty_image(header, frame, 'mono16', 2)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message
@@ -159,7 +164,7 @@ class MasksTopic(TaskTopic):
         publish_unlocked(self._publisher, self._message)
 
 
-#: What publishes each topic of a task, by its name.
+#: The class that publishes a topic, by the name of the topic.
 TASK_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
     {kind.topic.name: kind for kind in (DetectionsTopic, KeypointsTopic, MasksTopic)}
 )

@@ -1,4 +1,4 @@
-"""Which of each camera's topics is subscribed to: raw images or JPEGs."""
+"""Chooses the topic of each camera: raw images or compressed images."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trt_perception.ros.topics import compressed_topic, requested_image_topic
 
 __all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
 
-#: What is published on a compressed topic.
+#: Type of the messages on a compressed topic.
 COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
-# Those that publish already are heard of at once as a rule. *activate* takes no longer for it.
+# The node usually discovers existing publishers at once. *activate* waits at most this time.
 _DISCOVERY_LIMIT_S: Final = 1.0
 _POLL_INTERVAL_S: Final = 0.05
 
 
 class TransportChoice(NamedTuple):
-    """What *activate* decided.
+    """The transport that *activate* chose for a camera.
 
     Attributes:
-        transport: ``raw`` or ``compressed``.
-        reason: why, where it was ``auto``; else empty.
-        may_change: another activation may decide otherwise.
+        transport: `raw` or `compressed`.
+        reason: the reason of the choice if the parameter is `auto`; otherwise empty.
+        may_change: whether another activation may choose the other transport.
     """
 
     transport: str
@@ -35,7 +35,7 @@ class TransportChoice(NamedTuple):
     may_change: bool = False
 
 
-#: Raw images, whatever is published.
+#: The choice of raw images without looking at publishers.
 RAW: Final = TransportChoice('raw')
 
 
@@ -44,24 +44,24 @@ def choose_transports(
 ) -> list[TransportChoice]:
     """Choose between raw and compressed images for each camera.
 
-    Waits for publishers for 1 s at most, for all cameras together.
+    Waits at most 1 s for publishers, for all cameras together.
 
     Args:
-        node: asks the ROS graph.
-        plans: of the cameras; the topics are not used.
+        node: queries the ROS graph.
+        plans: plans of the cameras. Their topics are not used.
         decodes_jpeg: whether the pipeline decodes JPEG on the GPU.
 
     Returns:
         The choice for each plan, in the same order.
 
     Raises:
-        InterruptionError: the process was asked to end meanwhile.
+        InterruptionError: the process was asked to end during the wait.
     """
     choices = [TransportChoice(plan.transport) for plan in plans]
     undecided = [index for index, plan in enumerate(plans) if plan.transport == 'auto']
     if not decodes_jpeg:
         for index in undecided:
-            choices[index] = TransportChoice('raw', 'JPEG is not decoded on a GPU here')
+            choices[index] = TransportChoice('raw', 'no GPU decodes JPEG')
         return choices
     end_s = time.monotonic() + _DISCOVERY_LIMIT_S
     while undecided:
@@ -78,10 +78,10 @@ def choose_transports(
 
 
 def _choose_by_publishers(node: Node, camera: str) -> TransportChoice:
-    """Choose compressed images if they are published now."""
+    """Choose compressed images if they have a publisher, otherwise raw images."""
     infos = node.get_publishers_info_by_topic(requested_image_topic(node, camera, 'compressed'))
     topic = compressed_topic(node, camera)
     if any(info.topic_type == COMPRESSED_TYPE for info in infos):
         reason = f'{topic} is published and the GPU decodes JPEG'
         return TransportChoice('compressed', reason, may_change=True)
-    return TransportChoice('raw', f'nobody publishes {topic}', may_change=True)
+    return TransportChoice('raw', f'{topic} has no publisher', may_change=True)
