@@ -1,1 +1,1 @@
-"""What is watched while a node runs: counts, statistics, delivery, silence."""
+"""Counts, statistics and watchdog of a running node."""

@@ -1,4 +1,4 @@
-"""How old an image is when its detections are out, by the clock that stamped it."""
+"""Measures the age of output: the time from the stamp of an image to its publication."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 __all__ = ['AgeOfOutput']
 
-# Two clocks that are synchronised agree to within a second; an older image is of a recording.
+# Synchronised clocks differ by less than a second. An image older than 10 min is a recording.
 _AHEAD_NS: Final = 10**9
 _BEHIND_NS: Final = 600 * 10**9
-# One stamp that cannot be true is a slip; those of so many seconds are of another clock.
+# A single impossible stamp is ignored. Impossible stamps for this long come from another clock.
 _PATIENCE_S: Final = 0.9
 _NO_CLOCK: Final = (
     'use_sim_time is set and no clock is published on /clock, so nobody knows how old the '
@@ -21,24 +21,24 @@ _NO_CLOCK: Final = (
 
 
 class AgeOfOutput:
-    """Takes the stamps of images, and notices those that come from another clock than the node's.
+    """Collects the ages of published images, and detects stamps of another clock.
 
     Args:
-        window: the percentiles are those of so many images.
+        window: number of the last images whose ages are kept.
     """
 
     def __init__(self, window: int = 512) -> None:
         self._ages_ms: deque[float] = deque(maxlen=window)
-        # Since when the stamps show no age, and why.
+        # Time of the first impossible stamp, and the explanation.
         self._doubt: tuple[float, str] | None = None
 
     def add_stamp(self, stamp_ns: int, clock_ns: int, time_s: float) -> None:
-        """Take the stamp of an image whose detections are published.
+        """Add the stamp of an image whose detections are published now.
 
         Args:
-            stamp_ns: of the image; 0 is a camera without a clock, whose images have no age.
-            clock_ns: the node's clock, 0 while it has no time yet.
-            time_s: of a clock that only goes forward.
+            stamp_ns: stamp of the image; 0 if the camera has no clock, so that the age is unknown.
+            clock_ns: time of the node's clock; 0 while that clock has no time yet.
+            time_s: time of a monotonic clock.
         """
         if not stamp_ns:
             self._ages_ms.append(math.nan)  # so that older ages leave the window
@@ -54,11 +54,11 @@ class AgeOfOutput:
         self._doubt = since_s, _describe_clock_offset(age_ns) if clock_ns else _NO_CLOCK
 
     def ages_ms(self) -> list[float]:
-        """Return the ages of those of the last images whose stamps have shown one."""
+        """Return the known ages of the last images in milliseconds."""
         return [age for age in list(self._ages_ms) if not math.isnan(age)]
 
     def clock_problem(self, time_s: float) -> str:
-        """Return why there is no age and what to do, empty where nothing is wrong."""
+        """Return why the ages are unknown and how to fix the clocks; empty without a problem."""
         doubt = self._doubt
         return doubt[1] if doubt is not None and time_s - doubt[0] >= _PATIENCE_S else ''
 

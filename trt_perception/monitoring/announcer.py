@@ -1,4 +1,4 @@
-"""Which of the watch's problems are worth a line in the log."""
+"""Decides which problems of the watchdog are logged."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from trt_perception.monitoring.problem import Level, Problem
 
 __all__ = ['Announcer']
 
-# What lasts is said again after this time; what comes and goes not before.
+# A lasting problem is logged again after _REPEAT_S, and a recurring problem after _QUIET_S.
 _REPEAT_S: Final = 30.0
 _QUIET_S: Final = 10.0
 
 
 class Announcer:
-    """Turns problems into lines of a log: what is new, what lasts, and that it is over."""
+    """Turns problems into log lines: new problems, lasting problems, and the recovery."""
 
     def __init__(self) -> None:
         self._last_kind = ''
         self._logged_s: dict[str, float] = {}
-        # Kind and start of the problem that was logged and is not over.
+        # Kind and start of the logged problem that still lasts.
         self._current: tuple[str, float] | None = None
 
     def line(self, problem: Problem, time_s: float) -> tuple[Level, str] | None:
-        """Return the line to log now, None for none."""
+        """Return level and text of the line to log now; None without a line."""
         fresh = problem.kind != self._last_kind
         self._last_kind = problem.kind
         if not problem.kind:

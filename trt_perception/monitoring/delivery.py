@@ -1,4 +1,4 @@
-"""How many images were sent and never arrived, from what the middleware reports."""
+"""Counts the images that were sent but never arrived, from reports of the middleware."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _UNKNOWN: Final = 2**31 - 1
 
 
 class DeliveryCounter:
-    """Counts gaps between one publisher's sequence numbers, and losses that are reported.
+    """Counts gaps in the sequence numbers of one publisher, and losses that DDS reports.
 
-    A reported loss is also a gap once a later image arrives; an image that a newer one overwrote
-    in the middleware's queue is only a gap. So the larger of the two sums counts no image twice.
+    A reported loss also becomes a gap when a later image arrives. An image that was overwritten in
+    the middleware's queue is only a gap. So the larger of the two sums counts each image once.
 
-    While several publishers match, their numbers mix: then only reported losses count. A camera
-    that crashed matches until its lease has expired, 20 s with Fast DDS, so that it and the one
-    that takes its place are several for so long.
+    With several publishers the sequence numbers mix, and only reported losses count. A crashed
+    camera remains a publisher until its lease expires (20 s with Fast DDS). During this time a
+    restarted camera is the second publisher.
 
-    One thread at a time counts, any may ask.
+    Only one thread may count at a time. Any thread may read the result.
 
-    Non-guarantee: images lost before the first or after the last one that arrived may go unseen.
+    Non-guarantee: losses before the first arrival or after the last arrival may not be counted.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class DeliveryCounter:
 
     @property
     def not_delivered(self) -> int | None:
-        """Images that never arrived; None while several publishers mix their sequence numbers."""
+        """Number of images that never arrived; None while there are several publishers."""
         return None if self._several else max(self._gaps, self._lost)
 
     @property
@@ -42,9 +42,11 @@ class DeliveryCounter:
         return self._last is not None or self._unnumbered
 
     def add_received(self, sequence_number: int | None) -> None:
-        """Take the publisher's sequence number of an image that arrived.
+        """Count an image that arrived.
 
-        None where it is not known: it is taken for the one that was to come.
+        Args:
+            sequence_number: number that the publisher gave the image; None if unknown, which
+                counts as the next number.
         """
         if sequence_number is None:
             self._unnumbered = True
@@ -52,23 +54,25 @@ class DeliveryCounter:
             return
         if self._last is not None and not self._several and sequence_number > self._last:
             self._gaps += sequence_number - self._last - 1
-        # A smaller number is a publisher that started again.
+        # A smaller number means that the publisher was restarted.
         self._last = sequence_number
 
     def add_lost(self, count: int) -> None:
-        """Take losses that the middleware reports, the sum of one report or several.
+        """Add the losses of one or several reports of the middleware.
 
-        Fast DDS reports the largest 32-bit number where it cannot say how many; that is one here.
+        Fast DDS reports 2**31 - 1 if the number is unknown. Each such report counts as one loss.
         """
         count = count % _UNKNOWN + count // _UNKNOWN
         self._lost += count
-        if self._several:  # no gap will show it
+        if self._several:  # gaps are not counted now
             self._gaps += count
 
     def set_publishers(self, count: int, *, changed: bool) -> None:
-        """Take the number of publishers that match.
+        """Set the number of matching publishers.
 
-        A new one numbers its images from the start.
+        Args:
+            count: number of publishers.
+            changed: whether publishers came or went. A new publisher starts its own numbers.
         """
         self._several = count > 1
         if changed:

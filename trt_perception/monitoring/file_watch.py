@@ -1,4 +1,4 @@
-"""Whether a file is still the one that was there at the start."""
+"""Detects that a file was replaced or removed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ['FileWatch']
 
 
 class FileWatch:
-    """Notices that a file is no longer the one that was there at the start.
+    """Detects that a file was replaced or removed since this object was created.
 
     Args:
-        path: of the file; ``~`` stands for the home folder.
+        path: path of the file; a leading ``~`` is the home folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -19,7 +19,7 @@ class FileWatch:
         self._identity = self._identify()
 
     def describe_change(self) -> str:
-        """Return what has happened to the file, empty where it is the same."""
+        """Return a sentence about the change; empty if the file is unchanged."""
         identity = self._identify()
         if identity == self._identity:
             return ''

@@ -1,4 +1,4 @@
-"""What happened to every frame, and how long each stage took."""
+"""Counts the outcomes of frames, and keeps the times of their stages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class FrameTimes(NamedTuple):
     """Seconds that one frame spent in each stage.
 
     Attributes:
-        wait: handed over until a slot took it.
+        wait: from ``receive`` until the frame enters a batch.
         copy: reading the message and copying its pixels; a JPEG may be read in ``compute``.
-        compute: preprocessing, inference and decoding, on whatever device does it.
+        compute: preprocessing, inference and decoding, on the GPU or the CPU.
         publish: building and publishing the message.
-        total: handed over until published.
+        total: from ``receive`` until published.
     """
 
     wait: float
@@ -35,19 +35,19 @@ class FrameTimes(NamedTuple):
 class FrameStatistics:
     """Counts since the start and the times of the last frames.
 
-    Every frame is in flight from ``receive`` until exactly one of ``publish``, ``drop`` and
-    ``fail`` ends it: received == published + sum(dropped) + failed + in_flight. The owner holds a
-    lock around every call.
+    Each frame is in flight from ``receive`` until exactly one call of ``publish``, ``drop`` or
+    ``fail``: received == published + sum(dropped) + failed + in_flight. The caller must lock
+    around every call.
 
     Attributes:
-        received: frames handed over.
-        published: frames whose detections were published.
-        dropped: frames given up, by reason.
-        failed: frames lost to a fault.
-        in_flight: frames waiting or being worked on.
-        times: of the last frames that were published.
-        received_s: when the last frame was handed over, 0 before the first; of any clock.
-        published_s: when the detections of the last frame were published, likewise.
+        received: number of received frames.
+        published: number of frames whose detections were published.
+        dropped: number of dropped frames, by reason.
+        failed: number of frames lost by faults.
+        in_flight: number of frames that wait or are processed.
+        times: stage times of the last published frames.
+        received_s: time of the last ``receive`` by the owner's clock; 0 before the first.
+        published_s: time of the last ``publish`` by the same clock; 0 before the first.
     """
 
     received: int = 0
@@ -60,35 +60,35 @@ class FrameStatistics:
     published_s: float = 0.0
 
     def receive(self, time_s: float) -> None:
-        """Count a frame that is handed over now, in seconds of the owner's clock."""
+        """Count a received frame. `time_s` is the time in seconds of the owner's clock."""
         self.received_s = time_s
         self.received += 1
         self.in_flight += 1
 
     def publish(self, times: FrameTimes, time_s: float) -> None:
-        """Count a frame whose detections are published now."""
+        """Count a published frame, with its stage times and the time of publication."""
         self.published_s = time_s
         self.published += 1
         self.in_flight -= 1
         self.times.append(times)
 
     def drop(self, reason: str) -> None:
-        """Count a frame that was given up."""
+        """Count a dropped frame."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.in_flight -= 1
 
     def fail(self, count: int) -> None:
-        """Count frames lost to a fault."""
+        """Count frames lost by a fault."""
         self.failed += count
         self.in_flight -= count
 
     def snapshot(self) -> FrameStatistics:
-        """Return a copy that stays as it is."""
+        """Return a copy that later counts do not change."""
         return replace(self, dropped=dict(self.dropped), times=self.times.copy())
 
     @classmethod
     def merge(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
-        """Return the sum of snapshots; each gives as many of its last times as any other."""
+        """Return the sum of snapshots, with equally many of the last times of each."""
         whole = cls()
         each = (whole.times.maxlen or 0) // max(1, len(parts))
         for part in parts:
@@ -105,8 +105,8 @@ class FrameStatistics:
 
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:
-        """Percentiles of the times of a snapshot, by the names of FrameTimes; may be empty."""
-        stages = zip(*self.times, strict=True)  # none without times
+        """Percentiles of each stage of a snapshot, by the names of FrameTimes; may be empty."""
+        stages = zip(*self.times, strict=True)  # empty without times
         return {
             stage: both
             for stage, seconds in zip(FrameTimes._fields, stages, strict=False)
@@ -114,7 +114,7 @@ class FrameStatistics:
         }
 
     def __str__(self) -> str:
-        """Return the counts as the sum that they are, for the log."""
+        """Return the counts as an equation for the log."""
         reasons = ', '.join(f'{count} {reason}' for reason, count in sorted(self.dropped.items()))
         text = (
             f'{self.received} received = {self.published} published + '

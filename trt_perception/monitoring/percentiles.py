@@ -1,4 +1,4 @@
-"""The median and the 99th percentile of some hundred times."""
+"""Calculates the median and the 99th percentile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Percentiles(NamedTuple):
 
 
 def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
-    """Return both, interpolated linearly between ranks, in milliseconds; None without values.
+    """Return median and 99th percentile in milliseconds; None without values.
 
-    They are those of ``numpy.percentile``, which takes four times as long for some hundred values.
+    Values between ranks are interpolated linearly. ``numpy.percentile`` gives the same results,
+    but takes four times as long for some hundred values.
     """
     ordered = sorted(values_ms)
     if not ordered:

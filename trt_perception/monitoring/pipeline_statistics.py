@@ -1,4 +1,4 @@
-"""How many frames a pipeline took at once, and how long that took."""
+"""Counts the batches of a pipeline, and keeps their compute times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ['PipelineStatistics']
 
 @dataclass
 class PipelineStatistics:
-    """Counts since the start and the times of the last batches; the owner holds a lock.
+    """Counts since the start and the times of the last batches. The caller must lock around calls.
 
     Attributes:
-        frames: that came out of the pipeline, those among them that could not be read, too.
-        batches: that they were in.
-        compute_s: seconds that each of the last batches took, preprocessing to decoding.
+        frames: number of frames that left the pipeline, including unreadable frames.
+        batches: number of batches that left the pipeline.
+        compute_s: seconds from preprocessing to decoding, of each of the last batches.
     """
 
     frames: int = 0
@@ -26,17 +26,17 @@ class PipelineStatistics:
     compute_s: deque[float] = field(default_factory=lambda: deque(maxlen=512))
 
     def count(self, frames: int, compute_s: float | None) -> None:
-        """Count a batch; ``compute_s`` is None where none of its frames could be read."""
+        """Count a batch. ``compute_s`` is None if all its frames were unreadable."""
         self.frames += frames
         self.batches += 1
         if compute_s is not None:
             self.compute_s.append(compute_s)
 
     def snapshot(self) -> PipelineStatistics:
-        """Return a copy that stays as it is."""
+        """Return a copy that later counts do not change."""
         return replace(self, compute_s=self.compute_s.copy())
 
     @cached_property
     def compute(self) -> Percentiles | None:
-        """Percentiles of a snapshot's times; None without any."""
+        """Percentiles of the compute times of a snapshot; None without times."""
         return percentiles(1e3 * seconds for seconds in self.compute_s)

@@ -1,4 +1,4 @@
-"""What is wrong with an active node at one moment."""
+"""The problem of an active node or camera at one moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ['Level', 'Problem', 'with_notes']
 
 
 class Level(IntEnum):
-    """As in diagnostic_msgs."""
+    """The levels of diagnostic_msgs/DiagnosticStatus."""
 
     OK = 0
     WARN = 1
@@ -19,12 +19,12 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """What holds at one moment.
+    """The state of a camera or a node at one moment.
 
     Attributes:
-        level: how bad it is.
-        kind: a short name, empty where nothing is wrong.
-        message: what is seen and what to do.
+        level: severity of the problem.
+        kind: short name of the problem; empty without a problem.
+        message: the observation and the fix.
     """
 
     level: Level
@@ -33,12 +33,12 @@ class Problem:
 
 
 def with_notes(problem: Problem, same_name: str, notes: Sequence[str]) -> Problem:
-    """Return the problem with what concerns the whole node.
+    """Return a problem, combined with the problems of the whole node.
 
     Args:
-        problem: of a camera, or of all cameras; its kind may be empty.
-        same_name: that other nodes have this node's name; empty if none has.
-        notes: sentences about other things that somebody should look at. A problem hides them.
+        problem: problem of a camera, or of all cameras; its kind may be empty.
+        same_name: sentence about other nodes with this node's name; empty if there are none.
+        notes: sentences about less urgent problems. They are only shown without a problem.
     """
     if notes and not problem.kind:
         problem = Problem(Level.WARN, 'note', '; '.join(notes))

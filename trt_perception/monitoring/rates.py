@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ['EvenRate']
 
-# Closer updates are ignored: intervals of single events are never regular.
+# Updates at shorter intervals are ignored: intervals of single events are never regular.
 _MIN_UPDATE_INTERVAL_S: Final = 0.4
 # Required duration and number of events, and the largest ratio between rates of the parts.
 _MIN_DURATION_S: Final = 0.9
@@ -30,7 +30,7 @@ class EvenRate:
         self._updates: deque[tuple[int, float]] = deque(maxlen=updates)
 
     def update(self, count: int, last_s: float) -> None:
-        """Take the number of events until now, and the time of the last event in seconds."""
+        """Add the number of events until now, and the time of the last event in seconds."""
         if count and (
             not self._updates or last_s - self._updates[-1][1] >= _MIN_UPDATE_INTERVAL_S
         ):
@@ -41,9 +41,9 @@ class EvenRate:
         self._updates.clear()
 
     def hz(self) -> float | None:
-        """Return events a second over the newest stretch of at least 0.9 s and three events.
+        """Return the rate over the last 0.9 s or more, with at least three events.
 
-        None where too few came, or not evenly.
+        The result is None after too few events, or with irregular intervals.
         """
         parts: list[tuple[int, float]] = []
         events, seconds = 0, 0.0

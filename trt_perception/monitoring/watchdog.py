@@ -1,25 +1,27 @@
-"""Judges a camera of an active node by its counts: silence is a fault.
+"""Finds the worst problem of a camera of an active node from its counts.
 
-``CameraWatchdog`` is asked twice a second and answers with the worst problem that holds, in one
-sentence that says what to do. It gets the time as a number, so that tests need not wait.
+The node calls ``CameraWatchdog.check`` twice a second. The result is one problem, with a sentence
+that names the fix. The time is an argument, so that tests need not wait.
 
 Kinds of problems, worst first:
-    no_output          a frame went in and does not come out: the pipeline hangs
-    qos_mismatch       a camera publishes, but its QoS or type keeps its images from us
-    camera_gone        there were images, and now nobody publishes any more
-    no_publisher       nobody has published yet
-    not_arriving       somebody publishes, and no image has ever arrived
-    stalled            there were images, the camera is still there, and none comes any more
-    all_dropped        images arrive, and every one is unreadable or cannot be published
-    same_name          other nodes have this one's name; what else holds is said with it
-    engine_slower      the camera is faster than the model, whether or not more are lost before
-    lost_in_transport  some images never reach the node
-    unreadable         some images cannot be read
-    not_published      the middleware does not take some detections
-    note               something else that somebody should look at
-`problem.with_notes` adds same_name and note, which concern the node. A silence is reported within
-2 s for cameras of 2 Hz and more, and after three periods of a slower camera. A camera that has not
-been there yet gets some seconds more, because node and camera are often started together.
+
+- no_output: a frame entered the pipeline but no result comes out; the pipeline hangs.
+- qos_mismatch: QoS or type of the camera prevents delivery.
+- camera_gone: images arrived before, but the topic has no publisher now.
+- no_publisher: the topic never had a publisher.
+- not_arriving: the topic has a publisher, but no image has ever arrived.
+- stalled: images arrived before and the camera still exists, but sends no image.
+- all_dropped: images arrive, but all are unreadable or cannot be published.
+- same_name: other nodes have the same name. The message includes other problems.
+- engine_slower: the camera is faster than the model.
+- lost_in_transport: some images never reach the node.
+- unreadable: some images cannot be read.
+- not_published: the middleware refuses some detections.
+- note: a less urgent problem.
+
+`problem.with_notes` adds same_name and note, which concern the whole node. Silence is reported
+within 2 s for cameras of at least 2 Hz, and after three periods of slower cameras. A missing
+camera gets more time after the start, because node and camera often start together.
 """
 
 from __future__ import annotations
@@ -37,34 +39,35 @@ from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
 __all__ = ['PERIOD_S', 'CameraWatchdog', 'TopicState', 'WatchedCamera']
 
-#: How often the watchdog is to be asked.
+#: Seconds between two calls of `CameraWatchdog.check`.
 PERIOD_S: Final = 0.5
 # Two periods. A busy machine may shorten one of them by 0.1 s.
 _SILENCE_S: Final = 2 * PERIOD_S - 0.1
-# A camera takes seconds to start on a small machine, and three more to be found where the first
-# words of the two miss each other.
+# A camera takes seconds to start on a small machine. Discovery takes 3 s more if the first
+# discovery messages are lost.
 _START_LIMIT_S: Final = 10.0
-# Shares of the last two seconds. Below this many images a share says nothing.
+# Smaller shares of the images in the last two seconds, or fewer images, are not reported.
 _WINDOW_S: Final = 2.0
 _MIN_SHARE: Final = 0.1
 _MIN_IMAGES: Final = 3
-# A frame may take this many times as long as usual, and a camera this many of its periods.
+# A frame may take this many times its usual time, and an image this many camera periods.
 _LATE_FRAME_FACTOR: Final = 4.0
 _LATE_CAMERA_FACTOR: Final = 3.0
-# These are what was asked for.
+# Reasons of drops that the user requested.
 _REQUESTED_DROPS: Final = ('inactive', 'disabled', 'rate_limit')
 _INTENDED_DROPS: Final = ('replaced', *_REQUESTED_DROPS)
 
 
 @dataclass(frozen=True)
 class TopicState:
-    """The publishers of a camera's topic, as the ROS graph knows them.
+    """The publishers of a camera's topic in the ROS graph.
 
     Attributes:
-        publishers: number of publishers of the right type, whatever their QoS.
-        mismatch: why a publisher's images do not arrive, and the setting to change; else empty.
-        elsewhere: where images are published instead, and how to take them; empty if nowhere.
-        since_s: when the subscription got its present QoS, by the watchdog's clock; 0: long ago.
+        publishers: number of publishers of the right type, with any QoS.
+        mismatch: why images of a publisher do not arrive, and the setting to change; else empty.
+        elsewhere: other topics with images, and how to subscribe to them; empty if there are none.
+        since_s: time of the last QoS change of the subscription, by the watchdog's clock; 0 if
+            there was none.
     """
 
     publishers: int = 0
@@ -74,7 +77,7 @@ class TopicState:
 
 
 class WatchedCamera(Protocol):
-    """What the watchdog asks about the subscription of a camera. ImageInput implements it.
+    """The subscription of a camera, as the watchdog needs it. ImageInput implements it.
 
     Attributes:
         camera_name: empty if the node has only one camera.
@@ -91,7 +94,7 @@ class WatchedCamera(Protocol):
         """Number of images that never reached the node; None if unknown."""
 
     def topic_state(self) -> TopicState:
-        """Look the topic up in the ROS graph. Asked only while no image arrives."""
+        """Return the state of the topic in the ROS graph. Called only while no image arrives."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +115,15 @@ class _CountSnapshot:
 
 
 class CameraWatchdog:
-    """Judges one activation of a camera.
+    """Finds the problems of a camera during one activation.
 
     Args:
         camera: the subscription.
-        start_s: time of the activation, by a clock that only goes forward.
-        frame_time_s: seconds that the model takes for a frame, measured in the warm-up.
-        batches_per_turn: of this camera, if all cameras send more than the model takes.
-        loss_fix: what to do about large images that the transport loses.
+        start_s: time of the activation by a monotonic clock.
+        frame_time_s: seconds that the model needs for a frame, measured in the warm-up.
+        batches_per_turn: number of batches until each camera had a turn, if all cameras send
+            faster than the model processes.
+        loss_fix: fix for large images that are lost in transport.
     """
 
     def __init__(
@@ -139,25 +143,25 @@ class CameraWatchdog:
         self._start_s = start_s
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
         self._sent_rate, self._output_rate = EvenRate(), EvenRate()
-        # Since when the camera is faster than the model.
+        # Since this time the camera is faster than the model.
         self._slower_since_s: float | None = None
         self._received_s = start_s
-        # When the graph was last seen without a camera: one that appears later has its time, too.
+        # Last time without a publisher. A camera that appears later also gets time to start.
         self._no_publisher_s = start_s
-        # The median of the last ones: one long pause must not make the next one look usual.
+        # The median of the last periods is used, so that one long pause does not count as usual.
         self._periods: deque[float] = deque(maxlen=5)
         # The last time at which a frame was finished or none was in flight.
         self._last_progress_s = start_s
-        # What was dropped is judged since then: the last output, or what made a new beginning.
+        # Drops are counted since this snapshot: the last output, or the end of a silence.
         self._drops_since = self._snapshots[0]
 
     def check(self, time_s: float, counts: FrameStatistics, refusal: str = '') -> Problem:
         """Return the worst problem. Its kind is empty if there is none.
 
         Args:
-            time_s: now.
-            counts: since the activation.
-            refusal: why the last image was dropped that could not be read or published.
+            time_s: the current time.
+            counts: counts since the activation.
+            refusal: error of the last image that could not be read or published.
         """
         now = self._follow(time_s, counts)
         return (
@@ -171,16 +175,16 @@ class CameraWatchdog:
         )
 
     def skip(self, time_s: float, counts: FrameStatistics) -> None:
-        """Follow the counts of a camera that is switched off, and judge nothing.
+        """Record the counts of a disabled camera without a check.
 
         Args:
-            time_s: now.
-            counts: since the activation.
+            time_s: the current time.
+            counts: counts since the activation.
         """
         self._drops_since = self._follow(time_s, counts)
 
     def _follow(self, time_s: float, counts: FrameStatistics) -> _CountSnapshot:
-        """Take note of the counts, and return them as a snapshot."""
+        """Record the counts and the times of changes. Return the counts as a snapshot."""
         last = self._snapshots[-1]
         now = _CountSnapshot(
             time_s,
@@ -191,7 +195,7 @@ class CameraWatchdog:
         )
         if now.received > last.received:
             if now.time_s - self._received_s > self._allowed_silence_s:
-                self._drops_since = last  # what comes now is judged by itself
+                self._drops_since = last  # a new start after a silence
             if last.received:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
@@ -214,7 +218,7 @@ class CameraWatchdog:
 
     @property
     def _allowed_silence_s(self) -> float:
-        """How long no image is nothing to worry about."""
+        """Seconds without an image that are not a problem."""
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA_FACTOR * usual_s)
 
@@ -233,11 +237,11 @@ class CameraWatchdog:
         )
 
     def _expected_frame_s(self, counts: FrameStatistics) -> float:
-        """Return how long it takes until a frame comes out, with its camera's turn waited for."""
+        """Return the usual seconds until a frame comes out, including the wait for its turn."""
         latency = counts.latency
         if not latency:
             return self._batches_per_turn * self._frame_time_s
-        # A frame that comes out is young: while its camera waited, newer ones replaced older ones.
+        # A measured frame is recent: while its camera waited, newer frames replaced older frames.
         others_s = (self._batches_per_turn - 1) * latency['compute'].p50_ms * 1e-3
         return latency['total'].p50_ms * 1e-3 + others_s
 
@@ -255,12 +259,12 @@ class CameraWatchdog:
                 return None
             return self._no_publisher(now, silent_s, topic)
         silent_s = min(silent_s, now.time_s - self._no_publisher_s)
-        if silent_s < self._allowed_silence_s:  # it has just appeared
+        if silent_s < self._allowed_silence_s:  # the camera has just appeared
             return self._no_publisher(now, silent_s, topic)
         if now.received:
             why = 'the camera has stalled, or its process was killed; look at its driver'
             if now.not_delivered and self._camera.message_bytes >= LARGE_MESSAGE_BYTES:
-                # Of a best effort camera nobody hears what is sent while all of it is lost.
+                # With best effort, the middleware reports no loss while all images are lost.
                 why = (
                     f'either the camera has stalled: look at its driver; or the transport, which '
                     f'has lost {now.not_delivered} before, loses all: {self._loss_fix}'
@@ -279,7 +283,7 @@ class CameraWatchdog:
         )
 
     def _no_publisher(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
-        """Return that there is no camera, or a camera that may not have sent an image yet."""
+        """Return the problem of a missing camera, or of a camera that may not have sent yet."""
         start = start_arguments('/its/topic', camera=self._camera.camera_name)
         instead = topic.elsewhere or f'start the camera, or the node with {start}'
         if now.received:
@@ -318,12 +322,12 @@ class CameraWatchdog:
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
         sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
         if sent_hz is not None and done_hz is not None and done_hz < (1 - _MIN_SHARE) * sent_hz:
-            # No share with it: that is of other seconds than the rates.
+            # Without a share, because the share covers other seconds than the rates.
             seen = (
                 f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz: '
                 'the other images'
             )
-        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # nor will it be known soon
+        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # no rates, even after a while
             seen = (
                 f'images come faster than the model takes them: {replaced / received:.0%} of them'
             )
@@ -373,7 +377,7 @@ class CameraWatchdog:
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:
-    """Return the number of images that were dropped against the user's wish, by reason."""
+    """Return the number of images that were dropped because of an error, by reason."""
     counts = Counter(now.dropped) - Counter(then.dropped)
     return {reason: n for reason, n in sorted(counts.items()) if reason not in _INTENDED_DROPS}
 

@@ -1,6 +1,6 @@
-"""Parameters that each camera may have for itself: ``camera.<name>.<parameter>``.
+"""Camera parameters, ``camera.<name>.<parameter>``, which override parameters of the node.
 
-A camera's parameter always has a value: its own where one was set, else the node's.
+A camera parameter that was never set has the value of the node's parameter.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
     *('suggest_parameter', 'unknown_parameter'),
 ]
 
-#: The rows of which each camera may have a value of its own.
+#: Rows of the parameters that each camera may override.
 CAMERA_PARAMETERS: Final = tuple(row for row in PARAMETERS if row.per_camera)
 _ROWS: Final = {row.name: row for row in PARAMETERS}
 _PREFIX: Final = 'camera.'
-# What detect.launch.py takes and a node has otherwise.
+# Fixes for arguments of detect.launch.py that are not parameters of the node.
 _LAUNCH_ARGUMENT_FIXES: Final = {
     'image_topic': 'a topic is remapped: -r image:=/its/topic, of several cameras '
     '-r front/image:=/its/topic; or image_topic:=/its/topic of detect.launch.py',
@@ -39,7 +39,7 @@ _LAUNCH_ARGUMENT_FIXES: Final = {
 
 
 def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
-    """Return the rows of the cameras' own parameters, by their full names.
+    """Return the rows of all camera parameters, by their full names.
 
     Args:
         cameras: names of the cameras.
@@ -48,14 +48,14 @@ def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
 
 
 def is_camera_parameter(name: str) -> bool:
-    """Tell whether a parameter's name begins as those of cameras do."""
+    """Return whether a parameter's name begins with ``camera.``."""
     return name.startswith(_PREFIX)
 
 
 def suggest_parameter(word: str) -> str:
-    """Return the parameter of the node that a word names, or nearly names; empty for others.
+    """Return the node's parameter with this or a similar name; empty if there is none.
 
-    The node has no topic or service that nearly has a parameter's name.
+    No topic or service of the node has a name similar to a parameter's name.
     """
     names = [*_ROWS, 'use_sim_time']
     if word in names or is_camera_parameter(word):
@@ -64,11 +64,11 @@ def suggest_parameter(word: str) -> str:
 
 
 def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
-    """Return what to say of a parameter that does not exist.
+    """Return the error for a parameter that does not exist, with a suggestion.
 
     Args:
-        name: as it was given.
-        cameras: names of the cameras that there are.
+        name: name that the user gave.
+        cameras: names of the node's cameras.
     """
     subject = f'parameter {short_repr(name)}'
     if not is_camera_parameter(name):
@@ -99,14 +99,14 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
 
 @dataclass(frozen=True)
 class CameraPlan:
-    """How a node is to receive the images of one camera.
+    """The way in which a node receives the images of one camera.
 
     Attributes:
-        name: of the camera; empty if the node has only one camera.
-        topic: of its raw images; empty if unknown.
-        transport: parameter ``image_transport``.
-        reliability: parameter ``image_qos.reliability``.
-        enabled: parameter ``enabled``.
+        name: name of the camera; empty if the node has only one camera.
+        topic: topic of the raw images; empty if unknown.
+        transport: value of the parameter ``image_transport``.
+        reliability: value of the parameter ``image_qos.reliability``.
+        enabled: value of the parameter ``enabled``.
     """
 
     name: str = ''
@@ -118,14 +118,15 @@ class CameraPlan:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """The configuration of a node, and that of each camera made from it.
+    """The configuration of a node, and the resulting configuration of each camera.
 
     Attributes:
-        node: of the node itself.
-        camera_values: values that cameras have for themselves, by full name, each in its own type.
+        node: configuration of the node.
+        camera_values: values of camera parameters that were set, by full name, each in the type
+            of its row.
 
     Raises:
-        ConfigError: a value of a camera is of another type, out of range, or of no camera.
+        ConfigError: a camera value has the wrong type, is out of range, or belongs to no camera.
     """
 
     node: DetectorConfig = field(default_factory=DetectorConfig)
@@ -164,10 +165,10 @@ class NodeConfig:
         return cls(node, camera_values)
 
     def camera(self, name: str) -> DetectorConfig:
-        """Return the values in force for a camera; for '', the only one of a node, the node's.
+        """Return the configuration of a camera. The name '' gives the node's configuration.
 
         Raises:
-            KeyError: there is no such camera.
+            KeyError: the node has no camera of this name.
         """
         return self._cameras[name]
 
@@ -180,24 +181,24 @@ class NodeConfig:
         ]
 
     def camera_parameters_overriding(self, name: str) -> list[str]:
-        """Return the parameters of cameras that do not follow a parameter of the node."""
+        """Return the full names of the camera parameters that override a parameter of the node."""
         names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]
         return [each for each in names if each in self.camera_values]
 
     def pipeline_options(self) -> PipelineOptions:
-        """Return the options of a pipeline that serves any of the cameras."""
+        """Return the options of a pipeline that can process images of every camera."""
         cameras = [self._cameras[name] for name in self.node.cameras or ('',)]
         jpeg = any(camera.pipeline_options().jpeg_on_gpu for camera in cameras)
         return dataclasses.replace(self.node.pipeline_options(), jpeg_on_gpu=jpeg)
 
     def check(self, check: Callable[[DetectorConfig], object]) -> None:
-        """Hold the node's configuration, and that of each camera that differs, to a rule.
+        """Check the node's configuration, and each different configuration of a camera.
 
         Args:
-            check: raises ConfigError to refuse one.
+            check: raises ConfigError to refuse a configuration.
 
         Raises:
-            ConfigError: one was refused; the message says whose.
+            ConfigError: a configuration was refused; the message names the camera.
         """
         for name, config in self._cameras.items():
             if name and config is self.node:
@@ -213,11 +214,11 @@ class NodeConfig:
                 ) from error
 
     def rows(self) -> dict[str, Parameter]:
-        """Return the rows of all parameters that the node has now, by name."""
+        """Return the rows of all current parameters of the node, by name."""
         return {**_ROWS, **camera_rows(self.node.cameras)}
 
     def values(self) -> dict[str, Any]:
-        """Return the values in force of all parameters, by name."""
+        """Return the current values of all parameters, by name."""
         values = {name: getattr(self.node, row.field) for name, row in _ROWS.items()}
         for camera in self.node.cameras:
             config = self._cameras[camera]
@@ -225,16 +226,16 @@ class NodeConfig:
         return values
 
     def with_changes(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeConfig:
-        """Return what becomes of it when values are set.
+        """Return a configuration with changed values.
 
-        A camera that goes loses its own values; one that comes has those that were given to it.
+        A removed camera loses its camera values. A new camera gets its values in `given`.
 
         Args:
-            values: by name, in their own types.
-            given: values of cameras, by full name, also of those that are not there.
+            values: new values by name, each in the type of its row.
+            given: start values of camera parameters by full name, also of absent cameras.
 
         Raises:
-            ConfigError: a value is out of range, or of no parameter.
+            ConfigError: a value is out of range, or a parameter does not exist.
         """
         node_values, changed_values = _split_by_scope(values)
         node = self.node
@@ -249,7 +250,7 @@ class NodeConfig:
 
 
 def _split_by_scope(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Part values into those of the node and those of cameras."""
+    """Split values into values of the node and values of cameras."""
     node_values = {name: value for name, value in values.items() if not is_camera_parameter(name)}
     return node_values, {
         name: value for name, value in values.items() if is_camera_parameter(name)

@@ -1,10 +1,10 @@
 """All parameters of the detector node, in one typed table.
 
-Each field of DetectorConfig is one ROS parameter: its type, default, range and description stand
-here and nowhere else. ROS descriptors, config/detect.yaml and docs/parameters.md are made from it,
-and tests hold them to it.
-Guarantee: a DetectorConfig that exists is valid in itself; what depends on the model is checked
-    against the model.
+Each field of DetectorConfig defines type, default, range and description of one ROS parameter.
+ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields, and
+tests compare them.
+Guarantee: every DetectorConfig has valid values. Only `thresholds` needs the model to check the
+    class filter.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
     *('MAX_CAMERAS', 'NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
 ]
 
-#: Of one node.
+#: Largest number of cameras of a node.
 MAX_CAMERAS: Final = 64
-#: Parameters that mean nothing where images come from files or a program.
+#: Parameters without effect if the images come from files or a program.
 NODE_ONLY_PARAMETERS: Final = frozenset(
     {
         *('autostart', 'batch_max_delay_ms', 'cameras', 'debug_image.max_rate_hz'),
@@ -46,15 +46,15 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         *('image_qos.reliability', 'image_transport', 'max_rate_hz'),
     }
 )
-# What a manifest says and no parameter.
+# Keys of a manifest that no parameter sets.
 _MANIFEST_KEYS: Final = ('task', *TASK_KEYS)
-# A timer's period, in whole nanoseconds, has 64 bits.
+# The period of a timer must fit into 64 bits of nanoseconds.
 _LOWEST_RATE_HZ: Final = 0.01
 _HIGHEST_RATE_HZ: Final = 1000.0
 _HIGHEST_DEVICE: Final = 63
-# Of a status on /diagnostics; that of a camera has its name.
+# Name of the node's status on /diagnostics. The status of a camera has the camera's name.
 _NODE_STATUS_NAME: Final = 'detector'
-# The first part of the names of its topics.
+# A camera's name is the first part of the names of its topics.
 _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
 
@@ -86,8 +86,8 @@ def _devices_fault(indices: Sequence[int]) -> Fault | None:
     return Fault(found=short_repr(list(indices)), expected=expected)
 
 
-# Any change of a parameter makes the whole configuration anew, and a service must answer within
-# 0.1 s, even if there are 65536 names.
+# Each change of a parameter checks all values again, and a service must answer within 0.1 s even
+# with 65536 names.
 _names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
 
 
@@ -98,7 +98,7 @@ def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
 
 
 def manifest_only_fix(name: str) -> str:
-    """Return what to do where somebody sets as a parameter what only a manifest says, else ''."""
+    """Return the fix for a parameter name that is only a key of manifests, otherwise ''."""
     if name.removeprefix('model.').replace('model_', '') not in _MANIFEST_KEYS:
         return ''
     return 'no parameter but a manifest says the task and what belongs to it (docs/manifest.md)'
@@ -109,7 +109,7 @@ class DetectorConfig(FrameParameters):
     """The values of all parameters.
 
     Raises:
-        ConfigError: a value is outside its range or not one of its choices.
+        ConfigError: a value is out of range or not among the choices.
     """
 
     engine_path: str = parameter_field(
@@ -297,10 +297,10 @@ class DetectorConfig(FrameParameters):
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
-        """Build from values by ROS name; a parameter that is not named keeps its default.
+        """Build from values by ROS name. Other parameters keep their defaults.
 
         Raises:
-            ConfigError: a name is unknown, a value has the wrong type or is outside its range.
+            ConfigError: a name is unknown, or a value has the wrong type or is out of range.
         """
         rows = {parameter.name: parameter for parameter in PARAMETERS}
         fields = {}
@@ -314,7 +314,7 @@ class DetectorConfig(FrameParameters):
         return cls(**fields)
 
     def model_overrides(self) -> ModelOverrides:
-        """Take the ``model.*`` parameters, without those left at their default."""
+        """Return the values of the ``model.*`` parameters that differ from the default."""
         names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
         said = {name: getattr(self, f'model_{name}') for name in names}
         values: dict[str, Any] = {name: value for name, value in said.items() if value}
@@ -325,7 +325,7 @@ class DetectorConfig(FrameParameters):
         return ModelOverrides(values, self.model_decoder, self.model_class_names)
 
     def pipeline_options(self) -> PipelineOptions:
-        """Return the options of a pipeline on the first of the devices."""
+        """Return the options of a pipeline on the first device."""
         return PipelineOptions(
             depth=self.pipeline_depth,
             device_id=self.device_ids[0],
@@ -337,7 +337,7 @@ class DetectorConfig(FrameParameters):
         )
 
     def thresholds(self, class_names: tuple[str, ...]) -> Thresholds:
-        """Return the live values, the class filter turned into indices.
+        """Return the values that may change between frames, with class indices for the filter.
 
         Raises:
             ConfigError: the class filter names a class that the model does not have.

@@ -1,4 +1,4 @@
-"""Parameters that decoding reads anew for each frame, on the host and in the kernels."""
+"""Parameters that decoding reads again for each frame, on the host and in the kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The arguments of the launch files: the parameters of the node, by their own names.
+"""The arguments of the launch files, which have the names of the node's parameters.
 
-Nothing of launch is needed here. A value that was given wins over the parameter file, whatever
-node name its sections have; what was not given is not passed on.
+This module does not import launch. An argument overrides the parameter file for any node name in
+its sections. An argument without a value is not passed to the node.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
-# Every node of rclpy has it.
+# Every rclpy node has this parameter.
 _SIM_TIME: Final = Parameter(
     'use_sim_time', '', 'bool', False, 'Take the time from /clock, as with a simulator or a bag.'
 )
-# Lists whose values are short and hold no comma.
+# Lists of short values without commas.
 _SHORT_LISTS: Final = ('cameras', 'device_ids')
 _ARGUMENTS: Final = {
     parameter.name: parameter
@@ -44,7 +44,7 @@ _ARGUMENTS: Final = {
 _LISTS: Final = {
     parameter.name: parameter for parameter in PARAMETERS if parameter.name not in _ARGUMENTS
 }
-# What launch and launch_ros read by themselves.
+# Configurations that launch and launch_ros read.
 _LAUNCH_CONFIGURATIONS: Final = (
     *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
     *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
@@ -60,10 +60,10 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
         'numbers with commas between them',
     ),
 }
-# What image_topic may hold for the name of a camera.
+# Placeholder for the camera's name in image_topic.
 _CAMERA: Final = '{camera}'
 
-# What other packages call it.
+# Names that other packages use.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
 _EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
 
@@ -77,7 +77,7 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
     levels = ', '.join(_LOG_LEVELS)
     profile = share / 'config' / 'fastdds_large_images.xml'
     arguments = {
-        'engine_path': ('', ''),  # first: everybody needs it
+        'engine_path': ('', ''),  # first, because every user needs it
         'image_topic': (
             '',
             f'Image topic of the camera. For several cameras, {_CAMERA} stands for the name: '
@@ -99,7 +99,7 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
             f'{parameter.description}{allowed} Default: from params_file, else '
             f'{_text(parameter.default)}.',
         )
-    # A node that was launched shall run.
+    # A launched node should run without further commands.
     arguments['autostart'] = (
         'true',
         'Configure and activate at once. false: wait for ros2 lifecycle set.',
@@ -108,13 +108,13 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
 
 
 def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters that were given, in their own types.
+    """Return the parameters that were given, each in its type.
 
     Args:
-        values: of the launch arguments, as text; empty where nothing was given.
+        values: texts of the launch arguments; an empty text means that no value was given.
 
     Raises:
-        ValuesError: values are of the wrong type or out of range, one line for each.
+        ValuesError: values have the wrong type or are out of range; one line for each.
     """
     given: dict[str, Any] = {}
     mistakes = []
@@ -136,14 +136,14 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what brings the images of each camera to the node.
+    """Return the remappings of the image topics, as pairs of the node's name and the topic.
 
     Args:
-        topic: the launch argument ``image_topic``; empty where it was not given.
-        cameras: names of the node's cameras; empty where it has one, without a name.
+        topic: the launch argument ``image_topic``; empty if it was not given.
+        cameras: names of the node's cameras; empty if the node has one camera without a name.
 
     Raises:
-        ConfigError: the topic fits one camera where there are several, or the other way round.
+        ConfigError: the topic is for one camera but there are several, or the reverse.
     """
     braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
     if braces:
@@ -167,14 +167,14 @@ def demo_cameras(text: str) -> tuple[str, ...]:
     """Return the names of the demo's cameras.
 
     Args:
-        text: the names with commas between them, or how many cameras there are.
+        text: names separated by commas, or the number of cameras.
 
     Raises:
-        ConfigError: a name is none, or there are too many.
+        ConfigError: a name is invalid, or there are too many cameras.
     """
     names = [word for word in _words(text) if word]
     if len(names) == 1 and names[0].isdecimal():
-        # A longer number is as wrong as 65.
+        # Four digits suffice to find that a number is too large.
         count = int(names[0][:4])
         if not 0 < count <= MAX_CAMERAS:
             expected = f'a number from 1 to {MAX_CAMERAS}, or names'
@@ -184,10 +184,10 @@ def demo_cameras(text: str) -> tuple[str, ...]:
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:
-    """Return a parameter file that wins over any other given before it.
+    """Return the text of a parameter file that overrides all files before it.
 
-    Sections of one name are merged, and a section whose name came first loses to those that came
-    later. No file of a user has this name, so it comes last.
+    rcl merges sections with the same name, and later section names override earlier names. No
+    user's file has this section name, so that it comes last.
     """
     return yaml.dump({'/**/**': {'ros__parameters': dict(values)}}, Dumper=_Dumper)
 
@@ -195,14 +195,15 @@ def parameter_file_text(values: Mapping[str, Any]) -> str:
 def unknown_arguments(
     typed: Iterable[str], declared: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Judge what was typed and is no argument.
+    """Return sentences about typed arguments that do not exist.
 
     Args:
-        typed: ``name:=value``, as launch has it in ``context.argv``, or names alone.
-        declared: names of the arguments that there are.
+        typed: ``name:=value`` as in ``context.argv`` of launch, or only names.
+        declared: names of the existing arguments.
 
     Returns:
-        Sentences about what is near one of those, surely a mistake; and about the rest.
+        Sentences about names similar to an argument, which are surely mistakes; and sentences
+        about all other names.
     """
     near, far = [], []
     for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
@@ -234,7 +235,7 @@ def unknown_arguments(
 
 
 def _close(name: str, declared: Collection[str]) -> list[str]:
-    """Return the names that somebody may have meant, the best first."""
+    """Return the argument names that a user probably meant, best first."""
     ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
     names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
     close = closest_words(name.lower(), names, cutoff=0.85) or closest_words(
@@ -254,7 +255,7 @@ def _value(parameter: Parameter, text: str) -> Any:
 
 
 def _words(text: str) -> list[str]:
-    """Return the values of a list, which may stand in brackets as in YAML."""
+    """Return the items of a list, which may have brackets as in YAML."""
     inside = text.strip().removeprefix('[').removesuffix(']')
     return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
 
@@ -273,7 +274,7 @@ def _example(parameter: Parameter) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all text: rcl reads 1e5 as a number, PyYAML does not."""
+    """Quotes all text, because rcl reads 1e5 as a number but PyYAML writes it without quotes."""
 
 
 def _quoted(_: yaml.SafeDumper, text: str) -> yaml.Node:

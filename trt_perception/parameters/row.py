@@ -1,4 +1,4 @@
-"""One row of the parameter table: what a parameter is, and what its values may be."""
+"""One row of the parameter table, with its type, limits and description."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class Parameter:
         field: name of the field in DetectorConfig.
         kind: ``bool``, ``integer``, ``double``, ``string`` and their arrays ``integer[]``,
             ``double[]``, ``string[]``.
-        default: the value where the user gives none.
-        description: one sentence for people.
-        unit: of the value, may be empty.
-        minimum: smallest value, None where there is no limit; then ``maximum`` is None, too.
+        default: the value without user input.
+        description: one sentence for users.
+        unit: unit of the value; may be empty.
+        minimum: smallest value; None without a limit, then ``maximum`` is None, too.
         maximum: largest value.
-        choices: the values that are allowed, empty where any is.
-        live: it may change while the node is active.
-        per_camera: each camera may have a value of its own, as ``camera.<name>.<parameter>``.
-        fault: what else is wrong with a value of the right type, None where nothing is.
+        choices: the allowed values; empty allows any value.
+        live: whether the parameter may change while the node is active.
+        per_camera: whether a camera may override the value, as ``camera.<name>.<parameter>``.
+        fault: returns why a value of the right type is invalid, or None if it is valid; None
+            without such a rule.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """The allowed values and the unit in brackets, empty where any value is."""
+        """The allowed values and the unit in brackets; empty without limits and unit."""
         if self.choices:
             return f'({", ".join(json.dumps(choice) for choice in self.choices)})'
         if self.minimum is None or self.maximum is None:
@@ -63,8 +64,9 @@ def parameter_field(default: Any, description: str, **facts: Any) -> Any:
 
     Args:
         default: the value without user input.
-        description: one sentence for people.
-        facts: further attributes of Parameter; its name, where it is not that of the field.
+        description: one sentence for users.
+        facts: further attributes of Parameter; `name` only if the parameter's name differs from
+            the field's name.
     """
     return dataclasses.field(default=default, metadata={'description': description, **facts})
 
@@ -78,10 +80,10 @@ _SCALARS: Final[dict[str, set[type]]] = {
 
 
 def parameter_value(parameter: Parameter, value: Any) -> Any:
-    """Return the value in the parameter's own type; a whole number is fine for a double.
+    """Return a value in the type of its parameter. A double also accepts an integer.
 
     Raises:
-        ConfigError: the value is of another type.
+        ConfigError: the value has another type, or too many items.
     """
     kind = parameter.kind.removesuffix('[]')
     is_list = parameter.kind.endswith('[]')
@@ -92,7 +94,7 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
-        # YAML reads 0 and yes as something else than text.
+        # YAML reads unquoted 0 and yes as a number and a bool.
         unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
         fix = 'put text in quotes' if unquoted and several == is_list else ''
         raise _wrong(parameter, short_repr(list(value) if several else value), shape, fix)
@@ -105,10 +107,10 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
 
 
 def check_value(parameter: Parameter, value: Any) -> None:
-    """Hold a value of the right type to its row.
+    """Check a value of the right type against its row.
 
     Raises:
-        ConfigError: it is outside its range, none of its choices, or breaks the row's own rule.
+        ConfigError: the value is out of range, not among the choices, or breaks the row's rule.
     """
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)

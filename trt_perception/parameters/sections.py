@@ -1,4 +1,4 @@
-"""The sections of a parameter file: which nodes they are for, and which cameras they name.
+"""Reads the sections of a parameter file: the nodes that they are for, and their cameras.
 
 rcl ignores the sections of other nodes without a message.
 """
@@ -18,15 +18,15 @@ from trt_perception.files.regular_files import read_regular
 
 __all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
 
-# A file that a person wrote is far smaller; reading this much takes a second.
+# A handwritten file is far smaller. Reading this size takes 1 s.
 _MAX_BYTES: Final = 256 * 1024
 
 
 def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
-    """Return a sentence for each thing on a command line that sets parameters of others only.
+    """Return a sentence for each argument that sets parameters of other nodes only.
 
     Args:
-        arguments: ROS arguments as rcl took them.
+        arguments: ROS arguments as rcl received them.
         node: full name of the node, as ``/front/detector``.
     """
     sentences = []
@@ -47,22 +47,22 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
 
 
 def foreign_sections(path: Path, node: str) -> list[str]:
-    """Return the nodes that a parameter file is for where this one is not among them, else [].
+    """Return the nodes of a parameter file that has no section for this node, otherwise [].
 
-    A file that cannot be read, or is very large, gives [] as well: rcl says what is wrong with it.
+    An unreadable or very large file gives [] as well, because rcl reports its faults.
     """
     names = [name for name, _ in _read_sections(path)]
     return [] if any(_matches(name, node) for name in names) else names
 
 
 def cameras_of_file(path: Path, node: str) -> list[str]:
-    """Return the names in the parameter ``cameras`` that a file gives to a node; [] without.
+    """Return the value of the parameter ``cameras`` in a file for a node, or [] if it is missing.
 
-    Of several sections for it the last one counts, as with rcl. A file that cannot be read, or is
-    very large, and what is no list of names give [] as well: the node says what is wrong with it.
+    The last matching section counts, as with rcl. An unreadable or very large file, and a value of
+    another type, give [] as well, because the node reports these faults.
 
     Args:
-        path: of the file.
+        path: path of the file.
         node: full name of the node, as ``/front/detector``.
     """
     cameras: list[str] = []
@@ -75,24 +75,24 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
 
 
 def _read_sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:
-    """Return what of a file holds ``ros__parameters``, by the names above it; [] where unread."""
+    """Return each mapping with ``ros__parameters`` and its section name; [] for a bad file."""
     try:
-        # A pipe can be read once only, and rcl has done so: it is not opened.
+        # A pipe is not opened, because rcl has already read its content.
         text = read_regular(path, _MAX_BYTES).decode()
-        # The nodes alone: to make values of all fails on what rcl reads, or takes long.
+        # Only YAML nodes: creating values may be slow, and may fail for files that rcl reads.
         return list(_find_sections(yaml.SafeLoader(text).get_single_node(), '', set()))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
 
 
 def _member(node: Any, name: str) -> Any:
-    """Return the last value of a name in a mapping, None where there is none."""
+    """Return the last value of a name in a mapping, or None."""
     members = node.value if isinstance(node, yaml.MappingNode) else []
     return next((inside for key, inside in reversed(members) if key.value == name), None)
 
 
 def _find_sections(node: Any, head: str, seen: set[int]) -> Iterator[tuple[str, yaml.MappingNode]]:
-    """Find what holds ``ros__parameters``, with the name above it; YAML's aliases once."""
+    """Yield each mapping with ``ros__parameters`` and its section name; YAML aliases only once."""
     if not isinstance(node, yaml.MappingNode) or id(node) in seen:
         return
     seen.add(id(node))
@@ -105,7 +105,7 @@ def _find_sections(node: Any, head: str, seen: set[int]) -> Iterator[tuple[str, 
 
 
 def _matches(pattern: str, node: str) -> bool:
-    """Tell whether a section's name, with ``*`` and ``**``, is the node's."""
+    """Return whether a section's name, with the wildcards ``*`` and ``**``, matches a node."""
     parts = {'*': r'/\w+', '**': r'(/\w+)*'}
     names = [part for part in pattern.split('/') if part]
     expression = ''.join(parts.get(name, '/' + re.escape(name)) for name in names)

@@ -1,1 +1,1 @@
-"""What every program needs: its command line, signals and standard output."""
+"""Common parts of all programs: command line, signals and standard output."""

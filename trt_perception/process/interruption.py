@@ -1,11 +1,10 @@
-"""Whether the process was asked to end, for whoever makes one long native call after another.
+"""Lets code check between long native calls whether the process was asked to end.
 
-Loading a model is a row of calls into CUDA, TensorRT and the compiler that may take seconds each.
-None can be stopped, and no exception may come in the middle of one, where TensorRT calls back: so
-what was asked for is looked at in between.
+Loading a model makes calls into CUDA, TensorRT and the compiler, which may take seconds each. No
+call can be stopped, and TensorRT's callbacks must not raise. So the code checks between calls.
 
-A signal that follows another within a second is the same once more: launch, systemd and timeout
-pass on what the whole process group was sent. It must not disturb what the first one ends.
+A second signal within a second is a duplicate: launch, systemd and timeout forward signals that
+the whole process group already received. A duplicate must not disturb an orderly end.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _END_REQUESTED: Final = threading.Event()
 
 
 def interrupt() -> None:
-    """Note that the process was asked to end; from any thread."""
+    """Record that the process was asked to end. Any thread may call this function."""
     _END_REQUESTED.set()
 
 
@@ -42,7 +41,7 @@ def is_interrupted() -> bool:
 
 
 def check_interruption() -> None:
-    """Go on, or give up between two long calls.
+    """Raise if the process was asked to end. Call this function between long native calls.
 
     Raises:
         InterruptionError: the process was asked to end.
@@ -52,16 +51,16 @@ def check_interruption() -> None:
 
 
 class Interruption:
-    """A handler of signals that raises KeyboardInterrupt, once.
+    """A signal handler that raises KeyboardInterrupt once.
 
-    After the first it handles both signals that end a process: within a second they do nothing,
-    later one ends a process that hangs.
+    After the first signal it handles SIGINT and SIGTERM. Within a second they do nothing; later,
+    either signal ends a hanging process.
 
-    Non-guarantee: where Python cannot raise (a finalizer, a callback from C) the exception is
-    lost. A second signal then ends the process.
+    Non-guarantee: the exception is lost if Python cannot raise, as in a finalizer or a callback
+    from C. A second signal then ends the process.
 
     Args:
-        exit_code: of a process that hangs.
+        exit_code: exit code of a hanging process.
         message: written to standard error at the first signal, unchanged.
     """
 
@@ -75,7 +74,7 @@ class Interruption:
             self._first_s = time.monotonic()
             for each in ENDING_SIGNALS:
                 signal.signal(each, self)
-            with contextlib.suppress(OSError):  # not by print, which may be at work already
+            with contextlib.suppress(OSError):  # print may be interrupted
                 os.write(2, self._message.encode())
             raise KeyboardInterrupt
         if time.monotonic() - self._first_s > REPEATED_SIGNAL_S:
@@ -83,9 +82,10 @@ class Interruption:
 
 
 def ignore_signals() -> None:
-    """Let no signal change the exit code any more; for the main thread, when all is done.
+    """Ignore the ending signals, so that they cannot change the exit code at the end.
 
-    The interpreter's end gives each signal its default back, of which the process would die.
+    Only the main thread may call this function. Otherwise the interpreter's shutdown would restore
+    the default handlers, with which a signal kills the process.
     """
     for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

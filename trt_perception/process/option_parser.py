@@ -1,4 +1,4 @@
-"""Command lines that say in a few lines what is wrong, instead of listing all their options."""
+"""An option parser that explains a mistake in a few lines, instead of listing all options."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trt_perception.files.plain_text import closest_words, escape_controls
 
 __all__ = ['OptionParser']
 
-# As options, launch arguments and ROS parameters are typed; no topic with a namespace.
+# Matches options, launch arguments and ROS parameters, but no topic with a namespace.
 _NAMED: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
 
 
 class OptionParser(argparse.ArgumentParser):
-    """A parser whose help ends with examples, and whose refusals name the option that was meant.
+    """A parser whose help ends with examples, and whose errors suggest the intended option.
 
     Args:
-        program: its name.
-        description: the first line of the help.
-        examples: the last ones, printed as they are written.
-        usage: how it is called, where that is more than its options.
-        parameter: returns the ROS parameter that a word names, or nearly names; empty for others.
-        before: what stands in front of a parameter.
+        program: name of the program.
+        description: first line of the help.
+        examples: last lines of the help, printed unchanged.
+        usage: usage line; None lists the options.
+        parameter: returns the ROS parameter with this or a similar name, or an empty text.
+        before: arguments in front of a suggested parameter.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class OptionParser(argparse.ArgumentParser):
         self._before = before
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, and remember what was given."""
+        """Parse like argparse, and store the given words for suggestions."""
         self._given = sys.argv[1:] if args is None else args
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, what was meant and what is needed; end with exit code 2."""
+        """Print the error, suggestions and the required arguments. Exit with code 2."""
         needed = self._get_formatter()
         needed.add_usage(self.usage, [action for action in self._actions if action.required], [])
         usage = ' '.join(needed.format_help().split()) + ' [OPTION ...]' * (not self.usage)
@@ -69,12 +69,12 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, escape_controls('\n'.join(said)) + '\n')
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """End as argparse does for words that it does not know."""
+        """Exit with argparse's error for unknown words."""
         self._given = words
         self.error(f'unrecognized arguments: {" ".join(words)}')
 
     def suggestion(self, word: str) -> str:
-        """Return a sentence for a word that is no option: what it was meant for; else empty."""
+        """Return a sentence that suggests the intended option or parameter, or an empty text."""
         named = _NAMED.fullmatch(word)
         if named is None:
             return ''

@@ -1,7 +1,7 @@
-"""Standard output and error that fail in words: a full disk behind ``>`` must stop no work.
+"""Standard output and error that never raise, so that a full disk behind ``>`` stops no work.
 
-Without this a print raises in the middle of whatever it reports, or Python ends with exit
-code 120 and a message that names nothing.
+Otherwise a print may raise in the middle of the work, or Python ends with exit code 120 and an
+unclear message.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason']
 
 
 class GuardedStream:
-    """A text stream that goes on when it cannot be written; all else is the stream's own.
+    """A text stream that drops text if writing fails. Other attributes are the stream's.
 
     Args:
-        stream: standard output or error; None where it was closed before the start.
+        stream: standard output or error; None if it was closed before the start.
 
     Attributes:
-        error: what went wrong first, None while nothing has.
+        error: the first error; None without an error.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -31,7 +31,7 @@ class GuardedStream:
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write, or drop the text where that fails."""
+        """Write the text, or drop it if writing fails."""
         try:
             if self._stream is not None:
                 self._stream.write(text)
@@ -40,7 +40,7 @@ class GuardedStream:
         return len(text)
 
     def flush(self) -> None:
-        """Flush what was written before."""
+        """Flush the written text, or drop it if writing fails."""
         try:
             if self._stream is not None:
                 self._stream.flush()
@@ -51,7 +51,7 @@ class GuardedStream:
         return getattr(self._stream, name)
 
     def _give_up(self, error: OSError) -> None:
-        """Let everything go nowhere from now on, also what still lies in the buffer."""
+        """Redirect all further output to /dev/null, including buffered text."""
         self.error = self.error or error
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -61,7 +61,7 @@ class GuardedStream:
 
 @contextlib.contextmanager
 def guarded_streams() -> Iterator[GuardedStream]:
-    """Guard both streams within; gives standard output's guard, flushed at the end."""
+    """Guard both streams within the block, and flush at the end. Yield the guard of the output."""
     before = sys.stdout, sys.stderr
     output, errors = GuardedStream(sys.stdout), GuardedStream(sys.stderr)
     sys.stdout, sys.stderr = output, errors
@@ -74,9 +74,9 @@ def guarded_streams() -> Iterator[GuardedStream]:
 
 
 def lost_output_reason(output: GuardedStream) -> str:
-    """Return why output is missing, '' where none is or nobody wanted it.
+    """Return why output is missing, or '' if all output was written.
 
-    A reader that closed the pipe, as ``head`` does, has read what it wanted.
+    A closed pipe is not an error: its reader, such as ``head``, needed no more output.
     """
     if output.error is None or output.error.errno == errno.EPIPE:
         return ''

@@ -1,1 +1,1 @@
-"""What to set so that large images arrive, and what is left of transports that broke."""
+"""Settings for the transport of large images, and shared memory that killed processes left."""

@@ -1,4 +1,4 @@
-"""Environment variables that make large images cheap to receive, and what to do without them.
+"""Environment variables for the cheap transport of large images, and fixes for lost images.
 
 Measured by scripts/bench transport.
 """
@@ -16,14 +16,15 @@ __all__ = [
     *('suggest_image_topic', 'transport_environment'),
 ]
 
-#: What names a Fast DDS profile: up to Jazzy only the first is read, since Kilted only the second.
+#: Variables with the path of a Fast DDS profile. Jazzy and older releases read only the first, and
+#: Kilted and newer releases read only the second.
 PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 
-#: Smaller messages pass even an untuned transport.
+#: Smaller messages arrive reliably even with the default transport.
 LARGE_MESSAGE_BYTES: Final = 100_000
 
-# Images are allocated and freed at the camera's rate. Where glibc returns the memory each time,
-# page faults are half of what receiving costs. The C library reads these when a process starts.
+# Each image is allocated and freed. If glibc returns the memory to the kernel each time, page
+# faults are half of the cost of receiving. The C library reads these variables at process start.
 _ALLOCATOR: Final = {
     'MALLOC_MMAP_THRESHOLD_': '1073741824',
     'MALLOC_TRIM_THRESHOLD_': '1073741824',
@@ -37,8 +38,9 @@ def transport_environment(
     """Return the variables to set for a process that receives images, without those already set.
 
     Args:
-        profile: path of a Fast DDS profile; empty or ``none`` for none. ``~`` is the home folder.
-        environment: what is set already; the user's values win.
+        profile: path of a Fast DDS profile, where ``~`` is the home folder; empty or ``none`` sets
+            no profile.
+        environment: variables that are set; the user's values are kept.
     """
     wanted = dict(_ALLOCATOR)
     if profile not in ('', 'none'):
@@ -47,12 +49,12 @@ def transport_environment(
 
 
 def start_arguments(image: str = '', transport: str = '', camera: str = '') -> str:
-    """Return what to type behind the start command for another image topic or transport.
+    """Return the arguments of the start command for another image topic or transport.
 
     Args:
-        image: topic; empty: as it is.
-        transport: ``raw`` or ``compressed``; empty: as it is.
-        camera: which one, empty where there is only one.
+        image: the new topic; empty leaves the topic unchanged.
+        transport: ``raw`` or ``compressed``; empty leaves the transport unchanged.
+        camera: name of the camera; empty if the node has only one camera.
     """
     launch, node = [], ['--ros-args']
     if image:
@@ -68,20 +70,23 @@ def start_arguments(image: str = '', transport: str = '', camera: str = '') -> s
 
 
 def may_be_camera(topic: str) -> bool:
-    """Return whether a topic of images may be a camera's, and is not what a detector publishes."""
+    """Return whether a camera may publish this image topic: detectors do not publish it."""
     return not topic.removesuffix('/compressed').endswith(('/debug_image', '/masks'))
 
 
 def suggest_image_topic(
     topics: Mapping[str, str], image: str, transport: str, camera: str = ''
 ) -> str:
-    """Return where images are published and what to type to take them, '' where none are.
+    """Return a sentence with the published image topics and the command to use the best one.
 
     Args:
-        topics: type of each topic that has a publisher, without the node's own.
+        topics: type of each published topic, without the topics of the node itself.
         image: the node's topic of raw images.
-        transport: what the node takes, ``raw`` or ``compressed``.
-        camera: for which it takes them, empty where there is only one.
+        transport: the node's transport, ``raw`` or ``compressed``.
+        camera: name of the camera; empty if the node has only one camera.
+
+    Returns:
+        The sentence; empty if no images are published.
     """
     sources = []
     for name, kind in topics.items():
@@ -94,8 +99,8 @@ def suggest_image_topic(
             sources.append((base, 'compressed', name))
     if not sources:
         return ''
-    # The other transport of this topic first, then the topic whose /compressed was named, too,
-    # then what is in the same namespace, and what is called like the camera.
+    # First the other transport of this topic, then the topic if its /compressed was named. Then
+    # topics in the same namespace, then topics that contain the camera's name.
     nearest = (image, image.removesuffix('/compressed'))
     sources.sort(
         key=lambda s: (
@@ -115,7 +120,7 @@ def suggest_image_topic(
 
 
 def _common_parts(topic: str, other: str) -> int:
-    """Return how many parts two topics begin with alike."""
+    """Return the number of equal parts at the beginning of two topics."""
     pairs = zip(topic.split('/'), other.split('/'), strict=False)
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -127,13 +132,13 @@ def loss_fix(
     *,
     camera: str = '',
 ) -> str:
-    """Return what to do about large images that get lost on the way to this process.
+    """Return the fix for large images that are lost on the way to this process.
 
     Args:
         profile: path of the Fast DDS profile for large images.
-        reliability: what the subscription asks for, ``reliable`` or ``best_effort``.
-        environment: of this process.
-        camera: whose images they are, empty where there is only one.
+        reliability: reliability of the subscription, ``reliable`` or ``best_effort``.
+        environment: environment of this process.
+        camera: name of the camera; empty if the node has only one camera.
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')

@@ -1,9 +1,10 @@
-"""Shared memory of Fast DDS that a process left half made when it was killed.
+"""Finds shared memory of Fast DDS that a killed process did not finish creating.
 
-Processes of one machine send to each other through /dev/shm/fastrtps_port* (since Fast DDS 3
-fastdds_port*). Whoever opens one waits for the process that makes it, without end, and holds what
-all sending needs; a process that was killed meanwhile never makes it. So each process that sends
-there, or starts and gets that number, hangs in native code until somebody mends the file.
+Processes on one machine communicate through the ports /dev/shm/fastrtps_port* (fastdds_port* since
+Fast DDS 3). A process that opens a port waits, without a time limit, until the creator has
+initialised it, and blocks all its sending. If the creator was killed, the wait never ends. So each
+process that sends to this port, or gets its number at the start, hangs in native code until the
+file is repaired.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ __all__ = ['SHARED_MEMORY', 'repair_command', 'unfinished_ports']
 
 SHARED_MEMORY: Final = Path('/dev/shm')
 _PORT: Final = re.compile(r'fast(rtps|dds)_port\d+')
-# A process makes one in less than a millisecond, but it may wait for a core.
+# Creating a port takes less than a millisecond, but the process may wait for a CPU core.
 _MAX_CREATION_S: Final = 5.0
-# boost::interprocess counts in the first word: 0 and 1 come before 2, which is whole.
+# boost::interprocess stores the state in the first word: 0 and 1, then 2 when initialised.
 _INITIALISED: Final = 2
 _WORD: Final = struct.Struct('=I')
 
 
 def unfinished_ports(folder: Path = SHARED_MEMORY) -> list[Path]:
-    """Return the ports in a folder that nobody makes any more; none where it cannot be read."""
+    """Return the ports in a folder that will never be finished; [] if it cannot be read."""
     with contextlib.suppress(OSError):
         return sorted(path for path in folder.iterdir() if _is_unfinished(path))
     return []
@@ -41,20 +42,20 @@ def _is_unfinished(path: Path) -> bool:
         return False
     try:
         facts = path.stat()
-        # A single byte is what repair_command leaves until it is removed: all refuse that at once.
+        # repair_command truncates a port to one byte, which all processes refuse at once.
         if facts.st_size == 1 or time.time() - facts.st_mtime < _MAX_CREATION_S:
             return False
-        file, _ = open_regular(path)  # what has the name of a port may be a pipe
+        file, _ = open_regular(path)  # a pipe may have the name of a port
         with file:
             start = file.read(_WORD.size)
-    except PermissionError:  # another user's
+    except PermissionError:  # file of another user
         return facts.st_size == 0
-    except OSError:  # gone meanwhile, or no file
+    except OSError:  # removed in between, or not a file
         return False
     return len(start) < _WORD.size or _WORD.unpack(start)[0] < _INITIALISED
 
 
 def repair_command(ports: Sequence[Path]) -> str:
-    """Return what to type: what waits for these ports goes on, and nobody finds them again."""
+    """Return the command that releases the waiting processes and removes the ports."""
     files = ' '.join(map(str, ports))
     return f'truncate -s 1 {files}; rm {files}; start again what still hangs'
