@@ -1,4 +1,4 @@
-"""What the digits are written on: crops of photographs, and for training much more clutter."""
+"""Backgrounds of the digits: crops of photographs, with much more clutter for training."""
 
 import cv2
 import numpy as np
@@ -6,7 +6,7 @@ import sources
 
 
 def background(config, rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
-    """A crop of a photograph at scene size, (h, w, 3) float32, relit; mixed up for training.
+    """A relit crop of a photograph at scene size, (h, w, 3) float32; varied for training.
 
     `config` is a `scenes.SceneConfig`.
     """
@@ -37,7 +37,7 @@ def photograph_crop(config, rng: np.random.Generator, size_wh: tuple[int, int]) 
 
 
 def vary(config, rng: np.random.Generator, picture: np.ndarray) -> np.ndarray:
-    """Ten training photographs are few: blend, recolour and clutter them, (h, w, 3) float32."""
+    """Blend, recolour and clutter a picture, because there are only ten training photographs."""
     size_wh = (picture.shape[1], picture.shape[0])
     if rng.random() < 0.35:
         weight = rng.uniform(0.2, 0.8)
@@ -72,7 +72,7 @@ def texture(rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
 
 
 def spots(rng: np.random.Generator, picture: np.ndarray) -> None:
-    """Lamps, glints, buttons and shadows: soft blobs, some with rays, painted in place."""
+    """Paint soft blobs in place, some with rays, that look like lamps, glints and shadows."""
     height, width = picture.shape[:2]
     for _ in range(int(rng.integers(1, 13))):
         radius = float(np.exp(rng.uniform(np.log(3), np.log(45))))

@@ -1,4 +1,4 @@
-"""Ground truth in COCO's form: boxes, masks, oriented boxes and corners of every digit."""
+"""Ground truth in COCO's format: boxes, masks, oriented boxes and corners of every digit."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from pycocotools import mask as coco_masks
 
 
 def coco_truth(drawn: list[scenes.Scene]) -> dict:
-    """Ground truth of scenes; of their images only the size is read."""
+    """Return the ground truth of scenes. Only the sizes of their images are read."""
     images, annotations = [], []
     for index, scene in enumerate(drawn):
         height, width = scene.image.shape[:2]
@@ -41,7 +41,7 @@ def coco_truth(drawn: list[scenes.Scene]) -> dict:
 
 
 def categories() -> list[dict]:
-    """The digits, with the names of their corners."""
+    """Return the digits as categories, with the names of their corners."""
     outline = [[1, 2], [2, 3], [3, 4], [4, 1]]
     return [
         {'id': digit, 'name': str(digit), 'keypoints': list(shapes.CORNERS), 'skeleton': outline}
@@ -50,10 +50,10 @@ def categories() -> list[dict]:
 
 
 def of_shape(shape: shapes.Shape, xyxy: np.ndarray, size_wh: tuple[int, int]) -> dict:
-    """What an annotation says besides the box.
+    """Return an annotation's fields besides the box.
 
-    The mask's run lengths; centre x, centre y, width, height and angle in radians of the oriented
-    box; x, y and visibility of the corners, those outside the picture not labelled.
+    Fields: the mask's run lengths; centre x, centre y, width, height and angle in radians of the
+    oriented box; x, y and visibility of the corners. Corners outside the picture are unlabelled.
     """
     x0, y0, x1, y1 = xyxy.astype(int)
     mask = np.zeros(size_wh[::-1], np.uint8, order='F')

@@ -1,6 +1,6 @@
-"""Draw scenes with truth and detections into one PNG, to look at what figures hide.
+"""Draw scenes with truth and detections into one PNG, to see errors behind the figures.
 
-Green: truth. Yellow: a right detection. Red: a wrong one. `--set demo` shows the shipped scenes.
+Green: truth. Yellow: a correct detection. Red: a wrong one. `--set demo` shows the shipped scenes.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Reading the dense output on the CPU: the reference decoder of the evaluation.
+"""Decode the dense output on the CPU: the reference decoder of the evaluation.
 
-Independent of the package on purpose: a mistake shared by both would hide itself.
+The decoder shares no code with the package, because a common error would stay hidden.
 """
 
 import pathlib
@@ -50,7 +50,7 @@ def decode(
     iou_threshold: float,
     max_detections: int = 300,
 ) -> Found:
-    """Dense output (4 + classes, n) to detections: best class, threshold, NMS per class, clip."""
+    """Decode a dense output (4 + classes, n): best class, threshold, NMS per class, clipping."""
     classes = output[4:].argmax(0)
     scores = output[4:].max(0)
     kept = scores > confidence
@@ -65,7 +65,7 @@ def decode(
 def suppress(
     xyxy: np.ndarray, scores: np.ndarray, classes: np.ndarray, iou_threshold: float
 ) -> np.ndarray:
-    """Greedy NMS within each class: indices that stay, best first, ties by lower index."""
+    """Return the indices that greedy NMS per class keeps, best first; ties by lower index."""
     order = np.argsort(-scores, kind='stable')
     area = (xyxy[:, 2:] - xyxy[:, :2]).prod(1)
     kept = []
@@ -83,7 +83,7 @@ def suppress(
 def match(
     found: Found, truth_xyxy: np.ndarray, truth_classes: np.ndarray, min_iou: float = 0.5
 ) -> np.ndarray:
-    """Whether each detection, best first, takes a digit of its class that is still free."""
+    """Return whether each detection, best first, matches an unmatched digit of its class."""
     free = np.ones(len(truth_xyxy), bool)
     right = np.zeros(len(found.scores), bool)
     truth_area = (truth_xyxy[:, 2:] - truth_xyxy[:, :2]).prod(1)

@@ -1,10 +1,10 @@
-"""Write scenes as JPEG files with their truth, to calibrate with or to measure on.
+"""Write scenes as JPEG files with their truth, for calibration or measurements.
 
     python training/draw_scenes.py train scenes/calibration --count 300
     python training/draw_scenes.py eval scenes/held_out --count 300
 
-`train` draws digits and photographs of the training side as a camera would show them, without the
-augmentation of training; no scan and no photograph is on two sides.
+`train` draws digits and photographs of the training split as a camera would show them, without the
+augmentation of training. No scan and no photograph is in two splits.
 """
 
 import argparse
@@ -21,9 +21,9 @@ def main() -> None:
     parser.add_argument('split', choices=('train', 'dev', 'eval'))
     parser.add_argument('folder', type=pathlib.Path)
     parser.add_argument('--count', type=int, default=300)
-    parser.add_argument('--quality', type=int, help='of JPEG (default: that of the demo)')
+    parser.add_argument('--quality', type=int, help='JPEG quality (default: as in the demo)')
     arguments = parser.parse_args()
-    try:  # late, so that the help needs none of them
+    try:  # here, so that --help works without these packages
         import coco_truth
         import cv2
         import make_demo
@@ -31,7 +31,7 @@ def main() -> None:
         import tqdm
     except ImportError as error:
         raise SystemExit(
-            f'{error}; in a virtual environment of its own: python -m pip install -r {NEEDS}'
+            f'{error}; in a separate virtual environment: python -m pip install -r {NEEDS}'
         ) from error
     configs = {
         'train': scenes.SceneConfig(split='train', seed=5),

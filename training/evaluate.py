@@ -1,7 +1,7 @@
 """Evaluate models/digits.onnx on held-out scenes, through ONNX Runtime and pycocotools.
 
-`python training/evaluate.py` draws the evaluation scenes (seeded, nothing is downloaded), prints
-the figures and, with --write, stores them in models/digits.metrics.json. A few minutes on a CPU.
+`python training/evaluate.py` draws the evaluation scenes from a seed, without a download, and
+prints the figures. --write stores them in models/digits.metrics.json. Takes minutes on a CPU.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def demo_scenes() -> Iterator[scenes.Scene]:
 
 
 def evaluate(detector: dense.Detector, source: Iterator[scenes.Scene]) -> dict:
-    """All figures of one set of scenes."""
+    """Return all figures of one set of scenes."""
     truth: list[dict] = []
     results: list[dict] = []
     sizes: list[tuple[int, int]] = []
@@ -91,7 +91,7 @@ def evaluate(detector: dense.Detector, source: Iterator[scenes.Scene]) -> dict:
 
 
 def coco_row(image_id: int, xyxy: np.ndarray, label: int) -> dict:
-    """One box in COCO's form; image and annotation ids start at 1 there."""
+    """Return one box in COCO's format, where image and annotation ids start at 1."""
     x0, y0, x1, y1 = (float(value) for value in xyxy)
     return {
         'image_id': image_id + 1,
@@ -103,7 +103,7 @@ def coco_row(image_id: int, xyxy: np.ndarray, label: int) -> dict:
 
 
 def coco_stats(truth: list[dict], results: list[dict], sizes: list[tuple[int, int]]) -> np.ndarray:
-    """COCOeval's twelve figures; at most 100 detections a scene count, as COCO has it."""
+    """Return COCOeval's twelve figures. At most 100 detections per scene count, as in COCO."""
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
         coco.dataset = {
@@ -136,7 +136,7 @@ def milliseconds_on_one_core(onnx_path: pathlib.Path, runs: int = 30) -> float:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the figures depend on."""
+    """Return the versions that the figures depend on."""
     return {
         'python': platform.python_version(),
         'numpy': np.__version__,
@@ -147,7 +147,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, if the system reports it."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
             if line.startswith('model name'):

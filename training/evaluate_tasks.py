@@ -1,9 +1,9 @@
 """Evaluate the models of masks, oriented boxes and corners on held-out scenes.
 
-`python training/evaluate_tasks.py` draws the evaluation scenes and prints the figures; with
---write they are stored in models/digits_tasks.metrics.json. Masks and keypoints are measured by
-pycocotools, oriented boxes by the area that OpenCV finds two of them to share, within pycocotools'
-matching and precision. The package has no part in it.
+`python training/evaluate_tasks.py` draws the evaluation scenes and prints the figures. --write
+stores them in models/digits_tasks.metrics.json. pycocotools measures masks and keypoints. For
+oriented boxes, OpenCV computes the overlap, and pycocotools does matching and precision. The
+package's own code is not used.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from pycocotools.cocoeval import COCOeval
 
 MODELS = evaluate.MODEL.parent
 METRICS = MODELS / 'digits_tasks.metrics.json'
-SIGMA = 0.05  # of every corner, for OKS, whose area is the box's
+SIGMA = 0.05  # OKS constant of every corner, with the area of the box
 KINDS = {'segment': 'segm', 'obb': 'bbox', 'pose': 'keypoints'}
 
 
 class OrientedEval(COCOeval):
-    """COCO's evaluation of boxes, with the true overlap of oriented ones."""
+    """COCO's evaluation of boxes, with the true overlap of oriented boxes."""
 
     def computeIoU(self, image_id: int, category_id: int) -> np.ndarray | list:  # noqa: N802
         truth = [row['oriented_bbox'] for row in self._gts[image_id, category_id]]
@@ -45,7 +45,7 @@ class OrientedEval(COCOeval):
 
 
 def rows_of(found: task_dense.Found, image_id: int) -> list[dict]:
-    """Detections of one scene as COCO's results."""
+    """Return the detections of one scene as COCO results."""
     rows = []
     for index, (box, score, label) in enumerate(zip(*found[:3], strict=True)):
         x0, y0, x1, y1 = (float(value) for value in box)
@@ -59,7 +59,7 @@ def rows_of(found: task_dense.Found, image_id: int) -> list[dict]:
             row['segmentation'] = coco_masks.encode(
                 np.asfortranarray(found.masks[index], np.uint8)
             )
-            del row['bbox']  # pycocotools would take the box for what is meant
+            del row['bbox']  # otherwise pycocotools would evaluate the box
         if found.oriented.size:
             row['oriented_bbox'] = [float(value) for value in found.oriented[index]]
         if found.corners.size:
@@ -71,7 +71,7 @@ def rows_of(found: task_dense.Found, image_id: int) -> list[dict]:
 
 
 def evaluation(task: str, truth: dict, results: list[dict]) -> COCOeval:
-    """pycocotools' evaluation of one task, accumulated."""
+    """Return pycocotools' accumulated evaluation of one task."""
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
         coco.dataset = truth
@@ -86,7 +86,7 @@ def evaluation(task: str, truth: dict, results: list[dict]) -> COCOeval:
 
 
 def figures_of(measured: COCOeval) -> dict[str, float]:
-    """Mean AP of all thresholds, of 0.5 and of 0.75, over all sizes and most detections."""
+    """Return the mean AP over all thresholds, at 0.5 and at 0.75, over all sizes."""
     precision = measured.eval['precision'][:, :, :, 0, -1]  # thresholds, recalls, classes
     known = np.where(precision < 0, np.nan, precision)
     thresholds = measured.params.iouThrs.round(2).tolist()
@@ -98,7 +98,7 @@ def figures_of(measured: COCOeval) -> dict[str, float]:
 
 
 def angle_errors(found: task_dense.Found, scene: scenes.Scene) -> list[float]:
-    """Degrees by which found boxes that are right, at an overlap of 0.5, are turned too far."""
+    """Return the angle errors in degrees of correct boxes, with an overlap of at least 0.5."""
     errors = []
     sure = np.flatnonzero(found.scores > evaluate.CONFIDENCE)
     for shape, label in zip(scene.shapes, scene.classes, strict=True):
@@ -111,7 +111,7 @@ def angle_errors(found: task_dense.Found, scene: scenes.Scene) -> list[float]:
 
 
 def evaluate_task(detector: task_dense.TaskDetector, source: Iterable[scenes.Scene]) -> dict:
-    """All figures of one model."""
+    """Return all figures of one model."""
     drawn, results, errors = [], [], []
     for index, scene in enumerate(source):
         found = detector(scene.image, iou_threshold=evaluate.NMS_IOU)

@@ -1,9 +1,9 @@
 """Export trained weights to models/digits.onnx and write its manifest.
 
-`python training/export.py digits.pt`: normalisation folded, FP32, fixed batch of one, checked with
-ONNX's checker and against PyTorch's output on a drawn scene before anything is written. Scores are
-shifted so that the package's default threshold is where precision meets recall on development
-scenes; a shift of all logits keeps the ranking, so mAP does not depend on it.
+`python training/export.py digits.pt` folds the normalisation and exports FP32 with a fixed batch
+of one. Before writing, it checks the file with ONNX's checker, and with PyTorch on a drawn scene.
+It shifts the scores, so that precision equals recall at the package's default threshold on
+development scenes. A shift of all logits keeps the ranking, so mAP does not change.
 """
 
 import argparse
@@ -38,7 +38,7 @@ LICENCE = (
 
 
 def load(checkpoint: pathlib.Path) -> tuple[net.DigitsNet, list[dict]]:
-    """The network with trained weights, ready for evaluation, and its stages' records."""
+    """Return the network with trained weights, ready for evaluation, and its stages' records."""
     stored = torch.load(checkpoint, map_location='cpu', weights_only=True)
     network = net.DigitsNet()
     network.load_state_dict(stored['weights'])
@@ -46,7 +46,7 @@ def load(checkpoint: pathlib.Path) -> tuple[net.DigitsNet, list[dict]]:
 
 
 def export(network: net.DigitsNet, path: pathlib.Path) -> None:
-    """Fold the network and write it as one ONNX file, with the metadata of YOLO exports."""
+    """Fold the network and write one ONNX file with the metadata of YOLO exports."""
     width, height = net.INPUT_WH
     torch.onnx.export(
         net.fold_normalisation(network),
@@ -55,7 +55,7 @@ def export(network: net.DigitsNet, path: pathlib.Path) -> None:
         input_names=['images'],
         output_names=['output0'],
         opset_version=OPSET,
-        dynamo=False,  # the tracer writes plainer graphs: no external data, constants folded
+        dynamo=False,  # the tracer writes simpler graphs: no external data, constants folded
     )
     graph = onnx.load(path)
     metadata = {
@@ -74,7 +74,7 @@ def export(network: net.DigitsNet, path: pathlib.Path) -> None:
 
 
 def balanced_threshold(path: pathlib.Path, count: int = 300) -> float:
-    """The score from which on there are as many detections as digits: precision equals recall."""
+    """Return the score with as many detections as digits above it: precision equals recall."""
     detector = dense.Detector(path)
     scores, digits = [], 0
     for index in range(count):
@@ -85,7 +85,7 @@ def balanced_threshold(path: pathlib.Path, count: int = 300) -> float:
 
 
 def shift_scores(network: net.DigitsNet, threshold: float) -> None:
-    """Move all class logits so that `threshold` becomes `DEFAULT_THRESHOLD`, in place."""
+    """Shift all class logits in place, so that `threshold` becomes `DEFAULT_THRESHOLD`."""
     wanted, found = DEFAULT_THRESHOLD, threshold
     shift = math.log(wanted / (1 - wanted)) - math.log(found / (1 - found))
     for head in network.heads:
@@ -93,7 +93,7 @@ def shift_scores(network: net.DigitsNet, threshold: float) -> None:
 
 
 def largest_difference(network: net.DigitsNet, path: pathlib.Path) -> np.ndarray:
-    """Largest |PyTorch - ONNX Runtime| on one scene: over box rows (pixels) and over scores."""
+    """Return the largest |PyTorch - ONNX Runtime| on a scene: of box rows (px), of scores."""
     image = train.sample(0)[0][None].astype(np.float32) / 255
     with torch.no_grad():
         expected = network(torch.from_numpy(image)).numpy()
@@ -103,7 +103,7 @@ def largest_difference(network: net.DigitsNet, path: pathlib.Path) -> np.ndarray
 
 
 def manifest(path: pathlib.Path, stages: list[dict]) -> dict:
-    """How to feed the model and how to read it; schema 2 of the package's manifests."""
+    """Return the manifest (schema 2), which says how to feed and read the model."""
     width, height = net.INPUT_WH
     data = path.read_bytes()
     return {
@@ -162,7 +162,7 @@ def main() -> None:
         if pixels > 0.05 or scores > 1e-3:
             raise SystemExit(f'ONNX differs from PyTorch by {pixels} px, {scores} in scores')
         if path.stat().st_size > MAX_BYTES:
-            raise SystemExit(f'{path.stat().st_size} bytes; at most {MAX_BYTES} are shipped')
+            raise SystemExit(f'{path.stat().st_size} bytes; at most {MAX_BYTES} can be shipped')
         MODEL.write_bytes(path.read_bytes())
     described = json.dumps(manifest(MODEL, stages), indent=2)
     MODEL.with_name(MODEL.name + '.json').write_text(described + '\n', encoding='utf-8')

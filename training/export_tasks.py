@@ -1,9 +1,9 @@
-"""Export what `train_tasks.py` learned: a model and a manifest for each task.
+"""Export the network of `train_tasks.py`: a model and a manifest for each task.
 
 `python training/export_tasks.py tasks/state.pt` writes models/digits_segment.onnx, digits_obb.onnx
-and digits_pose.onnx as Ultralytics' exporter would: outputs, names, metadata. Like `export.py` it
-folds the normalisation, compares with PyTorch, and shifts the scores so that the package's default
-threshold is where precision meets recall on development scenes.
+and digits_pose.onnx with the outputs, names and metadata of Ultralytics' exporter. Like
+`export.py`, it folds the normalisation and compares with PyTorch. It shifts the scores, so that
+precision equals recall at the package's default threshold on development scenes.
 """
 
 import argparse
@@ -31,7 +31,7 @@ FINDS = {'segment': 'masks', 'obb': 'oriented boxes', 'pose': 'four corners as k
 
 
 def load(checkpoint: pathlib.Path) -> tuple[task_model.TasksNet, list[dict]]:
-    """The averaged network, ready for evaluation, and the records of its training."""
+    """Return the averaged network, ready for evaluation, and the records of its training."""
     stored = torch.load(checkpoint, map_location='cpu', weights_only=True)
     network = task_model.TasksNet()
     network.load_state_dict(stored['average'])
@@ -39,7 +39,7 @@ def load(checkpoint: pathlib.Path) -> tuple[task_model.TasksNet, list[dict]]:
 
 
 def metadata(task: str) -> dict[str, str]:
-    """What Ultralytics' exporter writes into a file, as far as it says something here."""
+    """Return the metadata of Ultralytics' exporter that apply to this model."""
     width, height = net.INPUT_WH
     found = {
         'description': f'trt_perception handwritten digits, {FINDS[task]}',
@@ -57,7 +57,7 @@ def metadata(task: str) -> dict[str, str]:
 
 
 def write_onnx(model: task_model.TaskModel, path: pathlib.Path) -> None:
-    """Fold the model and write it as one ONNX file; the model is left as it is."""
+    """Fold a copy of the model and write it as one ONNX file."""
     width, height = net.INPUT_WH
     outputs = ['output0', 'output1'] if model.task == 'segment' else ['output0']
     torch.onnx.export(
@@ -76,7 +76,7 @@ def write_onnx(model: task_model.TaskModel, path: pathlib.Path) -> None:
 
 
 def balanced_threshold(path: pathlib.Path, count: int) -> float:
-    """The score from which on there are as many detections as digits."""
+    """Return the score with as many detections as digits above it."""
     detector = task_dense.TaskDetector(path)
     scores, digits = [], 0
     for index in range(count):
@@ -88,7 +88,7 @@ def balanced_threshold(path: pathlib.Path, count: int) -> float:
 
 
 def largest_difference(model: task_model.TaskModel, path: pathlib.Path) -> tuple[float, float]:
-    """Largest |PyTorch - ONNX Runtime| on one scene: over scores, and over all else."""
+    """Return the largest |PyTorch - ONNX Runtime| on a scene: of scores, of all other outputs."""
     image = train_tasks.sample(train_tasks.CONFIG, 0)[0][None].astype(np.float32) / 255
     with torch.no_grad():
         expected = model(torch.from_numpy(image))
@@ -102,7 +102,7 @@ def largest_difference(model: task_model.TaskModel, path: pathlib.Path) -> tuple
 
 
 def manifest(task: str, path: pathlib.Path, stages: list[dict]) -> dict:
-    """How to feed the model and how to read it."""
+    """Return the manifest, which says how to feed and read the model."""
     content = export.manifest(path, [])
     outputs = content['outputs']
     outputs[0]['shape'][1] += task_model.CARRIED[task]
@@ -141,10 +141,10 @@ def export_task(
     folder: pathlib.Path,
     scene_count: int = 300,
 ) -> dict:
-    """Write one model and its manifest; what was found on the way.
+    """Write one model and its manifest; return the measured figures.
 
     Raises:
-        SystemExit: ONNX Runtime and PyTorch differ, or the file is too large to be shipped.
+        SystemExit: ONNX Runtime and PyTorch differ, or the file is too large to ship.
     """
     model = network.model_of(task)
     with tempfile.TemporaryDirectory() as scratch:
@@ -170,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('checkpoint', type=pathlib.Path, help='state.pt of train_tasks.py')
     parser.add_argument('--out', type=pathlib.Path, default=MODELS, help='folder')
-    parser.add_argument('--scenes', type=int, default=300, help='to balance the scores on')
+    parser.add_argument('--scenes', type=int, default=300, help='scenes to balance the scores')
     arguments = parser.parse_args()
     network, stages = load(arguments.checkpoint)
     for task in task_model.TASKS:

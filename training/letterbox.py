@@ -1,4 +1,4 @@
-"""The letterbox that the runtime uses, so that training sees what the robot sees."""
+"""The runtime's letterbox, so that training and runtime see equal images."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ PAD_VALUE = 114
 
 
 class Letterbox(NamedTuple):
-    """How a source image lies in the network's input; pixels throughout."""
+    """The place of a source image in the network input, in pixels."""
 
     scale: float
     left: int
@@ -17,14 +17,14 @@ class Letterbox(NamedTuple):
 
 
 def letterbox(image: np.ndarray, size_wh: tuple[int, int]) -> tuple[np.ndarray, Letterbox]:
-    """Resize with the aspect kept, centred on grey.
+    """Resize with a fixed aspect ratio, centred on grey.
 
     Args:
         image: (h, w, 3) uint8.
-        size_wh: the network's input, width first.
+        size_wh: width and height of the network input.
 
     Returns:
-        (size_wh[1], size_wh[0], 3) uint8, and the geometry that maps boxes there and back.
+        (size_wh[1], size_wh[0], 3) uint8, and the geometry to map boxes in both directions.
     """
     height, width = image.shape[:2]
     scale = min(size_wh[0] / width, size_wh[1] / height)
@@ -41,12 +41,12 @@ def letterbox(image: np.ndarray, size_wh: tuple[int, int]) -> tuple[np.ndarray, 
 
 
 def to_network(xyxy: np.ndarray, geometry: Letterbox) -> np.ndarray:
-    """Boxes (n, 4) from source pixels to network pixels."""
+    """Map boxes (n, 4) from source pixels to network pixels."""
     offset = np.array([geometry.left, geometry.top] * 2, xyxy.dtype)
     return xyxy * geometry.scale + offset
 
 
 def to_source(xyxy: np.ndarray, geometry: Letterbox) -> np.ndarray:
-    """Boxes (n, 4) from network pixels to source pixels; the exact inverse of `to_network`."""
+    """Map boxes (n, 4) from network pixels to source pixels; the inverse of `to_network`."""
     offset = np.array([geometry.left, geometry.top] * 2, xyxy.dtype)
     return (xyxy - offset) / geometry.scale

@@ -1,7 +1,7 @@
-"""Assignment and loss: which anchor answers for which digit, and how wrong it is.
+"""Assignment of anchors to digits, and the loss of their predictions.
 
 Sources: task-aligned assignment (Feng et al., TOOD, 2021), complete IoU (Zheng et al., 2020),
-distribution focal loss (Li et al., 2020). The gains are those usually published with them.
+distribution focal loss (Li et al., 2020). The gains are the usual published values.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ import model as net
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-TOP_K = 10  # anchors that may answer for one digit
+TOP_K = 10  # anchors assigned to one digit at most
 ALPHA, BETA = 0.5, 6.0  # alignment = score ** ALPHA * iou ** BETA
-MIN_REACH_PX = 8.0  # half size below which a digit still attracts the anchors around it
+MIN_REACH_PX = 8.0  # a digit with a smaller half size attracts anchors up to this distance
 GAIN_BOX, GAIN_BINS = 7.5, 1.5
 
 Overlap = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def complete_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Complete IoU of boxes (..., 4) xyxy, in (-1.5, 1]."""
+    """Return the complete IoU of boxes (..., 4) xyxy, in (-1.5, 1]."""
     eps = 1e-7
     overlap = (
         torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
@@ -49,20 +49,20 @@ def assign(
     overlap: Overlap = complete_iou,
     truth: torch.Tensor | None = None,
 ) -> 'Answers':
-    """Give every digit its best-aligned anchors.
+    """Assign to every digit its best-aligned anchors.
 
     Args:
         logits: (b, CLASSES, n).
-        boxes: (b, n, 4) xyxy, network pixels; or in the form that `overlap` takes.
-        centres: (2, n) of the anchors, see `model.anchor_points`.
-        truth_boxes: (b, m, 4) xyxy; rows beyond a scene's digits are ignored.
+        boxes: (b, n, 4) xyxy, network pixels; or in the form of `overlap`.
+        centres: (2, n), anchor centres, see `model.anchor_points`.
+        truth_boxes: (b, m, 4) xyxy; unused rows are ignored.
         truth_classes: (b, m) int64, -1 in ignored rows.
-        overlap: how well two boxes agree, at most 1.
-        truth: (b, m, v) the truth as `overlap` takes it, where that is not `truth_boxes`.
+        overlap: function that compares two boxes, at most 1.
+        truth: (b, m, v), the truth in the form of `overlap`; default: `truth_boxes`.
 
     Returns:
-        Which anchors answer for each digit. Shapes do not depend on values, so nothing waits for
-        the GPU.
+        The anchors assigned to each digit. Shapes do not depend on values, so the host does not
+        wait for the GPU.
     """
     real = truth_classes >= 0  # (b, m)
     centre = (truth_boxes[..., :2] + truth_boxes[..., 2:]) / 2
@@ -75,18 +75,18 @@ def assign(
     index = truth_classes.clamp_min(0)[..., None].expand(-1, -1, logits.shape[2])
     score = logits.gather(1, index).sigmoid()  # (b, m, n)
     alignment = score**ALPHA * iou**BETA * candidate
-    # A new network's boxes may all miss a digit; the tiny term then prefers the nearest anchors.
+    # The boxes of a new network may all miss a digit. The tiny term prefers the nearest anchors.
     ranking = alignment + 1e-9 * candidate / (1 + offset.sum(-1))
     anchor = ranking.topk(TOP_K, 2).indices  # (b, m, TOP_K)
     kept = torch.zeros_like(candidate).scatter(2, anchor, True) & candidate
 
-    # An anchor wanted by two digits answers for the one it overlaps more.
+    # An anchor assigned to two digits keeps the digit with the larger overlap.
     owner = torch.where(kept, iou + 1e-6, torch.zeros_like(iou)).argmax(
         1, keepdim=True
     )  # (b, 1, n)
     mine = kept & (owner == torch.arange(real.shape[1], device=owner.device)[:, None])
 
-    # The best anchor of a digit should score its IoU, the others in proportion to alignment.
+    # The target score of a digit's best anchor is its IoU; others are proportional to alignment.
     alignment, iou = ((each * mine).gather(2, anchor) for each in (alignment, iou))
     share = alignment / (alignment.amax(2, keepdim=True) + 1e-9)
     weight = share * iou.amax(2, keepdim=True)
@@ -94,25 +94,25 @@ def assign(
 
 
 class Answers(NamedTuple):
-    """Which anchors answer for which digits, k places for each digit; b scenes of m digits."""
+    """Assigned anchors: k places for each of m digits in b scenes."""
 
     anchor: torch.Tensor  # (b, m, k) int64
-    weight: torch.Tensor  # (b, m, k) the class score that the anchor should reach; 0: no answer
+    weight: torch.Tensor  # (b, m, k) the target class score of the anchor; 0: not assigned
     total: torch.Tensor  # () sum of the weights, at least 1
 
     def mean(self, per_place: torch.Tensor) -> torch.Tensor:
-        """Weighted mean of (b, m, k), all finite."""
+        """Return the weighted mean of (b, m, k) values, all finite."""
         return (per_place * self.weight).sum() / self.total
 
     def take(self, values: torch.Tensor) -> torch.Tensor:
-        """Values (b, v, n) of all anchors, at those that answer: (b, m, k, v)."""
+        """Select values (b, v, n) at the assigned anchors: (b, m, k, v)."""
         scenes, digits, places = self.anchor.shape
         index = self.anchor.reshape(scenes, 1, -1).expand(-1, values.shape[1], -1)
         return values.gather(2, index).unflatten(2, (digits, places)).permute(0, 2, 3, 1)
 
 
 def class_loss(logits: torch.Tensor, found: Answers, truth_classes: torch.Tensor) -> torch.Tensor:
-    """Binary cross entropy of all anchors, logits (b, CLASSES, n), as log(1 + e^x) - wanted x."""
+    """Return the binary cross entropy of logits (b, CLASSES, n), as log(1 + e^x) - target x."""
     index = truth_classes.clamp_min(0)[..., None, None].expand(*found.anchor.shape, 1)
     reached = found.take(logits).gather(3, index)[..., 0]
     return (F.softplus(logits).sum() - (found.weight * reached).sum()) / found.total
@@ -121,7 +121,7 @@ def class_loss(logits: torch.Tensor, found: Answers, truth_classes: torch.Tensor
 def bins_loss(
     bins: torch.Tensor, found: Answers, distance: torch.Tensor, strides: torch.Tensor
 ) -> torch.Tensor:
-    """Distribution focal loss of bins (b, 4 * BINS, n) for distances (b, m, k, 4) in pixels."""
+    """Return the distribution focal loss of bins (b, 4 * BINS, n) for pixels (b, m, k, 4)."""
     place = distance / strides[found.anchor][..., None] - net.FIRST_BIN
     place = place.clamp(0, net.BINS - 1.01)  # (b, m, k, 4)
     low = place.floor().long()
@@ -140,9 +140,9 @@ def detection_loss(
     truth_classes: torch.Tensor,
     gain_class: float = 0.5,
 ) -> tuple[dict[str, torch.Tensor], Answers]:
-    """Weighted parts of the loss of raw rows (b, 4 * BINS + CLASSES, n); their sum is trained.
+    """Return the weighted parts of the loss of raw rows (b, 4 * BINS + CLASSES, n).
 
-    The second value says which anchors answered.
+    The second value holds the assigned anchors.
     """
     bins, logits = rows.float().split([4 * net.BINS, net.CLASSES], 1)
     near, far = net.distances_from_bins(bins, strides).split(2, 1)

@@ -1,4 +1,4 @@
-"""Write demo/scenes/ and demo/truth.json: held-out scenes that the demo publishes and measures."""
+"""Write demo/scenes/ and demo/truth.json: held-out scenes for the demo and its figures."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ def main() -> None:
     digits = sum(len(scene.classes) for scene in drawn)
     print(f'{COUNT} scenes, {digits} digits, {total / 1e6:.2f} MB')
     if total > MAX_BYTES:
-        raise SystemExit(f'at most {MAX_BYTES / 1e6} MB are shipped')
+        raise SystemExit(f'at most {MAX_BYTES / 1e6} MB can be shipped')
 
 
 if __name__ == '__main__':

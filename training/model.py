@@ -1,9 +1,10 @@
 """The digits detector: a small anchor-free one-stage network with a dense output.
 
-The form is the family's usual one: strided 3x3 convolutions, stages that split, refine and
-concatenate, pyramid pooling, a top-down and bottom-up neck, separate box and class branches, and
-box distances as distributions over bins (Li et al., Generalized Focal Loss, 2020). Written for
-this package. There is no stride-32 output: the longest digit has 120 px, seven cells of stride 16.
+The form is usual for such detectors: strided 3x3 convolutions; stages that split, refine and
+concatenate; pyramid pooling; a top-down and bottom-up neck; separate box and class branches. Box
+distances are distributions over bins (Li et al., Generalized Focal Loss, 2020). The code was
+written for this package. A stride-32 output is unnecessary: the longest digit has 120 px, which is
+seven cells of stride 16.
 """
 
 import torch
@@ -12,11 +13,11 @@ from torch import nn
 
 INPUT_WH = (640, 480)
 STRIDES = (8, 16)
-# Shapes are constants, so that the exported graph computes none.
+# Shapes are constants, so that the exported graph does not compute them.
 CELLS = tuple(INPUT_WH[0] // stride * (INPUT_WH[1] // stride) for stride in STRIDES)
 CLASSES = 10
 BINS = 16
-# The first bin is one cell *outside* the anchor: a narrow 1 may lie between two anchors.
+# The first bin is one cell *outside* the anchor, because a narrow 1 may lie between two anchors.
 FIRST_BIN = -1.0
 
 
@@ -32,7 +33,7 @@ class ConvUnit(nn.Module):
         return F.silu(self.norm(self.conv(x)))
 
     def folded(self) -> nn.Conv2d:
-        """The convolution with the normalisation folded into weight and bias."""
+        """Return the convolution with the normalisation folded into weight and bias."""
         gain = self.norm.weight / torch.sqrt(self.norm.running_var + self.norm.eps)
         conv = self.conv
         fused = nn.Conv2d(
@@ -56,7 +57,7 @@ class Refine(nn.Module):
 
 
 class Stage(nn.Module):
-    """Half of the channels are refined `depth` times; every step joins the output's 1x1."""
+    """Refines half of the channels `depth` times; a 1x1 convolution joins all steps."""
 
     def __init__(self, cin: int, cout: int, depth: int = 1):
         super().__init__()
@@ -73,7 +74,7 @@ class Stage(nn.Module):
 
 
 class PyramidPool(nn.Module):
-    """Maxima over 5, 9 and 13 cells beside the input: what surrounds a digit."""
+    """Adds maxima over 5, 9 and 13 cells to the input, for the surroundings of a digit."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -112,8 +113,8 @@ class Head(nn.Module):
 class DigitsNet(nn.Module):
     """Backbone, neck and heads.
 
-    In training `forward` gives the raw rows (b, 4 * BINS + CLASSES, n), which the loss needs; in
-    evaluation the dense output (b, 4 + CLASSES, n): cx, cy, w, h in network pixels, then scores.
+    In training, `forward` returns the raw rows (b, 4 * BINS + CLASSES, n) for the loss. In
+    evaluation, it returns (b, 4 + CLASSES, n): cx, cy, w, h in network pixels, then scores.
     """
 
     def __init__(self):
@@ -128,7 +129,7 @@ class DigitsNet(nn.Module):
         self.down16 = ConvUnit(48, 48, stride=2)
         self.out16 = Stage(112, 64)
         self.heads = nn.ModuleList([Head(48), Head(64)])
-        # Two buffers, each used once: the exporter stores a constant for every use and slice.
+        # Two buffers, each used once, because the exporter stores a constant for every use.
         centres, strides = anchor_points()
         self.register_buffer('centres', centres, persistent=False)
         self.register_buffer('strides', strides, persistent=False)
@@ -136,7 +137,7 @@ class DigitsNet(nn.Module):
     def features(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(b, 3, 480, 640) in [0, 1] to features at strides 4, 8 and 16: 24, 48 and 64 channels.
 
-        The last two are the neck's, from which the heads read.
+        The last two are outputs of the neck and inputs of the heads.
         """
         at4 = self.stage4(self.stem(images))
         at8 = self.stage8(at4)
@@ -182,7 +183,7 @@ def distances_from_bins(bins: torch.Tensor, strides: torch.Tensor) -> torch.Tens
 
 
 def fold_normalisation(model: nn.Module) -> nn.Module:
-    """Replace every `ConvUnit`'s normalisation by a bias, in place; for export."""
+    """Replace every `ConvUnit`'s normalisation by a bias, in place, for the export."""
     for unit in model.modules():
         if isinstance(unit, ConvUnit):
             unit.conv = unit.folded()

@@ -1,14 +1,14 @@
-"""Occluders: patches of the same photograph that hide a known fraction of a digit's ink.
+"""Occluders: patches of the same photograph that hide an exact fraction of a digit's ink.
 
-Every shape is `field(x, y) < threshold`. The threshold is the quantile of the field over the
-digit's ink, so the hidden fraction is chosen exactly instead of searched for.
+Every shape is `field(x, y) < threshold`. The threshold is a quantile of the field over the digit's
+ink, which gives the exact hidden fraction without a search.
 """
 
 import numpy as np
 
 
 def cut(canvas: np.ndarray, ink) -> tuple[np.ndarray, np.ndarray]:
-    """The part of the canvas under an ink patch, a view, and the coverage on that part."""
+    """Return the view of the canvas under an ink patch, and the coverage of this part."""
     height, width = canvas.shape[:2]
     x0, y0 = max(ink.left, 0), max(ink.top, 0)
     x1 = min(ink.left + ink.alpha.shape[1], width)
@@ -18,29 +18,29 @@ def cut(canvas: np.ndarray, ink) -> tuple[np.ndarray, np.ndarray]:
 
 
 def out_of_picture(ink, size_wh: tuple[int, int]) -> float:
-    """Fraction of the ink beyond the picture's border."""
+    """Return the fraction of the ink beyond the picture's border."""
     inside = cut(np.empty((size_wh[1], size_wh[0], 0)), ink)[1]
     return 1.0 - float(inside.sum()) / float(ink.alpha.sum())
 
 
 def hidden_fraction(ink, mask: np.ndarray) -> float:
-    """Fraction of the ink under `mask` (h, w) bool or beyond the picture's border."""
+    """Return the fraction of the ink under `mask` (h, w) bool or beyond the picture's border."""
     covered, alpha = cut(mask, ink)
     return 1.0 - float(alpha[~covered].sum()) / float(ink.alpha.sum())
 
 
 def occlude(config, rng, canvas: np.ndarray, clutter: np.ndarray, inks: list) -> np.ndarray:
-    """Draw occluders over digits and a few beside them, in place.
+    """Draw occluders over digits, and a few over the background, in place.
 
     Args:
         config: a `scenes.SceneConfig`.
         rng: the scene's generator.
         canvas: (h, w, 3) float32, changed.
-        clutter: (h, w, 3) float32, the picture without digits, source of the occluders' pixels.
-        inks: the digits. None of them is ever hidden by more than `config.hidden[1]`.
+        clutter: (h, w, 3) float32, the picture without digits, from which occluders are cut.
+        inks: the digits. At most `config.hidden[1]` of each is hidden.
 
     Returns:
-        (h, w) bool, where an occluder lies.
+        (h, w) bool, the area of the occluders.
     """
     height, width = canvas.shape[:2]
     mask = np.zeros((height, width), bool)
@@ -50,7 +50,7 @@ def occlude(config, rng, canvas: np.ndarray, clutter: np.ndarray, inks: list) ->
     ]
 
     def paint(window: tuple[int, int, int, int], shape: np.ndarray) -> None:
-        """Paint `shape`, a bool array over `window` xyxy, if every digit stays legible."""
+        """Paint `shape`, a bool array over `window` xyxy, if every digit remains legible."""
         x0, y0 = max(window[0], 0), max(window[1], 0)
         x1, y1 = min(window[2], width), min(window[3], height)
         shape = shape[y0 - window[1] : y1 - window[1], x0 - window[0] : x1 - window[0]]
@@ -78,18 +78,18 @@ def occlude(config, rng, canvas: np.ndarray, clutter: np.ndarray, inks: list) ->
 
 
 def over_ink(rng, ink, fraction: float) -> tuple[tuple[int, int, int, int], np.ndarray]:
-    """An occluder that hides `fraction` of a digit: its window xyxy and its shape there."""
+    """Return an occluder that hides `fraction` of a digit: its window xyxy and its shape."""
     height, width = ink.alpha.shape
     grow = int(max(height, width) * rng.uniform(0.05, 0.35))
     distance = field(rng, (height + 2 * grow, width + 2 * grow))
     over = distance[grow : grow + height, grow : grow + width]
     order = np.argsort(over, axis=None, kind='stable')
     ink_below = np.cumsum(ink.alpha.reshape(-1)[order])
-    # The first pixel at which the hidden ink would pass the fraction stays visible.
+    # The pixel at which the hidden ink would exceed the fraction stays visible.
     stop = int(np.searchsorted(ink_below, fraction * ink_below[-1]))
     threshold = over.reshape(-1)[order[min(stop, order.size - 1)]]
     shape = distance < threshold
-    # A half-plane without an outer edge would be a visible square: round the window off.
+    # A half-plane without an outer edge would be a visible square, so the window gets round.
     y, x = np.mgrid[: shape.shape[0], : shape.shape[1]]
     u = (x / shape.shape[1] - 0.5) * 2
     v = (y / shape.shape[0] - 0.5) * 2
@@ -99,7 +99,7 @@ def over_ink(rng, ink, fraction: float) -> tuple[tuple[int, int, int, int], np.n
 
 
 def field(rng, shape: tuple[int, int]) -> np.ndarray:
-    """A distance over a window (h, w): to a point beside it, to a line, or across a bar."""
+    """Return a distance over a window (h, w): to an outer point, to a line, or across a bar."""
     y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float32)
     x -= shape[1] / 2
     y -= shape[0] / 2
@@ -117,7 +117,7 @@ def field(rng, shape: tuple[int, int]) -> np.ndarray:
 
 
 def patch(rng, clutter: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Pixels for an occluder: another part of the picture, relit, or a flat colour."""
+    """Return the pixels of an occluder: another relit part of the picture, or a flat colour."""
     height, width = shape
     y = int(rng.integers(clutter.shape[0] - height + 1))
     x = int(rng.integers(clutter.shape[1] - width + 1))

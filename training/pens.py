@@ -1,4 +1,4 @@
-"""From a scan of 8x8 cells to something a pen could have drawn."""
+"""Convert scans of 8x8 cells to strokes that a pen could have drawn."""
 
 import functools
 from typing import NamedTuple
@@ -8,28 +8,28 @@ import numpy as np
 import sources
 
 ZOOM = 6  # pen pixels per scan cell
-LEVELS = (0.45, 0.5, 0.55, 0.6)  # grey levels at which the stroke may end; higher is thinner
-LOOPED = (0, 6, 8, 9)  # digits that nobody can read without a loop
+LEVELS = (0.45, 0.5, 0.55, 0.6)  # grey levels of the stroke's edge; a higher level is thinner
+LOOPED = (0, 6, 8, 9)  # digits that are illegible without a loop
 
 
 class Pen(NamedTuple):
-    """One digit before it is placed."""
+    """A digit before its placement."""
 
     ink: np.ndarray  # (72, 72) float32 grey level, smooth
     levels: tuple[float, ...]  # thresholds at which all of its loops are open
 
 
 def loops(ink: np.ndarray, level: float) -> int:
-    """How many areas the stroke encloses at a threshold; specks do not count."""
+    """Return the number of areas that the stroke encloses at a threshold, without specks."""
     paper = (ink <= level).astype(np.uint8)
     areas = cv2.connectedComponentsWithStats(paper, connectivity=4)[2][1:, cv2.CC_STAT_AREA]
     return int((areas >= 8).sum()) - 1  # the largest is the paper around the digit
 
 
 def pen(scan: np.ndarray) -> Pen:
-    """Sharpen and enlarge a scan (8, 8), and find the thresholds that keep its loops."""
+    """Sharpen and enlarge a scan (8, 8); find the thresholds that keep its loops open."""
     scan = np.pad(scan, 2)
-    # So few cells run loops shut; sharpening opens most of them again.
+    # The small number of cells closes loops. Sharpening opens most of them again.
     scan = scan + 0.9 * (scan - cv2.GaussianBlur(scan, (5, 5), 1.0))
     ink = cv2.resize(scan, None, fx=ZOOM, fy=ZOOM, interpolation=cv2.INTER_CUBIC)
     counts = [loops(ink, level) for level in LEVELS]
@@ -39,10 +39,10 @@ def pen(scan: np.ndarray) -> Pen:
 
 @functools.cache
 def pens_by_digit(split: sources.Split) -> list[list[Pen]]:
-    """All legible digits of a split, ten lists.
+    """Return all legible digits of a split as ten lists.
 
-    A scan of 0, 6, 8 or 9 whose loops are shut at every threshold is left out: a person cannot
-    read it either (23 of the 500 evaluation scans).
+    A scan of 0, 6, 8 or 9 is omitted if its loops are closed at every threshold, because a person
+    cannot read it either (23 of the 500 evaluation scans).
     """
     drawn = [[pen(scan) for scan in scans] for scans in sources.scans_by_digit(split)]
     for digit in LOOPED:
@@ -51,7 +51,7 @@ def pens_by_digit(split: sources.Split) -> list[list[Pen]]:
 
 
 def bend(rng: np.random.Generator, ink: np.ndarray, cells: float) -> np.ndarray:
-    """Elastic deformation by a smooth random field with `cells` scan cells of deviation."""
+    """Deform by a smooth random field with a standard deviation of `cells` scan cells."""
     height, width = ink.shape
     coarse = rng.normal(0, cells * ZOOM, (4, 4, 2)).astype(np.float32)
     shift = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)

@@ -1,12 +1,12 @@
-"""Train a small RT-DETR on the digit scenes, to measure what its decoder loses in FP16.
+"""Train a small RT-DETR on the digit scenes, to measure the FP16 loss of its decoder.
 
-`python training/queries.py --out queries.onnx --seconds 900` trains for a fixed time, exports, and
-writes `config.json` and `preprocessor_config.json` beside the ONNX file, which say how it is fed.
+`python training/queries.py --out queries.onnx --seconds 900` trains for a fixed time and exports.
+It also writes `config.json` and `preprocessor_config.json`, which describe the input.
 Then, on a machine with a GPU, with scenes of `draw_scenes.py eval`:
 
     build_engine --onnx queries.onnx --precision fp16 --validate scenes --annotations truth.json
 
-Needs transformers besides requirements.txt. Nothing of it ships with the package.
+Needs transformers in addition to requirements.txt. The package ships no part of this model.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import transformers as hf
 from torch.utils.data import DataLoader
 
 QUERIES = 40
-WIDTH = 96  # of the queries and of the encoder
+WIDTH = 96  # channels of queries and encoder
 LAYERS = 3
 
 
@@ -40,7 +40,7 @@ def network(height: int, width: int) -> hf.RTDetrForObjectDetection:
         backbone_config=backbone,
         anchor_image_size=[height, width],
         num_queries=QUERIES,
-        num_denoising=0,  # a second set of queries, which the export would not have
+        num_denoising=0,  # additional queries, which the export would not contain
         d_model=WIDTH,
         encoder_hidden_dim=WIDTH,
         encoder_in_channels=[64, 96, 128],
@@ -57,11 +57,11 @@ def network(height: int, width: int) -> hf.RTDetrForObjectDetection:
 
 
 def labels(boxes: torch.Tensor, classes: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-    """Return the truth as the model's loss wants it: centre and size in 0…1.
+    """Return the truth in the form of the model's loss: centre and size from 0 to 1.
 
     Args:
-        boxes: (batch, 12, 4), corners in pixels of the network.
-        classes: (batch, 12), -1 where there is none.
+        boxes: (batch, 12, 4), corners in network pixels.
+        classes: (batch, 12), -1 in unused rows.
     """
     width, height = net.INPUT_WH
     size = boxes.new_tensor([width, height])
@@ -74,7 +74,7 @@ def labels(boxes: torch.Tensor, classes: torch.Tensor) -> list[dict[str, torch.T
 
 
 def fit(arguments: argparse.Namespace) -> tuple[hf.RTDetrForObjectDetection, int]:
-    """Train until the time is up; return the network on the CPU, and how many steps it took."""
+    """Train until the time is up; return the network on the CPU, and the number of steps."""
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     torch.manual_seed(train.SEED)
     width, height = arguments.input
@@ -120,7 +120,7 @@ def fit(arguments: argparse.Namespace) -> tuple[hf.RTDetrForObjectDetection, int
 
 
 class Outputs(torch.nn.Module):
-    """The detector with logits and boxes only, as exporters arrange it."""
+    """The detector with only logits and boxes as outputs, in the usual order of exporters."""
 
     def __init__(self, detector: torch.nn.Module):
         super().__init__()
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('queries.onnx'))
     parser.add_argument('--seconds', type=float, default=900.0, help='time of training')
     parser.add_argument('--batch', type=int, default=64)
-    parser.add_argument('--chunk', type=int, default=32, help='scenes a worker sends at once')
+    parser.add_argument('--chunk', type=int, default=32, help='scenes per message of a worker')
     parser.add_argument('--pool', type=int, default=16_384, help='scenes kept; 0.9 MB each')
     parser.add_argument('--workers', type=int, default=15)
     parser.add_argument('--peak-rate', type=float, default=5e-4, help='highest learning rate')
@@ -146,7 +146,7 @@ def main() -> None:
         nargs=2,
         default=list(net.INPUT_WH),
         metavar=('WIDTH', 'HEIGHT'),
-        help='of the network, multiples of 32',
+        help='sides of the network input, multiples of 32',
     )
     parser.add_argument('--log-every', type=int, default=100)
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Seeded scenes: handwritten digits on photographs, with boxes, classes and hidden fractions.
 
-`compose(config, index)` is a pure function of its arguments: the same scene on every machine that
-has the pinned NumPy and OpenCV. A scene's pixels never depend on which other scenes were drawn.
+`compose(config, index)` is a pure function: it gives the same scene on every machine with the
+pinned NumPy and OpenCV. The pixels of a scene do not depend on earlier scenes.
 """
 
 import dataclasses
@@ -30,28 +30,28 @@ class SceneConfig:
     rotation_deg: float = 25.0  # uniform in +-
     shear: float = 0.15  # horizontal, uniform in +-
     aspect: tuple[float, float] = (0.8, 1.2)  # width factor before rotation
-    contrast: tuple[float, float] = (60.0, 170.0)  # ink against its surroundings, luminance
-    clutter_factor: float = 1.3  # contrast is at least this many deviations of the surroundings
-    legible_share: float = 0.92  # of the pixels in a digit's patch have half the least contrast
+    contrast: tuple[float, float] = (60.0, 170.0)  # luminance of ink against its surroundings
+    clutter_factor: float = 1.3  # least contrast in standard deviations of the surroundings
+    legible_share: float = 0.92  # of the patch's pixels must have half the least contrast
     digit_blur: tuple[float, float] = (0.3, 1.1)  # Gaussian sigma, px
     occluded_share: float = 0.34  # of the digits get an occluder; some placements are refused
     hidden: tuple[float, float] = (0.05, 0.30)  # fraction of the ink that an occluder hides
-    border_share: float = 0.04  # of the digits may stick out of the picture
+    border_share: float = 0.04  # of the digits may cross the picture's border
     distractors: tuple[int, int] = (0, 3)  # occluders that hide no digit
-    crop: tuple[float, float] = (0.55, 1.0)  # part of the photograph's side that is used
+    crop: tuple[float, float] = (0.55, 1.0)  # used part of the photograph's side
     gain: tuple[float, float] = (0.75, 1.25)
     bias: float = 25.0  # uniform in +-
     scene_blur: tuple[float, float] = (0.0, 0.8)  # Gaussian sigma, px; for half of the scenes
     noise: tuple[float, float] = (0.0, 6.0)  # Gaussian sigma
-    augment: bool = False  # training only: background clutter, and the two below
-    bend_cells: float = 0.0  # elastic deformation of digits, deviation in scan cells
-    stroke: float = 0.0  # unevenness of the stroke's width, deviation in grey level
+    augment: bool = False  # training only: background clutter, and the two parameters below
+    bend_cells: float = 0.0  # elastic deformation, standard deviation in scan cells
+    stroke: float = 0.0  # variation of the stroke's width, standard deviation in grey levels
 
 
 TRAIN = SceneConfig(
     split='train',
     seed=1,
-    # Most training scenes already have the network's size; the rest teach the letterbox.
+    # Most training scenes have the network's size. The others train the letterbox.
     size_weights=(0.7, 0.15, 0.15),
     side_px=(15.0, 122.0),
     rotation_deg=30.0,
@@ -75,30 +75,30 @@ DEV = SceneConfig(split='dev', seed=2)
 EVAL = SceneConfig(split='eval', seed=3)
 DEMO = SceneConfig(split='eval', seed=4)
 
-INK_ALPHA = 0.4  # a pixel is inked, for the truth box, from this coverage on
+INK_ALPHA = 0.4  # least coverage of an inked pixel, for the truth box
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 class Scene(NamedTuple):
-    """One picture and its truth; a row per digit."""
+    """A picture and its truth, with one row per digit."""
 
     image: np.ndarray  # (h, w, 3) uint8 RGB
     xyxy: np.ndarray  # (n, 4) float32, tight box of the ink before occlusion, source pixels
     classes: np.ndarray  # (n,) int64
     hidden: np.ndarray  # (n,) float32, fraction of the ink under occluders or out of the picture
-    shapes: tuple[Shape, ...] = ()  # n, none where a scene was read from a file
+    shapes: tuple[Shape, ...] = ()  # n; empty for a scene from a file
 
 
 class Drawn(NamedTuple):
-    """One digit before it has a place."""
+    """A digit before its placement."""
 
     alpha: np.ndarray  # (h, w) float32 in [0, 1]
     linear: np.ndarray  # (2, 2), from the upright digit to pixels
-    angle: float  # the turn in it, radians, clockwise as seen
+    angle: float  # rotation in `linear`, radians, clockwise as seen
 
 
 class Ink(NamedTuple):
-    """One digit as drawn: its coverage, and the patch of the picture that it lies on."""
+    """A drawn digit: its coverage, and the patch of the picture under it."""
 
     alpha: np.ndarray  # (h, w) float32 in [0, 1], may reach beyond the picture
     left: int
@@ -108,11 +108,11 @@ class Ink(NamedTuple):
 
 
 def compose(config: SceneConfig, index: int) -> Scene:
-    """Scene number `index` of the endless sequence that `config` describes."""
+    """Return scene number `index` of the endless sequence that `config` describes."""
     rng = np.random.default_rng((config.seed, index))
     size_wh = config.sizes_wh[rng.choice(len(config.sizes_wh), p=config.size_weights)]
     canvas = backgrounds.background(config, rng, size_wh)
-    clutter = canvas.copy()  # occluders are cut from the picture as it was without digits
+    clutter = canvas.copy()  # occluders are cut from the picture without digits
 
     inks: list[Ink] = []
     classes: list[int] = []
@@ -146,7 +146,7 @@ def compose(config: SceneConfig, index: int) -> Scene:
 
 
 def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> Drawn:
-    """Coverage of one digit, turned, sheared and scaled in one warp."""
+    """Return the coverage of a digit, rotated, sheared and scaled in one warp."""
     choices = pens.pens_by_digit(config.split)[label]
     ink, levels = choices[rng.integers(len(choices))]
     if config.augment:
@@ -161,7 +161,7 @@ def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> Dra
     stretch = np.diag([rng.uniform(*config.aspect), 1.0])
     cos, sin = np.cos(angle), np.sin(angle)
     linear = np.array([[cos, -sin], [sin, cos]]) @ shear @ stretch
-    # The ink's extent after turning fixes the scale, so that `side_px` bounds the truth box.
+    # The ink's extent after the rotation fixes the scale, so that `side_px` limits the truth box.
     turned = linear @ np.argwhere(ink > 0)[:, ::-1].T
     low, high = turned.min(1) - 0.5, turned.max(1) + 0.5  # pen pixels have a width
     side = np.exp(rng.uniform(*np.log(config.side_px)))
@@ -182,7 +182,7 @@ def place(
     size_wh: tuple[int, int],
     taken: np.ndarray,
 ) -> Ink | None:
-    """A free spot for a digit, or None where twenty tries find none."""
+    """Return a free place for a digit, or None after twenty failed attempts."""
     height, width = drawn.alpha.shape
     sticks_out = rng.random() < config.border_share
     for _ in range(20):
@@ -203,7 +203,7 @@ def place(
 
 
 def ink_box(ink: Ink, size_wh: tuple[int, int], margin: int = 0) -> np.ndarray:
-    """Tight box of the inked pixels, grown by `margin`, clipped: (4,) float32 xyxy."""
+    """Return the tight box of the inked pixels, grown by `margin`, clipped: (4,) float32 xyxy."""
     inked = ink.alpha >= INK_ALPHA
     x = np.flatnonzero(inked.any(0)) + ink.left
     y = np.flatnonzero(inked.any(1)) + ink.top
@@ -213,24 +213,24 @@ def ink_box(ink: Ink, size_wh: tuple[int, int], margin: int = 0) -> np.ndarray:
 
 
 def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray, ink: Ink) -> bool:
-    """Write the digit onto the canvas; False where no ink colour would be legible there."""
+    """Draw the digit onto the canvas; return False if no ink colour would be legible there."""
     spot, alpha = occlusion.cut(canvas, ink)
     luminance = spot @ LUMINANCE
     mean, deviation = float(luminance.mean()), float(luminance.std())
     contrast = max(rng.uniform(*config.contrast), config.clutter_factor * deviation)
     signs = [s for s in (-1, 1) if 0 <= mean + s * contrast <= 255]
     if not signs:
-        contrast = max(mean, 255 - mean)  # the larger of the two that exist
+        contrast = max(mean, 255 - mean)  # the larger of the two possible contrasts
         signs = [1 if mean < 127 else -1]
     target = mean + signs[rng.integers(len(signs))] * contrast
-    # The mean hides what a bimodal spot does, half on the rocket and half on the sky: the ink
-    # must differ from nearly every pixel under it and around it.
+    # A mean hides bimodal surroundings, such as half rocket and half sky. So the ink must differ
+    # from nearly every pixel under it and around it.
     if float((np.abs(luminance - target) >= config.contrast[0] / 2).mean()) < config.legible_share:
         return False
     colour = target + rng.uniform(-60, 60, 3)
     colour += target - colour @ LUMINANCE  # keeps the hue, restores the luminance
     colour = np.clip(colour, 0, 255).astype(np.float32)
-    colour += np.float32(target) - colour @ LUMINANCE  # what clipping took
+    colour += np.float32(target) - colour @ LUMINANCE  # restores the luminance lost by clipping
     opacity = rng.uniform(0.88, 1.0)
     spot += (np.clip(colour, 0, 255) - spot) * (alpha * opacity)[..., None]
     return True
@@ -243,7 +243,7 @@ def noise_tile() -> np.ndarray:
 
 
 def finish(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
-    """What a camera adds: a little blur and noise. (h, w, 3) uint8."""
+    """Add a camera's blur and noise; return (h, w, 3) uint8."""
     sigma = rng.uniform(*config.scene_blur)
     if rng.random() < 0.5 and sigma > 0.2:
         canvas = cv2.GaussianBlur(canvas, (0, 0), sigma)

@@ -1,6 +1,6 @@
-"""What a digit is besides its box: its mask, the box along its drawn angle, and its corners.
+"""Shapes of a digit besides its box: mask, oriented box and corners.
 
-All are read off the ink as drawn, before anything is laid over it, and cost no random number.
+They are measured on the drawn ink before occlusion, and use no random numbers.
 """
 
 from typing import NamedTuple
@@ -21,19 +21,18 @@ UNIT = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float64)
 
 
 def shape_of(ink, xyxy: np.ndarray, size_wh: tuple[int, int], threshold: float) -> Shape:
-    """The shape of a digit.
+    """Return the shape of a digit.
 
     Args:
-        ink: a `scenes.Ink`: its coverage, its place, and how it was drawn.
+        ink: a `scenes.Ink`: coverage, place, and transformation.
         xyxy: (4,) its truth box, whole pixels inside the picture.
-        size_wh: of the picture.
-        threshold: a pixel is inked from this coverage on.
+        size_wh: width and height of the picture.
+        threshold: least coverage of an inked pixel.
 
     Returns:
-        The mask fills `xyxy`. The oriented box is tight around the ink inside the picture, along
-        the angle by which the digit was turned. The corners are those of the box that is tight
-        around all of the ink before the digit was turned, sheared and scaled, and follow all that:
-        mostly no rectangle.
+        The mask fills `xyxy`. The oriented box has the digit's rotation angle, and is tight around
+        the ink inside the picture. The corners are those of the tight box around all ink before
+        rotation, shear and scaling, after the same transformation. They usually form no rectangle.
     """
     inked = ink.alpha >= threshold
     points = np.argwhere(inked)[:, ::-1] + (ink.left + 0.5, ink.top + 0.5)  # pixels' centres
@@ -50,11 +49,11 @@ def shape_of(ink, xyxy: np.ndarray, size_wh: tuple[int, int], threshold: float) 
 
 
 def extent(points: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least and largest coordinates of square pixels before `linear` (2, 2) was applied.
+    """Return the smallest and largest coordinates of square pixels before `linear` (2, 2).
 
     Args:
-        points: (n, 2) the pixels' centres.
-        linear: what takes a point of the frame to the picture.
+        points: (n, 2) centres of the pixels.
+        linear: maps a point of the upright frame to the picture.
     """
     back = np.linalg.inv(linear)
     before = points @ back.T

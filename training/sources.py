@@ -1,7 +1,7 @@
-"""Where digits and backgrounds come from, and which side of the split each belongs to.
+"""Sources of digits and backgrounds, and their splits.
 
-Guarantees: no scan and no photograph is on two sides; views of one scene never are either, because
-the one stereo pair that scikit-image bundles is not used (its licence is not stated there).
+No scan and no photograph is in two splits. Views of one scene are never in two splits either: the
+only stereo pair in scikit-image is unused, because its licence is not stated there.
 """
 
 import functools
@@ -15,9 +15,9 @@ from sklearn.datasets import load_digits
 
 Split = Literal['train', 'dev', 'eval']
 
-# Every licence is the one that scikit-image's docstring of the loader states. Left out, although
-# bundled: motorcycle_left/right (Middlebury stereo, no licence stated), page and moon (none
-# stated), text (handwriting with unlabelled digit-like strokes), drawings and binary masks.
+# Licences are as stated in scikit-image's docstrings of the loaders. Unused: motorcycle_left/right
+# (Middlebury stereo, no licence stated), page and moon (no licence stated), text (handwriting with
+# unlabelled digit-like strokes), drawings and binary masks.
 PHOTOGRAPHS: dict[Split, dict[str, str]] = {
     'train': {
         'astronaut.png': 'public domain (NASA)',
@@ -41,8 +41,8 @@ PHOTOGRAPHS: dict[Split, dict[str, str]] = {
     },
 }
 
-# Positions in the file, not a shuffle: neighbouring scans tend to share a writer, so a shuffled
-# split would put most writers on both sides and flatter the result.
+# Split by position in the file, because adjacent scans often share a writer. A shuffled split
+# would put most writers into several splits and improve the figures wrongly.
 SCANS: dict[Split, range] = {
     'train': range(1197),
     'dev': range(1197, 1297),
@@ -52,7 +52,7 @@ SCANS: dict[Split, range] = {
 
 @functools.cache
 def photographs(split: Split) -> list[np.ndarray]:
-    """Background photographs of a split, each (h, w, 3) uint8 RGB, sorted by file name."""
+    """Return the photographs of a split, each (h, w, 3) uint8 RGB, sorted by file name."""
     folder = pathlib.Path(skimage.__file__).parent / 'data'
     images = []
     for name in sorted(PHOTOGRAPHS[split]):
@@ -65,7 +65,7 @@ def photographs(split: Split) -> list[np.ndarray]:
 
 @functools.cache
 def scans_by_digit(split: Split) -> list[np.ndarray]:
-    """Ink of a split's scans: ten arrays (n, 8, 8) float32 in [0, 1], one per digit."""
+    """Return a split's scans: ten arrays (n, 8, 8) float32 in [0, 1], one per digit."""
     digits = load_digits()
     index = np.asarray(SCANS[split])
     ink = (digits.images[index] / 16.0).astype(np.float32)

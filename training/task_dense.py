@@ -1,8 +1,8 @@
-"""Reading the outputs of the three tasks on the CPU: the reference decoder of their evaluation.
+"""Decode the outputs of the three tasks on the CPU: the reference decoder of their evaluation.
 
-Independent of the package on purpose: a mistake shared by both would hide itself. Masks are made
-as Ultralytics' `process_mask_native` makes them: prototypes cropped to the picture, logits
-interpolated by OpenCV, and only inside the box.
+The decoder shares no code with the package, because a common error would stay hidden. Masks follow
+Ultralytics' `process_mask_native`: prototypes are cropped to the picture, OpenCV interpolates the
+logits, and only pixels inside the box count.
 """
 
 import math
@@ -21,7 +21,7 @@ import shapes
 class Found(NamedTuple):
     """Detections of one scene, best first; source pixels."""
 
-    xyxy: np.ndarray  # (n, 4) float32, of oriented boxes the upright one around
+    xyxy: np.ndarray  # (n, 4) float32; for oriented boxes, the upright box around each
     scores: np.ndarray  # (n,) float32
     classes: np.ndarray  # (n,) int64
     masks: list[np.ndarray]  # n, (h, w) bool, with `segment`
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 class TaskDetector:
-    """An ONNX file of one task, as `export_tasks.py` writes it."""
+    """An ONNX file of one task, written by `export_tasks.py`."""
 
     def __init__(self, onnx_path: pathlib.Path, threads: int = 0):
         options = onnxruntime.SessionOptions()
@@ -74,7 +74,7 @@ class TaskDetector:
         return self.found(rows[kept], oriented[kept], scores[kept], classes[kept], *carried)
 
     def found(self, rows, oriented, scores, classes, prototypes, geometry, size_wh) -> Found:
-        """What is kept, in source pixels."""
+        """Return the selected detections in source pixels."""
         offset = np.array([geometry.left, geometry.top], np.float32)
         oriented = oriented.copy()
         oriented[:, :2] -= offset
@@ -103,7 +103,7 @@ class TaskDetector:
 def mask(
     logits: np.ndarray, xyxy: np.ndarray, geometry: letterbox.Letterbox, size_wh: tuple[int, int]
 ) -> np.ndarray:
-    """One mask (h, w) bool of logits at prototypes' resolution."""
+    """Return one mask (h, w) bool from logits at the resolution of the prototypes."""
     stride = net.INPUT_WH[0] // logits.shape[1]
     top, left = round(geometry.top / stride), round(geometry.left / stride)
     rows, columns = logits.shape
@@ -118,9 +118,9 @@ def mask(
 def suppress_oriented(
     oriented: np.ndarray, classes: np.ndarray, iou_threshold: float
 ) -> np.ndarray:
-    """Greedy NMS within each class by the true overlap: indices that stay, best first.
+    """Return the indices that greedy NMS per class by true overlap keeps, best first.
 
-    The package's, as Ultralytics', takes ProbIoU; digits do not overlap, so both keep the same.
+    Ultralytics and the package use ProbIoU. Digits do not overlap, so the results are equal.
     """
     kept: list[int] = []
     for index in range(len(oriented)):
@@ -133,7 +133,7 @@ def suppress_oriented(
 
 
 def oriented_iou(a: np.ndarray, b: np.ndarray) -> float:
-    """True IoU of two oriented boxes (5,), by OpenCV's intersection of their outlines."""
+    """Return the true IoU of two oriented boxes (5,), from OpenCV's intersection of outlines."""
     reach = (math.hypot(*a[2:4]) + math.hypot(*b[2:4])) / 2
     if math.hypot(*(a[:2] - b[:2])) >= reach:
         return 0.0

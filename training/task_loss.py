@@ -1,9 +1,9 @@
-"""The losses of the three tasks, beside those of the detector.
+"""The losses of the three tasks, in addition to the detector's losses.
 
 Sources: mask coefficients and binary cross entropy inside the box (Bolya et al., YOLACT, 2019),
 Dice (Milletari et al., V-Net, 2016), masks learned at random points of the interpolated logits
-(Kirillov et al., PointRend, 2020), ProbIoU (Llerena et al., 2021) as Ultralytics has it, Huber's
-loss for the rest.
+(Kirillov et al., PointRend, 2020), ProbIoU (Llerena et al., 2021) in Ultralytics' form, and
+Huber's loss for the other parts.
 """
 
 from typing import NamedTuple
@@ -14,13 +14,13 @@ import task_model
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-POINTS = 14  # a side; so many squared of each digit are compared with its mask
+POINTS = 14  # grid points per side; POINTS ** 2 points of each digit are compared with its mask
 GAIN_MASK, GAIN_CORNERS, GAIN_ANGLE, GAIN_CLASS = 3.0, 36.0, 48.0, 0.5
-SOFT_ANGLE, SOFT_CORNER = 0.02, 0.02  # radians, digits' sides: where Huber's loss turns linear
+SOFT_ANGLE, SOFT_CORNER = 0.02, 0.02  # radians, digit sizes: Huber's loss is linear above
 
 
 class Truth(NamedTuple):
-    """What b scenes show, m rows each; rows of class -1 hold nothing. All in network pixels."""
+    """The truth of b scenes with m rows, in network pixels. Rows of class -1 are unused."""
 
     boxes: torch.Tensor  # (b, m, 4) xyxy
     classes: torch.Tensor  # (b, m) int64
@@ -36,7 +36,7 @@ def tasks_loss(
     truth: Truth,
     gain_class: float = GAIN_CLASS,
 ) -> dict[str, torch.Tensor]:
-    """Weighted parts by their task and name; their sum is trained."""
+    """Return the weighted parts of the loss by task and name; their sum is trained."""
     parts = {}
     upright = trunk.centres, trunk.strides, truth.boxes, truth.classes, gain_class
     for task in ('segment', 'pose'):
@@ -56,17 +56,17 @@ def tasks_loss(
 def mask_loss(
     coefficients: torch.Tensor, prototypes: torch.Tensor, truth: Truth, answers: loss.Answers
 ) -> torch.Tensor:
-    """Cross entropy and Dice at random points of each box.
+    """Return cross entropy and Dice loss at random points of each box.
 
     Args:
         coefficients: (b, PROTOTYPES, n).
         prototypes: (b, PROTOTYPES, 120, 160).
-        truth: of the scenes. Boxes do not overlap, so all ink in a box is its digit's.
-        answers: the anchors that count.
+        truth: truth of the scenes. Boxes do not overlap, so all ink in a box is its digit's.
+        answers: the assigned anchors.
     """
     at = points_in(truth.boxes)  # (b, m, p, 2)
     size = at.new_tensor(net.INPUT_WH)
-    grid = at / size * 2 - 1  # half-pixel centres, whatever the resolution
+    grid = at / size * 2 - 1  # half-pixel centres, for every resolution
     sampled = F.grid_sample(prototypes, grid, padding_mode='border', align_corners=False)
     inked = F.grid_sample(truth.ink, grid, padding_mode='border', align_corners=False) > 0.5
     wanted = inked[:, 0, :, None].float()  # (b, m, 1, p)
@@ -80,7 +80,7 @@ def mask_loss(
 
 
 def points_in(boxes: torch.Tensor) -> torch.Tensor:
-    """One random point in each cell of a grid over boxes (b, m, 4): (b, m, POINTS ** 2, 2)."""
+    """Return a random point per grid cell of boxes (b, m, 4): (b, m, POINTS ** 2, 2)."""
     steps = torch.arange(POINTS, device=boxes.device, dtype=boxes.dtype)
     cells = torch.stack(torch.meshgrid(steps, steps, indexing='xy'), -1).reshape(-1, 2)
     inside = (cells + torch.rand((*boxes.shape[:2], *cells.shape), device=boxes.device)) / POINTS
@@ -89,7 +89,7 @@ def points_in(boxes: torch.Tensor) -> torch.Tensor:
 
 
 def corners_loss(places: torch.Tensor, truth: Truth, answers: loss.Answers) -> torch.Tensor:
-    """Huber's loss of corners (b, 8, n), in units of the digit's size as OKS has it."""
+    """Return Huber's loss of corners (b, 8, n), relative to the digit's size as in OKS."""
     found = answers.take(places).unflatten(3, (-1, 2))  # (b, m, k, 4, 2)
     wanted = truth.corners[:, :, None].expand_as(found)
     size = truth.boxes[..., 2:] - truth.boxes[..., :2]
@@ -101,10 +101,10 @@ def corners_loss(places: torch.Tensor, truth: Truth, answers: loss.Answers) -> t
 def oriented_loss(
     raw: torch.Tensor, trunk: net.DigitsNet, truth: Truth, gain_class: float
 ) -> dict[str, torch.Tensor]:
-    """The parts of raw rows (b, 4 * BINS + CLASSES + 1, n) of oriented boxes.
+    """Return the loss parts of raw rows (b, 4 * BINS + CLASSES + 1, n) of oriented boxes.
 
-    ProbIoU hardly feels the angle of a box that is nearly a square, so the angle has a part of its
-    own: a digit's is known, its box has no other name.
+    ProbIoU hardly depends on the angle of an almost square box, so the angle has its own part. The
+    true angle of a digit is known, and only one angle describes its box.
     """
     bins, logits, carried = task_model.split('obb', raw)
     angle = task_model.read_carried('obb', carried, trunk)
@@ -133,7 +133,7 @@ def oriented_loss(
 
 
 def distances_along(points: torch.Tensor, oriented: torch.Tensor) -> torch.Tensor:
-    """From points (..., 2) to the sides of oriented boxes (..., 5), along their axes: (..., 4)."""
+    """Return distances of points (..., 2) to the sides of oriented boxes (..., 5): (..., 4)."""
     x, y = (points - oriented[..., :2]).unbind(-1)
     cos, sin = oriented[..., 4].cos(), oriented[..., 4].sin()
     place = torch.stack([x * cos + y * sin, y * cos - x * sin], -1)
@@ -142,7 +142,7 @@ def distances_along(points: torch.Tensor, oriented: torch.Tensor) -> torch.Tenso
 
 
 def prob_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """ProbIoU of oriented boxes (..., 5): one less the Hellinger distance of their Gaussians."""
+    """Return ProbIoU of oriented boxes (..., 5): 1 - the Hellinger distance of their Gaussians."""
     eps = 1e-6
     (ax, ay, a1, a2, a3), (bx, by, b1, b2, b3) = gaussian(a), gaussian(b)
     s1, s2, s3 = a1 + b1, a2 + b2, a3 + b3
@@ -157,7 +157,7 @@ def prob_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def gaussian(boxes: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Mean x and y, variances along x and y, and covariance of oriented boxes (..., 5)."""
+    """Return mean x and y, variances along x and y, and covariance of oriented boxes (..., 5)."""
     x, y, width, height, angle = boxes.unbind(-1)
     along, across = width.clamp_min(1).square() / 12, height.clamp_min(1).square() / 12
     cos, sin = angle.cos(), angle.sin()

@@ -1,8 +1,8 @@
-"""One trunk, and heads of its own for each task: masks, oriented boxes, corners as keypoints.
+"""A common trunk with a head for each task: masks, oriented boxes, corners as keypoints.
 
-The heads are those of the detector with a third branch each, and give what Ultralytics' exports
-give: mask coefficients over shared prototypes (Bolya et al., YOLACT, 2019), an angle, keypoints
-beside the box. An exported model is the trunk with one of the heads.
+Each head is the detector's head with a third branch. The outputs are the same as in Ultralytics'
+exports: mask coefficients over shared prototypes (Bolya et al., YOLACT, 2019), an angle, or
+keypoints, besides the box. An exported model is the trunk with one of the heads.
 """
 
 import pathlib
@@ -16,19 +16,19 @@ from torch import nn
 
 PROTOTYPES = 32
 PROTOTYPE_STRIDE = 4
-# What a row holds behind the boxes' bins and the classes.
+# Number of task values in a row, after the box bins and the classes.
 CARRIED = {'segment': PROTOTYPES, 'obb': 1, 'pose': 2 * len(CORNERS)}
-WIDTHS = {'segment': 32, 'obb': 48, 'pose': 48}  # of the branches that find it
-FINE = ('obb', 'pose')  # read from stride 4, too; masks are so by their prototypes
+WIDTHS = {'segment': 32, 'obb': 48, 'pose': 48}  # channels of the branches for these values
+FINE = ('obb', 'pose')  # also read stride 4; masks use it through their prototypes
 TASKS = tuple(CARRIED)
 
 
 class TaskHead(nn.Module):
-    """Box bins, class logits and what the task carries, of both levels.
+    """Box bins, class logits and task values of both levels.
 
-    What is carried may also be read from stride 4: strokes tell how a digit is turned, and those
-    of a small one are as wide as one cell of stride 8. That part begins as nothing, so a head that
-    was trained without it stays what it was.
+    Task values may also use stride 4. Strokes show the rotation of a digit, and the strokes of
+    small digits are only as wide as one cell of stride 8. This branch starts with zero output, so
+    that it does not change a head that was trained without it.
     """
 
     def __init__(self, carried: int, width: int, *, fine: bool):
@@ -72,15 +72,15 @@ class Prototypes(nn.Module):
 
 
 class TasksNet(nn.Module):
-    """The trunk and every task's head, to train them together.
+    """The trunk and the heads of all tasks, for common training.
 
-    `forward` gives raw rows by task, and the prototypes; `model_of` what is exported.
+    `forward` returns raw rows by task, and the prototypes. `model_of` returns a model to export.
     """
 
     def __init__(self):
         super().__init__()
         self.trunk = net.DigitsNet()
-        self.trunk.heads = nn.ModuleList()  # the detector's; each task has its own
+        self.trunk.heads = nn.ModuleList()  # removes the detector's heads; each task has its own
         self.tasks = nn.ModuleDict(
             {task: TaskHead(CARRIED[task], WIDTHS[task], fine=task in FINE) for task in TASKS}
         )
@@ -92,16 +92,16 @@ class TasksNet(nn.Module):
         return rows, self.prototypes(*levels[:2])
 
     def model_of(self, task: str) -> 'TaskModel':
-        """The model of one task; it shares its modules with this network."""
+        """Return the model of one task, which shares its modules with this network."""
         prototypes = self.prototypes if task == 'segment' else None
         return TaskModel(task, self.trunk, self.tasks[task], prototypes)
 
 
 class TaskModel(nn.Module):
-    """The model of one task: (b, 3, 480, 640) in [0, 1] to the outputs of Ultralytics' exports.
+    """The model of one task: maps (b, 3, 480, 640) in [0, 1] to outputs of Ultralytics' exports.
 
-    Rows (b, 4 + CLASSES + carried, n): cx, cy, w, h in network pixels, scores, then coefficients,
-    the angle in radians, or x and y of each corner in network pixels. With `segment` also the
+    Rows (b, 4 + CLASSES + values, n): cx, cy, w, h in network pixels, scores, then coefficients,
+    the angle in radians, or x and y of each corner in network pixels. `segment` adds the
     prototypes.
     """
 
@@ -127,12 +127,12 @@ class TaskModel(nn.Module):
 
 
 def split(task: str, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Bins, class logits and what the task carries, of raw rows (b, v, n)."""
+    """Split raw rows (b, v, n) into bins, class logits and task values."""
     return rows.split([4 * net.BINS, net.CLASSES, CARRIED[task]], 1)
 
 
 def read_carried(task: str, carried: torch.Tensor, trunk: net.DigitsNet) -> torch.Tensor:
-    """What a row carries, in its unit: (b, v, n) raw to radians or network pixels."""
+    """Convert raw task values (b, v, n) to radians or network pixels."""
     if task == 'obb':
         return (carried.sigmoid() - 0.5) * torch.pi
     if task == 'pose':
@@ -144,7 +144,7 @@ def read_carried(task: str, carried: torch.Tensor, trunk: net.DigitsNet) -> torc
 def turned_boxes(
     distances: torch.Tensor, angle: torch.Tensor, centres: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Centres and sizes (b, 2, n) of oriented boxes; distances are along the boxes' own axes."""
+    """Return centres and sizes (b, 2, n) of oriented boxes from distances along their axes."""
     near, far = distances.split(2, 1)
     x, y = ((far - near) / 2).split(1, 1)
     cos, sin = angle.cos(), angle.sin()
@@ -152,10 +152,10 @@ def turned_boxes(
 
 
 def load_digits(network: TasksNet, path: pathlib.Path, images: torch.Tensor) -> None:
-    """Begin with the weights of the shipped detector, in place.
+    """Load the weights of the shipped detector, in place.
 
     Args:
-        network: a new one.
+        network: a new network.
         path: models/digits.onnx.
         images: as in `load_folded`.
     """
@@ -169,11 +169,11 @@ def load_digits(network: TasksNet, path: pathlib.Path, images: torch.Tensor) -> 
 
 
 def load_models(network: TasksNet, folder: pathlib.Path, images: torch.Tensor) -> None:
-    """Go on from exported models of one training, digits_segment.onnx and so on, in place.
+    """Load exported models of one training, digits_segment.onnx and so on, in place.
 
     Args:
-        network: a new one; what the files lack of it begins as it is.
-        folder: where all of them are.
+        network: a new network. Weights that are missing in the files stay initial.
+        folder: the folder of the files.
         images: as in `load_folded`.
     """
     for task in TASKS:
@@ -181,14 +181,14 @@ def load_models(network: TasksNet, folder: pathlib.Path, images: torch.Tensor) -
 
 
 def load_folded(model: nn.Module, path: pathlib.Path, images: torch.Tensor) -> None:
-    """Take the weights of an exported model, in place.
+    """Load the weights of an exported model, in place.
 
-    Its normalisation was folded into the convolutions. It is found again from what some images
-    give: then nothing changes for these, and training can go on.
+    Its normalisation was folded into the convolutions. This function measures normalisation
+    statistics on some images. The outputs for them do not change, and training can continue.
 
     Args:
-        model: what was exported, with its normalisation.
-        path: the ONNX file; what it has no name of stays as it is.
+        model: the exported model, with its normalisation.
+        path: the ONNX file. Weights without a name in the file stay unchanged.
         images: (b, 3, 480, 640) in [0, 1], some dozens.
     """
     stored = {
@@ -211,7 +211,7 @@ def load_folded(model: nn.Module, path: pathlib.Path, images: torch.Tensor) -> N
 
 
 def unfold(bias: torch.Tensor):
-    """A hook that sets a normalisation to what it meets, so that it only adds `bias`."""
+    """Return a hook that sets a normalisation to its input's statistics, so it adds `bias`."""
 
     def hook(norm: nn.BatchNorm2d, inputs: tuple[torch.Tensor]) -> None:
         variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)

@@ -1,8 +1,9 @@
-"""Train the digits detector for a fixed time, on scenes that are composed while it trains.
+"""Train the digits detector for a fixed time, on scenes that are composed during training.
 
-Every scene is new (`scenes.TRAIN`, numbered from 0) and stays in a pool on the GPU, from which
-batches are drawn at random: the GPU never waits for the processes that compose scenes. Seeded, but
-not bit-reproducible: how often a scene is drawn depends on the machine's speed.
+Every scene is new (`scenes.TRAIN`, numbered from 0). Scenes stay in a pool on the GPU, from which
+batches are drawn at random, so the GPU never waits for the composing processes. The training is
+seeded but not reproducible bit by bit, because the machine's speed decides how often each scene is
+drawn.
 """
 
 import argparse
@@ -32,7 +33,7 @@ Sample = tuple[np.ndarray, ...]
 
 
 class SceneStream(IterableDataset):
-    """Endless training samples; by default of `sample`."""
+    """An endless stream of training samples, from `sample` by default."""
 
     def __init__(self, first: int = 0, draw: Callable[[int], Sample] | None = None):
         self.first = first
@@ -48,7 +49,7 @@ class SceneStream(IterableDataset):
 
 
 def sample(index: int) -> Sample:
-    """Scene `index`: image (3, 480, 640) uint8, boxes (12, 4), classes (12,), -1 if unused."""
+    """Return scene `index`: image (3, 480, 640) uint8, boxes (12, 4), classes (12,), -1 unused."""
     scene = scenes.compose(scenes.TRAIN, index)
     image, geometry = letterbox.letterbox(scene.image, net.INPUT_WH)
     boxes = np.zeros((MAX_DIGITS, 4), np.float32)
@@ -59,7 +60,7 @@ def sample(index: int) -> Sample:
 
 
 class ScenePool:
-    """The newest `capacity` scenes, on the device; batches are drawn with replacement."""
+    """The newest `capacity` scenes on the device. Batches are drawn with replacement."""
 
     def __init__(self, capacity: int, device: torch.device, like: Sample):
         self.stores = [
@@ -72,7 +73,7 @@ class ScenePool:
         return len(self.stores[0])
 
     def add(self, batch: list[torch.Tensor]) -> None:
-        """Copy a batch in, over the oldest scenes. The capacity is a multiple of its size."""
+        """Replace the oldest scenes by a batch. Its size must divide the capacity."""
         start = self.received % len(self)
         end = start + len(batch[0])
         for store, new in zip(self.stores, batch, strict=True):
@@ -80,12 +81,12 @@ class ScenePool:
         self.received += len(batch[0])
 
     def draw(self, size: int) -> tuple[torch.Tensor, ...]:
-        """A recoloured batch: images (size, 3, h, w) float in [0, 1], and the rest of a sample."""
+        """Return a recoloured batch: images (size, 3, h, w) in [0, 1], other sample fields."""
         device = self.stores[0].device
         filled = min(self.received, len(self))
         index = torch.randint(filled, (size,), device=device)
         images = self.stores[0][index].float() / 255
-        # A scene is drawn several times: never twice in the same colours.
+        # A scene is drawn several times, each time in other colours.
         mixed = images.gather(
             1,
             torch.rand((size, 3), device=device).argsort(1)[..., None, None].expand_as(images),
@@ -110,7 +111,7 @@ def fill_queue(loader: DataLoader, batches: queue.Queue, stop: threading.Event) 
 
 
 def learning_rate(progress: float, peak: float) -> float:
-    """Linear warm-up over the first 4 % of the time, then half a cosine down to 1 %."""
+    """Return the rate: linear warm-up over 4 % of the time, then half a cosine down to 1 %."""
     if progress < 0.04:
         return peak * progress / 0.04
     return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.04) / 0.96)))
@@ -143,7 +144,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
     feeder.start()
     pool = ScenePool(arguments.pool, device, sample(0))
     while pool.received < min(arguments.batch * 8, arguments.pool):
-        pool.add(batches.get(timeout=120))  # an error of the feeder would otherwise hang here
+        pool.add(batches.get(timeout=120))  # ends the wait after an error of the feeder
 
     start = time.monotonic()
     steps, progress = 0, 0.0
@@ -189,7 +190,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
 
 
 def new_optimizer(network: torch.nn.Module) -> torch.optim.AdamW:
-    """Return what moves the weights; scales and offsets of normalisations do not decay."""
+    """Return the optimizer. Scales and offsets of normalisations have no weight decay."""
     decayed = [p for p in network.parameters() if p.ndim > 1]
     plain = [p for p in network.parameters() if p.ndim <= 1]
     return torch.optim.AdamW(
@@ -211,11 +212,13 @@ def follow(average: torch.nn.Module, network: torch.nn.Module, decay: float) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('digits.pt'))
-    parser.add_argument('--resume', type=pathlib.Path, help='weights of an earlier stage')
+    parser.add_argument(
+        '--resume', type=pathlib.Path, help='start with weights of an earlier stage'
+    )
     parser.add_argument('--seconds', type=float, default=480.0, help='time of training')
     parser.add_argument('--max-steps', type=int, default=1_000_000)
     parser.add_argument('--batch', type=int, default=128)
-    parser.add_argument('--chunk', type=int, default=32, help='scenes a worker sends at once')
+    parser.add_argument('--chunk', type=int, default=32, help='scenes per message of a worker')
     parser.add_argument('--pool', type=int, default=24_576, help='scenes kept; 0.9 MB each')
     parser.add_argument('--workers', type=int, default=15)
     parser.add_argument('--peak-rate', type=float, default=3e-3, help='highest learning rate')

@@ -1,9 +1,8 @@
-"""Train masks, oriented boxes and corners on one trunk, from the weights of shipped models.
+"""Train masks, oriented boxes and corners on one trunk, starting with shipped weights.
 
-As `train.py`: for a fixed time, on scenes that are composed meanwhile and wait in a pool on the
-GPU. The state is written with each line of the log, at the end of each call, and earlier on
-Ctrl-C: the next call with the same `--out` goes on, with the schedule where it was, until
-`--seconds` are spent.
+Like `train.py`, the training lasts a fixed time and composes scenes into a pool on the GPU. Each
+line of the log, the end of each call and Ctrl-C write the state. The next call with the same
+`--out` continues with the same schedule, until `--seconds` have passed in total.
 """
 
 import argparse
@@ -31,8 +30,8 @@ import train
 from torch.utils.data import DataLoader
 
 DIGITS = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits.onnx'
-# A digit that was sheared or bent looks as if it were turned: no more of that than a camera will
-# see, or the angle is learned as more uncertain than it is.
+# A sheared or bent digit looks rotated. Stronger deformation than a camera sees would make the
+# learned angle less certain than necessary.
 CONFIG = dataclasses.replace(
     scenes.TRAIN,
     shear=scenes.EVAL.shear,
@@ -40,15 +39,15 @@ CONFIG = dataclasses.replace(
     aspect=scenes.EVAL.aspect,
     bend_cells=0.0,
 )
-STATE, OPTIMIZER = 'state.pt', 'optimizer.pt'  # two files: each is small enough to be carried
+STATE, OPTIMIZER = 'state.pt', 'optimizer.pt'  # two files, each small enough to transfer
 
 
 def sample(config: scenes.SceneConfig, index: int) -> train.Sample:
-    """Scene `index` as the network sees it; unused rows have class -1.
+    """Return scene `index` as network input; unused rows have class -1.
 
     Returns:
         image (3, 480, 640) uint8, boxes (12, 4), classes (12,), ink (1, 480, 640) uint8, oriented
-        boxes (12, 5), corners (12, 4, 2), as `task_loss.Truth` but for the ink, which is 0 to 255.
+        boxes (12, 5), corners (12, 4, 2), as in `task_loss.Truth`, but ink from 0 to 255.
     """
     scene = scenes.compose(config, index)
     image, geometry = letterbox.letterbox(scene.image, net.INPUT_WH)
@@ -73,7 +72,7 @@ def sample(config: scenes.SceneConfig, index: int) -> train.Sample:
 
 
 def place(ink: np.ndarray, geometry: letterbox.Letterbox) -> np.ndarray:
-    """Ink (h, w) uint8 of a picture in the network's input (480, 640)."""
+    """Return the ink (h, w) uint8 of a picture, placed into the network input (480, 640)."""
     width, height = net.INPUT_WH
     if geometry.scale != 1:
         resized_wh = [round(side * geometry.scale) for side in ink.shape[::-1]]
@@ -85,17 +84,17 @@ def place(ink: np.ndarray, geometry: letterbox.Letterbox) -> np.ndarray:
 
 
 class Run(NamedTuple):
-    """A training that may have begun in an earlier call."""
+    """A training, which may have started in an earlier call."""
 
     network: task_model.TasksNet
     average: task_model.TasksNet
     optimizer: torch.optim.Optimizer
     stages: list[dict]  # a record of each call
-    origin: str  # the weights that the first one began with
+    origin: str  # the weights at the start of the first call
 
 
 def begin(folder: pathlib.Path, device: torch.device, models: pathlib.Path | None = None) -> Run:
-    """Go on with what lies in a folder, else with exported models, else with the detector's."""
+    """Continue the state in a folder; else start with exported models or the detector."""
     network = task_model.TasksNet()
     stages: list[dict] = []
     origin = f'from the weights of {DIGITS.name}'
@@ -126,7 +125,7 @@ def begin(folder: pathlib.Path, device: torch.device, models: pathlib.Path | Non
 
 
 def save(run: Run, folder: pathlib.Path, record: dict) -> None:
-    """Write what `begin` goes on with."""
+    """Write the state from which `begin` continues."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = [
         {name: value.cpu() for name, value in one.state_dict().items()}
@@ -142,7 +141,7 @@ def save(run: Run, folder: pathlib.Path, record: dict) -> None:
 def step(
     run: Run, forward: Callable, batch: tuple[torch.Tensor, ...], gain_class: float
 ) -> dict[str, torch.Tensor]:
-    """One step on a batch of the pool; the parts of its loss. `forward` is the network's."""
+    """Train on a batch of the pool; return the parts of its loss. `forward` is the network's."""
     images, boxes, classes, ink, oriented, corners = batch
     truth = task_loss.Truth(boxes, classes, ink.float() / 255, oriented, corners)
     with torch.autocast(images.device.type, torch.bfloat16):
@@ -157,7 +156,7 @@ def step(
 
 
 def train_tasks(arguments: argparse.Namespace) -> list[dict]:
-    """Train until this call's time or the whole time is up; return the record of all calls."""
+    """Train until the time of this call or of all calls is up; return the records of all calls."""
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -194,7 +193,7 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
                 print(f'{progress:6.1%} step {taken + steps} {shown}', flush=True)
                 save(run, arguments.out, record_of(run, arguments, start, steps, pool))
     except KeyboardInterrupt:
-        print('interrupted: what was learned is kept')
+        print('interrupted: the training state is saved')
     stop.set()
     if not steps:
         return run.stages
@@ -206,7 +205,7 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
 def record_of(
     run: Run, arguments: argparse.Namespace, start: float, steps: int, pool: train.ScenePool
 ) -> dict:
-    """What this call has done so far; `start` as `time.monotonic()` had it."""
+    """Return the record of this call so far. `start` is a value of `time.monotonic()`."""
     on_gpu = next(run.network.parameters()).is_cuda
     return {
         'origin': run.origin,
@@ -225,7 +224,7 @@ def record_of(
 def fed_pool(
     arguments: argparse.Namespace, device: torch.device, first: int, stop: threading.Event
 ) -> tuple[train.ScenePool, queue.Queue]:
-    """A pool with some scenes in it, and the queue from which more come until `stop` is set."""
+    """Return a pool with some scenes, and a queue that delivers more until `stop` is set."""
     draw = functools.partial(sample, CONFIG)
     loader = DataLoader(
         train.SceneStream(first, draw),
@@ -238,7 +237,7 @@ def fed_pool(
     threading.Thread(target=train.fill_queue, args=(loader, batches, stop), daemon=True).start()
     pool = train.ScenePool(arguments.pool, device, draw(0))
     while pool.received < min(arguments.batch * 8, arguments.pool):
-        pool.add(batches.get(timeout=120))  # an error of the feeder would otherwise hang here
+        pool.add(batches.get(timeout=120))  # ends the wait after an error of the feeder
     return pool, batches
 
 
@@ -249,14 +248,14 @@ def parser() -> argparse.ArgumentParser:
         '--begin-with',
         type=pathlib.Path,
         metavar='FOLDER',
-        help='of exported models of all tasks, to go on from these, with a schedule of its own '
+        help='folder of exported models of all tasks to start with, with a new schedule '
         '(default: the detector)',
     )
-    options.add_argument('--seconds', type=float, default=1100.0, help='of all calls together')
+    options.add_argument('--seconds', type=float, default=1100.0, help='total time of all calls')
     options.add_argument('--call-seconds', type=float, default=1e9, help='of this call')
     options.add_argument('--max-steps', type=int, default=1_000_000, help='of this call')
     options.add_argument('--batch', type=int, default=128)
-    options.add_argument('--chunk', type=int, default=32, help='scenes a worker sends at once')
+    options.add_argument('--chunk', type=int, default=32, help='scenes per message of a worker')
     options.add_argument('--pool', type=int, default=24_576, help='scenes kept; 1.2 MB each')
     options.add_argument('--workers', type=int, default=15)
     options.add_argument('--peak-rate', type=float, default=2e-3, help='highest learning rate')
