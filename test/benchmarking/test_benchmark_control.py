@@ -289,4 +289,4 @@ def test_nms_has_something_to_do(tmp_path):
 def test_a_model_that_finds_nothing_is_told(model, capsys):
     given = [str(model), '--frames', '1', '--size', '64x48']
     assert benchmark_engine.main([*given, '--confidence', '1']) == 0
-    assert 'NMS were' in capsys.readouterr().out
+    assert 'NMS had no work' in capsys.readouterr().out

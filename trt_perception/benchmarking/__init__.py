@@ -1,1 +1,1 @@
-"""Measuring models and their steps: what benchmark_engine does."""
+"""Measures the speed of models, and reports the results."""

@@ -1,7 +1,7 @@
-"""How long measurements go on, and what is said meanwhile.
+"""Decides when each measurement ends, and reports progress.
 
-A measurement ends after so many frames, after so many seconds, or when it was asked to: whatever
-comes first, but never before its first frame.
+A measurement ends after a number of frames, after a number of seconds, or after a request to stop,
+whichever comes first. It always includes at least one frame.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from tqdm import tqdm
 
 __all__ = ['BenchmarkProgress', 'MeasurementControl', 'stop_on_interrupt']
 
-# Of the time of a measurement, what its warm-up may take at most.
+# Maximum duration of a warm-up as a share of the measurement's time limit.
 _WARM_UP_SHARE: Final = 0.2
-# Between two words on a terminal, and elsewhere; each takes as long as a frame of a fast model.
+# Intervals of progress reports on a terminal, and in other outputs. A report takes as long as a
+# frame of a fast model.
 _BAR_INTERVAL_S: Final = 0.5
 _LINE_INTERVAL_S: Final = 10.0
 
 
 class BenchmarkProgress:
-    """Says on standard error what is measured: a bar on a terminal, else lines.
+    """Reports progress on standard error: as a bar on a terminal, else as lines.
 
     Args:
-        total: how many measurements there will be.
+        total: number of measurements.
     """
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._number = 0
         self._name = ''
-        tqdm.monitor_interval = 0  # no thread of its own next to what is measured
+        tqdm.monitor_interval = 0  # the monitor thread of tqdm would disturb measurements
         self._bar: Any = None
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, leave=False, bar_format='{l_bar}{bar}| {n}/{total}')
@@ -51,7 +52,7 @@ class BenchmarkProgress:
             self._bar.close()
 
     def step(self, name: str) -> None:
-        """Say what is measured next."""
+        """Report the next measurement."""
         self._number += 1
         self._name = name
         self._next_report_s = time.perf_counter() + self._interval_s
@@ -62,7 +63,14 @@ class BenchmarkProgress:
             self._print_line(name)
 
     def frame(self, what: str, done: int, count: int, seconds: float) -> None:
-        """Say how far it has come, now and then: it is called for each frame."""
+        """Report the progress of a measurement at intervals. Called for each frame.
+
+        Args:
+            what: name of the measurement's part.
+            done: number of finished frames.
+            count: maximum number of frames.
+            seconds: time since the start of this part.
+        """
         now = time.perf_counter()
         if now < self._next_report_s:
             return
@@ -74,7 +82,7 @@ class BenchmarkProgress:
             self._print_line(text)
 
     def clear(self) -> None:
-        """Make room for other text on the terminal."""
+        """Clear the bar, so that other text can be printed on the terminal."""
         if self._bar is not None:
             self._bar.clear()
 
@@ -83,16 +91,16 @@ class BenchmarkProgress:
 
 
 class MeasurementControl:
-    """Says when measurements end.
+    """Decides when each measurement ends.
 
     Args:
-        count: most frames of each.
-        warmup: most frames before each that do not count.
-        seconds: most seconds of each, None for as long as the frames take.
-        progress: called for each frame; None says nothing.
+        count: maximum frames of each measurement.
+        warmup: maximum frames of each warm-up.
+        seconds: maximum seconds of each measurement; None sets no limit.
+        progress: receives the progress of each frame; None reports nothing.
 
     Attributes:
-        stopped: it was asked to end: what has begun ends, and nothing more begins.
+        stopped: set to True to stop. The current measurement ends, and no other begins.
     """
 
     def __init__(
@@ -113,7 +121,7 @@ class MeasurementControl:
         self._limit: float | None = None
 
     def step(self, name: str) -> None:
-        """Say what is measured next."""
+        """Report the next measurement."""
         if self._progress is not None:
             self._progress.step(name)
 
@@ -121,13 +129,13 @@ class MeasurementControl:
         """Start the clock of a measurement.
 
         Args:
-            what: a word for people.
-            most: frames, ``count`` by default.
+            what: name of this part in progress reports.
+            most: maximum frames; ``count`` by default.
         """
         self._begin(what, self.count if most is None else most, self.seconds)
 
     def begin_warm_up(self, least: int = 0) -> None:
-        """Start the clock of a warm-up; ``least`` are the frames that there must be."""
+        """Start the clock of a warm-up, which may have at least ``least`` frames."""
         share = None if self.seconds is None else self.seconds * _WARM_UP_SHARE
         self._begin('warming up', max(self.warmup, least), share)
 
@@ -136,11 +144,11 @@ class MeasurementControl:
         self._start = time.perf_counter()
 
     def must_continue(self, done: int, least: int = 1) -> bool:
-        """Return whether another frame is to begin.
+        """Return whether to start another frame.
 
         Args:
-            done: how many have begun.
-            least: so many begin in any case, unless ``begin`` was given fewer.
+            done: number of frames that started before.
+            least: minimum number of frames, unless ``begin`` set a lower maximum.
         """
         if done >= self._max_frames:
             return False
@@ -152,7 +160,7 @@ class MeasurementControl:
         return not self.stopped and (self._limit is None or seconds < self._limit)
 
     def runs_that_fit(self, seconds_each: float, most: int) -> int:
-        """Return how many runs of a known time fit into a measurement, at least one."""
+        """Return how many runs of ``seconds_each`` fit into a measurement: 1 to ``most``."""
         if self.stopped:
             return 1
         if self.seconds is None or seconds_each <= 0:
@@ -162,10 +170,10 @@ class MeasurementControl:
 
 @contextlib.contextmanager
 def stop_on_interrupt(control: MeasurementControl) -> Iterator[None]:
-    """Let the first Ctrl-C stop the measurements; the second gives up at once.
+    """Let the first Ctrl-C stop the measurements, and the second raise KeyboardInterrupt.
 
-    An exception in the middle of a call into CUDA, TensorRT or ONNX Runtime would leave things
-    half done.
+    The first Ctrl-C raises no exception, because an exception during a call to CUDA, TensorRT or
+    ONNX Runtime could leave an invalid state.
     """
     previous_handler = signal.getsignal(signal.SIGINT)
     if previous_handler in (signal.SIG_IGN, None):  # a shell in the background ignores it
@@ -175,8 +183,8 @@ def stop_on_interrupt(control: MeasurementControl) -> Iterator[None]:
     def stop(*_: object) -> None:
         control.stopped = True
         signal.signal(signal.SIGINT, previous_handler)
-        # Not by print: the signal may come in the middle of one.
-        os.write(2, b'ending with the frame in work; Ctrl-C again gives up\n')
+        # Do not print, because the signal may arrive during another print.
+        os.write(2, b'stopping after the current frame; press Ctrl-C again to exit at once\n')
 
     signal.signal(signal.SIGINT, stop)
     try:

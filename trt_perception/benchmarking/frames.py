@@ -1,4 +1,4 @@
-"""Frames for measuring: images of any source, encoded as a camera sends them."""
+"""Loads frames for measurements, in the encodings that cameras send."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ DEFAULT_SIZE: Final = (1920, 1080)
 
 
 def demo_scenes_folder() -> str:
-    """Return the folder of the demo's scenes, photographs with digits; '' where there is none."""
+    """Return the folder of the demo's photographs of digits; empty if it is not installed."""
     package = Path(__file__).parents[1]
-    # In a checkout next to the package, else where colcon installs data.
+    # In a checkout, the folder is next to the package; otherwise, where colcon installs data.
     places = [package.parent, *(prefix / 'share' / package.name for prefix in package.parents)]
     folders = (place / 'demo' / 'scenes' for place in places)
     return next((str(folder) for folder in folders if folder.is_dir()), '')
 
 
 def synthetic_image(size_wh: tuple[int, int], seed: int) -> npt.NDArray[np.uint8]:
-    """Make an image of gradients, blobs of all sizes and a little sensor noise.
+    """Return an image of gradients, blobs of all sizes and slight sensor noise.
+
+    Args:
+        size_wh: width and height in pixels.
+        seed: seed of the random numbers. Equal arguments give equal images.
 
     Returns:
-        uint8 (height, width, 3), BGR; the same for the same arguments.
+        uint8 (height, width, 3), BGR.
     """
     width, height = size_wh
     rng = np.random.default_rng(seed)
@@ -50,16 +54,16 @@ def synthetic_image(size_wh: tuple[int, int], seed: int) -> npt.NDArray[np.uint8
 def load_frames(
     source: str, size_wh: tuple[int, int] | None, encoding: str, count: int
 ) -> list[Frame]:
-    """Return frames in ordinary host memory, each with an array of its own.
+    """Return frames in pageable host memory. Each frame has its own array.
 
     Args:
-        source: image, video, folder or pattern; its first ``count`` images are taken, over
-            again where it has fewer. Empty: the demo's scenes, in which there is something to
-            find; synthetic images, all different, where they are not installed.
-        size_wh: every image is resized to it; None leaves those of a source as they are, and
-            makes the others DEFAULT_SIZE.
-        encoding: a name of PIXEL_FORMATS.
-        count: how many frames.
+        source: image, video, folder or pattern. The first ``count`` images are used, repeatedly
+            if there are fewer. Empty selects the demo's scenes, which contain digits to detect.
+            If they are not installed, different synthetic images are used.
+        size_wh: size in pixels to which images are resized. None keeps the size of the
+            source's images; without a source, it means DEFAULT_SIZE.
+        encoding: a name in PIXEL_FORMATS.
+        count: number of frames.
 
     Raises:
         ConfigError: the source cannot be read, or an image is too small for the encoding.

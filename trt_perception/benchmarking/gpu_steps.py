@@ -1,8 +1,8 @@
-"""Measuring an engine on the GPU: alone and step by step.
+"""Measures the engine and the single steps of the pipeline on the GPU.
 
-Everything runs on the stream and the buffers of a pipeline's slot. Times on the device come
-from CUDA events; short steps are captured many times into one CUDA graph, because one launch from
-Python takes longer than they do.
+All steps use the stream and the buffers of one slot of a pipeline. CUDA events measure times on
+the device. Short steps are captured several times into one CUDA graph, because a launch from
+Python takes longer than the step.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ from trt_perception.pipelines.cuda_slot import CudaSlot
 
 __all__ = ['measure_encodings', 'measure_steps', 'run_frame']
 
-# How often a short step stands in one graph.
+# Number of times that a graph contains a short step.
 _STEPS_PER_GRAPH: Final = 20
 _MAX_HOST_RUNS: Final = 1000
-# Launches between two looks at the clock.
+# Launches between two reads of the clock during warm-up.
 _LAUNCHES_PER_CHECK: Final = 16
-# The GPU raises its clocks only after some work.
+# The GPU raises its clock rate only after some work.
 _WARM_UP_S: Final = 0.3
 
 
 def measure_steps(
     slot: CudaSlot, frame: Frame, thresholds: Thresholds, control: MeasurementControl
 ) -> dict[str, StageTime]:
-    """Time each step on one frame.
+    """Measure the time of each step on one frame.
+
+    The engine is always measured. Other steps are missing in the result if they do not exist or
+    begin after a stop. The upload does not exist if the GPU shares the host's memory. Graphs with
+    the engine do not exist if TensorRT cannot capture it.
 
     Args:
-        slot: nothing queued on its stream, without a graph of its own.
-        frame: all steps see this one.
-        thresholds: for the decoding step.
-        control: says how often the engine is launched; the others are measured over about as many.
+        slot: slot without queued work on its stream and without its own graph.
+        frame: frame of all steps.
+        thresholds: thresholds of the decoding step.
+        control: limits the launches of the engine. The other steps run about as often.
 
     Returns:
-        ``engine_graph`` and ``engine_enqueue``: the engine alone, from a CUDA graph and queued
-        call by call; ``upload``, ``letterbox``, ``decode``, ``masks`` of models that have some (or
-        ``download`` and ``host_decode``, where the host decodes): from CUDA graphs; ``graph``: all
-        but the upload in one graph; ``upload_graph``: all. What does not exist here is left out:
-        the upload where the GPU shares the host's memory, the engine in a graph where TensorRT
-        does not allow it, and what had not begun when it was stopped; the engine is never.
+        Times by step. The engine alone: ``engine_graph`` from a CUDA graph and
+        ``engine_enqueue`` without a graph. Single steps from CUDA graphs: ``upload``,
+        ``letterbox``, ``decode``, and ``masks`` for models with masks. If the host decodes,
+        ``download`` and ``host_decode`` replace ``decode``. ``graph`` is everything but the
+        upload in one graph, ``upload_graph`` is everything.
     """
-    # Fills every buffer, so that each step finds what it works on.
+    # Fill all buffers, so that each step has valid inputs.
     run_frame(slot, frame, thresholds)
     times: dict[str, StageTime] = {}
 
@@ -90,7 +93,7 @@ def measure_steps(
 def _measure_masks(
     slot: CudaSlot, result: KernelDecoder, measure: Callable[[str, Callable[[], None], int], None]
 ) -> None:
-    """Time what a frame takes more while somebody looks at its masks."""
+    """Measure the additional time of a frame while its mask image has a subscriber."""
     letterbox = slot.places[0].letterbox
     image = result.new_mask_image(letterbox)
     if image is not None:
@@ -99,7 +102,7 @@ def _measure_masks(
 
 
 def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
-    """Run a frame step by step; return how many boxes were above the threshold before NMS."""
+    """Run all steps on a frame. Return the number of boxes above the threshold before NMS."""
     slot.stage([frame], [thresholds])
     slot.upload()
     slot.run()
@@ -113,16 +116,16 @@ def measure_encodings(
     thresholds: Thresholds,
     control: MeasurementControl,
 ) -> dict[str, EncodingTime]:
-    """Time on frames of several encodings what depends on it, from CUDA graphs.
+    """Measure the steps that depend on the encoding, from CUDA graphs.
 
     Args:
-        slot: nothing queued on its stream, without a graph of its own.
-        frames: one of each encoding.
-        thresholds: written into the frames' headers.
-        control: says how often each step runs, about.
+        slot: slot without queued work on its stream and without its own graph.
+        frames: one frame of each encoding.
+        thresholds: thresholds in the headers of the frames.
+        control: limits the number of runs of each step, approximately.
 
     Returns:
-        Times by the encoding's name, in the order of the frames; fewer where it was stopped.
+        Times by name of the encoding, in the order of the frames; incomplete after a stop.
     """
     times: dict[str, EncodingTime] = {}
     for frame in frames:
@@ -145,7 +148,10 @@ def measure_encodings(
 def _time_graph(
     stream: Stream, work: Callable[[], None], repeat: int, control: MeasurementControl, name: str
 ) -> StageTime:
-    """Time work that is captured several times into one graph; alone only if it is there once."""
+    """Measure work that one graph contains ``repeat`` times.
+
+    ``alone_ms`` is measured only if ``repeat`` is 1.
+    """
 
     def record() -> None:
         for _ in range(repeat):
@@ -161,7 +167,7 @@ def _time_graph(
 
 
 def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
-    """Time the decoding of the outputs that the last frame left in pinned memory."""
+    """Measure the decoding of the outputs that the last frame left in pinned memory."""
     seconds: list[float] = []
     control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
     while control.must_continue(len(seconds)):
@@ -175,7 +181,7 @@ def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
 def _mean_seconds(
     stream: Stream, launch: Callable[[], None], most: int, control: MeasurementControl
 ) -> float:
-    """Return seconds for each of many launches, none of which waits for the host."""
+    """Return the mean seconds of consecutive launches that do not wait for the host."""
     count = control.runs_that_fit(_warm_up(stream, launch, control), most)
     with Event() as started, Event() as ended:
         started.record(stream)
@@ -189,7 +195,7 @@ def _mean_seconds(
 def _time_single_launches(
     stream: Stream, launch: Callable[[], None], control: MeasurementControl, name: str
 ) -> TimeStatistics:
-    """Time launches on an idle device, from before the launch to its end."""
+    """Measure launches on an idle device, from before the launch to the end of the work."""
     _warm_up(stream, launch, control)
     seconds: list[float] = []
     control.begin(name)
@@ -204,7 +210,7 @@ def _time_single_launches(
 
 
 def _warm_up(stream: Stream, launch: Callable[[], None], control: MeasurementControl) -> float:
-    """Return seconds of a launch, as the last ones took."""
+    """Launch work until the clock rate is high. Return the seconds per launch at the end."""
     end = time.perf_counter() + _WARM_UP_S
     done, seconds = 0, 0.0
     control.begin_warm_up()

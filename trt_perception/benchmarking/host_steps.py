@@ -1,4 +1,4 @@
-"""Measuring an ONNX model on the CPU, step by step."""
+"""Measures the steps of an ONNX model in host memory."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def measure_host_steps(
     thresholds: Thresholds,
     control: MeasurementControl,
 ) -> tuple[dict[str, StageTime], list[int]]:
-    """Time preprocessing, inference and decoding, one after the other, frame by frame.
+    """Measure preprocessing, inference and decoding, frame after frame.
 
     Args:
-        pipeline: nothing in flight.
-        frames: taken in turn.
-        thresholds: for all frames.
-        control: says when it ends; before it each frame is run once at least.
+        pipeline: pipeline with no frames in flight.
+        frames: used in turn.
+        thresholds: thresholds of all frames.
+        control: ends the measurement. Each frame runs once before, unless the run was stopped.
 
     Returns:
-        ``preprocess``, ``inference`` and ``decode``; and for each frame how many boxes were above
-        the threshold before NMS.
+        Times of ``preprocess``, ``inference`` and ``decode``. For each frame, the number of boxes
+        above the threshold before NMS.
 
     Raises:
-        EngineError: the model's outputs are not what its decoder reads.
+        EngineError: the decoder cannot read the outputs of the model.
     """
     candidates: list[int] = []
 

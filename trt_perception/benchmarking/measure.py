@@ -1,7 +1,7 @@
-"""Measuring a pipeline, whatever it runs on: latency, throughput, time of the host, agreement.
+"""Measures latency, throughput, host time and repeatability of any pipeline.
 
-The pipeline is used as the detector uses it: frames go into a free slot as soon as there is one,
-the oldest slot is collected. Nothing else waits or synchronises.
+The measurement uses the pipeline as the detector does. It enqueues a batch as soon as a slot is
+free, and otherwise collects the oldest batch. Nothing else waits or synchronises.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TimeStatistics:
-    """How a time is distributed, in milliseconds; ``p999`` is the 99.9th percentile.
+    """Distribution of a time, in milliseconds.
 
-    ``count`` is the number of values.
+    Attributes:
+        p999: 99.9th percentile.
+        count: number of values.
     """
 
     mean: float
@@ -47,7 +49,7 @@ class TimeStatistics:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float]) -> TimeStatistics:
-        """Describe at least one value, given in seconds."""
+        """Return the statistics of at least one time in seconds."""
         values = np.array(seconds) * 1e3
         p50, p95, p99, p999, most = map(float, np.percentile(values, (50, 95, 99, 99.9, 100)))
         return cls(float(values.mean()), p50, p95, p99, p999, most, len(values))
@@ -58,8 +60,8 @@ class StageTime:
     """Time of one step.
 
     Attributes:
-        mean_ms: each right behind the other, total time over their number.
-        alone_ms: one at a time, None where that says nothing.
+        mean_ms: total time of consecutive runs divided by their number.
+        alone_ms: time of single runs; None if it would measure mainly the launch.
     """
 
     mean_ms: float
@@ -68,12 +70,12 @@ class StageTime:
 
 @dataclass(frozen=True)
 class EncodingTime:
-    """What depends on a frame's encoding, on the device.
+    """Times that depend on the encoding of a frame.
 
     Attributes:
-        frame_bytes: of the pixels.
-        upload_ms: header and pixels, None where the device reads them in place.
-        letterbox_ms: the letterbox kernel.
+        frame_bytes: size of the pixels.
+        upload_ms: time to upload header and pixels; None if the device reads them in place.
+        letterbox_ms: time of the letterbox kernel.
     """
 
     frame_bytes: int
@@ -83,22 +85,25 @@ class EncodingTime:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """A whole pipeline at one depth, with so many frames at once.
+    """Results of a pipeline at one depth and batch size.
+
+    "At full load" means that the next frame is always waiting.
 
     Attributes:
         depth: batches in flight.
-        latency_ms: from the call that takes a batch to its detections, the pipeline idle before.
-        frames_per_s: with frames always waiting.
-        busy_latency_ms: as ``latency_ms``, with frames always waiting.
-        enqueue_ms: time of the calling thread for taking a batch, with frames always waiting.
-        collect_ms: likewise for collecting, waiting included.
-        cpu_ms: CPU time of all threads for a frame, with frames always waiting.
-        detections: boxes of a frame, on average.
-        unequal: frames whose detections differ in any bit from those of the same image run
-            first.
-        load_s: time to open the pipeline; whoever opened it sets it.
-        device_memory_bytes: what it takes on the GPU, None on the CPU; likewise.
-        batch: frames of each batch.
+        latency_ms: time from enqueueing a batch to its detections, in an idle pipeline.
+        frames_per_s: frames per second at full load.
+        busy_latency_ms: as ``latency_ms``, at full load.
+        enqueue_ms: time of the calling thread to enqueue a batch, at full load.
+        collect_ms: time of the calling thread to collect a batch, including waits, at full
+            load.
+        cpu_ms: CPU time of all threads per frame, at full load.
+        detections: mean number of boxes per frame.
+        unequal: number of frames whose detections differ in any bit from the first run of the
+            same frame.
+        load_s: time to open the pipeline, set by the caller.
+        device_memory_bytes: GPU memory of the pipeline, set by the caller; None on the CPU.
+        batch: frames per batch.
     """
 
     depth: int
@@ -116,12 +121,12 @@ class PipelineReport:
 
     @property
     def name(self) -> str:
-        """What tells it from others of its model."""
+        """Name among the reports of the same model."""
         return measurement_name(self.batch, self.depth)
 
 
 def measurement_name(batch: int, depth: int) -> str:
-    """Return how a measurement is called, among those of other batches and depths."""
+    """Return the name of a measurement at this batch size and depth."""
     return f'depth {depth}' if batch == 1 else f'batch {batch}, depth {depth}'
 
 
@@ -133,15 +138,15 @@ def measure_pipeline(
     control: MeasurementControl,
     batch: int = 1,
 ) -> PipelineReport:
-    """Measure one batch at a time, then with frames always waiting.
+    """Measure single batches in an idle pipeline, then the pipeline at full load.
 
     Args:
-        pipeline: nothing in flight.
-        frames: taken in turn; as many batches as are in flight, or more.
-        thresholds: for all frames.
-        expected: of each frame, as ``detect_all`` returns them.
-        control: says when each of the two runs ends, and the warm-up before it.
-        batch: frames of each batch, at most the pipeline's.
+        pipeline: pipeline with no frames in flight.
+        frames: used in turn; at least as many batches as are in flight.
+        thresholds: thresholds of all frames.
+        expected: detections of each frame, from ``detect_all``.
+        control: ends each of the two runs, and the warm-up before each.
+        batch: frames per batch, at most the pipeline's.
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin_warm_up()
@@ -150,7 +155,7 @@ def measure_pipeline(
     latencies, alone = _run_one_by_one(feeder, control)
     control.begin_warm_up()
     _run_saturated(feeder, control, least=0)
-    control.begin('frames always waiting')
+    control.begin('full load')
     busy = _run_saturated(feeder, control)
     count = len(busy.results)
     unequal = sum(
@@ -179,14 +184,14 @@ def detect_all(
     control: MeasurementControl,
     batch: int = 1,
 ) -> list[Detections]:
-    """Run all batches in order and return each frame's detections; fewer if `control` is stopped.
+    """Run all frames in order and return their detections; incomplete after a stop.
 
     Args:
-        pipeline: has no frames in flight.
+        pipeline: pipeline with no frames in flight.
         frames: a multiple of the batch.
-        thresholds: for all frames.
+        thresholds: thresholds of all frames.
         control: can stop the run.
-        batch: frames of each batch.
+        batch: frames per batch.
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin('each image once', len(frames))
@@ -199,7 +204,7 @@ def detect_all(
 
 @dataclass(frozen=True)
 class _BatchFeeder:
-    """Batches of frames, taken in turn, for a pipeline."""
+    """Enqueues batches of frames in turn into a pipeline."""
 
     pipeline: Pipeline
     frames: Sequence[Frame]
@@ -207,7 +212,7 @@ class _BatchFeeder:
     batch: int
 
     def enqueue(self, slot: int, done: int) -> None:
-        """Enqueue the batch behind the first ``done`` frames."""
+        """Enqueue the batch that follows the first ``done`` frames."""
         count = len(self.frames)
         frames = [self.frames[(done + index) % count] for index in range(self.batch)]
         self.pipeline.enqueue(slot, frames, [self.thresholds] * self.batch)
@@ -219,7 +224,7 @@ class _BatchFeeder:
 def _run_one_by_one(
     feeder: _BatchFeeder, control: MeasurementControl, least: int = 1
 ) -> tuple[list[float], list[Detections]]:
-    """Return the latencies of batches in seconds, and the detections, in the frames' order."""
+    """Return latencies of batches in seconds, and detections in the order of the frames."""
     latencies: list[float] = []
     results: list[Detections] = []
     while control.must_continue(len(results), least):
@@ -233,7 +238,7 @@ def _run_one_by_one(
 
 @dataclass
 class _SaturatedRun:
-    """What a run with frames always waiting gave; seconds of batches, in the frames' order."""
+    """Results of a run at full load. Lists hold seconds of batches, in the order of the frames."""
 
     wall_s: float
     cpu_s: float
@@ -246,7 +251,7 @@ class _SaturatedRun:
 def _run_saturated(
     feeder: _BatchFeeder, control: MeasurementControl, least: int = 1
 ) -> _SaturatedRun:
-    """Enqueue whenever a slot is free, else collect the oldest, as scheduling/worker.py does."""
+    """Enqueue if a slot is free, else collect the oldest batch, as scheduling/worker.py does."""
     run = _SaturatedRun(0.0, 0.0, [], [], [], [])
     free = deque(range(feeder.pipeline.depth))
     in_flight: deque[tuple[int, float]] = deque()

@@ -1,4 +1,4 @@
-"""One model measured whole: alone, step by step, and in the pipeline."""
+"""Measures one model: the network alone, single steps, and the whole pipeline."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ __all__ = ['BenchmarkOptions', 'BestSetting', 'ModelReport', 'TimeRatios', 'meas
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
-    """What is measured.
+    """Options of the measurements.
 
     Attributes:
-        depths: batches in flight, one measurement each; on the CPU there is always one. Empty: no
-            pipeline is measured.
-        count: frames of each measurement.
-        warmup: frames before each that do not count.
-        seconds: most time of each measurement, None where only the frames count.
-        provider: ONNX Runtime's, for ONNX files.
-        pipeline: how the models are run; ``depths`` and ``batches`` replace its depth and batch.
-        thresholds: of all frames.
-        batches: frames of each batch, one measurement each, as far as the model takes so many at
-            once.
-        max_latency_ms: what is best within this is looked for; None: without a limit only.
+        depths: batches in flight, one measurement each; always 1 on the CPU. Empty measures no
+            pipeline.
+        count: maximum frames of each measurement.
+        warmup: frames before each measurement that are not counted.
+        seconds: maximum seconds of each measurement; None sets no limit.
+        provider: execution provider of ONNX Runtime, for ONNX files.
+        pipeline: options of the pipeline. ``depths`` and ``batches`` replace its depth and batch.
+        thresholds: thresholds of all frames.
+        batches: frames per batch, one measurement each. Batches above the model's maximum are
+            not measured.
+        max_latency_ms: latency limit for ``best_within_limit``; None sets no limit.
     """
 
     depths: tuple[int, ...] = (1, 2, 3, 4)
@@ -67,13 +67,13 @@ class BenchmarkOptions:
 
 @dataclass(frozen=True)
 class TimeRatios:
-    """The times compared with each other.
+    """Ratios of the times of a pipeline and its engine.
 
     Attributes:
-        depth: of the pipeline.
-        throughput_x_engine: frames/s times the engine's own time: 1 where the engine never waits.
-        p50_minus_engine_ms: what a frame takes beyond the engine's own time.
-        p99_over_p50: of the latency.
+        depth: batches in flight.
+        throughput_x_engine: frames/s times the engine's time; 1 if the engine never waits.
+        p50_minus_engine_ms: median latency minus the engine's time.
+        p99_over_p50: 99th percentile of the latency divided by its median.
     """
 
     depth: int
@@ -84,13 +84,13 @@ class TimeRatios:
 
 @dataclass(frozen=True)
 class BestSetting:
-    """The batch and depth of most frames a second.
+    """Batch and depth with the highest throughput.
 
     Attributes:
-        batch: frames of each batch.
+        batch: frames per batch.
         depth: batches in flight.
-        frames_per_s: with frames always waiting.
-        p99_ms: of the latency of a batch, with frames always waiting.
+        frames_per_s: frames per second at full load.
+        p99_ms: 99th percentile of a batch's latency at full load.
     """
 
     batch: int
@@ -101,27 +101,26 @@ class BestSetting:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """All figures of one model.
+    """All results of one model.
 
     Attributes:
-        file: its name.
-        sha256: of its bytes.
-        runtime: module and version that run it.
+        file: name of the model file.
+        sha256: SHA-256 of the model file.
+        runtime: module that runs the model, and its version.
         input: the input tensor.
         output: the first output tensor.
-        engine_ms: the network alone, for each of many right behind each other; from a CUDA graph
-            where there is one.
-        stages: single steps, by name.
-        encodings: an engine's steps that depend on the encoding, by its name; empty where one
-            encoding was asked for.
-        candidates: boxes above the confidence threshold before NMS, for each image.
+        engine_ms: mean time of the network in consecutive runs; from a CUDA graph if possible.
+        stages: times of single steps, by name.
+        encodings: times of an engine's steps that depend on the encoding, by its name; empty if
+            only one encoding was requested.
+        candidates: number of boxes above the threshold before NMS, for each frame.
         pipelines: one entry for each depth and batch.
-        ratios: one entry for each depth, of frames one by one.
-        most_at_once: frames that the model takes at once, 0 where no pipeline was opened.
-        left_out: batches that are more than that, and were not measured.
-        best: None where nothing was measured.
-        best_within_limit: with a latency that is asked for; None where there is no such limit, or
-            nothing keeps it.
+        ratios: one entry for each depth, for batches of one frame.
+        most_at_once: maximum frames per batch of the model; 0 if no pipeline was opened.
+        left_out: requested batches above this maximum, which were not measured.
+        best: setting with the highest throughput; None if no pipeline was measured.
+        best_within_limit: best setting within the latency limit; None without a limit, or if no
+            setting meets the limit.
     """
 
     file: str
@@ -148,18 +147,18 @@ def measure_model(
     control: MeasurementControl,
     encodings: Sequence[Frame] = (),
 ) -> tuple[ModelReport, list[Detections]] | None:
-    """Measure everything of one model, or as much as was begun before the control was stopped.
+    """Measure one model. After a stop, return the measurements that had begun.
 
     Args:
-        model: an engine or ONNX file.
-        frames: taken in turn; as many as are in flight at most, or more.
-        options: what is measured.
-        control: says when each measurement ends.
-        encodings: a frame of each encoding to be compared, for engines.
+        model: engine or ONNX file.
+        frames: used in turn; at least as many as the maximum in flight.
+        options: options of the measurements.
+        control: ends each measurement.
+        encodings: one frame of each encoding to compare, for engines.
 
     Returns:
-        The figures, and the detections of each frame, none where no pipeline was measured; None
-        where nothing was.
+        The results, and the detections of each frame, which are empty if no pipeline was measured.
+        None if nothing was measured.
 
     Raises:
         EngineError: the model cannot be run.
@@ -193,7 +192,7 @@ def measure_model(
 
 
 def _best(pipelines: Sequence[PipelineReport], limit_ms: float | None) -> BestSetting | None:
-    """Return the one of most frames a second, of those that keep the limit."""
+    """Return the setting with the highest throughput within a latency limit."""
     every = [
         BestSetting(each.batch, each.depth, each.frames_per_s, each.busy_latency_ms.p99)
         for each in pipelines
@@ -247,7 +246,7 @@ def _steps_report(
     candidates: Sequence[int],
     encodings: dict[str, EncodingTime],
 ) -> ModelReport:
-    """Return what was measured without a pipeline."""
+    """Return the report of a model without results of pipelines."""
     engine = stages.get('engine_graph') or stages.get('engine_enqueue') or stages['inference']
     return ModelReport(
         file=model.path.name,
@@ -269,11 +268,11 @@ def _measure_at_depth(
     depth: int,
     control: MeasurementControl,
 ) -> tuple[list[PipelineReport], list[Detections], int]:
-    """Measure each batch at one depth, until the control is stopped.
+    """Measure each batch size at one depth, until a stop.
 
     Returns:
-        A report of each batch; what was found in each frame, in batches of the first; and how
-        many frames the model takes at once, 0 where it was stopped before.
+        A report for each batch size; the detections of each frame at the first batch size; and the
+        maximum frames per batch of the model, 0 after an earlier stop.
     """
     if control.stopped:
         return [], [], 0
@@ -311,7 +310,7 @@ def _measure_at_depth(
 def _allocate_for_largest(
     pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds, batch: int
 ) -> None:
-    """Run the largest frames through each slot, which grows for them once."""
+    """Run the largest frames in each slot, so that buffers do not grow during measurements."""
     largest = sorted(frames, key=lambda frame: frame.data.size, reverse=True)[:batch]
     for slot in range(pipeline.depth):
         pipeline.enqueue(slot, largest, [thresholds] * batch)

@@ -1,4 +1,4 @@
-"""Benchmark results as a plot: steps, latency and throughput of each model side by side."""
+"""Plots benchmark results: steps, latency and throughput of each model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ['plot_reports']
 
 
 def plot_reports(path: Path, reports: Sequence[ModelReport]) -> None:
-    """Draw one row of three diagrams for each model.
+    """Draw a row of three diagrams for each model.
 
     Args:
-        path: image to write, as ``check_plot`` wants it; whole or not at all.
-        reports: at least one.
+        path: image file that ``check_plot`` accepted; written atomically.
+        reports: results of at least one model.
 
     Raises:
-        WriteError: it cannot be written.
+        WriteError: the file cannot be written.
     """
     figure = new_figure(14, 3.6 * len(reports))
     axes = figure.subplots(len(reports), 3, squeeze=False)
@@ -46,7 +46,7 @@ def _plot_steps(axes: Any, report: ModelReport) -> None:
 
 
 def _plot_latency(axes: Any, report: ModelReport) -> None:
-    """Median with a whisker to the 99th percentile; nothing else in flight."""
+    """Draw the median latency in an idle pipeline, with a whisker to the 99th percentile."""
     spreads = {_label(p): p.latency_ms for p in report.pipelines}
     p50 = [spread.p50 for spread in spreads.values()]
     above = [spread.p99 - spread.p50 for spread in spreads.values()]
@@ -54,7 +54,7 @@ def _plot_latency(axes: Any, report: ModelReport) -> None:
     axes.bar_label(bars, labels=[f'{value:.2f}' for value in p50], padding=2)
     axes.axhline(report.engine_ms, color='black', linestyle=':', label='engine alone')
     axes.set_ylabel('latency, ms: p50, whisker to p99')
-    axes.margins(y=0.3)  # so that the legend covers no figure
+    axes.margins(y=0.3)  # leave room for the legend above the figures
     axes.legend(loc='upper right')
 
 
@@ -63,6 +63,6 @@ def _plot_throughput(axes: Any, report: ModelReport) -> None:
     bars = axes.bar(list(rates), list(rates.values()), color='tab:green')
     axes.bar_label(bars, fmt='%.0f')
     axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label='1 / engine alone')
-    axes.set_ylabel('frames/s, frames always waiting')
+    axes.set_ylabel('frames/s at full load')
     axes.margins(y=0.15)
     axes.legend()

@@ -1,4 +1,4 @@
-"""What a benchmark found, as tables for people, and on which machine."""
+"""Formats benchmark results as text tables, and describes the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STEP_TITLES: Final = {
     'upload': 'upload',
     'letterbox': 'letterbox kernel',
     'decode': 'filter and NMS',
-    'masks': 'picture of the masks, while somebody looks',
+    'masks': 'mask image, if subscribed',
     'download': 'download of the outputs',
     'host_decode': 'decoding on the host',
     'graph': 'whole graph',
@@ -36,10 +36,10 @@ _MIB: Final = 1024 * 1024
 
 
 def describe_machine(device_id: int | None) -> dict[str, Any]:
-    """Return what the figures depend on; what is not known here is None.
+    """Return hardware and software that the figures depend on. Unknown values are None.
 
     Args:
-        device_id: the CUDA device that was used, None where none was.
+        device_id: CUDA device of the measurements; None if no GPU was used.
     """
     return {
         'processor': _first_value('/proc/cpuinfo', 'model name') or platform.machine(),
@@ -51,7 +51,7 @@ def describe_machine(device_id: int | None) -> dict[str, Any]:
         'numpy': np.__version__,
         'opencv': cv2.__version__,
         'opencv_threads': cv2.getNumThreads(),
-        # Whichever of them has run a model.
+        # Only runtimes that ran a model are loaded. The others are None.
         **{
             name: getattr(sys.modules.get(name), '__version__', None)
             for name in ('onnxruntime', 'tensorrt', 'tensorrt_rtx')
@@ -73,7 +73,7 @@ def _describe_gpu(device_id: int) -> dict[str, Any]:
 
 
 def _first_value(path: str, key: str = '') -> str | None:
-    """Return the value of the first line that starts with a key, of any line without one."""
+    """Return the value of the first line that starts with the key. An empty key fits any line."""
     try:
         text = Path(path).read_text(encoding='utf-8', errors='replace')
     except OSError:
@@ -94,8 +94,8 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
     """Return all tables of one model.
 
     Args:
-        report: what was measured.
-        max_latency_ms: the limit that it was looked for the best within.
+        report: results of the model.
+        max_latency_ms: latency limit that the user set; None without a limit.
     """
     tensors = ', '.join(
         f'{tensor.name} {tensor.dtype}{list(tensor.shape)}'
@@ -120,21 +120,21 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
     if report.left_out:
         sizes = ', '.join(map(str, report.left_out))
         parts.append(
-            f'not measured: batch {sizes}; the model takes {report.most_at_once} at once at most'
+            f'not measured: batch {sizes}; the maximum of the model is {report.most_at_once}'
         )
     if high == 0:
         parts.append(
-            'no frame has a box above the threshold: decoding and NMS were timed with nothing to '
-            'do; give images in which the model finds something (--image)'
+            'no frame has a box above the threshold, so decoding and NMS had no work; give '
+            'images with objects that the model detects (--image)'
         )
     unequal = sum(pipeline.unequal for pipeline in report.pipelines)
     if unequal:
-        parts.append(f'{unequal} frames gave other detections than the same image before')
+        parts.append(f'the detections of {unequal} frames differ from the first run of the frame')
     return '\n\n'.join(parts) + '\n'
 
 
 def agreement_text(agreement: Agreement) -> str:
-    """Return one sentence without its end."""
+    """Return the agreement of two models as a phrase."""
     both = agreement.overall
     counts = f'{both.reference} and {both.candidate} detections'
     if both.f1 is None or both.mean_iou is None:
@@ -191,7 +191,7 @@ def _pipeline_table(report: ModelReport) -> str:
 
 
 def _batch_table(report: ModelReport) -> str:
-    """Return frames/s and latency with frames always waiting, a row for each batch."""
+    """Return throughput and latency at full load, with a row for each batch size."""
     depths = list(dict.fromkeys(pipeline.depth for pipeline in report.pipelines))
     cells = {(pipeline.batch, pipeline.depth): pipeline for pipeline in report.pipelines}
     rows = [['frames/s (p50, p99 of a batch, ms)', *(f'depth {depth}' for depth in depths)]]
@@ -210,13 +210,13 @@ def _batch_table(report: ModelReport) -> str:
 
 
 def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
-    """Return what is best, where there is a choice."""
+    """Return the best settings, if several were measured or a limit is set."""
     lines = []
     if len(report.pipelines) > 1 and report.best:
         lines.append(f'most frames/s: {_setting_text(report.best)}')
     if max_latency_ms is not None:
         found = report.best_within_limit
-        words = _setting_text(found) if found else 'none of these, with frames always waiting'
+        words = _setting_text(found) if found else 'no setting, at full load'
         lines.append(f'most frames/s within {max_latency_ms:g} ms: {words}')
     return ['\n'.join(lines)] if lines else []
 
@@ -224,12 +224,12 @@ def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
 def _setting_text(best: BestSetting) -> str:
     return (
         f'{measurement_name(best.batch, best.depth)}: {best.frames_per_s:.0f}, '
-        f'p99 {best.p99_ms:.2f} ms with frames always waiting'
+        f'p99 {best.p99_ms:.2f} ms at full load'
     )
 
 
 def _frame_counts(*spreads: TimeStatistics) -> str:
-    """Return of how many frames the figures are, one number where all are alike."""
+    """Return the numbers of measured frames, or one number if all are equal."""
     return ', '.join(str(count) for count in dict.fromkeys(each.count for each in spreads))
 
 
