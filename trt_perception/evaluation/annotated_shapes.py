@@ -1,4 +1,4 @@
-"""The shapes of annotated objects, read with care once it is known what is measured."""
+"""Reads and checks the masks, keypoints or oriented boxes of annotated objects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ['read_shapes']
 def read_shapes(
     annotations: Annotations, measure: Measure, categories: Collection[int]
 ) -> Annotations:
-    """Read what is measured of the objects.
+    """Read the annotated shapes that a measure compares.
 
     Args:
-        annotations: whose file is read again.
-        measure: what is measured; of boxes there is nothing more to read.
-        categories: ids of those that are measured; other objects are left as they are.
+        annotations: annotations without shapes. Their file is read again.
+        measure: measure of the models. For boxes, the annotations are returned unchanged.
+        categories: ids of the measured categories. Objects of others remain unchanged.
 
     Returns:
-        The annotations with ``mask``, ``keypoints`` or ``oriented`` of each object. An area that
-        the file lacks is the mask's or the oriented box's.
+        The annotations with ``mask``, ``keypoints`` or ``oriented`` for each object. If the file
+        has no area, the area is the area of the mask or oriented box.
 
     Raises:
-        ConfigError: something of an object is missing, malformed or of another size, or
+        ConfigError: the shape of an object is missing, malformed or of another size, or
             pycocotools is not installed.
     """
     if not measure.has_shapes:
@@ -49,7 +49,7 @@ def read_shapes(
             or image_id not in seen
             or seen[image_id] >= len(objects[image_id])
         ):
-            raise ConfigError(str(annotations.path), 'it changed while it was read')
+            raise ConfigError(str(annotations.path), 'changed while it was read')
         place = seen[image_id]
         seen[image_id] += 1
         box = objects[image_id][place]

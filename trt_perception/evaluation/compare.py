@@ -1,4 +1,4 @@
-"""Several models over the same images: what each is worth, and how far it is from the first."""
+"""Measures several models on the same images, and compares each model with the first."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ __all__ = [
     'evaluate_model',
 ]
 
-#: Called with the step, and how many of how many images are done.
+#: Called with the name of the model, the number of finished images and the number of all images.
 ModelProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class ModelAccuracy:
-    """One model over a data set.
+    """Accuracy of one model on a data set.
 
     Attributes:
-        name: of the model.
-        class_names: in its order.
-        latency: of an image.
-        detections: at the node's thresholds, one entry for each image of the data set.
-        metrics: COCO's figures of what is measured of the objects; None without annotations.
-        image_errors: each image's detections compared with the truth; empty without
+        name: name of the model in reports.
+        class_names: names of the model's classes, in the model's order.
+        latency: time per image.
+        detections: detections at the thresholds of the node, one entry for each image.
+        metrics: COCO metrics of the task's shapes; None without annotations.
+        image_matches: detections of each image matched with its objects; empty without
             annotations.
-        mistakes: their counts; None without annotations.
-        rows: all detections in COCO's form; empty without annotations.
-        box_metrics: of the boxes, where something else is measured; else None.
+        mistakes: counts of correct and wrong detections; None without annotations.
+        rows: all detections in COCO's results format; empty without annotations.
+        box_metrics: COCO metrics of the boxes, if ``metrics`` measures other shapes; else None.
     """
 
     name: str
@@ -74,16 +74,16 @@ class ModelAccuracy:
 
 @dataclass(frozen=True)
 class AccuracyReport:
-    """Models side by side.
+    """Results of several models side by side.
 
     Attributes:
-        models: the reference first.
-        agreements: with the reference's detections, by name of each other model; None where class
-            names differ.
-        images: how many.
-        annotations: name of the file, None where there is none.
-        thresholds: at which detections are compared; mAP looks at all scores above 0.001.
-        measure: what of the objects is compared.
+        models: results of each model, the reference first.
+        agreements: agreement of each other model with the reference, by name. None if their
+            class names differ.
+        images: number of images.
+        annotations: name of the annotation file; None without annotations.
+        thresholds: thresholds of the compared detections. mAP uses all scores above 0.001.
+        measure: which shapes of the objects are compared.
     """
 
     models: tuple[ModelAccuracy, ...]
@@ -95,11 +95,14 @@ class AccuracyReport:
 
     @property
     def reference(self) -> str:
-        """Name of the model that the others are compared with."""
+        """Name of the first model, with which the others are compared."""
         return self.models[0].name
 
     def difference(self, name: str) -> dict[str, float | None]:
-        """Return mAP, mAP50 and mAP75 of a model minus the reference's, empty without truth."""
+        """Return mAP, mAP50 and mAP75 of a model minus those of the reference.
+
+        The result is empty without annotations. A value is None if either model lacks the figure.
+        """
         ours = next(model.metrics for model in self.models if model.name == name)
         first = self.models[0].metrics
         if ours is None or first is None:
@@ -111,10 +114,10 @@ class AccuracyReport:
         return difference
 
     def drop(self, name: str) -> float:
-        """Return how much worse than the reference a model is, for a gate.
+        """Return the loss of accuracy compared with the reference, which the build's gate limits.
 
-        With annotations what mAP50 lost, negative where it rose; without them 1 - F1 of the
-        agreement, and 0 where neither found anything.
+        With annotations, the loss is the drop of mAP50, negative if mAP50 rose. Without, it is
+        1 - F1 of the agreement, and 0 if neither model found anything.
         """
         m_ap50 = self.difference(name).get('mAP50')
         if m_ap50 is not None:
@@ -124,10 +127,10 @@ class AccuracyReport:
         return 0.0 if f1 is None else 1 - f1
 
     def as_dict(self, *, classes: bool = True) -> dict[str, Any]:
-        """Return the report as JSON has it.
+        """Return the report as a JSON object.
 
         Args:
-            classes: with the figures of each class.
+            classes: whether to include the figures of each class.
         """
         models = {}
         for model in self.models:
@@ -169,19 +172,18 @@ def compare_models(
     progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
 ) -> AccuracyReport:
-    """Run models over the same images and compare each with the first.
-
-    Open them with ``open_for_evaluation``.
+    """Run models on the same images and compare each model with the first.
 
     Args:
-        models: by name, the reference first, often the FP32 model.
-        images: at least one; with annotations, those without an entry are left out.
-        annotations: COCO's file; None compares detections with the reference's.
-        progress: called with the step and the images done; what it raises ends the comparison.
-        thresholds: the node's, for the comparison of detections.
+        models: pipelines by name, opened with ``open_for_evaluation``. The first is the
+            reference, often the FP32 model.
+        images: at least one image file. Images that the annotations do not list are skipped.
+        annotations: COCO annotation file; None compares detections with the reference only.
+        progress: called after each step; an exception of this function ends the comparison.
+        thresholds: thresholds of the node, for the comparison of detections.
 
     Raises:
-        ConfigError: images and annotations, or class names, do not belong together.
+        ConfigError: the images do not fit the annotations, or class names differ.
         ImageError: an image cannot be read.
     """
     first = next(iter(models))
@@ -189,10 +191,10 @@ def compare_models(
         if pipeline.spec.class_names != models[first].spec.class_names:
             raise ConfigError(
                 f'{name} and {first}',
-                'they have different class names, so their detections cannot be compared',
+                'different class names, so their detections cannot be compared',
                 fix='build both from one model',
             )
-    # A gate looks at some of the annotated images only.
+    # The gate of a build measures only some of the annotated images.
     dataset = Dataset.read(images, annotations, allow_missing=True)
     measure = common_measure({name: one.spec.task for name, one in models.items()})
     classes = dataset.class_map(models[first].spec.class_names)
@@ -220,15 +222,15 @@ def evaluate_model(
     progress: ModelProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
 ) -> ModelAccuracy:
-    """Run one model over a data set and measure it.
+    """Run one model on a data set and measure its accuracy.
 
     Args:
-        name: for the report.
-        pipeline: as ``open_for_evaluation`` opens it, nothing in flight.
-        dataset: the images, and what is measured.
-        classes: as ``dataset.class_map`` returns it.
-        progress: called with the step and the images done.
-        thresholds: the node's.
+        name: name of the model in reports.
+        pipeline: pipeline that ``open_for_evaluation`` opened, with no frames in flight.
+        dataset: images and their annotated objects.
+        classes: categories of the model's classes, from ``dataset.class_map``.
+        progress: called after each batch with name, finished images and all images.
+        thresholds: thresholds of the node.
 
     Raises:
         ImageError: an image cannot be read.
@@ -278,12 +280,12 @@ def accuracy_report(
     dataset: Dataset,
     thresholds: Thresholds,
 ) -> AccuracyReport:
-    """Hold models against the first.
+    """Compare the results of models with the first model.
 
     Args:
-        models: at least one, of the same data set.
-        dataset: that data set.
-        thresholds: those that the models' detections were made with.
+        models: results of at least one model on the data set.
+        dataset: data set that the models ran on.
+        thresholds: thresholds of the models' detections.
     """
     first = models[0]
     agreements = {
@@ -303,7 +305,12 @@ def accuracy_report(
 
 
 def _renumber_classes(model: ModelAccuracy, names: tuple[str, ...]) -> Sequence[Detections]:
-    """Return a model's detections with the class ids that its names have in another model."""
+    """Return a model's detections with the class ids of another model.
+
+    Args:
+        model: results with the same class names in any order.
+        names: class names of the other model, in its order.
+    """
     index = {name: place for place, name in enumerate(names)}
     ids = np.array([index[name] for name in model.class_names], np.int32)
     return [replace(one, class_ids=ids[one.class_ids]) for one in model.detections]

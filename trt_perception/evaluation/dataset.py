@@ -1,4 +1,4 @@
-"""The images that models are measured on, and the objects in them."""
+"""A data set for evaluation: images and their annotated objects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ['Dataset', 'DatasetImage']
 
 @dataclass(frozen=True)
 class DatasetImage:
-    """One image to run.
+    """One image of a data set.
 
     Attributes:
-        id: the annotated image's, or a number from 1 on.
-        path: its file.
-        size_wh: annotated size in pixels, None where it is not known.
+        id: id in the annotations; without annotations, a number from 1 on.
+        path: image file.
+        size_wh: annotated width and height in pixels; None if unknown.
     """
 
     id: int
@@ -38,12 +38,12 @@ class DatasetImage:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images, and the objects in them where they are annotated.
+    """Images, and their annotated objects if there are annotations.
 
     Attributes:
-        images: at least one.
-        annotations: the truth, None where there is none.
-        measure: what of the objects is compared.
+        images: at least one image.
+        annotations: the ground truth; None without annotations.
+        measure: which shapes of the objects are compared.
     """
 
     images: tuple[DatasetImage, ...]
@@ -58,20 +58,18 @@ class Dataset:
         *,
         allow_missing: bool = False,
     ) -> Dataset:
-        """Read the annotations and find their images.
+        """Read the annotations and find the file of each annotated image.
 
         Args:
-            images: files; with annotations, those that nobody annotated are left out.
-            annotations: COCO's file, None to compare models with each other only.
-            allow_missing: leave annotated images that have no file out.
+            images: image files. Files that the annotations do not list are skipped.
+            annotations: COCO annotation file; None compares models only with each other.
+            allow_missing: whether to skip annotated images that have no file.
 
         Raises:
-            ConfigError: there are no images, or annotations and files do not belong together.
+            ConfigError: there are no images, or the images do not fit the annotations.
         """
         if not images:
-            raise ConfigError(
-                'images to compare models on', 'there are none', fix='name at least one'
-            )
+            raise ConfigError('images to compare models on', 'none', fix='give at least one image')
         if annotations is None:
             return cls(tuple(DatasetImage(n, path, None) for n, path in enumerate(images, 1)))
         truth = read_annotations(annotations)
@@ -82,24 +80,24 @@ class Dataset:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the annotated images that have no file."""
+        """Names of annotated images that have no file."""
         here = {image.id for image in self.images}
         annotated = self.annotations.images if self.annotations else ()
         return tuple(image.file_name for image in annotated if image.id not in here)
 
     def ground_truth(self, image: DatasetImage) -> tuple[AnnotatedObject, ...]:
-        """Return an image's objects; none without annotations."""
+        """Return the annotated objects of an image; empty without annotations."""
         return self.annotations.objects.get(image.id, ()) if self.annotations else ()
 
     def with_shapes(self, measure: Measure, categories: Collection[int]) -> Dataset:
-        """Return the data set with what is measured, and with the shapes of annotated objects.
+        """Return a copy with the annotated shapes that a measure compares.
 
         Args:
-            measure: of the models.
-            categories: ids of those that are measured.
+            measure: measure of the models.
+            categories: ids of the measured categories.
 
         Raises:
-            ConfigError: an object has no mask, keypoints or oriented box, or a wrong one.
+            ConfigError: the mask, keypoints or oriented box of an object is missing or invalid.
         """
         truth = self.annotations and read_shapes(self.annotations, measure, categories)
         return replace(self, annotations=truth, measure=measure)
@@ -112,7 +110,9 @@ class Dataset:
         allow_subset: bool = False,
         model: str = 'the model',
     ) -> ClassMap | None:
-        """Find the categories of a model's classes, None without annotations.
+        """Match a model's classes with the annotated categories. Return None without annotations.
+
+        The arguments are those of ``match_classes``.
 
         Raises:
             ConfigError: names do not match, or pycocotools is not installed.

@@ -1,4 +1,4 @@
-"""A pipeline run over images, offline: the next ones are decoded while the model works."""
+"""Runs a pipeline on image files, and decodes the next images while the model works."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = [
     'split_into_batches',
 ]
 
-#: Detections above this enter mAP; below it they change nothing that can be seen.
+#: Detections above this score enter mAP. Lower scores do not visibly change mAP.
 MIN_SCORE: Final = 0.001
-#: At so low a threshold thousands of boxes enter NMS; a node keeps 1024.
+#: At this score, thousands of boxes enter NMS. The node keeps only 1024.
 MAX_CANDIDATES: Final = 30_000
 _DECODED_AHEAD: Final = 4
 _DECODER_THREADS: Final = 2
 
-#: Called with how many of how many images are done.
+#: Called with the number of finished images and the number of all images.
 ImageProgress = Callable[[int, int], None]
 _Image = npt.NDArray[np.uint8]
 _Item = TypeVar('_Item')
@@ -54,7 +54,10 @@ _Item = TypeVar('_Item')
 class Latency:
     """Time of an image from the start of preprocessing to its boxes, in milliseconds.
 
-    The image is decoded before. Where a model takes several at once, it is an image's share.
+    Decoding of the image file is not included. For a batch, the time is divided by its size.
+
+    Attributes:
+        batch: maximum number of images per batch.
     """
 
     mean_ms: float
@@ -64,23 +67,23 @@ class Latency:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float], batch: int = 1) -> Latency:
-        """Describe at least one value, given in seconds, and how many images run at once."""
+        """Return the statistics of at least one time in seconds, and the batch size."""
         values = np.array(seconds) * 1e3
         p50, p99 = (float(value) for value in np.percentile(values, (50, 99)))
         return cls(float(values.mean()), p50, p99, batch)
 
     def as_dict(self) -> dict[str, float]:
-        """Return the figures as JSON has them."""
+        """Return the figures as a JSON object."""
         return {'mean': self.mean_ms, 'p50': self.p50_ms, 'p99': self.p99_ms}
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a model found.
+    """Results of a model on image files.
 
     Attributes:
-        detections: one entry for each image, in their order.
-        latency: of those images.
+        detections: one entry for each image, in the order of the images.
+        latency: time per image.
     """
 
     detections: tuple[Detections, ...]
@@ -88,17 +91,17 @@ class RunResult:
 
 
 def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
-    """Open a model with room for all candidates that a low threshold lets through.
+    """Open a model for evaluation, with room for all candidates at a low score threshold.
 
-    An engine's outputs are decoded on the host then, so latency is not a node's.
+    The host decodes the outputs of an engine then, so the latency differs from the node's.
 
     Args:
-        model: an ONNX file or an engine.
-        options: how a node would run the model.
+        model: ONNX file or engine.
+        options: options of a node that runs the model.
 
     Raises:
-        EngineError: it cannot be used; the message says why and what to do.
-        CudaError: an engine, and no GPU to run it.
+        EngineError: the model cannot be used. The message says why, and how to fix it.
+        CudaError: the model is an engine, and there is no GPU.
     """
     limits = replace(options.limits, max_candidates=MAX_CANDIDATES)
     return open_offline(model, replace(options, limits=limits))
@@ -107,15 +110,15 @@ def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
 def detect_batch(
     pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds
 ) -> list[Detections]:
-    """Run a model once, on as many frames as it takes at once or fewer.
+    """Run a model on one batch of frames.
 
     Args:
-        pipeline: as ``open_offline`` opens it, nothing in flight.
-        frames: at least one, at most ``pipeline.batch``.
-        thresholds: for all of them.
+        pipeline: pipeline that ``open_offline`` opened, with no frames in flight.
+        frames: 1 to ``pipeline.batch`` frames.
+        thresholds: thresholds of all frames.
 
     Raises:
-        ImageError: one of them cannot be read.
+        ImageError: a frame cannot be read.
     """
     pipeline.enqueue(0, frames, [thresholds] * len(frames))
     return [result.detections for result in collect_all(pipeline, 0)]
@@ -128,17 +131,19 @@ def detect_in_files(
     progress: ImageProgress,
     measure: Measure = BOXES,
 ) -> RunResult:
-    """Run a model over image files, one after the other.
+    """Run a model on image files, batch after batch.
 
     Args:
-        pipeline: nothing in flight.
-        images: at least one: file, and the size in pixels that it must have, or None.
-        thresholds: for all of them.
-        progress: called after each; what it raises ends the run.
-        measure: what will be compared: masks are kept, as run lengths, only where they are.
+        pipeline: pipeline with no frames in flight.
+        images: at least one pair of file and required (width, height) in pixels; None allows
+            any size.
+        thresholds: thresholds of all frames.
+        progress: called after each batch; an exception of this function ends the run.
+        measure: measure of the comparison. Masks are kept, as run lengths, only if the measure
+            compares masks.
 
     Raises:
-        ImageError: a file cannot be read, or is of another size.
+        ImageError: a file cannot be read, or has another size.
     """
     assert images
     detections: list[Detections] = []
@@ -146,12 +151,12 @@ def detect_in_files(
     progress(0, len(images))
     for chunk in split_into_batches(read_ahead(images), pipeline.batch):
         frames = [frame_from_bgr(bgr) for _, bgr in chunk]
-        if not detections:  # the first run of a model allocates: its time says nothing
+        if not detections:  # the first run also allocates memory, so it must not be timed
             detect_batch(pipeline, frames, thresholds)
         started = time.perf_counter()
         found = detect_batch(pipeline, frames, thresholds)
         seconds.append((time.perf_counter() - started) / len(frames))
-        # Masks of thousands of images would fill the memory.
+        # Unpacked masks of thousands of images would fill the memory.
         if measure.has_masks:
             detections += map(with_run_lengths, found)
         else:
@@ -161,7 +166,7 @@ def detect_in_files(
 
 
 def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """Yield lists of ``size`` items; the last may be shorter."""
+    """Yield lists of ``size`` items. The last list may be shorter."""
     waiting = iter(items)
     while chunk := list(itertools.islice(waiting, size)):
         yield chunk
@@ -171,18 +176,18 @@ def read_ahead(
     images: Sequence[tuple[Path, tuple[int, int] | None]],
     on_unreadable: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[int, _Image]]:
-    """Yield decoded images in order, while threads decode the next.
+    """Yield decoded images in order, while threads decode the next images.
 
     Args:
-        images: file, and the size in pixels that it must have, or None.
-        on_unreadable: called with the reason for each file that cannot be read, which is then left
-            out; None makes it an error.
+        images: pairs of file and required (width, height) in pixels; None allows any size.
+        on_unreadable: called with the reason for each file that cannot be read; the file is
+            skipped. None raises the error instead.
 
     Yields:
-        Index of the file, and uint8 (height, width, 3), BGR.
+        Index of the file, and the image: uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: a file cannot be read, or is of another size.
+        ImageError: a file cannot be read, or has another size.
     """
     waiting: deque[tuple[int, Future[_Image]]] = deque()
     todo = enumerate(images)

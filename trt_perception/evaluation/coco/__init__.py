@@ -1,1 +1,1 @@
-"""COCO's annotation files: images, classes and masks."""
+"""COCO annotation files: images, classes and masks."""

@@ -1,7 +1,7 @@
-"""COCO's annotation file, read with care.
+"""Reads and checks COCO annotation files.
 
-Guarantee: Annotations that exist are whole: ids differ, each box is finite and belongs to an image
-and a category that are listed. Segmentations and keypoints are left to ``annotated_shapes``.
+Guarantee: annotations are consistent. Ids are unique. Each box is finite and refers to a listed
+image and category. ``annotated_shapes`` reads segmentations and keypoints.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ['AnnotatedObject', 'Annotations', 'CocoImage', 'read_annotations']
 
 @dataclass(frozen=True)
 class CocoImage:
-    """One image that was annotated.
+    """One annotated image.
 
     Attributes:
-        id: as other parts of the file name it.
-        file_name: below the folder of images, with slashes.
-        size_wh: in pixels, None where the file does not say.
+        id: id of the image in the file.
+        file_name: path below the image folder, with slashes.
+        size_wh: width and height in pixels; None if the file does not say.
     """
 
     id: int
@@ -38,14 +38,16 @@ class AnnotatedObject:
     """One annotated object.
 
     Attributes:
-        category_id: what it is.
-        xywh: left, top, width, height in source pixels; the size may be 0.
-        area: square pixels, of the object's outline where the file has one.
-        crowd: many objects in one box: it counts neither as found nor as missed, and detections
-            within it are no mistakes.
-        mask: where ``annotated_shapes`` read masks.
-        keypoints: where it read them: x, y and visibility of each, 0 not labelled, in turns.
-        oriented: where it read oriented boxes: centre x, centre y, width, height and angle.
+        category_id: id of the object's category.
+        xywh: left, top, width, height in source pixels. Width and height may be 0.
+        area: square pixels, of the object's outline if the file has one.
+        crowd: whether the box contains many objects. A crowd is never found or missed, and
+            detections inside it are not mistakes.
+        mask: run lengths; None if ``annotated_shapes`` read no masks.
+        keypoints: x, y and visibility of each keypoint in turn; visibility 0 means unlabelled.
+            None if ``annotated_shapes`` read no keypoints.
+        oriented: centre x, centre y, width, height and angle; None if ``annotated_shapes`` read
+            no oriented boxes.
     """
 
     category_id: int
@@ -58,19 +60,19 @@ class AnnotatedObject:
 
     @property
     def is_ignored(self) -> bool:
-        """Whether it counts neither as found nor as missed: a crowd, or no keypoint labelled."""
+        """Whether the object is neither found nor missed: a crowd, or no keypoint is labelled."""
         return self.crowd or (self.keypoints is not None and not any(self.keypoints[2::3]))
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What is in the images, according to a file.
+    """Content of an annotation file.
 
     Attributes:
-        path: the file.
-        images: in the file's order.
-        categories: names by id.
-        objects: the objects of each image by the image's id; an image without objects is missing.
+        path: path of the file.
+        images: annotated images, in the file's order.
+        categories: category names by id.
+        objects: objects of each image by image id. Images without objects have no entry.
     """
 
     path: Path
@@ -80,10 +82,10 @@ class Annotations:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """Read a COCO annotation file of boxes.
+    """Read images, categories and boxes of a COCO annotation file.
 
     Raises:
-        ConfigError: it cannot be read, or something in it is missing, malformed or contradictory.
+        ConfigError: the file cannot be read, or a value is missing, malformed or contradictory.
     """
     content = read_coco(path)
     images: dict[int, CocoImage] = {}
@@ -95,7 +97,7 @@ def read_annotations(path: Path) -> Annotations:
     categories = _read_categories(content)
     if not images or not categories:
         empty = 'images' if not images else 'categories'
-        raise ConfigError(str(path), f'"{empty}" is empty, so there is nothing to compare with')
+        raise ConfigError(str(path), f'"{empty}" is empty, so nothing can be measured')
     boxes: dict[int, list[AnnotatedObject]] = {}
     for entry in content.entries('annotations'):
         image_id, box = entry.read_id('image_id'), _read_object(entry)
@@ -114,7 +116,7 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def _read_categories(content: CocoSection) -> dict[int, str]:
-    """Return the names of the categories by id."""
+    """Return category names by id."""
     categories: dict[int, str] = {}
     for entry in content.entries('categories', MAX_CLASSES):
         category_id, name = entry.read_id('id'), entry.get('name')
@@ -128,12 +130,12 @@ def _read_categories(content: CocoSection) -> dict[int, str]:
 def _check_box_format(
     path: Path, images: Mapping[int, CocoImage], boxes: Mapping[int, Sequence[AnnotatedObject]]
 ) -> None:
-    """Refuse boxes that other formats write: they would measure as 0 and nobody would know why."""
+    """Refuse boxes in the formats of other tools, which would silently measure as 0."""
     every = [(images[id_].size_wh, box.xywh) for id_, found in boxes.items() for box in found]
     if all(max(xywh) <= 1 for _, xywh in every):
         raise ConfigError(
             f'{path}: "bbox"',
-            f'fractions of the image, as {every[0][1]}',
+            f'fractions of the image, such as {every[0][1]}',
             expected='pixels',
             fix='multiply them by its width and height',
         )
@@ -147,7 +149,7 @@ def _check_box_format(
         (width, height), xywh = outside[0]
         raise ConfigError(
             f'{path}: "bbox"',
-            f'{len(outside)} of {len(sized)} reach beyond their image, as {xywh} in '
+            f'{len(outside)} of {len(sized)} boxes exceed their image, such as {xywh} in '
             f'{width}x{height}',
             expected='[left, top, width, height]',
             fix='correct the boxes if they are [left, top, right, bottom], or the size of the '
@@ -159,7 +161,7 @@ def _read_file_name(entry: CocoSection) -> str:
     name: str = entry.check_value(
         'file_name', entry.get('file_name'), lambda name: name_fault(name, MAX_PATH_LENGTH)
     )
-    return name.replace('\\', '/')  # as tools on Windows write it
+    return name.replace('\\', '/')  # some tools on Windows write backslashes
 
 
 def _read_size(entry: CocoSection) -> tuple[int, int] | None:
@@ -182,12 +184,12 @@ def _read_object(entry: CocoSection) -> AnnotatedObject:
         raise entry.refusal('bbox', bbox, expected)
     left, top, width, height = map(float, bbox)
     if width < 0 or height < 0:
-        raise entry.refusal('bbox', bbox, 'no negative size')
+        raise entry.refusal('bbox', bbox, 'a width and height of 0 or more')
     area = entry.get('area')
     if area is None:
         area = width * height
     if not is_finite(area) or area < 0:
-        raise entry.refusal('area', area, 'a finite number, not negative')
+        raise entry.refusal('area', area, 'a finite number of 0 or more')
     crowd = entry.get('iscrowd', 0)
     if crowd not in (0, 1):
         raise entry.refusal('iscrowd', crowd, '0 or 1')

@@ -1,7 +1,7 @@
-"""Which class of a model is which category of the annotations: by name, never by number.
+"""Matches the classes of a model with annotated categories by name.
 
-Numbers mean nothing across files: COCO's categories go from 1 to 90 with gaps, a network's classes
-from 0 to 79.
+Numbers differ between files: COCO's category ids go from 1 to 90 with gaps, while a network's
+class ids go from 0 to 79.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MAX_LISTED: Final = 10
 
 @dataclass(frozen=True)
 class ClassMap:
-    """What each class of a model is called in the annotations.
+    """Categories of a model's classes.
 
     Attributes:
-        category_ids: for each class of the model; None where its detections do not count.
-        categories: id and name of what is measured.
-        ignored_classes: classes whose detections do not count, by name.
-        ignored_categories: annotated categories that are not measured, by name.
+        category_ids: one entry for each class of the model; None if the class is not measured.
+        categories: measured categories, name by id.
+        ignored_classes: names of classes that are not measured.
+        ignored_categories: names of annotated categories that are not measured.
     """
 
     category_ids: tuple[int | None, ...]
@@ -40,10 +40,10 @@ class ClassMap:
 
 
 def read_class_map(path: Path) -> dict[str, str | None]:
-    """Read a JSON object: class of the model → category of the annotations, null for none.
+    """Read a JSON object that maps class names to category names, or to null to skip a class.
 
     Raises:
-        ConfigError: it cannot be read or says something else.
+        ConfigError: the file cannot be read or has other content.
     """
     content = read_json(path, _MAP_MAX_BYTES)
     if not isinstance(content, dict) or not all(
@@ -51,8 +51,8 @@ def read_class_map(path: Path) -> dict[str, str | None]:
     ):
         raise ConfigError(
             str(path),
-            'another kind of JSON',
-            expected='a JSON object of class name to category name or null, as in '
+            'other JSON content',
+            expected='a JSON object from class name to category name or null, as in '
             '{"motorbike": "motorcycle", "tree": null}',
         )
     return content
@@ -66,19 +66,19 @@ def match_classes(
     allow_subset: bool = False,
     model: str = 'the model',
 ) -> ClassMap:
-    """Find each class's category by its name.
+    """Find the category of each class by its name.
 
     Args:
-        class_names: of the model.
-        annotations: whose categories are looked at. One that nothing is annotated with may be
-            unknown to the model: it measures nothing.
-        class_map: categories of classes that have another name there, None for none; several
-            classes may share one. A class that is not in it goes by its own name.
-        allow_subset: measure the categories that have a class and leave all else out.
-        model: what messages call it.
+        class_names: names of the model's classes.
+        annotations: annotations with categories and objects. The model may lack a category that
+            has no objects, because nothing is measured for this category.
+        class_map: category names of classes whose names differ; None skips a class. Several
+            classes may share a category. All other classes use their own name.
+        allow_subset: whether to measure only categories that have a class.
+        model: name of the model in messages.
 
     Raises:
-        ConfigError: names have no partner, which ones, and what they may have meant.
+        ConfigError: names do not match. The message lists these names and similar names.
     """
     class_map = class_map or {}
     _check_class_map(class_map, class_names, annotations, model)
@@ -100,7 +100,7 @@ def match_classes(
             ),
             fix='give evaluate_engine a class map (--class-map FILE), a JSON file of '
             '{"class name": "category name", "another": null}'
-            + (', or --allow-subset, to measure only what both have' if set(ids) & used else ''),
+            + (', or --allow-subset, to measure common names only' if set(ids) & used else ''),
         )
     return ClassMap(
         ids,
@@ -126,7 +126,7 @@ def _check_class_map(
         if unknown:
             raise ConfigError(
                 'the class map',
-                f'it names what is not a {what}: {_list_with_nearest(unknown, known)}',
+                f'names that are not a {what}: {_list_with_nearest(unknown, known)}',
                 fix=f'use one of: {_list_with_nearest(known)}',
             )
 
@@ -154,7 +154,7 @@ def _describe_mismatch(
     matched: set[int | None],
 ) -> str:
     categories = list(annotations.categories.values())
-    lines = [f'they do not match{"" if matched else " at all"}:']
+    lines = [f'{"incomplete" if matched else "no"} match:']
     if without_category:
         lines.append(
             f'  classes without a category ({len(without_category)} of {len(class_names)}): '
@@ -166,12 +166,12 @@ def _describe_mismatch(
             f'{len(categories)}): {_list_with_nearest(without_class, class_names)}'
         )
     if not without_category and not without_class:
-        lines.append('  no class has a category that anything is annotated with')
+        lines.append('  no category of the classes has annotated objects')
     return '\n'.join(lines)
 
 
 def _list_with_nearest(names: Iterable[str], others: Sequence[str] = ()) -> str:
-    """Return the first names, each with the one among the others that it resembles most."""
+    """Return the first names, each with the most similar name of the others."""
     names = list(names)
     folded = {other.casefold().replace('_', ' ').replace('-', ' '): other for other in others}
     listed = []

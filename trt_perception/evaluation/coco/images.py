@@ -1,4 +1,4 @@
-"""Which image file belongs to which annotated image, and reading it as it was annotated."""
+"""Finds the files of annotated images, and reads images in their annotated orientation."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def match_images(
 ) -> list[tuple[CocoImage, Path]]:
     """Find the file of each annotated image.
 
-    A file belongs to an image where its path ends as the image's ``file_name``; where none does,
-    the bare name decides, because annotations often keep folders that did not move along.
+    A file belongs to an image if its path ends with the ``file_name`` of the image. If no path
+    does, the bare name decides, because annotations often contain folders that were not copied.
 
     Args:
-        annotations: in whose order the result is.
-        images: files; those that nobody annotated are left out.
-        allow_missing: leave annotated images without a file out too.
+        annotations: annotations, whose order the result keeps.
+        images: image files. Files that the annotations do not list are skipped.
+        allow_missing: whether to skip annotated images that have no file.
 
     Raises:
-        ConfigError: an image has no file, or several; how many, and examples.
+        ConfigError: an image has no file, or several files. The message gives count and examples.
     """
     files_by_end: dict[int, dict[tuple[str, ...], list[Path]]] = {1: _files_by_path_end(images, 1)}
     pairs, missing = [], []
     for image in annotations.images:
         parts = tuple(p for p in PurePosixPath(image.file_name).parts if p not in ('/', '.'))
-        # Thousands of folders may each have a 000001.jpg.
+        # Compare several path parts, because thousands of folders may have a 000001.jpg.
         count = max(1, min(len(parts), _MAX_PATH_PARTS))
         if count not in files_by_end:
             files_by_end[count] = _files_by_path_end(images, count)
@@ -52,7 +52,7 @@ def match_images(
             raise ConfigError(
                 str(annotations.path),
                 f'image {image.file_name!r} may be any of {found[0]} and {found[1]}',
-                fix='give the folder that its file_name starts from',
+                fix='give the folder in which this file_name starts',
             )
         if found:
             pairs.append((image, found[0]))
@@ -64,7 +64,7 @@ def match_images(
 
 
 def _files_by_path_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Path]]:
-    """Return files by the last parts of their paths."""
+    """Return files by the last ``count`` parts of their paths."""
     found: dict[tuple[str, ...], list[Path]] = {}
     for path in images:
         found.setdefault(path.parts[-count:], []).append(path)
@@ -72,20 +72,20 @@ def _files_by_path_end(images: Sequence[Path], count: int) -> dict[tuple[str, ..
 
 
 def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
-    """Decode an image file.
+    """Decode an image file in its annotated orientation.
 
-    Cameras write which way is up next to the pixels. Some annotation tools follow that and some do
-    not, so the image is turned as its annotated size says, and upright where nothing says.
+    Cameras store the orientation next to the pixels. Some annotation tools follow this tag and
+    others do not, so the annotated size decides. An image of unknown size is turned upright.
 
     Args:
-        path: the file.
-        size_wh: the annotated size in pixels, None where it is not known.
+        path: image file.
+        size_wh: annotated width and height in pixels; None if unknown.
 
     Returns:
         uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: it is not an image, is cut off, or of another size.
+        ImageError: the file is not an image, is truncated, or has another size.
     """
     sizes = []
     for upright in (True, False):
@@ -99,7 +99,7 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
         str(path),
         sizes[0],
         expected=f'{size_wh[0]}x{size_wh[1]} pixels, as annotated',
-        fix='use the annotated image in its annotated size',
+        fix='use the image in the size in which it was annotated',
     )
 
 

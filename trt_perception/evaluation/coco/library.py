@@ -1,4 +1,4 @@
-"""pycocotools, imported when something is measured with it."""
+"""Imports pycocotools when it is first needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ['check_pycocotools', 'pycocotools']
 
 
 def pycocotools(name: str) -> Any:
-    """Return a module of pycocotools.
+    """Return a module of pycocotools by its name.
 
     Raises:
         ConfigError: pycocotools is not installed.
@@ -20,12 +20,14 @@ def pycocotools(name: str) -> Any:
         return importlib.import_module(f'.{name}', 'pycocotools')
     except ImportError as error:
         raise ConfigError(
-            'mAP', f'needs pycocotools ({error})', fix='python3 -m pip install pycocotools'
+            'mAP',
+            f'needs pycocotools ({error})',
+            fix='install it: python3 -m pip install pycocotools',
         ) from error
 
 
 def check_pycocotools() -> None:
-    """Find out before the work whether metrics can be computed.
+    """Check before a long run that pycocotools is installed.
 
     Raises:
         ConfigError: pycocotools is not installed.

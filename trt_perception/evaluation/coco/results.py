@@ -1,4 +1,4 @@
-"""Detections in the form of COCO's results.
+"""Converts detections to COCO's results format.
 
 Format: https://cocodataset.org/#format-results.
 """
@@ -16,7 +16,7 @@ from trt_perception.images.detections import Detections, oriented_corners
 
 __all__ = ['coco_rows']
 
-# A keypoint with this score or more is called visible.
+# Minimum score of a visible keypoint.
 _VISIBLE: Final = 0.5
 
 
@@ -25,21 +25,23 @@ def coco_rows(
     detections: Detections,
     category_ids: Sequence[int | None],
 ) -> list[dict[str, Any]]:
-    """Return detections as COCO's results: image_id, category_id, bbox and score.
+    """Return detections in COCO's results format: image_id, category_id, bbox and score.
 
-    Metrics are computed from these very rows, so whoever reads them again gets the same figures.
+    Metrics are computed from these rows, so a saved copy of the rows gives the same figures.
 
     Args:
-        image_id: of the image.
-        detections: in source pixels.
-        category_ids: of each class of the model; detections of a class with None are left out.
+        image_id: id of the image.
+        detections: detections in source pixels.
+        category_ids: category of each class of the model. Detections of a class with None are
+            left out.
 
     Returns:
-        ``bbox`` is left, top, width, height in source pixels, to 1e-4; ``score`` to 1e-7. Of
-        poses also ``keypoints``: x, y and COCO's visibility of each, 2 from a score of 0.5 on,
-        else 1; and ``keypoint_scores``. Of oriented boxes, whose ``bbox`` is upright, also
-        ``oriented_bbox``: centre x, centre y, width, height, angle in radians; and their corners
-        as ``segmentation``, one polygon. Of ``MaskedDetections`` that is the run lengths.
+        ``bbox`` is left, top, width, height in source pixels, rounded to 1e-4. ``score`` is
+        rounded to 1e-7. Poses also have ``keypoints``: x, y and COCO's visibility, which is 2 from
+        a score of 0.5 on, else 1; and ``keypoint_scores``. Oriented boxes have an upright ``bbox``
+        and also ``oriented_bbox``: centre x, centre y, width, height, angle in radians. Their
+        ``segmentation`` is one polygon of the corners. ``MaskedDetections`` have run lengths as
+        ``segmentation``.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
     xywh[:, 2:] -= xywh[:, :2]
@@ -65,7 +67,7 @@ def coco_rows(
 
 
 def _add_keypoints(rows: Sequence[dict[str, Any]], points: npt.NDArray[np.float64]) -> None:
-    """Add keypoints (n, k, 3) to rows of n objects."""
+    """Add keypoints (n, k, 3), which hold x, y and score, to the rows of n objects."""
     visible = np.where(points[:, :, 2] >= _VISIBLE, 2, 1)
     places = points[:, :, :2].round(4)
     for row, xy, flags, scores in zip(rows, places, visible, points[:, :, 2], strict=True):

@@ -1,8 +1,8 @@
-"""Masks as COCO's compressed run lengths, written and read.
+"""Converts masks to and from COCO's compressed run lengths.
 
-Pixels are counted column by column, in turns outside and inside the mask, outside first
-(https://github.com/cocodataset/cocoapi, maskApi.c). A run length is small whatever the image's
-size, so those of many images can be kept.
+Runs count pixels column by column, alternately outside and inside the mask, outside first. Source:
+https://github.com/cocodataset/cocoapi, maskApi.c. Run lengths are small for any image size, so the
+masks of many images fit into memory.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ __all__ = [
     ),
 ]
 
-#: ``size``, height and width, and ``counts``, text.
+#: Keys: ``size`` is [height, width] in pixels, ``counts`` is the text of the run lengths.
 RunLengths = dict[str, Any]
-# Five bits each: seven hold more than any image has pixels.
+# Seven groups of five bits exceed the number of pixels of any image.
 _MAX_GROUPS: Final = 7
 
 
 @dataclass(frozen=True)
 class MaskedDetections(Detections):
-    """Detections with their masks as run lengths; ``masks`` is None.
+    """Detections whose masks are run lengths. ``masks`` is None.
 
     Attributes:
-        runs: of each detection.
+        runs: run lengths of each detection.
     """
 
     runs: tuple[RunLengths, ...] = ()
 
     def take(self, which: npt.NDArray[Any]) -> MaskedDetections:
-        """Return some of them with all that they carry; see ``Detections.take``."""
+        """Return a selection of the detections; see ``Detections.take``."""
         kept = super().take(which)
         runs = tuple(self.runs[place] for place in np.arange(len(self))[which])
         own = kept.xyxy, kept.scores, kept.class_ids, kept.keypoints, kept.oriented
@@ -51,7 +51,10 @@ class MaskedDetections(Detections):
 
 
 def with_run_lengths(found: Detections) -> Detections:
-    """Return detections with masks as run lengths, a mask after the other; others unchanged."""
+    """Return a copy with run lengths instead of masks. Without masks, return the argument.
+
+    The masks are unpacked one at a time to save memory.
+    """
     if found.masks is None:
         return found
     runs = tuple(mask_run_lengths(found.masks, index) for index in range(len(found)))
@@ -60,7 +63,12 @@ def with_run_lengths(found: Detections) -> Detections:
 
 
 def mask_run_lengths(masks: Masks, index: int) -> RunLengths:
-    """Return one mask as COCO's compressed run lengths, at the size of the image."""
+    """Return the run lengths of one mask, at the size of the image.
+
+    Args:
+        masks: masks of an image's detections.
+        index: index of the detection.
+    """
     width, height = masks.size_wh
     left, top, part = masks.one(index)
     columns = np.zeros((part.shape[1], height), np.bool_)
@@ -75,10 +83,10 @@ def mask_run_lengths(masks: Masks, index: int) -> RunLengths:
 
 
 def encode_counts(counts: npt.NDArray[np.int64]) -> str:
-    """Return run lengths as text (maskApi.c, rleToString).
+    """Return run lengths, int64 (n,), as text (maskApi.c, rleToString).
 
-    Each is written as the difference to the one before the last, from the fourth on, in groups of
-    five bits, the lowest first, as characters from 48 on.
+    From the fourth on, each number is stored as its difference from the number two places before.
+    Groups of five bits, lowest first, become characters from code 48 on.
     """
     runs = counts.tolist()
     text = []
@@ -93,14 +101,14 @@ def encode_counts(counts: npt.NDArray[np.int64]) -> str:
 
 
 def decode_counts(text: str) -> npt.NDArray[np.int64]:
-    """Return the run lengths that a text says: int64 (n,).
+    """Return the run lengths of a text: int64 (n,). Inverse of ``encode_counts``.
 
     Raises:
-        ValueError: no text of run lengths.
+        ValueError: the text is not a sequence of run lengths.
     """
     codes = np.array([ord(letter) for letter in text], np.int64) - 48
     if not codes.size or codes.min() < 0 or codes.max() > 63 or codes[-1] & 0x20:
-        raise ValueError('no run lengths')
+        raise ValueError('invalid run lengths')
     ends = np.flatnonzero(codes & 0x20 == 0)
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1

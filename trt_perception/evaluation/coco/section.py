@@ -1,4 +1,4 @@
-"""COCO's files as sections that are read key by key.
+"""Reads COCO files key by key, and describes their errors.
 
 Format: https://cocodataset.org/#format-data.
 """
@@ -17,18 +17,18 @@ from trt_perception.files.regular_files import read_user_file
 
 __all__ = ['MAX_BYTES', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco', 'read_json']
 
-# The largest file of COCO's own has 470 MB; its reader needs several times as much memory.
+# The largest annotation file of COCO has 470 MB. Reading needs several times as much memory.
 MAX_BYTES: Final = 1024**3
 MAX_ID: Final = 2**53
 
 
 class CocoSection(JsonSection):
-    """A JSON object of a COCO file. Writers add keys of their own, which are ignored."""
+    """A JSON object of a COCO file. Unknown keys are ignored, because many tools add their own."""
 
     error: ClassVar[type[TrtPerceptionError]] = ConfigError
 
     def subject(self, key: str) -> str:
-        """Return how errors name a key."""
+        """Return the name of a key for error messages."""
         return f'{self.location}: "{key}"'
 
     def format_value(self, value: object) -> str:
@@ -36,15 +36,22 @@ class CocoSection(JsonSection):
         return short_repr(value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a key's value, the default if it is missing."""
+        """Return the value of a key, or the default if the key is missing."""
         return self._unread.get(key, default)
 
     def read_id(self, key: str) -> int:
-        """Return an id."""
+        """Return the integer id at a key."""
         return self.integer(key, -MAX_ID, MAX_ID)
 
     def error_at(self, key: str, found: str, expected: str, fix: str = '') -> TrtPerceptionError:
-        """Return the error that says in words what was found at a key."""
+        """Return an error about the value at a key, for the caller to raise.
+
+        Args:
+            key: key of the value.
+            found: noun phrase for the actual value.
+            expected: noun phrase for a valid value.
+            fix: instruction to the user.
+        """
         return self.error(self.subject(key), found, expected=expected, fix=fix)
 
     def entries(self, key: str, most: int = MAX_ID) -> Iterator[CocoSection]:
@@ -64,11 +71,12 @@ def read_coco(path: Path) -> CocoSection:
     """Read a COCO file.
 
     Raises:
-        ConfigError: it cannot be opened, is not a regular file, too large or no JSON object.
+        ConfigError: the file cannot be opened, is not a regular file, is too large, or is not a
+            JSON object.
     """
     content = read_json(path)
     if isinstance(content, list):
-        found = 'a list, as detections are written'
+        found = 'a list, which is the format of detections'
         raise ConfigError(str(path), found, expected='COCO annotations, a JSON object')
     return CocoSection(content, str(path))
 
@@ -76,8 +84,13 @@ def read_coco(path: Path) -> CocoSection:
 def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
     """Read a JSON file of limited size.
 
+    Args:
+        path: file to read.
+        limit: maximum size in bytes.
+
     Raises:
-        ConfigError: it cannot be opened, is not a regular file, too large or not JSON.
+        ConfigError: the file cannot be opened, is not a regular file, is too large, or is not
+            JSON.
     """
     try:
         return parse_json(read_user_file(path, limit))
@@ -86,8 +99,8 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
 
 
 def is_finite(value: object) -> bool:
-    """Return whether JSON's value is a number that a float can hold."""
+    """Return whether a JSON value is a number that fits a float."""
     try:
         return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-    except OverflowError:  # JSON's whole numbers have no limit
+    except OverflowError:  # integers in JSON may be arbitrarily large
         return False

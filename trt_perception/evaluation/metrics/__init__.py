@@ -1,1 +1,1 @@
-"""Measures of accuracy: overlap, average precision, mistakes, agreement."""
+"""Accuracy of models: average precision, mistakes, agreement, and the similarity of objects."""

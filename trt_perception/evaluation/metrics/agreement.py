@@ -1,4 +1,4 @@
-"""How far two models find the same objects, where no objects are annotated."""
+"""Measures the agreement of two models' detections, which needs no annotations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _Overlap = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ClassAgreement:
-    """Detections of one class in two models.
+    """Agreement of two models on one class.
 
     Attributes:
-        reference: how many the first has.
-        candidate: how many the other has.
-        matched: pairs at IoU 0.5 or more; each detection is in one at most.
-        mean_iou: of those pairs, None without any.
+        reference: number of detections of the first model.
+        candidate: number of detections of the second model.
+        matched: number of pairs with IoU 0.5 or more. A detection is in one pair at most.
+        mean_iou: mean IoU of the pairs; None without pairs.
     """
 
     reference: int
@@ -37,12 +37,12 @@ class ClassAgreement:
 
     @property
     def f1(self) -> float | None:
-        """Share of all detections that are in a pair, 1 where all are; None without any."""
+        """Share of all detections that are in a pair, 0 to 1; None without detections."""
         total = self.reference + self.candidate
         return 2 * self.matched / total if total else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
+        """Return the figures as a JSON object."""
         return {
             'F1': self.f1,
             'mean_IoU': self.mean_iou,
@@ -54,12 +54,12 @@ class ClassAgreement:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Detections of two models over the same images.
+    """Agreement of two models on the same images.
 
     Attributes:
-        overall: all classes together; a pair is always of one class.
-        classes: by class name, those that one of the two found.
-        max_score_difference: within a pair, 0 without any.
+        overall: agreement over all classes. Both detections of a pair have the same class.
+        classes: agreement by class name, for classes that either model detected.
+        max_score_difference: largest difference of scores within a pair; 0 without pairs.
     """
 
     overall: ClassAgreement
@@ -67,7 +67,7 @@ class Agreement:
     max_score_difference: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
+        """Return the figures as a JSON object."""
         return {
             **self.overall.as_dict(),
             'max_score_difference': self.max_score_difference,
@@ -81,13 +81,13 @@ def compare_detections(
     class_names: Sequence[str],
     measure: Measure = BOXES,
 ) -> Agreement:
-    """Pair the detections of one class in each image, largest IoU first, from 0.5 on.
+    """Pair the detections of each class in each image, largest IoU first, down to 0.5.
 
     Args:
-        reference: one entry for each image.
-        candidate: of the same images.
-        class_names: of both models; empty: all classes together only.
-        measure: what of the objects is compared.
+        reference: detections of the first model, one entry for each image.
+        candidate: detections of the second model in the same images.
+        class_names: class names of both models; empty measures only all classes together.
+        measure: which shapes of the objects are compared.
     """
     ious: dict[int, list[float]] = defaultdict(list)
     differences = [0.0]
@@ -111,14 +111,19 @@ def compare_detections(
 def filter_by_score(run: Iterable[Detections], confidence: float) -> list[Detections]:
     """Return the detections with a score above the threshold.
 
-    What NMS keeps at a low threshold and lies above a higher one is what it keeps at the higher
-    one, because weaker boxes suppress nothing stronger.
+    The result equals that of NMS at this threshold, because weaker boxes never suppress stronger
+    boxes. The detections may therefore come from NMS at any lower threshold.
     """
     return [found.take(found.scores > np.float32(confidence)) for found in run]
 
 
 def match_by_iou(overlap: _Overlap, lowest: float = 0.5) -> list[tuple[int, int]]:
-    """Return pairs of row and column, largest overlap first, each row and column once at most."""
+    """Return pairs of row and column, largest overlap first. Rows and columns occur once at most.
+
+    Args:
+        overlap: float64 (n, m), overlaps of all pairs, 0 to 1.
+        lowest: minimum overlap of a pair.
+    """
     rows, columns = np.nonzero(overlap >= lowest)
     pairs, used_rows, used_columns = [], set(), set()
     for index in np.argsort(-overlap[rows, columns], kind='stable'):

@@ -1,10 +1,10 @@
 """Mean average precision as COCO defines it, computed by pycocotools.
 
-Average precision is the mean precision at 101 recalls; mAP is its mean over the categories and
-over IoU thresholds from 0.50 to 0.95. Of each image the 100 best detections of each category
-count. Definition: https://cocodataset.org/#detection-eval. Of keypoints the similarity OKS takes
-the place of IoU and the 20 best count (https://cocodataset.org/#keypoints-eval). Of oriented boxes
-IoU is that of the rotated rectangles; all else is as with boxes.
+Average precision is the mean precision at 101 recalls. mAP is its mean over categories and over
+IoU thresholds from 0.50 to 0.95, with the 100 best detections per category and image. Definition:
+https://cocodataset.org/#detection-eval. For keypoints, the similarity OKS replaces IoU, and the
+20 best detections count (https://cocodataset.org/#keypoints-eval). For oriented boxes, IoU is
+computed from rotated rectangles.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from trt_perception.evaluation.metrics.measure import BOXES, Measure
 __all__ = ['ClassMetrics', 'Metrics', 'compute_metrics']
 
 _ALL_AREAS: Final = 0
-_LAST_LIMIT: Final = -1  # the last of COCO's limits 1, 10 and 100; of keypoints 20
+_LAST_LIMIT: Final = -1  # index of the largest detection limit: 100, for keypoints 20
 _Curve = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ClassMetrics:
-    """Figures of one category; None where nothing is annotated with it.
+    """Metrics of one category. Precisions are None if the category has no annotated objects.
 
     Attributes:
-        objects: annotated ones, crowds left out.
-        detections: of whatever score.
-        ap: mean over IoU thresholds from 0.50 to 0.95.
-        ap50: at IoU 0.50.
+        objects: number of annotated objects without crowds.
+        detections: number of detections with any score.
+        ap: average precision, mean over IoU thresholds from 0.50 to 0.95.
+        ap50: average precision at IoU 0.50.
     """
 
     objects: int
@@ -49,19 +49,19 @@ class ClassMetrics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Figures of one model; None where nothing annotated is of that kind.
+    """Metrics of one model. A figure is None if no annotated object contributes.
 
     Attributes:
-        images: measured ones.
-        objects: annotated in them, crowds left out.
-        figures: ``mAP`` at IoU 0.50 to 0.95; ``mAP50`` and ``mAP75`` at one IoU; ``mAP_small`` of
-            objects below 32² square pixels, ``mAP_medium`` from there to 96², ``mAP_large`` from
-            there on; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95. Of
-            keypoints ``mAP_small`` is None and ``AR20`` stands in the place of ``AR100``.
-        classes: by category name.
+        images: number of measured images.
+        objects: number of annotated objects in these images, without crowds.
+        figures: ``mAP`` at IoU 0.50 to 0.95; ``mAP50`` and ``mAP75`` at one IoU; ``mAP_small``
+            for objects below 32² square pixels, ``mAP_medium`` from there to 96², ``mAP_large``
+            above; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95. For
+            keypoints, ``mAP_small`` is None and ``AR20`` replaces ``AR100``.
+        classes: metrics by category name.
         recalls: float64 (101,), 0 to 1.
         precisions50: float64 (101,) by category name: precision at each recall, IoU 0.50.
-        measure: what of the objects was compared.
+        measure: which shapes of the objects were compared.
     """
 
     images: int
@@ -73,7 +73,7 @@ class Metrics:
     measure: Measure = BOXES
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures, without the curves, as JSON has them."""
+        """Return the figures as a JSON object, without the curves."""
         return {
             **self.measure.as_dict(),
             **self.figures,
@@ -98,14 +98,14 @@ def compute_metrics(
     rows: Sequence[Mapping[str, Any]],
     measure: Measure = BOXES,
 ) -> Metrics:
-    """Compute COCO's figures.
+    """Compute COCO's metrics from detections and annotations.
 
     Args:
-        annotations: the truth; with shapes where they are measured.
-        image_ids: what is measured; an image without objects may still have false detections.
-        categories: id and name of what is measured.
-        rows: detections as ``coco_rows`` makes them, of any image and category.
-        measure: what of the objects is compared.
+        annotations: ground truth, with the shapes that the measure compares.
+        image_ids: ids of the measured images. Images without objects may have false detections.
+        categories: measured categories, name by id.
+        rows: detections from ``coco_rows``. Rows of other images and categories are ignored.
+        measure: which shapes of the objects are compared.
 
     Raises:
         ConfigError: pycocotools is not installed.
@@ -130,7 +130,7 @@ def compute_metrics(
     return Metrics(
         images=len(image_ids),
         objects=sum(one.objects for one in classes.values()),
-        # Where it has nothing to measure, pycocotools says -1.
+        # pycocotools returns -1 if no object contributes to a figure.
         figures=measure.figures([None if it < 0 else float(it) for it in evaluation.stats]),
         classes=classes,
         recalls=np.asarray(evaluation.params.recThrs, np.float64),
@@ -145,7 +145,7 @@ def _ground_truth_rows(
     categories: Mapping[int, str],
     measure: Measure,
 ) -> list[dict[str, Any]]:
-    """Return what is to be found, numbered from 1: to pycocotools a match with 0 is none."""
+    """Return annotated objects as rows. Ids start at 1, because pycocotools ignores id 0."""
     chosen = [
         (image_id, box)
         for image_id, boxes in annotations.objects.items()
@@ -175,14 +175,14 @@ def _evaluate(
     found: Sequence[Mapping[str, Any]],
     measure: Measure,
 ) -> Any:
-    """Return pycocotools' evaluation, whose progress on stdout is nobody's business."""
+    """Return the finished evaluation of pycocotools, without its progress output."""
     tables, evaluator = pycocotools('coco').COCO, pycocotools('cocoeval').COCOeval
     with contextlib.redirect_stdout(io.StringIO()):
         both = []
         for rows in (truth, _result_rows(found, measure)):
             table = tables()
             table.dataset = {
-                # Sizes are for polygons; here all masks are run lengths.
+                # Only polygons need the image size, but all masks are run lengths here.
                 'images': [{'id': id_, 'height': 0, 'width': 0} for id_ in image_ids],
                 'categories': [{'id': id_} for id_ in category_ids],
                 'annotations': rows,
@@ -198,7 +198,10 @@ def _evaluate(
 
 
 def _result_rows(found: Sequence[Mapping[str, Any]], measure: Measure) -> list[dict[str, Any]]:
-    """Return detections with what pycocotools' loadRes() adds; it cannot take an empty list."""
+    """Return detections with the fields that loadRes() of pycocotools adds.
+
+    loadRes() itself fails for an empty list.
+    """
     return [
         {**row, 'id': number, 'area': measure.detection_area(row), 'iscrowd': 0}
         for number, row in enumerate(found, 1)
@@ -206,6 +209,6 @@ def _result_rows(found: Sequence[Mapping[str, Any]], measure: Measure) -> list[d
 
 
 def _mean_precision(precision: npt.NDArray[np.float64]) -> float | None:
-    """Return the mean, None where pycocotools has nothing to measure and says -1."""
+    """Return the mean without the value -1, which means no data; None if nothing is left."""
     there = precision[precision > -1]
     return float(there.mean()) if there.size else None

@@ -1,6 +1,7 @@
-"""Keypoints, measured by their similarity OKS (https://cocodataset.org/#keypoints-eval).
+"""Measures keypoints by their similarity OKS (https://cocodataset.org/#keypoints-eval).
 
-An annotation has ``keypoints``: x, y and visibility (0 not labelled, 1 hidden, 2 visible) of each.
+An annotation has ``keypoints``: x, y and visibility of each keypoint. Visibility is 0 if not
+labelled, 1 if hidden, 2 if visible.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from trt_perception.files.plain_text import join_first
 
 __all__ = ['MAX_COORDINATE', 'OKS_SIGMA', 'Keypoints']
 
-#: COCO's, by keypoint of a person.
+#: Sigmas of COCO's 17 keypoints of a person.
 _COCO_SIGMAS: Final = (
     *(0.026, 0.025, 0.025, 0.035, 0.035, 0.079, 0.079, 0.072, 0.072, 0.062, 0.062),
     *(0.107, 0.107, 0.087, 0.087, 0.089, 0.089),
 )
-#: For other keypoints by default: about the median of COCO's.
+#: Default for other keypoints: about the median of COCO's sigmas.
 OKS_SIGMA: Final = 0.05
-#: A coordinate further away is no pixel of any image. Its square is still a number.
+#: Limit of coordinates. It is beyond any image, and its square is still finite.
 MAX_COORDINATE: Final = 1e9
 _EPSILON: Final = np.spacing(1)
 
@@ -38,9 +39,9 @@ class Keypoints(Measure):
     """Measures objects by their keypoints.
 
     Attributes:
-        names: of an object's keypoints, in the model's order.
-        sigmas: how exactly each keypoint can be annotated, for OKS: the standard deviation as a
-            share of the root of the object's area.
+        names: names of an object's keypoints, in the model's order.
+        sigmas: precision of the annotations of each keypoint, for OKS: the standard deviation
+            divided by the square root of the object's area.
     """
 
     kind: ClassVar[str] = 'keypoints'
@@ -55,7 +56,7 @@ class Keypoints(Measure):
     def for_model(cls, keypoint_names: Sequence[str], sigmas: Sequence[float]) -> Keypoints:
         """Return the measure of a model; see ``Measure.for_model``.
 
-        By default the sigmas are COCO's for 17 keypoints, else 0.05.
+        The default sigmas are COCO's for 17 keypoints, else 0.05.
         """
         count = len(keypoint_names)
         if not sigmas:
@@ -71,17 +72,17 @@ class Keypoints(Measure):
 
     @property
     def title(self) -> str:
-        """What a table of figures is about, with the range of the sigmas."""
+        """Title of the metrics table, with the range of the sigmas."""
         low, high = min(self.sigmas), max(self.sigmas)
         values = f'{low:g}' if low == high else f'{low:g} to {high:g}'
         return f'{self.kind} (OKS sigma {values})'
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is measured, with the sigmas."""
+        """Return the measure as a JSON object, with the sigmas."""
         return {'of': self.kind, 'oks_sigmas': list(self.sigmas)}
 
     def check_category(self, category: CocoSection) -> None:
-        """Refuse the model's keypoints in another order: they would measure as wrong."""
+        """Refuse keypoints in another order than the model's: every keypoint would be wrong."""
         names = category.get('keypoints')
         if not isinstance(names, list) or names == list(self.names):
             return
@@ -97,7 +98,7 @@ class Keypoints(Measure):
         box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
     ) -> AnnotatedObject:
-        """Return an object with its keypoints. A crowd may have none."""
+        """Return a copy of an object with its keypoints. A crowd may have none."""
         key, count = 'keypoints', len(self.names)
         points = entry.get(key)
         if points is None and box.crowd:
@@ -108,8 +109,8 @@ class Keypoints(Measure):
             raise entry.refusal(key, points, 'a list of numbers')
         if len(points) != 3 * count:
             expected = (
-                f'{3 * count}: x, y and visibility of each of the {count} keypoints that the '
-                'model has'
+                f'{3 * count} numbers: x, y and visibility of each of the {count} keypoints of '
+                'the model'
             )
             fix = 'use annotations of the keypoints that the model was trained with'
             raise entry.error_at(key, f'{len(points)} numbers', expected, fix)
@@ -121,7 +122,7 @@ class Keypoints(Measure):
         return replace(box, keypoints=tuple(map(float, points)))
 
     def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
-        """Return the keypoints, and whether the object is ignored."""
+        """Return keypoints, number of labelled keypoints, and whether the object is ignored."""
         points = box.keypoints or ()
         labelled = sum(flag > 0 for flag in points[2::3])
         ignored = int(box.is_ignored)
@@ -132,7 +133,7 @@ class Keypoints(Measure):
         evaluation.params.kpt_oks_sigmas = np.array(self.sigmas)
 
     def figures(self, values: Sequence[float | None]) -> dict[str, float | None]:
-        """Return the figures by name. There is no figure of small objects."""
+        """Return the figures by name. COCO defines no keypoint figure of small objects."""
         m_ap, m_ap50, m_ap75, medium, large, recall = values[:6]
         return {
             'mAP': m_ap,
@@ -145,7 +146,10 @@ class Keypoints(Measure):
         }
 
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
-        """Return OKS, 0 if no keypoint counts. Areas and keypoints that count are the other's."""
+        """Return OKS of all pairs: float64 (n, m); 0 if no keypoint is labelled.
+
+        ``other`` gives the areas and the labelled keypoints.
+        """
         apart = one.keypoints[:, None, :, :2] - other.keypoints[None, :, :, :2]
         spread = 2 * (2 * np.array(self.sigmas)) ** 2 * (other.areas[:, None] + _EPSILON)
         near = np.exp(-(apart**2).sum(axis=3) / spread)

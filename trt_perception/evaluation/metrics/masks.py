@@ -1,6 +1,7 @@
-"""Masks, measured by the IoU of their pixels.
+"""Measures masks by the IoU of their pixels.
 
-An annotation has ``segmentation``: polygons or run lengths (text or numbers), at the image's size.
+An annotation has ``segmentation``: polygons or run lengths (text or numbers), in the size of the
+image.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from trt_perception.images.frame import MAX_SIDE
 __all__ = ['Masks']
 
 _KEY: Final = 'segmentation'
-# Maximum outline of an object, in pixels. pycocotools samples it at fifths of a pixel, and needs
-# about 50 bytes per pixel.
+# Maximum length of an object's outline. pycocotools samples five points per pixel and needs about
+# 50 bytes per pixel.
 _MAX_OUTLINE_PIXELS: Final = 2**22
-# Letters or numbers of a mask's run lengths: each costs a hundred bytes while they are read.
+# Maximum letters or numbers of a mask's run lengths. Reading needs 100 bytes for each.
 _MAX_RUNS: Final = 2**24
 
 
@@ -52,14 +53,16 @@ class Masks(Measure):
     def read_shape(
         self, entry: CocoSection, box: AnnotatedObject, size_wh: tuple[int, int] | None
     ) -> AnnotatedObject:
-        """Return an object with its mask, as text of run lengths."""
+        """Return a copy of an object with its mask, as text of run lengths."""
         outline = entry.get(_KEY)
         if outline in (None, []):
             raise entry.error_at(_KEY, 'none', 'polygons or run lengths', BOXES_ONLY_FIX)
         if size_wh is None:
-            raise entry.error_at(_KEY, 'the image has no "width" and "height"', '', 'add them')
+            raise entry.error_at(
+                _KEY, 'the image has no "width" and "height"', '', 'add both to the image'
+            )
         width, height = size_wh
-        # pycocotools needs four bytes for each pixel, and ends the process where it gets none.
+        # pycocotools needs 4 bytes per pixel, and aborts the process if the allocation fails.
         if width * height > MAX_PIXELS or max(size_wh) > MAX_SIDE:
             expected = f'at most {MAX_PIXELS} pixels, and {MAX_SIDE} a side'
             raise entry.error_at(_KEY, f'an image of {width}x{height}', expected)
@@ -67,7 +70,7 @@ class Masks(Measure):
         return replace(box, mask=read(entry, outline, size_wh))
 
     def shape_area(self, box: AnnotatedObject) -> float:
-        """Return the number of the mask's pixels."""
+        """Return the number of pixels of the mask."""
         return float(pycocotools('mask').area(box.mask))
 
     def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
@@ -75,18 +78,18 @@ class Masks(Measure):
         return {_KEY: box.mask}
 
     def detection_area(self, row: Mapping[str, Any]) -> float:
-        """Return the number of the mask's pixels."""
+        """Return the number of pixels of the mask."""
         return float(pycocotools('mask').area(row[_KEY]))
 
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
-        """Return the IoU of masks, and of boxes where two masks have no pixel at all."""
+        """Return the IoU of masks, or of the boxes if both masks are empty."""
         own, others = (_areas(side.masks) for side in (one, other))
         empty = own[:, None] + others == 0
         iou = _iou(one.masks, other.masks, relative_to_first=False)
         return np.where(empty, box_iou(one.xyxy, other.xyxy), iou) if empty.any() else iou
 
     def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
-        """Return the share of each mask's pixels in each region."""
+        """Return the share of each mask's pixels inside each region."""
         return _iou(one.masks, regions.masks, relative_to_first=True)
 
 
@@ -97,11 +100,17 @@ def _areas(masks: Sequence[RunLengths]) -> Floats:
 def _iou(
     one: Sequence[RunLengths], other: Sequence[RunLengths], *, relative_to_first: bool
 ) -> Floats:
-    """Return IoU of all pairs: float64 (n, m); of_own: the shared part of the first mask."""
+    """Return the IoU of all pairs: float64 (n, m).
+
+    Args:
+        one: n masks.
+        other: m masks.
+        relative_to_first: whether to divide by the area of the first mask instead of the union.
+    """
     if not one or not other:
         return np.zeros((len(one), len(other)))
     iou = pycocotools('mask').iou(list(one), list(other), [int(relative_to_first)] * len(other))
-    # It is not a number for a part of nothing.
+    # pycocotools returns NaN for the share of an empty mask.
     return np.nan_to_num(np.asarray(iou, np.float64))
 
 
@@ -130,7 +139,7 @@ def _fill_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -
 
 
 def _outline_length(polygon: Sequence[float]) -> float:
-    """Return how many pixels a polygon's outline has."""
+    """Return the length of a polygon's outline in pixels."""
     points = np.array(polygon, np.float64).reshape(-1, 2)
     return float(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum())
 
@@ -138,7 +147,7 @@ def _outline_length(polygon: Sequence[float]) -> float:
 def _check_run_lengths(
     entry: CocoSection, outline: dict[str, Any], size_wh: tuple[int, int]
 ) -> RunLengths:
-    """Read run lengths. pycocotools reads beyond the end of a text that is none."""
+    """Return valid run lengths as text. pycocotools reads out of bounds if a text is invalid."""
     size, counts = outline.get('size'), outline.get('counts')
     width, height = size_wh
     if size != [height, width]:
@@ -155,16 +164,20 @@ def _check_run_lengths(
 
 
 def _read_counts(counts: object, pixels: int) -> Any:
-    """Return run lengths, int64 (r,), of so many pixels together."""
+    """Return run lengths, int64 (r,), whose sum is ``pixels``.
+
+    Raises:
+        ValueError: the run lengths are invalid.
+    """
     if isinstance(counts, str | list) and len(counts) > _MAX_RUNS:
-        raise ValueError(f'more than {_MAX_RUNS} of them')
+        raise ValueError(f'more than {_MAX_RUNS} run lengths')
     if isinstance(counts, str):
         runs = decode_counts(counts)
     elif isinstance(counts, list) and all(type(one) is int for one in counts):
-        # A number may have more than 64 bits.
+        # Clip first, because an integer in JSON may exceed 64 bits.
         runs = np.array([max(-1, min(one, pixels + 1)) for one in counts], np.int64)
     else:
-        raise ValueError('neither text nor whole numbers')
+        raise ValueError('neither text nor integers')
     if not runs.size or runs.min() < 0 or runs.max() > pixels:
         raise ValueError('a run longer than the image')
     if runs.sum() != pixels:

@@ -1,4 +1,4 @@
-"""What of an object accuracy is measured by. The base measures boxes."""
+"""Compares objects by their boxes. Subclasses compare masks, keypoints or oriented boxes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from trt_perception.evaluation.metrics.shapes import (
 
 __all__ = ['BOXES', 'BOXES_ONLY_FIX', 'Measure']
 
-#: What to do where annotations lack what is measured.
+#: Fix for annotations that lack the measured shapes.
 BOXES_ONLY_FIX: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Measures objects by their boxes. A subclass measures something else.
+    """Measures objects by their boxes. A subclass measures another shape.
 
     Attributes:
-        kind: what is measured, in reports.
-        similarity: what takes the place of IoU there.
-        coco_kind: pycocotools' name for it.
-        has_shapes: the annotations of an object have more to read than its box.
-        has_masks: masks are compared.
-        has_angles: the angles of boxes are compared.
+        kind: name of the measured shape in reports.
+        similarity: name of the similarity in reports, such as IoU.
+        coco_kind: name of the shape in pycocotools.
+        has_shapes: whether the annotations hold more shapes than boxes.
+        has_masks: whether masks are compared.
+        has_angles: whether the angles of boxes are compared.
     """
 
     kind: ClassVar[str] = 'boxes'
@@ -53,31 +53,33 @@ class Measure:
         """Return the measure of a model.
 
         Args:
-            keypoint_names: of the model's objects; empty if they have none.
-            sigmas: for OKS, one for each keypoint or one for all; empty: the default.
+            keypoint_names: names of the model's keypoints; empty if its task has none.
+            sigmas: sigmas of OKS, one for each keypoint or one for all; empty for the default.
 
         Raises:
-            ConfigError: there are sigmas without keypoints, another number of them, or one is out
-                of range.
+            ConfigError: sigmas are given for a model without keypoints, their number is wrong, or
+                a value is out of range.
         """
         if sigmas:
-            raise ConfigError('--oks-sigma', 'the model has no keypoints', fix='leave it out')
+            raise ConfigError(
+                '--oks-sigma', 'the model has no keypoints', fix='leave out this option'
+            )
         return cls()
 
     @property
     def title(self) -> str:
-        """What a table of figures is about."""
+        """Title of the metrics table."""
         return self.kind
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is measured, as JSON has it."""
+        """Return the measure as a JSON object."""
         return {'of': self.kind}
 
     def check_category(self, category: CocoSection) -> None:
-        """Refuse a category that describes its objects in another way than the model.
+        """Check that a category describes its objects as the model does.
 
         Raises:
-            ConfigError: it does.
+            ConfigError: the category differs from the model.
         """
 
     def read_shape(
@@ -86,12 +88,12 @@ class Measure:
         box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
     ) -> AnnotatedObject:
-        """Return an object with the shape that is measured.
+        """Return a copy of an object with its measured shape.
 
         Args:
-            entry: the object in the file.
-            box: the object without a shape.
-            size_wh: of the image in pixels, None if unknown.
+            entry: the object in the annotation file.
+            box: the object without the shape.
+            size_wh: width and height of the image in pixels; None if unknown.
 
         Raises:
             ConfigError: the shape is missing, malformed or of another size.
@@ -99,34 +101,34 @@ class Measure:
         return box
 
     def shape_area(self, box: AnnotatedObject) -> float:
-        """Return an object's area in square pixels, for a file that does not have it."""
+        """Return the area of an object's shape in square pixels, used if the file has no area."""
         return box.area
 
     def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:  # noqa: ARG002
-        """Return what pycocotools needs of an annotated object besides its box."""
+        """Return the fields of an annotated object that pycocotools needs besides its box."""
         return {}
 
     def detection_area(self, row: Mapping[str, Any]) -> float:
-        """Return the area in square pixels of a detection in COCO's form."""
+        """Return the area of a detection in square pixels; ``row`` is in COCO's results format."""
         width, height = row['bbox'][2:]
         return float(width * height)
 
     def configure(self, evaluation: Any) -> None:
-        """Set up pycocotools' evaluation, a ``COCOeval``."""
+        """Configure an evaluation of pycocotools, a ``COCOeval``."""
 
     def figures(self, values: Sequence[float | None]) -> dict[str, float | None]:
-        """Return pycocotools' figures by name, in the order of our reports."""
+        """Return the figures of pycocotools by name, in the order of the reports."""
         names = 'mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large'
         return {**dict(zip(names, values, strict=False)), 'AR100': values[8]}
 
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
-        """Return how far all pairs are the same: float64 (n, m), 0 to 1."""
+        """Return the similarity of all pairs: float64 (n, m), 0 to 1."""
         return box_iou(one.xyxy, other.xyxy)
 
     def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
-        """Return the share of each object that lies in each region: float64 (n, m)."""
+        """Return the share of each object inside each region: float64 (n, m), 0 to 1."""
         return ratio(shared_areas(one.xyxy, regions.xyxy), box_areas(one.xyxy)[:, None])
 
 
-#: Boxes, whatever else there is.
+#: Measures boxes, also for models with other shapes.
 BOXES: Final = Measure()

@@ -1,6 +1,6 @@
-"""Which detections are right and which are not, image by image, at one threshold.
+"""Counts correct and wrong detections, image by image, at one score threshold.
 
-mAP says how good a ranking is; this says what a node would have published.
+mAP measures the ranking of detections. These counts show the quality of a node's output.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _MAX_SQUARE_RATIO = 1.1
 
 @dataclass(frozen=True)
 class ImageMatches:
-    """Detections of one image compared with the truth; indices into either.
+    """Detections of one image matched with its objects, as indices. ``len`` counts mistakes.
 
     Attributes:
-        right: (detection, object).
-        wrong_class: (detection, object): the box is right, the class is not.
-        false: detections where no object is left to be found; a second one on the same object too.
-        missed: objects that nothing was found at.
-        ignored: detections within a crowd, or of a class that does not count.
+        right: (detection, object) pairs of the same class.
+        wrong_class: (detection, object) pairs with a correct box and a wrong class.
+        false: detections without an object, including repeated detections of one object.
+        missed: objects without a detection.
+        ignored: detections inside a crowd, or of a class that is not measured.
     """
 
     right: tuple[tuple[int, int], ...]
@@ -58,15 +58,15 @@ class ImageMatches:
 
 @dataclass(frozen=True)
 class AngleError:
-    """How far oriented boxes are turned from the objects they were found at, in degrees, 0 to 90.
+    """Angle in degrees, 0 to 90, between oriented boxes and the objects that they match.
 
-    A box turned by half a turn is the same, and so is a square by a quarter: where the sides of
-    either differ by less than a tenth, only the rest to a quarter counts, else the angle between
-    the longer sides.
+    A rotation by 180° does not change a box, and a rotation by 90° does not change a square. If
+    the sides of either box differ by less than 10 %, the angle is taken modulo 90°. Otherwise it
+    is the angle between the longer sides.
 
     Attributes:
-        median: half of the boxes are turned less.
-        p90: nine tenths are.
+        median: median of the angles.
+        p90: 90th percentile of the angles.
     """
 
     median: float
@@ -75,16 +75,16 @@ class AngleError:
 
 @dataclass(frozen=True)
 class MistakeCounts:
-    """Counts over all images.
+    """Counts of correct and wrong detections over all images.
 
     Attributes:
-        right: detections that are.
-        wrong_class: detections of another class than the object they are at.
-        false: detections without an object.
-        missed: objects without a detection.
-        confusions: how often objects of one category were taken for another, most often first:
-            (what it is, what it was taken for, how often).
-        angle_error: of the right ones, None where boxes are upright.
+        right: number of correct detections.
+        wrong_class: number of detections with the class of another category.
+        false: number of detections without an object.
+        missed: number of objects without a detection.
+        confusions: (category of the object, category of the detection, count), most frequent
+            first.
+        angle_error: angle error of correct detections; None if boxes are upright.
     """
 
     right: int
@@ -96,18 +96,18 @@ class MistakeCounts:
 
     @property
     def precision(self) -> float | None:
-        """Share of the detections that are right, None without any."""
+        """Share of correct detections, 0 to 1; None without detections."""
         total = self.right + self.wrong_class + self.false
         return self.right / total if total else None
 
     @property
     def recall(self) -> float | None:
-        """Share of the objects that were found as what they are, None without any."""
+        """Share of objects found with the correct class, 0 to 1; None without objects."""
         total = self.right + self.wrong_class + self.missed
         return self.right / total if total else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON has them."""
+        """Return the figures as a JSON object."""
         figures = asdict(self)
         if (error := figures.pop('angle_error')) is not None:
             figures['angle_error_degrees'] = error
@@ -128,17 +128,17 @@ def match_detections(
     classes: ClassMap,
     measure: Measure = BOXES,
 ) -> ImageMatches:
-    """Compare the detections of one image with its objects.
+    """Match the detections of one image with its objects.
 
-    As COCO does at IoU 0.50: from the best score to the worst each detection takes the object of
-    its class that it overlaps most and that is still free. What is left of both and overlaps is of
-    the wrong class.
+    The matching follows COCO at IoU 0.50. In order of falling score, each detection takes the free
+    object of its class with the largest overlap. The remaining detections and objects that overlap
+    have the wrong class.
 
     Args:
-        found: in source pixels, best score first.
-        truth: all objects of the image; those of categories that are not measured are left out.
-        classes: which class is which category.
-        measure: what of the objects is compared.
+        found: detections in source pixels, best score first.
+        truth: all objects of the image. Objects of categories that are not measured are ignored.
+        classes: categories of the model's classes.
+        measure: which shapes of the objects are compared.
     """
     ids = [classes.category_ids[class_id] for class_id in found.class_ids]
     named = np.array([id_ or 0 for id_ in ids], np.int64)
@@ -158,7 +158,7 @@ def match_detections(
             partner = int(best.argmax())
             free[partner] = waiting[index] = False
             right.append((int(index), partner))
-    # Of a detection within a crowd, only its own area counts.
+    # A crowd is larger than a detection, so use the covered share of the detection, not IoU.
     covered = measure.share_inside(shapes, annotated_shapes)
     in_crowd = (same & (measured & crowd) & (covered >= _MIN_IOU)).any(axis=1) & waiting
     waiting &= ~in_crowd
@@ -178,11 +178,11 @@ def match_detections(
 def count_mistakes(
     images: Sequence[tuple[ImageMatches, Detections, Sequence[AnnotatedObject]]], classes: ClassMap
 ) -> MistakeCounts:
-    """Count the mistakes of all images.
+    """Count correct and wrong detections over all images.
 
     Args:
-        images: what ``match_detections`` returned, and for what.
-        classes: which class is which category.
+        images: result of ``match_detections`` for each image, with its detections and objects.
+        classes: categories of the model's classes.
     """
     confusions: Counter[tuple[str, str]] = Counter()
     for mistakes, found, truth in images:
@@ -207,7 +207,7 @@ def count_mistakes(
 
 
 def angle_between(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return by how many degrees two oriented boxes are turned; see ``AngleError``."""
+    """Return the angle between two oriented boxes in degrees; see ``AngleError``."""
     long_sides = [box[4] + (0.0 if box[2] >= box[3] else np.pi / 2) for box in (one, other)]
     square = any(max(box[2:4]) < _MAX_SQUARE_RATIO * min(box[2:4]) for box in (one, other))
     symmetry = 90.0 if square else 180.0

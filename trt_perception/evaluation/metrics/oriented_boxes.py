@@ -1,8 +1,8 @@
-"""Oriented boxes, measured by the IoU of rotated rectangles.
+"""Measures oriented boxes by the IoU of rotated rectangles.
 
-An annotation has ``oriented_bbox``: centre x, centre y, width, height and angle in radians of the
-width's axis, from x to y; else ``segmentation``, one polygon of four corners. The smallest box
-around the corners is measured then.
+An annotation has ``oriented_bbox``: centre x, centre y, width, height, and angle. The angle is in
+radians from the x axis to the width's axis, positive towards y. Otherwise ``segmentation`` must
+hold one polygon of four corners, and the smallest rectangle around the corners is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OrientedBoxes(Measure):
         box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
     ) -> AnnotatedObject:
-        """Return an object with its oriented box."""
+        """Return a copy of an object with its oriented box."""
         read = _fit_to_corners if entry.get(_KEY) is None else _read_oriented_box
         return replace(box, oriented=read(entry))
 
@@ -63,7 +63,7 @@ class OrientedBoxes(Measure):
         return float(row[_KEY][2] * row[_KEY][3])
 
     def configure(self, evaluation: Any) -> None:
-        """Replace the IoU of upright boxes."""
+        """Replace the IoU of upright boxes by the IoU of oriented boxes."""
         evaluation.computeIoU = functools.partial(_coco_iou, evaluation)
 
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
@@ -71,7 +71,7 @@ class OrientedBoxes(Measure):
         return oriented_overlaps(one.oriented, other.oriented)
 
     def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
-        """Return the share of each oriented box in each region."""
+        """Return the share of each oriented box inside each region."""
         everywhere = np.ones(len(regions.oriented), np.bool_)
         return oriented_overlaps(one.oriented, regions.oriented, everywhere)
 
@@ -87,7 +87,7 @@ def _read_oriented_box(entry: CocoSection) -> tuple[float, ...]:
     ):
         raise entry.refusal(_KEY, given, _LAYOUT)
     if abs(given[4]) > 2 * math.pi:
-        fix = 'if these are degrees, multiply all angles by pi / 180'
+        fix = 'if the angles are in degrees, multiply all by pi / 180'
         found = f'an angle of {entry.format_value(given[4])}'
         raise entry.error_at(_KEY, found, 'radians, from -2 pi to 2 pi', fix)
     return tuple(map(float, given))
@@ -98,7 +98,7 @@ def _fit_to_corners(entry: CocoSection) -> tuple[float, ...]:
     corners = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
     if not isinstance(corners, list) or len(corners) != 8 or not all(map(is_finite, corners)):
         nothing = outline in (None, [])
-        found = 'none' if nothing else 'none, and something else in "segmentation"'
+        found = 'none' if nothing else 'none, and another shape in "segmentation"'
         corner_text = 'one polygon of four corners, [[x, y, x, y, x, y, x, y]]'
         raise entry.error_at(
             _KEY, found, f'{_LAYOUT}, or in "segmentation" {corner_text}', BOXES_ONLY_FIX
@@ -109,7 +109,11 @@ def _fit_to_corners(entry: CocoSection) -> tuple[float, ...]:
 
 
 def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
-    """Return what COCOeval.computeIoU does, of rotated rectangles: best score first."""
+    """Replacement of COCOeval.computeIoU for oriented boxes.
+
+    Returns:
+        float64 (detections, objects), best score first; an empty list if either is missing.
+    """
     truth = evaluation._gts[image_id, category_id]
     found = evaluation._dts[image_id, category_id]
     if not truth or not found:
@@ -123,15 +127,13 @@ def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
 def oriented_overlaps(
     one: Floats, other: Floats, is_crowd: npt.NDArray[np.bool_] | None = None
 ) -> Floats:
-    """Return intersection over union of all pairs of oriented boxes, as true areas.
+    """Return the intersection over union of all pairs of oriented boxes: float64 (n, m).
 
     Args:
         one: float64 (n, 5), as ``Detections.oriented``.
         other: float64 (m, 5).
-        is_crowd: (m,), of which the share of the first box inside counts instead, as in COCO.
-
-    Returns:
-        float64 (n, m).
+        is_crowd: bool (m,). For a crowd, the result is the share of the first box inside the
+            crowd, as in COCO.
     """
     own, others = (side[:, 2:4].prod(axis=1) for side in (one, other))
     shared = np.zeros((len(own), len(others)))
@@ -144,12 +146,12 @@ def oriented_overlaps(
 
 
 def _oriented_shared_areas(one: Floats, other: Floats) -> Floats:
-    """Return the area that pairs of oriented boxes share: float64 (n,) from two of (n, 5).
+    """Return the shared areas of pairs of oriented boxes: float64 (n,) from two arrays (n, 5).
 
-    The outline of the first is cut at each side of the second. Corners outside go to the nearest
-    place on the side's line: ways along that line enclose nothing, so nothing depends on their
-    order, and boxes that touch or are the same need no case of their own. OpenCV's
-    ``rotatedRectangleIntersection`` takes corners of the shared part that are near for one.
+    Each side of the second box clips the outline of the first. Corners outside move to the
+    nearest point on the side's line. Paths along this line enclose no area, so the order of these
+    corners does not matter, and touching or equal boxes need no special case. OpenCV's
+    ``rotatedRectangleIntersection`` is unsuitable, because it merges neighbouring corners.
     """
     outline = _corners(one)
     sides = _corners(other)
@@ -165,12 +167,12 @@ def _oriented_shared_areas(one: Floats, other: Floats) -> Floats:
 
 
 def _clip(outline: Floats, start: Floats, normal: Floats) -> Floats:
-    """Return (n, 2k, 2) from (n, k, 2): each edge's part that is not behind a line.
+    """Clip outlines by lines: (n, k, 2) becomes (n, 2k, 2), because each edge yields two points.
 
     Args:
         outline: corners.
-        start: (n, 2), a point of the line.
-        normal: (n, 2), of length 1, to the side that stays.
+        start: (n, 2), a point on the line.
+        normal: (n, 2), unit vector towards the side to keep.
     """
     height = ((outline - start[:, None]) * normal[:, None]).sum(axis=2)
     following, height_following = np.roll(outline, -1, axis=1), np.roll(height, -1, axis=1)
@@ -186,12 +188,12 @@ def _clip(outline: Floats, start: Floats, normal: Floats) -> Floats:
 
 
 def _corners(oriented: Floats) -> Floats:
-    """Return the corners around each box in double precision: float64 (n, 4, 2)."""
+    """Return the corners of each box in double precision: float64 (n, 4, 2)."""
     corners: Floats = oriented_corners(oriented)  # type: ignore[arg-type,assignment]
     return corners
 
 
 def _enclosing_boxes(oriented: Floats) -> Floats:
-    """Return the upright boxes around oriented ones, not cut at the image."""
+    """Return the upright boxes around oriented boxes, not clipped at the image: float64 (n, 4)."""
     corners = _corners(oriented)
     return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)

@@ -1,4 +1,4 @@
-"""Objects of one image, annotated or found, and how far their boxes are the same."""
+"""Shapes of the objects in one image, and the overlap of their boxes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from trt_perception.images.detections import Detections
 __all__ = ['Floats', 'Shapes', 'box_areas', 'box_iou', 'ratio', 'shared_areas']
 
 Floats = npt.NDArray[np.float64]
-# The mask of an object of which none was read. It has no pixels.
+# Empty mask of objects whose masks were not read.
 _NO_MASK: RunLengths = {'size': [0, 0], 'counts': ''}
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Objects of one image in its pixels, annotated or found.
+    """Shapes of annotated or detected objects in one image, in its pixels.
 
     Attributes:
         xyxy: float64 (n, 4), the upright boxes.
-        areas: float64 (n,), square pixels, to which OKS holds distances.
-        masks: run lengths; empty without masks.
-        keypoints: float64 (n, k, 3): x, y, and above 0 where it counts; k is 0 without keypoints.
-        oriented: float64 (n, 5) as ``Detections.oriented``; empty without.
+        areas: float64 (n,), square pixels. OKS relates distances to these areas.
+        masks: run lengths of each object; empty without masks.
+        keypoints: float64 (n, k, 3): x, y, and a value above 0 if labelled; k is 0 without
+            keypoints.
+        oriented: float64 (n, 5) as ``Detections.oriented``; empty without oriented boxes.
     """
 
     xyxy: Floats
@@ -39,7 +40,7 @@ class Shapes:
 
     @classmethod
     def from_detections(cls, found: Detections) -> Shapes:
-        """Return what a model found; all its keypoints count."""
+        """Return the shapes of detections. All their keypoints count as labelled."""
         count = len(found)
         xyxy = found.xyxy.astype(np.float64)
         points: Floats = np.zeros((count, 0, 3))
@@ -57,7 +58,7 @@ class Shapes:
 
     @classmethod
     def from_annotations(cls, objects: Sequence[AnnotatedObject]) -> Shapes:
-        """Return what is annotated; what has no shape, as none was read, overlaps with nothing."""
+        """Return the shapes of annotated objects. Shapes that were not read have no overlap."""
         xywh = np.array([one.xywh for one in objects], np.float64).reshape(-1, 4)
         most = max((len(one.keypoints or ()) for one in objects), default=0)
         points = [one.keypoints or (0.0,) * most for one in objects]
@@ -72,9 +73,9 @@ class Shapes:
 
 
 def box_iou(one: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> Floats:
-    """Return intersection over union of all pairs: float64 (n, m) from xyxy (n, 4) and (m, 4).
+    """Return the intersection over union of all pairs: float64 (n, m) from xyxy (n, 4) and (m, 4).
 
-    Two boxes without area have 0.
+    The result is 0 for two boxes without area.
     """
     a, b = one.astype(np.float64), other.astype(np.float64)
     shared = shared_areas(a, b)
@@ -82,20 +83,20 @@ def box_iou(one: npt.NDArray[np.floating], other: npt.NDArray[np.floating]) -> F
 
 
 def shared_areas(one: Floats, other: Floats) -> Floats:
-    """Return the area that each pair of boxes shares: float64 (n, m) from xyxy."""
+    """Return the shared area of each pair of boxes: float64 (n, m) from xyxy."""
     size = np.minimum(one[:, None, 2:], other[:, 2:]) - np.maximum(one[:, None, :2], other[:, :2])
     shared: Floats = np.maximum(size, 0).prod(axis=-1)
     return shared
 
 
 def box_areas(xyxy: Floats) -> Floats:
-    """Return the area of each box: float64 (n,)."""
+    """Return the area of each box: float64 (n,) from xyxy."""
     areas: Floats = (xyxy[:, 2:] - xyxy[:, :2]).prod(axis=1)
     return areas
 
 
 def ratio(part: Floats, whole: Floats) -> Floats:
-    """Return part / whole, 0 where there is no whole."""
+    """Return part / whole, or 0 if the whole is 0. ``whole`` must broadcast to ``part``."""
     whole = np.broadcast_to(whole, part.shape)
     share: Floats = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
     return share

@@ -1,4 +1,4 @@
-"""The measure of each task, by the name that the task gives."""
+"""Selects the measure of a task by the name in ``Task.measure``."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from trt_perception.model.tasks.task import Task
 __all__ = ['MEASURES', 'common_measure', 'measure_of']
 
 _MEASURE_CLASSES: Final = (Measure, Masks, Keypoints, OrientedBoxes)
-#: By name.
+#: Measures by their names.
 MEASURES: Final[Mapping[str, type[Measure]]] = {each.kind: each for each in _MEASURE_CLASSES}
 
 
 def measure_of(task: Task, sigmas: Sequence[float] = ()) -> Measure:
-    """Return what tells how good a model is.
+    """Return the measure for models of a task.
 
     Args:
-        task: of the model.
-        sigmas: for OKS, one for each keypoint or one for all; empty: COCO's for 17 keypoints, else
-            0.05.
+        task: task of the model.
+        sigmas: sigmas of OKS, one for each keypoint or one for all; empty for the default: COCO's
+            for 17 keypoints, else 0.05.
 
     Raises:
-        ConfigError: the sigmas do not fit, or pycocotools is needed and not installed.
+        ConfigError: the sigmas do not fit the task, or pycocotools is needed but not installed.
     """
     return MEASURES[task.measure].for_model(task.keypoint_names, sigmas)
 
 
 def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> Measure:
-    """Return what tells how good several models are.
+    """Return the measure that all models have in common.
 
     Args:
-        tasks: by the model's name, at least one.
+        tasks: tasks by name of the model, at least one.
         sigmas: as in ``measure_of``.
 
     Raises:
-        ConfigError: they say different things of an object, or the sigmas do not fit.
+        ConfigError: the models have different measures, or the sigmas do not fit.
     """
     (first, task), *others = tasks.items()
     measure = measure_of(task, sigmas)
@@ -51,6 +51,6 @@ def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> M
                 f'{name} and {first}',
                 f'the tasks {other} and {task}',
                 expected='models of one task',
-                fix='measure each by itself, or boxes only (evaluate_engine --boxes-only)',
+                fix='measure each model separately, or boxes only (evaluate_engine --boxes-only)',
             )
     return measure

@@ -1,1 +1,1 @@
-"""Accuracy shown to people: plots, and the images with most mistakes."""
+"""Plots and pictures of evaluation results."""

@@ -1,4 +1,4 @@
-"""One object drawn in one colour: its box, mask, keypoints or oriented box, found or annotated."""
+"""Draws one detected or annotated object: box, mask, keypoints or oriented box."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _Image = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Outline:
-    """What is drawn of an object, in pixels of the image.
+    """Drawable shapes of an object, in pixels of the image.
 
     Attributes:
         xyxy: the upright box.
-        corners: float32 (4, 2) of an oriented box, else None.
-        mask: else None.
-        points: x and y of the keypoints that are known, (k, 2); empty without.
+        corners: float32 (4, 2), corners of an oriented box; else None.
+        mask: run lengths; None without masks.
+        points: x and y of the labelled keypoints, (k, 2); empty without keypoints.
     """
 
     xyxy: tuple[float, ...]
@@ -38,7 +38,7 @@ class Outline:
 
 
 def detection_outline(found: Detections, index: int) -> Outline:
-    """Return what is drawn of a detection."""
+    """Return the drawable shapes of a detection."""
     return Outline(
         tuple(map(float, found.xyxy[index])),
         None if found.oriented is None else oriented_corners(found.oriented[index : index + 1])[0],
@@ -48,7 +48,7 @@ def detection_outline(found: Detections, index: int) -> Outline:
 
 
 def ground_truth_outline(box: AnnotatedObject) -> Outline:
-    """Return what is drawn of an annotated object."""
+    """Return the drawable shapes of an annotated object."""
     left, top, width, height = box.xywh
     turned = None if box.oriented is None else np.array([box.oriented], np.float32)
     points = np.array(box.keypoints or (), np.float64).reshape(-1, 3)
@@ -68,27 +68,27 @@ def draw_outline(
     color: tuple[int, int, int],
     weight: int = 1,
 ) -> None:
-    """Draw one object in place.
+    """Draw one object into a canvas.
 
     Args:
         canvas: uint8 (height, width, 3), BGR, contiguous.
-        outline: what is drawn.
-        scale: pixels of the canvas for one of the image.
-        label: as in ``draw_box``.
+        outline: shapes of the object.
+        scale: canvas pixels per image pixel.
+        label: text as in ``draw_box``.
         color: BGR.
-        weight: of the lines.
+        weight: line width in pixels.
     """
     if outline.mask is not None:
         size = canvas.shape[1], canvas.shape[0]
         inside = pycocotools('mask').decode(outline.mask)
         mask = cv2.resize(inside, size, interpolation=cv2.INTER_NEAREST)
-        # Not filled: two masks of one object are to be told apart.
+        # Draw only contours, so that two masks of one object remain visible.
         borders, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
         cv2.drawContours(canvas, borders, -1, color, weight)
     corners = None if outline.corners is None else outline.corners * np.float32(scale)
     box = [side * scale for side in outline.xyxy]
     draw_box(canvas, box, label, color, weight, corners)
-    # OpenCV counts in 32 bits; what is so far away is outside any image.
+    # OpenCV uses 32-bit coordinates. The limit is outside any image.
     places = np.rint(np.array(outline.points).reshape(-1, 2) * scale).clip(-(2**20), 2**20)
     for x, y in places.astype(int).tolist():
         cv2.circle(canvas, (x, y), 2 + 2 * weight, color, cv2.FILLED, cv2.LINE_AA)

@@ -1,4 +1,4 @@
-"""Plots: image files that matplotlib draws; it is loaded here only, when a plot is asked for."""
+"""Creates plots with matplotlib, which is imported only if a plot is requested."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ['check_plot', 'new_figure', 'write_figure']
 
 
 def check_plot(path: Path) -> None:
-    """Find out before the work whether a plot can be drawn.
+    """Check before a long run that a plot can be drawn.
 
     Raises:
-        ConfigError: the suffix is none of .png, .svg and .pdf, or matplotlib is not installed.
+        ConfigError: the suffix is not .png, .svg or .pdf, or matplotlib is not installed.
     """
     if path.suffix not in ('.png', '.svg', '.pdf'):
         raise ConfigError(
@@ -29,21 +29,22 @@ def check_plot(path: Path) -> None:
         raise ConfigError(
             '--plot',
             f'needs matplotlib ({error})',
-            fix='python3 -m pip install matplotlib, or sudo apt install python3-matplotlib',
+            fix='install it: python3 -m pip install matplotlib, or '
+            'sudo apt install python3-matplotlib',
         ) from error
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of matplotlib, sizes in inches."""
+    """Return an empty matplotlib figure; width and height are in inches."""
     figures = importlib.import_module('matplotlib.figure')
     return figures.Figure((width, height), layout='constrained')
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a figure whole or not at all, in the format of the suffix.
+    """Write a figure atomically in the format of the suffix.
 
     Raises:
-        WriteError: it cannot be written.
+        WriteError: the file cannot be written.
     """
     content = io.BytesIO()
     figure.savefig(content, dpi=110, format=path.suffix.removeprefix('.'))

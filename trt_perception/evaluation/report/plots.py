@@ -1,4 +1,4 @@
-"""Accuracy as a plot: precision over recall, and each category, of models side by side."""
+"""Plots the accuracy of models: precision over recall, and AP50 of each category."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trt_perception.evaluation.report.plot_files import new_figure, write_figure
 
 __all__ = ['plot_accuracy']
 
-# More bars than that nobody reads; those with the worst figures are shown.
+# Show only the worst categories, because more bars are unreadable.
 _MAX_CLASSES: Final = 20
 
 
@@ -21,11 +21,11 @@ def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
     """Draw precision over recall at IoU or OKS 0.50, and AP50 of each category.
 
     Args:
-        path: image to write, as ``check_plot`` wants it; whole or not at all.
-        models: figures by name, at least one.
+        path: image file that ``check_plot`` accepted; written atomically.
+        models: metrics of at least one model, by name.
 
     Raises:
-        WriteError: it cannot be written.
+        WriteError: the file cannot be written.
     """
     figure = new_figure(13, 5.5)
     left, right = figure.subplots(1, 2)
@@ -35,7 +35,7 @@ def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
 
 
 def _plot_curves(axes: Any, models: Mapping[str, Metrics]) -> None:
-    """One line for each model, the mean of its categories; of a single model these too."""
+    """Draw the mean curve of each model. For a single model, also draw each category."""
     if len(models) == 1:
         (metrics,) = models.values()
         for curve in metrics.precisions50.values():
@@ -62,7 +62,7 @@ def _plot_classes(axes: Any, models: Mapping[str, Metrics]) -> None:
     shown = [name for name in figures if name in worst]
     height = 0.8 / len(models)
     for index, (name, metrics) in enumerate(models.items()):
-        # A model that leaves a category out has no bar there.
+        # NaN draws no bar for a category that the model lacks.
         values = [
             metrics.classes[c].ap50 or 0 if c in metrics.classes else float('nan') for c in shown
         ]

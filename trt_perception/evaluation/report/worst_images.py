@@ -1,4 +1,4 @@
-"""The images with most mistakes, drawn: what was missed, is false or has the wrong class."""
+"""Draws the images with most mistakes: missed objects, false detections and wrong classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ['COLORS', 'draw_mistakes', 'write_worst_images']
 
 _Image = npt.NDArray[np.uint8]
 
-#: BGR; distinct for colour-blind people too (Okabe and Ito, 2008).
+#: BGR. Colour-blind people can also distinguish these colours (Okabe and Ito, 2008).
 COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
     'right': (115, 158, 0),
     'wrong class': (233, 180, 86),
@@ -39,7 +39,7 @@ COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
 _LONGEST_SIDE: Final = 1280
 _SHORTEST_SIDE: Final = 480
 _CELL_SIZE: Final = (480, 400)
-#: Which files are ours to remove in the next run.
+#: Lists the written files, so that the next run can remove them.
 _LIST_FILE: Final = 'pictures.json'
 _LIST_MAX_BYTES: Final = 4 * 1024**2
 _OUTPUT_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
@@ -54,15 +54,15 @@ def draw_mistakes(
     class_names: Sequence[str],
     categories: Mapping[int, str],
 ) -> _Image:
-    """Return the image with what is right and what is not, and a legend below.
+    """Return a copy of the image with its correct and wrong detections, and a legend below.
 
     Args:
         bgr: uint8 (height, width, 3), BGR; not changed.
-        mistakes: what is right and what is not.
-        found: in the image's pixels.
-        truth: the image's objects.
-        class_names: of the model.
-        categories: names by id.
+        mistakes: detections matched with objects.
+        found: detections in pixels of the image.
+        truth: annotated objects of the image.
+        class_names: names of the model's classes.
+        categories: category names by id.
     """
     scale = _scale(bgr)
     canvas = _resized(bgr, scale)
@@ -72,7 +72,7 @@ def draw_mistakes(
         label = f'{name} {found.scores[index]:.2f}{more}'
         draw_outline(canvas, detection_outline(found, index), scale, label, COLORS[kind], 2)
 
-    for index, _ in mistakes.right:  # no label: what is wrong must be seen
+    for index, _ in mistakes.right:  # no label, because the mistakes must stand out
         draw_outline(canvas, detection_outline(found, index), scale, '', COLORS['right'])
     for missed in mistakes.missed:
         name = categories[truth[missed].category_id]
@@ -97,21 +97,21 @@ def write_worst_images(
     categories: Mapping[int, str],
     count: int,
 ) -> list[Path]:
-    """Draw the images with most mistakes, and all of them in one.
+    """Draw the images with most mistakes, and a montage of these images.
 
     Args:
-        folder: made where it is missing; what an earlier call wrote there is removed, as its
-            ``pictures.json`` says.
-        images: file, mistakes, detections, objects.
-        class_names: of the model.
-        categories: names by id.
-        count: how many at most; images without a mistake are left out.
+        folder: target. A missing folder is created. Files of an earlier call, as listed in its
+            ``pictures.json``, are removed.
+        images: file, matches, detections and objects of each image.
+        class_names: names of the model's classes.
+        categories: category names by id.
+        count: maximum number of images. Images without mistakes are skipped.
 
     Returns:
-        What was written: ``montage.jpg`` first, then from the worst on; empty without mistakes.
+        Written files: ``montage.jpg``, then the images, worst first; empty without mistakes.
 
     Raises:
-        ConfigError: the folder cannot be made, or what is there not be removed.
+        ConfigError: the folder cannot be created, or earlier files cannot be removed.
         WriteError: an image cannot be written.
         ImageError: an image cannot be read again.
     """
@@ -133,13 +133,13 @@ def write_worst_images(
 
 
 def _write_file_list(folder: Path, files: Sequence[Path]) -> None:
-    """Write the list before the files, so that it has them even if something fails halfway."""
+    """Write the list before the images, so that the list is complete even after a failure."""
     make_folder(folder)
     write_json(folder / _LIST_FILE, {'files': [path.name for path in files]}, indent=2)
 
 
 def _remove_earlier(folder: Path) -> None:
-    """Remove the images that are listed, so that those of two runs do not mix."""
+    """Remove the images of an earlier run, so that images of two runs do not mix."""
     listed = folder / _LIST_FILE
     content = read_json(listed, _LIST_MAX_BYTES) if listed.exists() else {}
     names = content.get('files') if isinstance(content, dict) else None
@@ -153,7 +153,7 @@ def _remove_earlier(folder: Path) -> None:
 
 
 def _legend(width: int, counts: Mapping[str, int]) -> _Image:
-    """Return one line that says what the colours mean: uint8 (h, width, 3)."""
+    """Return a strip that explains the colours: uint8 (28, width, 3)."""
     size = 0.5 if width >= 480 else 0.4
     strip = np.full((28, width, 3), 32, np.uint8)
     x = 8
@@ -166,7 +166,7 @@ def _legend(width: int, counts: Mapping[str, int]) -> _Image:
 
 
 def _scale(bgr: _Image) -> float:
-    """Return a factor that makes labels legible and files small."""
+    """Return the factor that makes labels legible and limits the file size."""
     height, width = bgr.shape[:2]
     enlarged = max(1.0, _SHORTEST_SIDE / min(width, height))
     return min(enlarged, _LONGEST_SIDE / max(width, height))
@@ -181,7 +181,7 @@ def _resized(bgr: _Image, scale: float) -> _Image:
 
 
 def _cell(bgr: _Image, name: str) -> _Image:
-    """Return the image on a dark field of one size, its name above."""
+    """Return the image in a dark cell of fixed size, with its name above."""
     width, height = _CELL_SIZE
     cell = np.full((height, width, 3), 16, np.uint8)
     small = _resized(bgr, min((width - 8) / bgr.shape[1], (height - 28) / bgr.shape[0]))
