@@ -154,7 +154,7 @@ def test_batches_and_what_is_best_of_them(tmp_path, capsys):
     assert ' 8, 6; ' in capsys.readouterr().out
     # No time at all is kept by none.
     assert run(path, *given[:-6], '--batch', '1,2', '--max-latency-ms', '1e-9') == 0
-    assert ' 1e-09 ms: none' in capsys.readouterr().out
+    assert ' 1e-09 ms: no setting' in capsys.readouterr().out
 
 
 def test_encodings_that_mean_the_same_are_measured_once():

@@ -1,1 +1,1 @@
-"""Command lines: thin shells over typed functions."""
+"""Command-line tools that need no ROS: each parses its options and calls typed functions."""

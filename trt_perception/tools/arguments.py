@@ -1,4 +1,4 @@
-"""What command lines share: numbers, paths, and files that shall be written."""
+"""Types and checks of arguments that several command-line tools use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def integer_at_least(lowest: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers for argparse."""
+    """Return an argparse type that accepts integers from ``lowest`` on."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < lowest:
@@ -34,7 +34,7 @@ def integer_at_least(lowest: int) -> Callable[[str], int]:
 
 
 def parse_path(text: str) -> Path:
-    """Read a path for argparse; ``~`` is the home folder where no shell saw to it."""
+    """Convert an argument to a path. This argparse type expands ``~`` in quoted arguments."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path (got '')")
     try:
@@ -44,30 +44,36 @@ def parse_path(text: str) -> Path:
 
 
 def add_file_option(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
-    """Add an option that names a file; ``help_text`` says for what."""
+    """Add an option that takes the path of a file."""
     parser.add_argument(option, type=parse_path, metavar='FILE', help=help_text)
 
 
 def check_output_file(path: Path | None) -> None:
-    """Find out before the work whether a file can be written there.
+    """Check before a long run that a file can be written.
+
+    Args:
+        path: None if the user asked for no file.
 
     Raises:
-        ConfigError: its folder does not exist or takes no files, or it is one.
+        ConfigError: the folder is missing or not writable, or the path is a folder.
     """
     if path is None:
         return
     if not path.parent.is_dir() or path.is_dir():
         found, expected = 'no such folder, or a folder', 'a file to write, in a folder that exists'
         raise ConfigError(str(path), found, expected=expected)
-    if not path.exists() or path.is_file():  # else a terminal, a pipe
+    if not path.exists() or path.is_file():  # a terminal or a pipe needs no new file
         _check_writable(path, path.parent)
 
 
 def check_output_folder(path: Path | None) -> None:
-    """Find out before the work whether files can be written into a folder; it may be missing.
+    """Check before a long run that files can be written into a folder, which may be missing.
+
+    Args:
+        path: None if the user asked for no folder.
 
     Raises:
-        ConfigError: the folder that it is in does not exist, it is a file, or takes no files.
+        ConfigError: the parent folder is missing, the path is a file, or nothing can be written.
     """
     if path is None:
         return

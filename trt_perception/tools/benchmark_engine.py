@@ -1,4 +1,4 @@
-"""Measures engines and ONNX models: alone, step by step, in the pipeline, and side by side."""
+"""Measures the speed of engines and ONNX models: network, single steps and whole pipeline."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from trt_perception.tools.model_arguments import add_model_arguments, detector_c
 __all__ = ['BenchmarkReport', 'main']
 
 _PROVIDERS: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
-# More bytes than caches hold, as a rule, and an image in flight is not the next one.
+# Eight images usually exceed the processor's caches, and consecutive frames differ.
 _MIN_FRAMES: Final = 8
-# Of all these frames, page-locked copies lie in memory, too.
+# All frames of a batch have page-locked copies in memory.
 _MAX_BATCH: Final = 64
-# A measurement's, unless the number of frames or of seconds was given.
+# Maximum time of a measurement if neither --frames nor --seconds is given.
 _DEFAULT_SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
 examples:
@@ -50,32 +50,32 @@ examples:
   ros2 run trt_perception benchmark_engine yolo.engine --encoding all --steps-only
   ros2 run trt_perception benchmark_engine yolo.engine --batch 1,4,8 --max-latency-ms 20
 
-Times are in milliseconds. Means of steps are of many right behind each other; what is alone, and
-every latency, is of one at a time: of one batch, where --batch says so. Frames/s, enqueue, collect
-and CPU time are measured with frames always waiting. A measurement ends after --frames or
---seconds, whichever comes first. Ctrl-C ends it with the frames in work: what was measured so far
-is printed and saved, marked as partial. A second Ctrl-C gives up.
+Times are in milliseconds. "mean" is the time per run of many consecutive runs. "alone" and
+"latency" are measured with one batch at a time, so nothing else runs. Frames/s, enqueue, collect
+and CPU time are measured at full load: the next frame is always waiting. A measurement ends after
+--frames or --seconds, whichever comes first. Ctrl-C stops after the frames in flight. The tool
+then prints and saves the figures so far, marked as partial. A second Ctrl-C exits at once.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
-# Models, frames, a frame of each encoding to be compared, and what is measured.
+# Models, frames, one frame of each encoding to compare, and options.
 _Job = tuple[list[ModelFile], list[Frame], list[Frame], BenchmarkOptions]
 
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """All that one run found.
+    """All results of one run.
 
     Attributes:
         date: start of the run, ISO 8601, UTC.
-        machine: what the figures depend on.
-        options: what was measured.
+        machine: hardware and software that the figures depend on.
+        options: options of the measurements.
         images: size and encoding of each frame.
-        models: one entry for each model, in the order given.
-        agreement: of each model but the first with the first; None where not both were measured
-            in a pipeline.
-        partial: it was interrupted: what had not begun by then is not there, and what had is of
-            fewer frames.
+        models: one entry for each model, in the order of the command line.
+        agreement: agreement of each further model with the first. None if one of the two was not
+            measured in a pipeline.
+        partial: whether the user interrupted the run. Later measurements are missing then, and
+            the interrupted measurement has fewer frames.
     """
 
     date: str
@@ -88,13 +88,13 @@ class BenchmarkReport:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
+    """Run the command line and return its exit code."""
     interrupted = 'interrupted; nothing was saved'
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
 
 def _prepare(options: argparse.Namespace) -> _Job:
-    """Read all that was named, so that mistakes show before minutes of measuring.
+    """Read all files and options before the measurements, so that mistakes show at once.
 
     Raises:
         TrtPerceptionError: a model, image or option cannot be used.
@@ -122,9 +122,9 @@ def _prepare(options: argparse.Namespace) -> _Job:
         raise ConfigError('--param pipeline_depth', 'is set by its own option', fix='use --depth')
     models = [read_model_file(path) for path in options.models]
     for depth in benchmark_options.depths:
-        replace(config, pipeline_depth=depth)
+        replace(config, pipeline_depth=depth)  # raises if the depth is out of range
     first, *others = options.encoding
-    # A frame is in one slot only, and no batch changes from turn to turn.
+    # Each slot in flight holds different frames, and each batch has the same frames every time.
     largest_batch = max(benchmark_options.batches)
     batch_count = max(*benchmark_options.depths, 1, -(-_MIN_FRAMES // largest_batch))
     frames = load_frames(options.image, options.size, first, largest_batch * batch_count)
@@ -136,7 +136,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
-    """Measure, print each model's tables, and save what was asked for; return the exit code."""
+    """Measure, print the tables, save the requested files, and return the exit code."""
     report = _measure(job)
     saver = ResultSaver('benchmark_engine')
     if report.models and options.json:
@@ -157,7 +157,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
 
 
 def _measure(job: _Job) -> BenchmarkReport:
-    """Measure models one after the other, on the same frames, and print each one's tables."""
+    """Measure the models in turn on the same frames, and print the tables of each."""
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
@@ -203,37 +203,43 @@ def _measure(job: _Job) -> BenchmarkReport:
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser('benchmark_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
-    add('models', nargs='+', metavar='MODEL', help='engine or ONNX; all compared with the first')
+    add(
+        'models',
+        nargs='+',
+        metavar='MODEL',
+        help='engine or ONNX file; each further model is compared with the first',
+    )
     add(
         '--image',
         default='',
         metavar='FILE',
-        help="image, folder or video (default: the demo's photographs with digits)",
+        help="image file, folder or video (default: the demo's photographs of digits)",
     )
     add(
         '--size',
         type=_parse_size,
         metavar='WxH',
-        help='of the frames in pixels (default: as the image is; without one 1920x1080)',
+        help='resize frames to this size in pixels (default: size of --image, else 1920x1080)',
     )
     add(
         '--encoding',
         type=_parse_encodings,
         default=('bgr8',),
         metavar='NAME,…',
-        help='of the frames (default: bgr8); with several, or all, upload and letterbox kernel '
-        f'are timed for each, everything else with the first; {", ".join(PIXEL_FORMATS)}',
+        help='encoding of the frames (default: bgr8). With several names or "all", upload and '
+        'letterbox kernel are timed for each encoding, all other steps for the first. '
+        f'Encodings: {", ".join(PIXEL_FORMATS)}',
     )
     _add_measurement_options(parser)
-    add_file_option(parser, '--json', 'write all figures, with the machine')
-    add_file_option(parser, '--plot', 'draw them (.png, .svg, .pdf; needs matplotlib)')
-    add('--steps-only', action='store_true', help='measure no pipeline')
+    add_file_option(parser, '--json', 'write all figures, and a description of the machine')
+    add_file_option(parser, '--plot', 'draw the figures (.png, .svg, .pdf; needs matplotlib)')
+    add('--steps-only', action='store_true', help='measure single steps, but no pipeline')
     add_model_arguments(parser)
     return parser
 
 
 def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how long and how often is measured, and by what."""
+    """Add the options for length, batch and depth of the measurements."""
     add = parser.add_argument
     defaults = BenchmarkOptions()
     add(
@@ -241,50 +247,50 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
         type=_parse_integers,
         default=defaults.depths,
         metavar='N,N…',
-        help='batches in flight, one measurement each (default: 1,2,3,4; an ONNX file has 1)',
+        help='batches in flight, one measurement each (default: 1,2,3,4; ONNX files: always 1)',
     )
     add(
         '--batch',
         type=_parse_batches,
         default=defaults.batches,
         metavar='N,N…',
-        help='frames of each batch, one measurement each at each depth (default: 1)',
+        help='frames per batch, one measurement for each batch size and depth (default: 1)',
     )
     add(
         '--max-latency-ms',
         type=_parse_milliseconds,
         metavar='MS',
-        help='say what is best within this: p99 of a batch, with frames always waiting',
+        help='report the fastest batch and depth within this latency: p99 of a batch at full load',
     )
     add(
         '--frames',
         type=integer_at_least(1),
         metavar='N',
-        help='per measurement (default: 1000, or fewer if 10 seconds are over before)',
+        help='frames per measurement (default: as many as fit into 10 s, at most 1000)',
     )
     add(
         '--seconds',
         type=_parse_seconds,
         metavar='S',
-        help='most per measurement (default: 10, and with --frames as many as these take)',
+        help='maximum seconds per measurement (default: 10; with --frames: no limit)',
     )
     add(
         '--warmup',
         type=integer_at_least(0),
         default=defaults.warmup,
         metavar='N',
-        help='frames before that do not count (default: 100)',
+        help='frames before each measurement that are not counted (default: 100)',
     )
     add(
         '--provider',
         choices=tuple(_PROVIDERS),
         default='cpu',
-        help='what ONNX Runtime runs ONNX files with (default: cpu)',
+        help='execution provider of ONNX Runtime, for ONNX files (default: cpu)',
     )
 
 
 def _parse_encodings(text: str) -> tuple[str, ...]:
-    """Return the names, without those that mean the same; ``all`` starts with bgr8."""
+    """Return the names without synonyms of earlier names. ``all`` starts with bgr8."""
     if text == 'all':
         text = ','.join(['bgr8', *PIXEL_FORMATS])
     unique: dict[str, str] = {}

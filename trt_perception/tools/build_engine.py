@@ -36,28 +36,28 @@ examples:
       --compute-capabilities 8.6 8.9 --json report.json
   ros2 run trt_perception build_engine --config build.yaml --workspace-mib 4096
 
-Writes yolo.engine and yolo.engine.json, its manifest, next to the ONNX file; an engine that is
-there already is replaced once the new one is whole. Build on the machine that runs the engine:
-TensorRT's engines fit one release and one kind of GPU. TensorRT-RTX also builds without a GPU.
-An engine that could not be loaded where it was built is marked "unverified" in its manifest;
-inspect_engine --update-manifest on the target fills it in.
+The tool writes yolo.engine and its manifest yolo.engine.json next to the ONNX file. It replaces an
+existing engine only when the new engine is complete. Build on the machine that runs the engine:
+a TensorRT engine fits one release and one kind of GPU. TensorRT-RTX also builds without a GPU.
+If the engine cannot be loaded after the build, its manifest says "unverified". Run
+inspect_engine --update-manifest on the target then.
 
-Every option can stand in build.yaml (--config) under its name with _ for -, as in keep_fp32;
-paths there are relative to that file and stay in its folder; the command line wins.
+build.yaml (--config) may contain every option. Replace - by _ in the name, as in keep_fp32. Paths
+in build.yaml are relative to its folder and must stay inside. The command line has priority.
 
-Not run by us: TensorRT 10.x and 11.x (checked against their list of names only), DLA, 2:4
-sparsity, version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
-Run by us: building with TensorRT-RTX 1.7 without a GPU; building and running with TensorRT-RTX
-1.4 on a GPU.
+Tested: building with TensorRT-RTX 1.7 without a GPU; building and running with TensorRT-RTX 1.4
+on a GPU.
+Not tested: TensorRT 10.x and 11.x (only the names of their API were compared), DLA, 2:4 sparsity,
+version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
+    """Run the command line and return its exit code."""
     arguments_given = sys.argv[1:] if arguments is None else list(arguments)
-    stop = Interruption(130, message='\nstopping; once more ends at once\n')
+    stop = Interruption(130, message='\nstopping; press Ctrl-C again to exit at once\n')
     previous_handlers = [signal.signal(number, stop) for number in ENDING_SIGNALS]
     try:
         return _run(arguments_given)
@@ -79,13 +79,12 @@ _print_message = functools.partial(print_message, 'build_engine')
 
 
 def _check_packages() -> None:
-    """Refuse to begin without what the extra ``build`` brings; --help needs it too."""
+    """Check that the packages of the extra ``build`` are installed. --help needs them too."""
     if importlib.util.find_spec('onnx') is None:
         raise EngineError(
             'building engines',
-            'needs onnx, not installed here',
-            fix='install what the extra "build" of this package names, into the environment of '
-            'this shell: '
+            'needs the package onnx, which is not installed',
+            fix='install the packages of the extra "build" into the environment of this shell: '
             'python3 -m pip install onnx onnxslim onnxruntime ml_dtypes pycocotools',
         )
 
@@ -114,7 +113,8 @@ def _run(arguments_given: Sequence[str]) -> int:
     except KeyboardInterrupt:
         engine = 'the engine was written' if report.output_engine else 'no engine was written'
         _print_message(
-            f'interrupted; {engine}' + (f'; {json_file} says how far it came' * bool(json_file))
+            f'interrupted; {engine}'
+            + (f'; {json_file} lists the finished steps' * bool(json_file))
         )
         return 130
     finally:
@@ -125,14 +125,14 @@ def _run(arguments_given: Sequence[str]) -> int:
 
 
 def _build(options: Any, report: Any) -> None:
-    """Build with a row for each step that has ended, and a bar for the one that runs."""
+    """Build, print a row for each finished step, and show a progress bar for the current step."""
     from trt_perception.building.report import format_step
     from trt_perception.building.steps.build import build
 
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.ERROR, format='%(message)s'
     )
-    tqdm.monitor_interval = 0  # no thread next to TensorRT's own
+    tqdm.monitor_interval = 0  # without the monitor thread of tqdm
     with tqdm(
         disable=None, leave=False, bar_format='{desc} {bar} {percentage:3.0f}% {elapsed}'
     ) as bar:
@@ -155,9 +155,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = OptionParser('build_engine', __doc__, _EXAMPLES)
     parser.allow_abbrev = False
-    parser.add_argument(
-        '--config', type=Path, metavar='YAML', help='read options from this file first'
-    )
+    parser.add_argument('--config', type=Path, metavar='YAML', help='read options from this file')
     add_arguments(parser)
     return parser
 

@@ -1,4 +1,4 @@
-"""How command lines end: exit codes, and results saved one by one."""
+"""Runs command-line tools: exit codes, messages, and saving of results."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def run_tool(
     work: Callable[[_Job, argparse.Namespace], int],
     interrupted: str = 'interrupted',
 ) -> int:
-    """Run a command line; return its exit code. Errors go to standard error.
+    """Run a command line and return its exit code. Errors go to standard error.
 
     Args:
-        parser: of the tool, named after it.
-        arguments: those of the process by default; ``options.command`` says them as in a shell.
-        prepare: reads and checks what the options name: an error there is wrong usage, 2.
-        work: does the rest and returns the exit code; an error there is 1.
-        interrupted: what is said on Ctrl-C; the exit code is 130.
+        parser: parser of the tool. Its ``prog`` is the name of the tool.
+        arguments: arguments of the tool; None uses those of the process. ``options.command``
+            holds the command line, quoted for a shell.
+        prepare: reads and checks the files that the options name. An error ends the tool with
+            code 2, wrong usage.
+        work: does everything else and returns the exit code. An error ends the tool with code 1.
+        interrupted: message after Ctrl-C. The exit code is 130 then.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
@@ -52,18 +54,18 @@ def run_tool(
 
 
 def print_message(tool: str, text: object) -> None:
-    """Print a tool's message on standard error."""
+    """Print a message of a tool on standard error."""
     print(escape_controls(f'{tool}: {text}'), file=sys.stderr)
 
 
 class ResultSaver:
-    """Writes a tool's results; one that cannot be saved keeps no other from being written.
+    """Writes the results of a tool. A result that cannot be saved does not prevent others.
 
     Args:
-        tool: its name, for messages.
+        tool: name of the tool, for messages.
 
     Attributes:
-        failed: something was not saved.
+        failed: whether any result could not be saved.
     """
 
     def __init__(self, tool: str) -> None:
@@ -71,13 +73,13 @@ class ResultSaver:
         self._tool = tool
 
     def save(self, path: Path, write: Callable[..., str | None], *content: object) -> None:
-        """Write a result and say so.
+        """Write a result and print where it was saved.
 
         Args:
-            path: where.
-            write: writes it, given path and content; may return what to say instead of
-                ``saved PATH``.
-            content: what is written.
+            path: file or folder to write.
+            write: function that writes ``content`` to ``path``. It may return a message that
+                replaces ``saved PATH``.
+            content: further arguments of ``write``.
         """
         try:
             said = write(path, *content) or f'saved {path}'

@@ -1,4 +1,4 @@
-"""Runs an engine or ONNX model over images and videos, without ROS, and writes what it found."""
+"""Runs a model on images and videos without ROS, and writes the detections."""
 
 from __future__ import annotations
 
@@ -54,13 +54,16 @@ examples:
   detect_images --engine yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
       --classes person car --no-pictures
 
-Writes into the output folder: each image with what was found drawn into it, under its own name;
-each video, as MP4; detections.json, COCO's form with images and categories, which evaluate_engine
-can read as annotations (a video's frames are called drive.mp4#000012); results.json, the same
-detections in COCO's results format; summary.json. Masks are segmentation there, keypoints are
-keypoints, oriented boxes oriented_bbox.
-A folder is read without those in it; a pattern with ** reaches them: '~/pictures/**'.
-An image that cannot be read is left out and named; the exit code is 1 then.
+The output folder receives:
+  each image, with its detections drawn, under its own name
+  each video, with its detections drawn, as MP4
+  detections.json: images, categories and detections as a COCO data set. evaluate_engine reads
+    this file as annotations. The frames of a video have names like drive.mp4#000012.
+  results.json: the same detections in COCO's results format
+  summary.json: counts, latency and problems
+Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
+Subfolders of a source are not read. A pattern with ** includes them: '~/pictures/**'.
+The tool skips an image that cannot be read, prints its name, and ends with exit code 1.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
@@ -69,7 +72,12 @@ _Image = npt.NDArray[np.uint8]
 
 @dataclass
 class _DetectionRun:
-    """One run: the model, what it is run on, what it found, and how long it took."""
+    """State of one run: model, sources, results and times.
+
+    Attributes:
+        seconds: detection time of an image, one entry for each batch.
+        problems: messages about images and videos that could not be read completely.
+    """
 
     pipeline: Pipeline
     thresholds: Thresholds
@@ -80,7 +88,7 @@ class _DetectionRun:
     problems: list[str] = field(default_factory=list)
 
     def process_images(self) -> None:
-        """Run the model over all images."""
+        """Run the model on all images, and write the annotated images."""
         spec = self.pipeline.spec
         files = [(path, None) for _, path in self.plan.images]
         decoded = read_ahead(files, self._skip_unreadable)
@@ -91,7 +99,7 @@ class _DetectionRun:
                 write_image(target, bgr, found, spec.class_names, spec.task)
 
     def process_video(self, name: str, video: VideoFile) -> None:
-        """Run the model over the frames of a video."""
+        """Run the model on the frames of a video, and write the annotated video."""
         before = len(self.results)
         target = self.plan.targets.get(name)
         spec = self.pipeline.spec
@@ -103,17 +111,17 @@ class _DetectionRun:
                 if opened is not None:
                     opened.add(bgr, found)
         count = len(self.results) - before
-        # Some containers only estimate; a tenth less is more than an estimate is off.
+        # Some containers only estimate the number of frames, but by less than 10 %.
         if count < 0.9 * video.frames:
             self._report_problem(
-                f'{video.path}: promises {video.frames} frames, {count} could be decoded: it is '
-                'damaged or cut off'
+                f'{video.path}: only {count} of {video.frames} frames could be decoded: the file '
+                'is damaged or truncated'
             )
 
     def _detect(
         self, images: Iterable[tuple[str, _Image]]
     ) -> Iterator[tuple[str, _Image, Detections]]:
-        """Run the model over named images, as many at once as it takes."""
+        """Run the model on named images in batches, and collect the results."""
         for chunk in split_into_batches(images, self.pipeline.batch):
             frames = [frame_from_bgr(bgr) for _, bgr in chunk]
             started = time.perf_counter()
@@ -134,9 +142,9 @@ class _DetectionRun:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
+    """Run the command line and return its exit code."""
     interrupted = (
-        f'interrupted; no {DETECTIONS_FILE} was written, and only whole images and videos'
+        f'interrupted; {DETECTIONS_FILE} was not written. Written images and videos are complete'
     )
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
@@ -162,7 +170,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, De
 
 
 def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse.Namespace) -> int:
-    """Do the work, write the results and say what they are; return the exit code."""
+    """Process all sources, write the results, print a summary, and return the exit code."""
     model, config, plan = job
     with contextlib.closing(open_offline(model, config.pipeline_options())) as pipeline:
         names = pipeline.spec.class_names
@@ -228,9 +236,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar='SOURCE',
         help='folders, patterns, image and video files',
     )
-    add('--output', type=parse_path, required=True, metavar='DIR', help='folder of the results')
-    add('--overwrite', action='store_true', help='replace results of an earlier run')
-    add('--no-pictures', action='store_true', help='write no annotated images and videos')
+    add('--output', type=parse_path, required=True, metavar='DIR', help='folder for the results')
+    add('--overwrite', action='store_true', help='replace the results of an earlier run')
+    add('--no-pictures', action='store_true', help='do not write annotated images and videos')
     add(
         '--classes', nargs='+', default=[], metavar='NAME', help='report only these (default: all)'
     )

@@ -1,4 +1,4 @@
-"""What detect_images writes: annotated images and videos, COCO's JSON, a summary."""
+"""Output of detect_images: annotated images and videos, COCO JSON, and a summary."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _JPEG_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
 
 
 class CocoResults:
-    """Detections of many images in COCO's form, images and categories with them.
+    """Collects the detections of many images, and converts them to COCO's formats.
 
-    A category's id is the class's index plus 1: to some readers 0 is the background.
+    The id of a category is the class index plus 1, because some readers treat 0 as background.
 
     Args:
-        class_names: of the model.
-        info: what made them.
-        task: of the model.
+        class_names: names of the model's classes.
+        info: content of the key ``info``: model and settings.
+        task: task of the model.
     """
 
     def __init__(
@@ -54,7 +54,13 @@ class CocoResults:
         return len(self._images)
 
     def add(self, file_name: str, size_wh: tuple[int, int], found: Detections) -> None:
-        """Add the detections of one image or frame, in its pixels."""
+        """Add the detections of one image or frame.
+
+        Args:
+            file_name: name of the image in the results.
+            size_wh: width and height of the image in pixels.
+            found: detections in pixels of the image.
+        """
         image_id = len(self._images) + 1
         self._images.append(
             {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
@@ -72,7 +78,7 @@ class CocoResults:
         self._images_with_detections += bool(len(found))
 
     def dataset(self) -> dict[str, Any]:
-        """Return what COCO calls a dataset; each annotation also has a score."""
+        """Return the detections as a COCO data set. Each annotation also has a score."""
         return {
             'info': self._info,
             'images': self._images,
@@ -84,16 +90,16 @@ class CocoResults:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the detections in COCO's results format; ids are those of ``dataset``."""
+        """Return the detections in COCO's results format, with the ids of ``dataset``."""
         left_out = ['id', 'area', 'iscrowd', 'num_keypoints']
         if not self._task.has_masks:
-            left_out.append('segmentation')  # corners of oriented boxes are no run lengths
+            left_out.append('segmentation')  # the results format allows only run lengths
         return [
             {key: value for key, value in row.items() if key not in left_out} for row in self._rows
         ]
 
     def summary(self) -> dict[str, Any]:
-        """Return counts; classes by how often they were found."""
+        """Return counts of images and detections, with the most frequent class first."""
         return {
             'images': len(self._images),
             'images_with_detections': self._images_with_detections,
@@ -109,18 +115,18 @@ def write_image(
     class_names: Sequence[str],
     task: Task = DETECT,
 ) -> None:
-    """Draw detections and write the image whole or not at all.
+    """Draw detections into an image and write the image atomically.
 
     Args:
-        path: its suffix says the format; its folder is made.
-        bgr: uint8 (height, width, 3), BGR; it is drawn on.
-        found: in its pixels.
-        class_names: of the model.
-        task: of the model; it draws.
+        path: target. The suffix selects the format. A missing folder is created.
+        bgr: uint8 (height, width, 3), BGR. This function draws into the array.
+        found: detections in pixels of the image.
+        class_names: names of the model's classes.
+        task: task of the model; its ``draw`` draws the detections.
 
     Raises:
-        ConfigError: its folder cannot be made.
-        WriteError: it cannot be written.
+        ConfigError: the folder cannot be created.
+        WriteError: the image cannot be written.
     """
     task.draw(bgr, found, class_names)
     suffix = path.suffix.lower()
@@ -131,13 +137,13 @@ def write_image(
 
 
 class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
-    """An annotated video, MP4. A file is there only when it is whole.
+    """Writes an annotated MP4 video. The file appears only when the video is complete.
 
     Args:
-        path: ends in .mp4; its folder is made.
-        fps: frames a second.
-        class_names: of the model.
-        task: of the model; it draws.
+        path: target, ends in .mp4. A missing folder is created.
+        fps: frames per second.
+        class_names: names of the model's classes.
+        task: task of the model; its ``draw`` draws the detections.
     """
 
     def __init__(
@@ -157,15 +163,20 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._written = 0
 
     def add(self, bgr: _Image, found: Detections) -> None:
-        """Draw upon a frame, uint8 (height, width, 3), BGR, and write it.
+        """Draw detections into a frame and write the frame.
+
+        Args:
+            bgr: uint8 (height, width, 3), BGR. This method draws into the array.
+            found: detections in pixels of the frame.
 
         Raises:
-            ConfigError: this OpenCV cannot write it, or it is of another size than the first.
+            ConfigError: this OpenCV cannot write the video, or the size differs from the first
+                frame.
         """
         size = bgr.shape[1], bgr.shape[0]
         if self._writer is None:
             self._open(size)
-        if size != self._size:  # OpenCV leaves such a frame out without a word
+        if size != self._size:  # OpenCV skips such a frame silently
             raise ConfigError(
                 str(self._path),
                 f'{size[0]}x{size[1]}',
@@ -189,17 +200,16 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
             self._temporary_path.unlink(missing_ok=True)
 
     def _check_file(self) -> None:
-        """Read the file again: OpenCV says nothing of a disk that is full."""
+        """Count the frames of the written file, because OpenCV does not report a full disk."""
         found = _count_frames(self._temporary_path, self._written)
         if found < self._written:
             free = shutil.disk_usage(self._path.parent).free / 1e6
             raise ConfigError(
-                f'{self._path}: could not be written whole',
-                f'{found}, reading it again; {free:.0f} MB are free there',
+                f'{self._path}: could not be written completely',
+                f'{found} readable frames; {free:.0f} MB are free on the disk',
                 expected=f'{self._written} frames',
-                fix='free some space, lift a quota or limit on the size of files, or give '
-                '--no-pictures to '
-                'leave videos out',
+                fix='free disk space, raise the quota or file size limit, or skip annotated '
+                'videos with --no-pictures',
             )
 
     def _open(self, size_wh: tuple[int, int]) -> None:
@@ -211,15 +221,14 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
             raise ConfigError(
                 str(self._path),
                 f'cannot be written: the folder is not writable, or this OpenCV '
-                f'({cv2.__version__}) writes '
-                'no MP4',
-                fix='--no-pictures leaves videos out',
+                f'({cv2.__version__}) cannot write MP4',
+                fix='skip annotated videos with --no-pictures',
             )
         self._writer, self._size = writer, size_wh
 
 
 def _count_frames(path: Path, max_count: int) -> int:
-    """Return how many frames of a video can be decoded, ``max_count`` at most."""
+    """Return how many frames of a video can be decoded, counting to ``max_count`` at most."""
     capture = cv2.VideoCapture(str(path))
     try:
         count = 0

@@ -1,4 +1,4 @@
-"""What detect_images reads and where it writes, settled before any work."""
+"""Finds the sources of detect_images and checks its output files before the work starts."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = [
 DETECTIONS_FILE: Final = 'detections.json'
 RESULTS_FILE: Final = 'results.json'
 SUMMARY_FILE: Final = 'summary.json'
-# Other formats are written as PNG; not every OpenCV can write them.
+# Images of other formats are written as PNG, because not every OpenCV can write these formats.
 _SAME_FORMAT: Final = ('.jpg', '.jpeg', '.png')
 _FALLBACK_FPS: Final = 30.0
 
 
 @dataclass(frozen=True)
 class VideoFile:
-    """One video file.
+    """A video file.
 
     Attributes:
-        path: the file.
-        fps: frames a second, 30 where the file does not say.
-        frames: how many it promises, 0 where it does not say.
+        path: path of the file.
+        fps: frames per second; 30 if the file does not say.
+        frames: number of frames according to the file; 0 if unknown.
     """
 
     path: Path
@@ -48,13 +48,13 @@ class VideoFile:
 
 @dataclass(frozen=True)
 class DetectionPlan:
-    """Sources and targets.
+    """Sources and output files of one run.
 
     Attributes:
-        folder: where everything is written.
-        images: name in the results and file.
-        videos: likewise.
-        targets: annotated image or video by that name; empty where none is wanted.
+        folder: folder of all output files.
+        images: name in the results and path of each image.
+        videos: name in the results and description of each video.
+        targets: path of the annotated image or video by name; empty with ``--no-pictures``.
     """
 
     folder: Path
@@ -64,26 +64,26 @@ class DetectionPlan:
 
     @property
     def total(self) -> int:
-        """Images and frames, as far as the videos say."""
+        """Number of images and frames, as far as the videos state their length."""
         return len(self.images) + sum(video.frames for _, video in self.videos)
 
 
 def make_plan(
     sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bool
 ) -> DetectionPlan:
-    """Find the sources, and make sure that nothing is replaced that should not be.
+    """Find the sources, and check that no existing file is replaced by mistake.
 
-    Names in the results, and below ``folder``, are the files' paths from the folder that all of
-    them have in common.
+    The name of a source is its path relative to the folder that all sources have in common. The
+    annotated file has this path below ``folder``.
 
     Args:
         sources: folders, glob patterns, image and video files.
-        folder: may be missing.
-        draw: annotated images are wanted.
-        overwrite: results of an earlier run may be replaced.
+        folder: output folder; may be missing.
+        draw: whether to write annotated images and videos.
+        overwrite: whether to replace the results of an earlier run.
 
     Raises:
-        ConfigError: a source has no images, or a target exists.
+        ConfigError: a source has no images, or an output file exists.
     """
     files = list(dict.fromkeys(Path(os.path.abspath(p)) for s in sources for p in _find_files(s)))
     common = os.path.commonpath([file.parent for file in files])
@@ -108,7 +108,7 @@ def _is_video(path: Path) -> bool:
 
 
 def _added_suffix(path: Path) -> str:
-    """Return what is added to a name, so that no two become the same."""
+    """Return the suffix to append to a file's name, so that names of output files stay unique."""
     if _is_video(path):
         return '' if path.suffix == '.mp4' else '.mp4'
     return '' if path.suffix.lower() in _SAME_FORMAT else '.png'
@@ -130,7 +130,7 @@ def _check_targets(
     folder: Path, targets: Sequence[Path], sources: Sequence[Path], overwrite: bool
 ) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f'--output {folder}', 'there is a file', expected='a folder')
+        raise ConfigError(f'--output {folder}', 'a file', expected='a folder')
     source_paths = {source.resolve() for source in sources}
     output_files = [
         *targets,
@@ -139,12 +139,14 @@ def _check_targets(
     for target in output_files:
         if target.resolve() in source_paths:
             raise ConfigError(
-                str(target), 'is a source and would be replaced', fix='choose another --output'
+                str(target),
+                'is a source, which the output would replace',
+                fix='choose another --output',
             )
     existing = [target for target in output_files if os.path.lexists(target)]
     if existing and not overwrite:
         raise ConfigError(
             f'--output {folder}',
-            f'{len(existing)} of the files to write exist there, {existing[0]} first',
-            fix='choose another folder, or give --overwrite to replace them',
+            f'{len(existing)} of the output files exist already, such as {existing[0]}',
+            fix='choose another folder, or replace the files with --overwrite',
         )

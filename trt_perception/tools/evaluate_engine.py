@@ -1,4 +1,4 @@
-"""Measures how accurate engines and ONNX models are, alone and compared with the first."""
+"""Measures the accuracy of engines and ONNX models, and compares each model with the first."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ examples:
   evaluate_engine --engine model.onnx --images val --annotations val.json --allow-subset
   evaluate_engine --engine fp32.engine fp16.engine --images photos
 
-mAP is COCO's: IoU 0.50 to 0.95, the 100 best detections of each category in each image, all
-scores above 0.001; by pycocotools. Precision, recall, mistakes and agreement are at --confidence.
-F1 is the share of all detections of two models that pair up, at IoU 0.5 and of one class; "max
-score diff" is how far the scores of the worst pair are apart.
-Of models of masks, keypoints and oriented boxes these are measured, and the boxes next to them:
-masks by the IoU of their pixels, oriented boxes by that of the rotated rectangles, keypoints by
-their similarity OKS, with --oks-sigma.
-Latency is of one image, from preprocessing to boxes; of a model that takes several at once, an
-image's share. For mAP, boxes are decoded on the host from a score of 0.001 on; benchmark_engine
-measures what a node does.
-Without --annotations, models are compared with the first one only. Of models of masks, keypoints
-or oriented boxes, annotations need these: segmentation, keypoints, oriented_bbox.
+pycocotools computes mAP as COCO defines it: IoU 0.50 to 0.95, the 100 best detections of each
+category per image, all scores above 0.001. Precision, recall, mistakes and agreement count
+detections above --confidence. F1 is the share of two models' detections that form pairs of one
+class with IoU 0.5 or more. "max score diff" is the largest difference of scores within a pair.
+For other tasks, the tool measures masks, keypoints or oriented boxes, and also the upright boxes.
+It compares masks by the IoU of their pixels, oriented boxes by the IoU of the rotated rectangles,
+and keypoints by the similarity OKS (--oks-sigma).
+Latency is the time of one image from preprocessing to boxes. For a batch, it is the time of the
+batch divided by its size. For mAP, the host decodes boxes from a score of 0.001 on, so use
+benchmark_engine to measure the latency of the node.
+Without --annotations, the tool only compares each model with the first. Annotations for masks,
+keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
 Classes and categories are matched by name, images by file_name.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -78,7 +78,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
 @dataclass(frozen=True)
 class _Job:
-    """All that was named, read and checked."""
+    """Models, settings and data set of one run, after their checks."""
 
     models: dict[str, ModelFile]
     configs: dict[str, DetectorConfig]
@@ -87,15 +87,15 @@ class _Job:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
+    """Run the command line and return its exit code."""
     return run_tool(_parser(), arguments, _prepare, _run)
 
 
 def _prepare(options: argparse.Namespace) -> _Job:
-    """Read all that was named, so that mistakes show before minutes of work.
+    """Read and check all files before the models run, so that mistakes show at once.
 
     Raises:
-        TrtPerceptionError: something cannot be used, or does not belong together.
+        TrtPerceptionError: a file or option cannot be used, or does not fit the others.
     """
     for path in (options.json, options.plot):
         check_output_file(path)
@@ -109,9 +109,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     images = find_images(options.images, subfolders=True)
     dataset = Dataset.read(images, options.annotations, allow_missing=options.allow_missing)
     if missing := dataset.missing:
-        found = (
-            f'annotated images without a file, left out ({len(missing)}): {join_first(missing)}'
-        )
+        found = f'skipped {len(missing)} annotated images without a file: {join_first(missing)}'
         print_message('evaluate_engine', found)
     names = _paths_by_name(options.engine)
     models = {name: read_model_file(path) for name, path in names.items()}
@@ -123,18 +121,18 @@ def _check_without_annotations(options: argparse.Namespace) -> None:
     if len(options.engine) == 1:
         raise ConfigError(
             '--engine',
-            'one model and no --annotations: there is nothing to compare it with',
-            fix="give annotations (COCO's JSON), or a second --engine",
+            'only one model, and no --annotations to compare its detections with',
+            fix='give annotations (COCO JSON), or a second --engine',
         )
     for name in ('plot', 'worst', 'results', 'class_map', 'allow_missing', 'allow_subset'):
         if getattr(options, name):
             raise ConfigError(
-                f'--{name.replace("_", "-")}', 'it needs --annotations', fix='give both or neither'
+                f'--{name.replace("_", "-")}', 'needs --annotations', fix='give both or neither'
             )
 
 
 def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
-    """Return each model's path by the file's name, or by itself where two share that."""
+    """Return the path of each model by its file name, or by its path if file names repeat."""
     bare = [Path(path).name for path in paths]
     names = {
         path if bare.count(name) > 1 else name: path
@@ -143,8 +141,8 @@ def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
     if len(names) < len(paths):
         raise ConfigError(
             '--engine',
-            f'one model is named twice in {", ".join(paths)}',
-            fix='name each model once',
+            f'one model appears twice in {", ".join(paths)}',
+            fix='give each model once',
         )
     return names
 
@@ -159,7 +157,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
 
 
 def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
-    """Run one model after the other, with a progress bar where there is a terminal."""
+    """Run the models in turn, with a progress bar on a terminal."""
     results: list[ModelAccuracy] = []
     for name, classes in maps.items():
         with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
@@ -185,7 +183,7 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
 
 
 def _open_pipeline(job: _Job, name: str) -> Pipeline:
-    # Without mAP nothing below the node's threshold counts, so a node's pipeline will do.
+    # Without mAP, scores below the node's threshold do not count, so the node's limits suffice.
     open_model = open_for_evaluation if job.dataset.annotations else open_offline
     return open_model(job.models[name], job.configs[name].pipeline_options())
 
@@ -193,12 +191,12 @@ def _open_pipeline(job: _Job, name: str) -> Pipeline:
 def _match_classes(
     job: _Job, options: argparse.Namespace
 ) -> tuple[dict[str, ClassMap | None], Measure]:
-    """Match each model's classes with the annotations, and say what is left out.
+    """Match each model's classes with the annotated categories, and print the skipped names.
 
-    All are opened before the first runs: what cannot be used shows before minutes of work.
+    All models are opened before the first one runs, so that mistakes show at once.
 
     Returns:
-        Classes by the model's name, and what is measured of the objects.
+        Matched classes by name of the model, and the measure that all models have in common.
     """
     class_names, tasks = {}, {}
     for name in job.models:
@@ -210,15 +208,15 @@ def _match_classes(
     known = {one for names in class_names.values() for one in names}
     maps = {}
     for name, own in class_names.items():
-        # Models may call their classes differently: an entry must fit one of them.
+        # Models may use different class names, so each entry must fit at least one model.
         others = known - set(own)
         entries = {key: value for key, value in job.class_map.items() if key not in others}
         classes = job.dataset.class_map(
             own, entries, allow_subset=options.allow_subset, model=name
         )
         for what, names in (
-            ('classes that do not count', classes.ignored_classes if classes else ()),
-            ('categories left out', classes.ignored_categories if classes else ()),
+            ('classes not measured', classes.ignored_classes if classes else ()),
+            ('categories not measured', classes.ignored_categories if classes else ()),
         ):
             if names:
                 print(
@@ -229,7 +227,7 @@ def _match_classes(
 
 
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int:
-    """Write what was asked for, and say where; return the exit code."""
+    """Write the requested files, print their paths, and return the exit code."""
     saver = ResultSaver('evaluate_engine')
     if options.json:
         content = {
@@ -272,7 +270,7 @@ def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, cou
         count,
     )
     if written:
-        return f'saved {len(written) - 1} images with mistakes, all of them in {written[0]}'
+        return f'saved {len(written) - 1} images with mistakes; overview in {written[0]}'
     return f'{model.name}: no image has a mistake'
 
 
@@ -285,27 +283,27 @@ def _parser() -> argparse.ArgumentParser:
         action='extend',
         required=True,
         metavar='MODEL',
-        help='engines or ONNX files; all are compared with the first',
+        help='engines or ONNX files; each further model is compared with the first',
     )
     add(
         '--images',
         type=parse_path,
         required=True,
         metavar='DIR',
-        help='folder of images, read with those below it; or a pattern',
+        help='folder of images, including subfolders; or a glob pattern',
     )
-    add_file_option(parser, '--annotations', 'what is to be found, as COCO JSON')
-    classes = 'JSON object of class name to category name, or null to leave a class out'
+    add_file_option(parser, '--annotations', 'annotated objects in the images, as COCO JSON')
+    classes = 'JSON object that maps class names to category names, or to null to skip a class'
     add_file_option(parser, '--class-map', classes)
     add(
         '--allow-subset',
         action='store_true',
-        help='measure only the categories that the model has, and only those classes',
+        help='measure only categories and classes that model and annotations have in common',
     )
     add(
         '--boxes-only',
         action='store_true',
-        help='measure only the boxes of models of masks, keypoints or oriented boxes',
+        help='measure only upright boxes, also for masks, keypoints and oriented boxes',
     )
     add(
         '--oks-sigma',
@@ -313,38 +311,36 @@ def _parser() -> argparse.ArgumentParser:
         nargs='+',
         default=[],
         metavar='X',
-        help='how exactly keypoints can be annotated: one value, or one for each keypoint '
-        f"(default: COCO's for 17 keypoints, else {OKS_SIGMA})",
+        help='precision of annotated keypoints for OKS: one value, or one for each keypoint '
+        f"(default: COCO's values for 17 keypoints, else {OKS_SIGMA})",
     )
-    add(
-        '--allow-missing', action='store_true', help='leave annotated images out that have no file'
-    )
+    add('--allow-missing', action='store_true', help='skip annotated images that have no file')
     _add_output_options(parser)
     add_model_arguments(parser)
     return parser
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says where results go."""
+    """Add the options for files, folders and tables of results."""
     add = parser.add_argument
     add_file_option(parser, '--json', 'write all figures')
-    plotted = 'draw precision and recall (.png, .svg, .pdf; needs matplotlib)'
+    plotted = 'draw precision over recall (.png, .svg, .pdf; needs matplotlib)'
     add_file_option(parser, '--plot', plotted)
     add(
         '--worst',
         type=parse_path,
         metavar='DIR',
-        help='draw the images with most mistakes; replaces those that an earlier run drew there',
+        help='draw the images with most mistakes; replaces the images of an earlier run',
     )
     add(
         '--worst-count',
         type=integer_at_least(1),
         default=12,
         metavar='N',
-        help='how many (default: 12)',
+        help='maximum number of images of --worst (default: 12)',
     )
-    add('--results', type=parse_path, metavar='DIR', help="write all detections as COCO's results")
-    add('--all-classes', action='store_true', help='show each category, not the 20 worst')
+    add('--results', type=parse_path, metavar='DIR', help='write detections as COCO results')
+    add('--all-classes', action='store_true', help='show all categories instead of the 20 worst')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""An accuracy report as tables for people."""
+"""Formats an accuracy report as text tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MAX_CONFUSIONS: Final = 5
 
 
 def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
-    """Return the tables, the first model in the first row.
+    """Return all tables of a report. The reference model has the first row.
 
     Args:
-        report: at least one model.
-        all_classes: show every category, not just the worst.
+        report: results of at least one model.
+        all_classes: whether to show all categories or only the 20 worst.
     """
     parts = [_heading(report)]
     if report.annotations is not None:
@@ -45,7 +45,7 @@ def _heading(report: AccuracyReport) -> str:
 
 
 def _with_box_metrics(report: AccuracyReport) -> AccuracyReport:
-    """Return the report with the boxes' figures in the place of what is measured."""
+    """Return a copy of the report with the box metrics in place of the task's metrics."""
     models = tuple(
         replace(one, metrics=one.box_metrics, box_metrics=None) for one in report.models
     )
@@ -53,7 +53,7 @@ def _with_box_metrics(report: AccuracyReport) -> AccuracyReport:
 
 
 def _table_title(report: AccuracyReport) -> str:
-    """Return what a table is about, empty where there is nothing but boxes."""
+    """Return the title of the metrics table; empty if only boxes are measured."""
     metrics = report.models[0].metrics
     return '' if metrics is None or report.measure == BOXES else metrics.measure.title
 
@@ -64,7 +64,7 @@ def _angle_table(report: AccuracyReport) -> str:
         [model.name, *map(_format_figure, (error.median, error.p90) if error else (None, None))]
         for model, error in zip(report.models, errors, strict=True)
     ]
-    return format_table([['angle error of the right ones, degrees', 'p50', 'p90'], *rows])
+    return format_table([['angle error of correct detections, degrees', 'p50', 'p90'], *rows])
 
 
 def _metrics_table(report: AccuracyReport) -> str:
@@ -75,8 +75,8 @@ def _metrics_table(report: AccuracyReport) -> str:
     for model in report.models:
         figures = _figure_values(model)
         rows.append([model.name, *map(_format_figure, figures)])
-        if _categories(model) != _categories(report.models[0]):  # means of other things
-            rows.append(['  of other categories', *[''] * len(figures)])
+        if _categories(model) != _categories(report.models[0]):  # means are not comparable
+            rows.append(['  other categories', *[''] * len(figures)])
         elif model is not report.models[0]:
             rows.append(['  difference', *map(_format_change, figures, first)])
     return format_table([head, *rows])
@@ -91,7 +91,7 @@ def _figure_values(model: ModelAccuracy) -> list[float | None]:
 
 
 def _threshold_table(report: AccuracyReport) -> str:
-    """Return what a node with these thresholds would have published."""
+    """Return the counts of correct and wrong detections at the thresholds of the node."""
     head = [
         f'score > {report.thresholds.confidence_threshold:g}',
         'precision',
@@ -110,7 +110,7 @@ def _threshold_table(report: AccuracyReport) -> str:
         shares = _format_figure(mistakes.precision), _format_figure(mistakes.recall)
         rows.append([model.name, *shares, *map(str, counts)])
         confusions = [
-            f'{one} taken for {other} {count}x'
+            f'{one} detected as {other} {count}x'
             for one, other, count in mistakes.confusions[:_MAX_CONFUSIONS]
         ]
         if confusions:
@@ -131,14 +131,14 @@ def _class_table(report: AccuracyReport, all_classes: bool) -> str:
         head = ['category: AP', 'objects', *(model.name for model in report.models)]
     rows = []
     for name in shown:
-        found = [table.get(name) for table in tables]  # a model may leave a category out
+        found = [table.get(name) for table in tables]  # a model may lack a category
         figures = [one.ap if one else None for one in found]
         if len(tables) == 1:
             figures.append(tables[0][name].ap50)
         rows.append([name, str(tables[0][name].objects), *map(_format_figure, figures)])
     text = format_table([head, *rows])
     if len(shown) < len(names):
-        text += f'\nthe {len(shown)} worst of {len(names)} categories; --all-classes shows all'
+        text += f'\nthe {len(shown)} worst of {len(names)} categories (all: --all-classes)'
     return text
 
 
@@ -189,6 +189,6 @@ def _format_figure(value: float | None, digits: int = 3) -> str:
 def _format_change(value: float | None, first: float | None) -> str:
     if value is None or first is None:
         return ''
-    # A digit more than the figures: 0.000 would look wrong next to two that differ.
+    # One digit more than the figures, because 0.000 next to different figures looks wrong.
     text = f'{value - first:+.4f}'
     return '0.0000' if float(text) == 0 else text

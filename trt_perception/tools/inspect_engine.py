@@ -1,4 +1,4 @@
-"""Shows what an engine is: file, manifest, and on a GPU its tensors, memory and layers."""
+"""Shows the content of an engine: file and manifest, and on a GPU tensors, memory and layers."""
 
 from __future__ import annotations
 
@@ -47,21 +47,22 @@ examples:
   ros2 run trt_perception inspect_engine yolo.engine --json yolo.json --no-gpu
   ros2 run trt_perception inspect_engine yolo.engine --update-manifest
 
-Without a GPU file and manifest are shown. A layer's type is the narrowest that it reads; FP32 and
-TF32 look the same. Times are of each layer alone, with a wait after each run: their sum is more
-than the engine needs in the node, which benchmark_engine measures.
-Run by us with TensorRT-RTX 1.4; not run by us: TensorRT 10.x and 11.x.
+Without a GPU, the tool shows only file and manifest. The type of a layer is the narrowest type
+that the layer reads. FP32 and TF32 look the same. --times measures each layer alone and waits
+after each run, so the sum exceeds the time of the whole engine. Measure the whole engine with
+benchmark_engine.
+Tested with TensorRT-RTX 1.4; not tested with TensorRT 10.x and 11.x.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
+    """Run the command line and return its exit code."""
     return run_tool(_parser(), arguments, _prepare, _run)
 
 
 def _prepare(options: argparse.Namespace) -> EngineReport:
-    """Check the options, and read the file."""
+    """Check the options and read the engine file and its manifest."""
     for option in ('update_manifest', 'times'):
         if options.no_gpu and getattr(options, option):
             name = f'--{option.replace("_", "-")}'
@@ -85,7 +86,7 @@ def _run(report: EngineReport, options: argparse.Namespace) -> int:
 
 
 def _try_update_manifest(report: EngineReport) -> bool:
-    """Update the manifest and say so; that it fails keeps nothing else from being written."""
+    """Update the manifest and print the result. Return False after an error, which is printed."""
     try:
         counts = update_manifest(report)
     except TrtPerceptionError as error:
@@ -99,19 +100,21 @@ def _try_update_manifest(report: EngineReport) -> bool:
 
 
 def update_manifest(report: EngineReport) -> dict[str, int]:
-    """Write the precision of the layers, as built, into the manifest; return what was written.
+    """Write the precision of the built layers into the manifest, and return the counts by type.
+
+    Args:
+        report: report of a loaded engine.
 
     Raises:
-        EngineError: the engine was not loaded or has no types, its manifest has no place for
-            them, or it mostly lacks the precision that was asked for.
+        EngineError: the engine was not loaded or does not list types, the manifest has no build
+            section, or most layers lost the requested precision.
         ConfigError: the manifest cannot be written.
     """
     path, manifest = report.model.path, report.model.manifest
     if manifest is None or manifest.build is None:
         raise EngineError(
             str(path),
-            'has no manifest that says how it was built; --update-manifest only completes those '
-            'that '
+            'has no manifest with build information; --update-manifest needs a manifest that '
             'build_engine wrote',
         )
     if report.engine_info is None:
@@ -123,12 +126,12 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     if not counts:
         raise EngineError(
             str(path),
-            f'shows no types of its layers (verbosity {report.engine_info.verbosity})',
-            fix='build it with --profiling-verbosity detailed',
+            f'does not list the types of its layers (verbosity {report.engine_info.verbosity})',
+            fix='build the engine with --profiling-verbosity detailed',
         )
     precision = dataclasses.replace(manifest.build.precision, as_built=counts)
     build = dataclasses.replace(manifest.build, precision=precision)
-    # First written, then checked: the manifest is true of a bad engine too.
+    # Write before the check, because the manifest must be true even if the check fails.
     updated = dataclasses.replace(manifest, build=build)
     write_atomically({_manifest_file(path): serialise_manifest(updated)})
     require_precision(check_precision(report.engine_info.layers, precision.asked), str(path))
@@ -136,13 +139,13 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
 
 
 def _manifest_file(engine: Path) -> Path:
-    """Return where read_model_file found it: next to the name, else next to what it links to."""
+    """Return the path of the manifest, which is next to the engine or next to the linked file."""
     path = manifest_path(engine)
     return path if path.exists() else manifest_path(engine.resolve())
 
 
 def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) -> EngineReport:
-    """Add what is known of the loaded engine, where there is a GPU and it is wanted."""
+    """Load the engine and add its facts to the report, if there is a GPU and no --no-gpu."""
     if options.no_gpu:
         return dataclasses.replace(report, why_not_loaded='--no-gpu')
     try:
@@ -174,21 +177,21 @@ def _parser() -> argparse.ArgumentParser:
         type=integer_at_least(0),
         default=0,
         metavar='N',
-        help='measure each layer, mean of N runs (default: 0, not measured; needs a GPU)',
+        help='measure the mean time of each layer over N runs (default: 0, off; needs a GPU)',
     )
     add(
         '--layers',
         type=integer_at_least(0),
         default=30,
         metavar='N',
-        help='most rows in the table of layers (default: 30)',
+        help='maximum rows in the table of layers (default: 30)',
     )
-    add_file_option(parser, '--json', 'write all of it; - writes it to the terminal')
+    add_file_option(parser, '--json', 'write the whole report as JSON; - prints it')
     add('--no-gpu', action='store_true', help='do not load the engine')
     add(
         '--update-manifest',
         action='store_true',
-        help='write the precision of the layers, as built, into the manifest (needs a GPU)',
+        help='write the precision of the built layers into the manifest (needs a GPU)',
     )
     return parser
 

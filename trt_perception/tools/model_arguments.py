@@ -1,4 +1,4 @@
-"""What command lines that run a model share: thresholds, device, parameters of the model."""
+"""Arguments of tools that run a model: thresholds, device, parameters of the model."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from trt_perception.tools.arguments import integer_at_least
 
 __all__ = ['add_model_arguments', 'detector_config']
 
-# What these tools set by arguments of their own, or what only a node has.
+# Parameters that --param refuses: other options set them, or only a node uses them.
 _SET_ELSEWHERE: Final = {
     'engine_path': 'give the model as the argument',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
-    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'it applies to a node only: leave it out'),
-    'class_filter': 'only detect_images filters classes: use its --classes',
+    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
+    'class_filter': 'use --classes of detect_images: the other tools do not filter classes',
 }
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that ``detector_config`` reads."""
-    group = parser.add_argument_group("how a model is run; the defaults are the node's")
+    group = parser.add_argument_group('model options, with the defaults of the node')
     add = group.add_argument
     defaults = DetectorConfig()
     add(
@@ -35,21 +35,21 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=defaults.confidence_threshold,
         metavar='X',
-        help=f'threshold of scores (default: {defaults.confidence_threshold})',
+        help=f'report detections with a higher score (default: {defaults.confidence_threshold})',
     )
     add(
         '--iou',
         type=float,
         default=defaults.iou_threshold,
         metavar='X',
-        help=f'threshold of NMS (default: {defaults.iou_threshold})',
+        help=f'IoU threshold of NMS (default: {defaults.iou_threshold})',
     )
     add(
         '--max-detections',
         type=integer_at_least(1),
         default=defaults.max_detections,
         metavar='N',
-        help=f'in one image, best scores first (default: {defaults.max_detections})',
+        help=f'maximum detections per image, best first (default: {defaults.max_detections})',
     )
     add(
         '--device',
@@ -63,16 +63,20 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         action='append',
         default=[],
         metavar='NAME=VALUE',
-        help='a parameter of the node (docs/parameters.md), for models without a manifest: '
-        'model.decoder=dense, model.class_names="[cat, dog]"; may be given several times',
+        help='set a parameter of the node (docs/parameters.md), for models without a manifest, as '
+        'in model.decoder=dense or model.class_names="[cat, dog]"; can be repeated',
     )
 
 
 def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
-    """Return the parameters of a node that would run the model as the arguments say.
+    """Return the parameters of a node that runs the model with these options.
+
+    Args:
+        options: options that ``add_model_arguments`` added.
+        model: path of the model; empty if the caller opens the model.
 
     Raises:
-        ConfigError: a value is out of its range, or there is no such parameter.
+        ConfigError: a value is out of range, or a parameter does not exist.
     """
     values: dict[str, Any] = {
         'engine_path': model,
