@@ -27,7 +27,7 @@ SHARE = Path(get_package_share_directory('trt_perception'))
 
 
 def name_cameras(context):
-    """Let detect.launch.py see names of cameras where the user only said how many."""
+    """Set the argument `cameras` to names if the user gave only a number."""
     try:
         names = demo_cameras(LaunchConfiguration('cameras').perform(context))
     except ConfigError as error:
@@ -36,7 +36,7 @@ def name_cameras(context):
 
 
 def start_cameras(context):
-    """Make the cameras, with the detector's transport."""
+    """Return the camera nodes, with the transport of the detector."""
     names = LaunchConfiguration('cameras').perform(context).split(',')
     return [
         Node(

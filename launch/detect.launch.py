@@ -38,7 +38,7 @@ ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception'))
 
 
 def existing_file(name, value):
-    """Return the path; launch itself would go on without a file that is not there."""
+    """Return the path of an existing file. Launch itself would ignore a missing file."""
     path = Path(value).expanduser()
     if not path.is_file():
         raise ValueError(f"{name} must name a file (got '{value}')")
@@ -46,7 +46,7 @@ def existing_file(name, value):
 
 
 def write_parameter_file(values):
-    """Write the parameters that were given into a file, which goes when launch ends."""
+    """Write the given parameters into a file, which is deleted when launch ends."""
     with tempfile.NamedTemporaryFile('w', prefix='detect_launch_', delete=False) as file:
         file.write(parameter_file_text(values))
     atexit.register(Path(file.name).unlink, missing_ok=True)
@@ -54,24 +54,24 @@ def write_parameter_file(values):
 
 
 def check_arguments(context):
-    """Refuse what is mistyped; return whether this file was launched, not included by another.
+    """Refuse mistyped arguments. Return whether `ros2 launch` started this file directly.
 
-    A launch file that includes this one may have arguments of its own, also some that it does not
-    declare: what is near one of ours is a warning then.
+    A launch file that includes this file may have own arguments, even undeclared ones. Then a name
+    similar to an argument of this file only causes a warning.
     """
     event = context.get_locals_as_dict().get('event')
     if not isinstance(event, StartEvent):
-        return False  # included after something has happened: launch no longer says by what
+        return False  # included by an event handler: the including file is unknown
     launched = event.launch_description
     folders = [
         Path(entity.launch_description_source.location).resolve().parent
         for entity in launched.entities
         if isinstance(entity, IncludeLaunchDescription)
     ]
-    # What `ros2 launch` makes of this file and of demo.launch.py next to it.
+    # True if `ros2 launch` started this file, or demo.launch.py in the same folder.
     alone = len(launched.entities) == 1 and folders == [Path(__file__).resolve().parent]
     declared = {argument.name for argument in launched.get_launch_arguments()}
-    # An include may mistype as well, and what it gives is among the configurations.
+    # The arguments of an including file are in the configurations.
     names = context.argv if alone else context.launch_configurations
     near, far = unknown_arguments(names, declared | set(ARGUMENTS))
     if alone and near:
@@ -82,7 +82,7 @@ def check_arguments(context):
 
 
 def node_name(context, namespace):
-    """Return the full name of the node, with the namespace that another launch file pushed."""
+    """Return the full name of the node, including a namespace that another launch file pushed."""
     outer = '' if namespace.startswith('/') else context.launch_configurations.get('ros_namespace')
     parts = '/'.join([outer or '', namespace, 'detector']).split('/')
     return '/' + '/'.join(filter(None, parts))
@@ -101,7 +101,7 @@ def remappings(context, values, given):
 
 
 def given_parameters(values, alone):
-    """Return the parameters that were given, in their own types."""
+    """Return the given parameters, each in its type."""
     try:
         return parameter_values(values)
     except ConfigError as error:
@@ -116,9 +116,9 @@ def given_parameters(values, alone):
 
 
 def stop_respawn(event, _):
-    """Keep launch from starting the node again where that was meant to end, or would end again.
+    """Prevent a restart of a node that ended on request or has wrong parameters.
 
-    Launch itself looks at no exit code.
+    Launch itself ignores the exit code.
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     wrong_parameters = 2
@@ -129,7 +129,7 @@ def stop_respawn(event, _):
 
 
 def start_detector(context):
-    """Make the node from the arguments' values."""
+    """Return the detector node for the values of the arguments."""
     alone = check_arguments(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)

@@ -1,4 +1,4 @@
-"""Topics of cameras: which topic a camera may mean, and what to type to receive its images."""
+"""Suggests topics for cameras without images, and the arguments that select them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = [
 
 
 def suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
-    """Return the topic of raw images that each camera may mean, by its name; each topic once.
+    """Return the suggested topic of raw images by camera name. Each topic is suggested once.
 
     Topics with the camera's name between slashes come first, then topics that contain the name,
     then any topic.
@@ -36,16 +36,16 @@ def _is_part(topic: str, name: str) -> bool:
 def fix_topic(
     name: str, suggested: Mapping[str, str], free: Sequence[str], camera_count: int
 ) -> str:
-    """Return how to read a topic that has images, for a camera without a publisher.
+    """Return the fix for a camera without a publisher if other topics have images.
 
     Args:
-        name: of the camera; empty if the detector has only one camera.
-        suggested: as `suggest_topics` returns it.
+        name: name of the camera; empty if the detector has only one camera.
+        suggested: result of `suggest_topics`.
         free: published topics of images that no camera of the detector reads.
         camera_count: number of cameras of the detector.
 
     Returns:
-        What to do; empty if there is no topic for the camera.
+        The fix; empty if there is no topic for the camera.
     """
     if name not in suggested:
         return ''
@@ -59,12 +59,12 @@ def fix_topic(
 
 
 def _pattern(topic: str, name: str) -> str:
-    """Return a topic with ``{camera}`` in each place of a camera's name between slashes."""
+    """Return a topic with ``{camera}`` instead of each part that equals the camera's name."""
     return '/'.join('{camera}' if name and part == name else part for part in topic.split('/'))
 
 
 def fix_other_type(name: str, topic: str) -> str:
-    """Return what to do if the topic of a camera has another type than raw images."""
+    """Return the fix for a camera's topic whose type is not sensor_msgs/msg/Image."""
     if topic.endswith('/compressed'):
         raw = topic.removesuffix('/compressed')
         return f'start with {start_arguments(raw, "compressed", name)}'
@@ -83,11 +83,11 @@ def other_transport_topic(topic: str) -> str:
 
 
 def fix_transport(name: str, raw: str, transport: str) -> str:
-    """Return what to set for another transport.
+    """Return the setting that selects another transport.
 
     Args:
-        name: of the camera; empty if the detector has only one camera.
-        raw: topic of its raw images.
+        name: name of the camera; empty if the detector has only one camera.
+        raw: topic of the raw images.
         transport: ``raw`` or ``compressed``.
     """
     if name:

@@ -1,4 +1,4 @@
-"""doctor's findings of camera topics: who publishes, how, and which images arrived.
+"""Checks of camera topics: publishers, QoS and the images that arrived.
 
 `check_cameras` reports the cameras of the detector without a publisher first. Then it takes each
 topic through two tables of checks, `_UNUSABLE` and `_PROBLEMS`; the first problem is reported.
@@ -26,29 +26,29 @@ __all__ = ['CameraReport', 'CameraScene', 'check_cameras']
 
 _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
-# Added to a missing topic if it is the topic of a node without remappings.
+# Added to the finding of a missing topic if the user gave no topic.
 _GUESSED: Final = ' on this topic, the default (say another with --image-topic)'
 _OFF: Final = ' (it is switched off: enabled is false)'
-# A start loses single images; a transport that loses more than 1 % is at fault.
+# Single images are lost at the start. Losses above 1 % are a fault of the transport.
 _LOSS_SHARE: Final = 0.01
 _DEFAULT_SEGMENT_BYTES: Final = 2**20
 
-#: What was found and how to repair it; None if there is no problem.
+#: The observation and the fix; None without a problem.
 _Problem: TypeAlias = 'tuple[str, str] | None'
 
 
 @dataclass(frozen=True)
 class CameraReport:
-    """One topic of images, as doctor heard it.
+    """The observation of one topic of images.
 
     Attributes:
         topic: full name.
         compressed: whether the type is sensor_msgs/CompressedImage.
-        reliability: of each publisher, ``reliable`` or ``best_effort``.
+        reliability: ``reliable`` or ``best_effort`` for each publisher.
         received: number of messages that arrived.
         lost: number of messages that were sent and did not arrive; None if unknown.
         seconds: how long doctor listened.
-        rate_hz: rate of the messages; None if too few came, or at irregular intervals.
+        rate_hz: rate of the messages; None after too few messages or irregular intervals.
         message_bytes: size of the last message.
         description: size and encoding of an image, as ``640x480 bgr8``.
         cv_bridge_encoding: encoding of an image if only cv_bridge reads it; otherwise empty.
@@ -80,15 +80,16 @@ class CameraReport:
 
 @dataclass(frozen=True)
 class CameraScene:
-    """What doctor heard, and what the detector is to read.
+    """The observations of all topics, and the cameras of the detector.
 
     Attributes:
         reports: one for each topic of images.
-        plans: one for each camera of the detector. A plan without a topic: any topic will do.
+        plans: one for each camera of the detector. A plan without a topic accepts any topic.
         segment_bytes: size of a process's shared memory; a larger image does not fit.
         profile_fix: command that enlarges the shared memory.
-        topics_given: the topics of `plans` were given; else they are a node's without remappings.
-        other_types: of topics of `plans` that have no images: which node publishes which type.
+        topics_given: whether the user gave the topics of `plans`; otherwise they are the default
+            topics of a node.
+        other_types: node and type of publishers of other types, by topic of `plans`.
     """
 
     reports: Sequence[CameraReport]
@@ -110,7 +111,7 @@ class CameraScene:
 
     @property
     def missing_level(self) -> Level:
-        """Level of a camera without images: a topic that was not given may be remapped."""
+        """Level of a camera without images. Yellow if the real topic may be remapped."""
         return 'red' if self.topics_given else 'yellow'
 
 
@@ -165,12 +166,12 @@ def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Topic:
-    """A topic of images, and the camera of the detector whose images these are.
+    """A topic of images, and the camera of the detector that may read this topic.
 
     Attributes:
-        scene: the topic's scene.
-        report: what doctor heard.
-        plan: of the camera; None if the topic belongs to no camera of the detector.
+        scene: all observations.
+        report: observation of this topic.
+        plan: plan of the camera; None if the topic belongs to no camera of the detector.
     """
 
     scene: CameraScene
@@ -179,24 +180,24 @@ class _Topic:
 
     @property
     def name(self) -> str:
-        """Name of the camera; empty if it has none."""
+        """Name of the camera; empty without a name or camera."""
         return self.plan.name if self.plan is not None else ''
 
     @property
     def transport(self) -> str:
-        """The transport that the detector takes: of the camera, or of the node."""
+        """The transport of the camera, or of the node if the topic belongs to no camera."""
         plans = (plan for plan in self.scene.plans if plan.name == self.name)
         plan = self.plan or next(plans, None)
         return plan.transport if plan is not None else 'raw'
 
     @property
     def is_sent_both_ways(self) -> bool:
-        """Whether the same images are published in the other transport, too."""
+        """Whether the other transport of the same images is published, too."""
         return other_transport_topic(self.report.topic) in self.scene.published
 
     @property
     def has_wrong_type(self) -> bool:
-        """Whether compressed images are on a topic of raw images that the detector reads."""
+        """Whether the detector expects raw images on this topic, but the images are compressed."""
         is_raw_topic = any(plan.topic == self.report.topic for plan in self.scene.plans_with_topic)
         is_spare = self.transport == 'compressed' and self.is_sent_both_ways
         return self.report.compressed and is_raw_topic and not is_spare
@@ -246,7 +247,7 @@ def _facts(report: CameraReport) -> str:
     return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(report.reliability)))]))
 
 
-# For these reasons the detector gets none of the images that arrive here.
+# With these problems, the detector receives none of the images that arrive here.
 
 
 def _wrong_type(topic: _Topic) -> _Problem:

@@ -1,6 +1,6 @@
-"""What a check reports: green, yellow or red, what was found and what to do.
+"""The result of a check: a level, the observation and the fix.
 
-Guarantee: whatever is not green says how to repair it.
+Guarantee: every yellow or red finding has a fix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trt_perception.files.plain_text import escape_controls
 __all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'format_findings', 'run_check']
 
 Level = Literal['green', 'yellow', 'red']
-#: From good to bad. Yellow: it works, but not as well as it could, or not for everything.
+#: From good to bad. Yellow means: works, but not in all cases or not at full quality.
 LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red')
 _COLORS: Final = {'green': '\033[32m', 'yellow': '\033[33m', 'red': '\033[31m'}
 
@@ -25,11 +25,11 @@ class Finding:
     """One result of one check.
 
     Attributes:
-        area: the heading it is printed under.
-        name: what was checked.
+        area: heading above the finding.
+        name: name of the checked thing.
         level: green, yellow or red.
-        found: what is there.
-        fix: what to do; empty where it is green.
+        found: the observation.
+        fix: the repair; empty if green.
     """
 
     area: str
@@ -57,11 +57,11 @@ def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> I
 
 
 def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
-    """Return the findings and how many there are of each colour.
+    """Return the findings, and the number of each level, as JSON.
 
     Args:
-        findings: in any order.
-        interrupted: not all checks were done.
+        findings: findings in any order.
+        interrupted: whether checks are missing because of a signal.
     """
     counts = {level: _count(findings, level) for level in LEVELS}
     listed = [asdict(finding) for finding in findings]
@@ -69,11 +69,13 @@ def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
 
 
 def format_findings(findings: Iterable[Finding], *, color: bool) -> Iterator[str]:
-    """Give each finding for people as soon as it is there, under its heading; at last the counts.
+    """Yield the text of each finding under its heading, and finally the number of each level.
+
+    Each text is available as soon as its finding is.
 
     Args:
-        findings: in the order of their areas.
-        color: whether escape sequences for a terminal may be used.
+        findings: findings in the order of their areas.
+        color: whether the terminal supports escape sequences for colours.
     """
     area = ''
     seen: list[Finding] = []

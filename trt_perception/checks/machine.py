@@ -1,4 +1,4 @@
-"""The machine: socket buffers, shared memory, and whether caches can be written."""
+"""Checks of the machine: socket buffers, shared memory, and write access to the caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trt_perception.transport.shared_memory import SHARED_MEMORY, repair_command
 
 __all__ = ['check_machine']
 
-# A 1080p image in bgr8 is 6.2 MB; the kernel's own default holds 0.2 MB.
+# A 1080p image in bgr8 has 6.2 MB. The kernel's default buffer has 0.2 MB.
 _SOCKET_BYTES: Final = 4 * 1024 * 1024
 _CACHE_BYTES: Final = 256 * 1024 * 1024
 _AREA: Final = 'machine'
@@ -26,12 +26,12 @@ def check_machine(
     system: Path = Path('/proc/sys'),
     shared_memory: Path = SHARED_MEMORY,
 ) -> Iterator[Finding]:
-    """Check what the operating system gives.
+    """Check the resources of the operating system.
 
     Args:
-        segment_bytes: of shared memory, that each process takes.
-        system: where the kernel's settings are.
-        shared_memory: where shared memory is.
+        segment_bytes: shared memory that each process allocates.
+        system: folder of the kernel's settings.
+        shared_memory: folder of the shared memory.
     """
     yield _socket_buffer(system / 'net/core/rmem_max')
     yield _shared_memory(shared_memory, segment_bytes)

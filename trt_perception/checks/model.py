@@ -1,4 +1,4 @@
-"""A model against this machine: file, manifest, hash, TensorRT version, GPU, and a trial run."""
+"""Checks whether a model fits this machine: file, manifest, TensorRT, GPU and a trial run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REBUILD: Final = 'build it again on this machine'
 
 
 def is_onnx(path: str) -> bool:
-    """Return whether a model's name says that ONNX Runtime runs it."""
+    """Return whether a path names an ONNX file, which ONNX Runtime runs."""
     return path.endswith('.onnx')
 
 
@@ -36,11 +36,11 @@ def check_model(
 
     Args:
         path: engine or ONNX file.
-        modules: as import_modules returns them.
-        gpus: those that would run it, empty without any.
-        trial: opens the model as *configure* does, runs it once and says what it found.
+        modules: result of import_modules.
+        gpus: GPUs that would run the model; may be empty.
+        trial: opens the model like *configure*, runs the model once and returns a description.
     """
-    # Late: NumPy, which they need, may be what is broken.
+    # Imported late, because NumPy may be broken.
     from trt_perception.model.files.model_file import read_model_file
 
     try:
@@ -75,7 +75,7 @@ def check_model(
 
 
 def _check_agreement(build: Any) -> Iterator[Finding]:
-    """Report how far the engine agreed with its original when it was built."""
+    """Report the agreement of the engine with the original model at build time."""
     agreement = build and build.agreement
     if not agreement:
         return
@@ -91,7 +91,7 @@ def _check_agreement(build: Any) -> Iterator[Finding]:
 def _check_plan(
     model: Any, modules: Mapping[str, Module], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
-    """Compare what built an engine with what is here."""
+    """Compare TensorRT and GPU of the engine's build with this machine."""
     from trt_perception.model.files.plan_header import read_plan_header
     from trt_perception.model.manifest import rebuild_command
 

@@ -1,4 +1,4 @@
-"""The shell that ROS programs start in: distribution, middleware, domain, transport profile."""
+"""Checks of the shell that starts ROS programs: distribution, middleware, domain, transport."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trt_perception.transport.advice import PROFILE_VARIABLES
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 
 TESTED: Final = ('jazzy', 'kilted')
-#: What Fast DDS takes without a profile: no image larger than this passes through shared memory.
+#: Shared memory of Fast DDS without a profile. Larger images do not fit.
 DEFAULT_SEGMENT_BYTES: Final = 512 * 1024
 _FAST_DDS: Final = 'rmw_fastrtps_cpp'
 _OLD, _NEW = PROFILE_VARIABLES
@@ -31,11 +31,11 @@ _AREA: Final = 'ROS 2 in this shell'
 
 @dataclass(frozen=True)
 class Profile:
-    """What this shell's Fast DDS profile says.
+    """Settings of this shell's Fast DDS profile.
 
     Attributes:
-        path: the file, empty where none is set.
-        segment_bytes: of shared memory, for each process.
+        path: path of the profile; empty without a profile.
+        segment_bytes: shared memory of each process.
     """
 
     path: str = ''
@@ -43,11 +43,11 @@ class Profile:
 
 
 def read_profile(environment: Mapping[str, str]) -> Profile:
-    """Read the profile that this shell's programs use.
+    """Return the profile that programs of this shell use.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not XML, or far too large.
+        ValueError: the file is not XML, or larger than 1 MiB.
     """
     path = environment.get(_variable(environment), '')
     if not path:
@@ -77,8 +77,8 @@ def check_shell(
     """Check the environment variables that ROS 2 and its middleware read.
 
     Args:
-        environment: of this process.
-        folder: in which programs start, the working folder by default.
+        environment: environment of this process.
+        folder: folder in which programs start; None for the working folder.
     """
     yield _distribution(environment)
     yield from _middleware(environment)
@@ -89,7 +89,7 @@ def check_shell(
 
 
 def export_profile(environment: Mapping[str, str]) -> str:
-    """Return the command that gives a shell the shipped profile."""
+    """Return the command that selects the shipped profile in a shell."""
     files = (prefix / _SHIPPED for prefix in _prefixes(environment))
     there = [shlex.quote(os.path.abspath(file)) for file in files if os.path.exists(file)]
     file = there[0] if there else f'$(ros2 pkg prefix trt_perception)/{_SHIPPED}'
@@ -97,7 +97,7 @@ def export_profile(environment: Mapping[str, str]) -> str:
 
 
 def _prefixes(environment: Mapping[str, str]) -> list[Path]:
-    # Some may be folders that nobody lets us look into: os.path, unlike Path, takes that for none.
+    # Unlike Path, os.path reports a folder without read permission as missing.
     return [Path(p) for p in environment.get('AMENT_PREFIX_PATH', '').split(':') if p]
 
 
@@ -177,7 +177,7 @@ def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _parse_like_strtoul(text: str) -> int:
-    """Return a number as strtoul reads it, octal behind a 0 and hexadecimal behind 0x; else -1."""
+    """Return a number as strtoul reads it: octal after 0, hexadecimal after 0x; -1 if invalid."""
     if not re.fullmatch(r'0[xX][0-9a-fA-F]{1,6}|0[0-7]{0,6}|[1-9]\d{0,5}', text):
         return -1
     return int(text, 16 if text[1:2] in ('x', 'X') else 8 if text[0] == '0' else 10)
@@ -212,7 +212,7 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
         again = f'unset {other}, or give both the same'
         yield Finding(_AREA, 'transport variables', 'yellow', found, again)
     builtin = environment.get('FASTDDS_BUILTIN_TRANSPORTS', '')
-    # For one machine alone rmw_fastrtps brings its own transports, shared memory among them.
+    # With LOCALHOST, rmw_fastrtps sets its own transports, including shared memory.
     local = environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '') == 'LOCALHOST'
     without = builtin and builtin.partition('?')[0] not in ('DEFAULT', 'LARGE_DATA', 'SHM')
     if without and not local:

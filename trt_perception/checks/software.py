@@ -1,7 +1,7 @@
-"""Python packages and the GPU's software: what is installed, and whether it goes together.
+"""Checks of Python packages and GPU software: installed versions and their compatibility.
 
-Each package is imported in a process of its own: a module that was compiled for another NumPy may
-end the process that imports it.
+Each package is imported in a separate process, because a module that was compiled for another
+NumPy may end its process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODULES: Final = (
 )
 _PYTHON_VERSIONS: Final = ((3, 10), (3, 13))
 _OLDEST_TENSORRT: Final = (10, 3)
-# Prints what Module holds, on a line of its own behind what the module itself prints.
+# Prints the fields of Module as the last line, after any output of the imported module.
 _IMPORT: Final = """
 import importlib, json, sys, traceback
 try:
@@ -46,7 +46,7 @@ except BaseException as error:
         'version': '',
         'error': traceback.format_exception_only(error)[-1].strip(),
         'missing': isinstance(error, ModuleNotFoundError),
-        # Python names what it cannot import; compiled code that meets another NumPy does not.
+        # Python names a module that it cannot import. Code compiled for another NumPy does not.
         'clash': isinstance(error, AttributeError)
         or isinstance(error, ImportError) and error.name is None,
     }
@@ -67,13 +67,13 @@ _WITHOUT_GPU: Final = 'without it ONNX models run, on the CPU'
 
 @dataclass(frozen=True)
 class Module:
-    """What came of importing a module.
+    """The result of importing a module.
 
     Attributes:
-        version: empty where it failed.
-        error: the exception, or what else happened; empty where it worked.
-        missing: it is not installed, as against broken.
-        clash: it is installed, and compiled for another release of what it needs, mostly NumPy.
+        version: version of the module; empty if the import failed.
+        error: the exception, or the end of the process; empty if the import succeeded.
+        missing: whether the module is not installed, in contrast to broken.
+        clash: whether the module was compiled for another release of a dependency, mostly NumPy.
     """
 
     version: str
@@ -84,12 +84,12 @@ class Module:
 
 @dataclass(frozen=True)
 class InstalledGpu:
-    """The GPU that would be used, as far as it can be reached.
+    """A GPU that can be opened.
 
     Attributes:
-        name: as the driver gives it.
-        compute_capability: (major, minor).
-        index: of the CUDA device.
+        name: name that the driver reports.
+        compute_capability: major and minor number.
+        index: index of the CUDA device.
     """
 
     name: str
@@ -98,7 +98,7 @@ class InstalledGpu:
 
 
 def import_modules(names: Sequence[str] = MODULES) -> dict[str, Module]:
-    """Import each module in a process of its own, some at a time."""
+    """Import each module in a separate process, four at a time. Return the results by name."""
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(names, pool.map(_import, names), strict=True))
 
@@ -128,8 +128,8 @@ def check_packages(
     """Check Python and the packages that are imported on every machine.
 
     Args:
-        modules: as import_modules returns them.
-        needs_onnx: an ONNX model is to run.
+        modules: result of import_modules.
+        needs_onnx: whether the detector runs an ONNX model.
         python: version of the interpreter.
     """
     low, high = _PYTHON_VERSIONS
@@ -193,15 +193,15 @@ def check_gpu(
     """Check driver, CUDA, NVRTC, nvJPEG and TensorRT.
 
     Args:
-        modules: as import_modules returns them.
-        needs_engine: an engine is to run, so that what is missing is red, not yellow.
-        device_ids: of the GPUs.
-        found: gets each GPU that there is.
+        modules: result of import_modules.
+        needs_engine: whether the detector runs an engine; missing parts are then red, not yellow.
+        device_ids: indices of the CUDA devices.
+        found: list that gets each usable GPU.
     """
     bad: Level = 'red' if needs_engine else 'yellow'
     try:
         versions = trial.cuda_versions()
-    except CudaError as error:  # what follows would fail for the same reason
+    except CudaError as error:  # further checks would fail for the same reason
         yield _cuda_fault('CUDA', bad, error)
     else:
         text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
@@ -212,13 +212,13 @@ def check_gpu(
 
 
 def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> Iterator[Finding]:
-    """Check one GPU; what comes behind a fault would fail for the same reason.
+    """Check one GPU until the first fault. Further checks would fail for the same reason.
 
     Args:
-        index: of the CUDA device.
-        label: behind the names of its findings.
-        bad: the colour of what is missing.
-        found: gets the GPU, where there is one.
+        index: index of the CUDA device.
+        label: suffix of the names of the findings.
+        bad: level of a fault.
+        found: list that gets the GPU if it is usable.
     """
     step = 'device'
     try:
@@ -242,7 +242,7 @@ def _cuda_fault(name: str, bad: Level, error: CudaError) -> Finding:
 
 
 def _nvjpeg(label: str) -> Finding:
-    """Return whether compressed images can be decoded on the GPU, which is optional."""
+    """Return the finding of nvJPEG, which is optional and decodes compressed images."""
     try:
         version = trial.check_jpeg()
     except CudaError as error:

@@ -1,4 +1,4 @@
-"""What the checks try for real: CUDA, the GPU, its compiler, one run of a model."""
+"""Trials on the real machine: CUDA, the GPU, the kernel compiler and one run of a model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trt_perception.model.pipeline_options import PipelineOptions
 
 __all__ = ['check_jpeg', 'check_kernels', 'cuda_versions', 'open_device', 'run_once']
 
-# All other imports are late: NumPy, which everything below needs, may be what is broken.
+# All other imports are late, because they need NumPy, which may be broken.
 
 
 def cuda_versions() -> Mapping[str, str]:
-    """Return CUDA's versions of driver and runtime.
+    """Return the CUDA versions of driver and runtime, with the keys `driver` and `runtime`.
 
     Raises:
         CudaError: there is no driver, or cuda-python is missing.
@@ -29,7 +29,7 @@ def open_device(index: int) -> Any:
     """Open a GPU.
 
     Raises:
-        CudaError: there is none, or the driver is too old for the runtime.
+        CudaError: the GPU does not exist, or the driver is too old for the runtime.
     """
     from trt_perception import gpu
 
@@ -48,10 +48,10 @@ def check_kernels(compute_capability: tuple[int, int]) -> None:
 
 
 def check_jpeg() -> str:
-    """Decode a small JPEG by nvJPEG; return its version, empty where it is not installed.
+    """Decode a small JPEG with nvJPEG. Return the version of nvJPEG; empty if not installed.
 
     Raises:
-        CudaError: it is installed, and does not work with the current device.
+        CudaError: nvJPEG is installed, but does not work on the current device.
     """
     from trt_perception.errors import CudaError
     from trt_perception.gpu.nvjpeg import load_nvjpeg
@@ -71,16 +71,16 @@ def run_once(
     device_ids: Sequence[int],
     check: Callable[[tuple[str, ...]], object],
 ) -> str:
-    """Open a model as *configure* does, run a grey image through it, and say what it is.
+    """Open a model like *configure*, run it on a grey image, and return a description.
 
     Args:
-        path: of the model file.
-        options: how the model is run.
-        device_ids: at least one CUDA device; an engine is tried on each.
+        path: path of the model file.
+        options: options of the pipeline.
+        device_ids: at least one CUDA device; an engine runs on each of them.
         check: called with the class names; raises ConfigError if the parameters do not fit them.
 
     Raises:
-        TrtPerceptionError: it cannot be used; the message says why.
+        TrtPerceptionError: the model cannot be used; the message gives the reason.
     """
     from trt_perception.model.files.model_file import is_onnx
     from trt_perception.pipelines.open_pipeline import open_pipeline

@@ -1,1 +1,1 @@
-"""The command doctor, and its looks at the ROS graph and at parameters."""
+"""The command doctor, with its checks of the ROS graph and of parameters."""

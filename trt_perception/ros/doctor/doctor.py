@@ -1,6 +1,6 @@
-"""Checks machine, shell, model and cameras, and says what to do about what is wrong.
+"""Checks machine, shell, model and cameras, and prints a fix for each problem.
 
-Works without a GPU, without cameras and without ROS: what is missing is what it reports.
+doctor runs without a GPU, cameras or ROS, and reports the missing parts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ exit codes: 0 nothing is red, 1 something is red, 2 wrong usage, 130 interrupted
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run all checks, print what they found, and return the exit code."""
+    """Run all checks and print the findings. Return the exit code."""
     parser = _parser()
     options = parser.parse_args(sys.argv[1:] if args is None else args)
     if parser.suggestion(options.model):
@@ -86,11 +86,11 @@ def _collect(findings: Iterable[Finding], into: list[Finding]) -> Iterator[Findi
 
 @dataclass
 class _Inputs:
-    """What the checks look at. A check may add what later checks need.
+    """The inputs of the checks. A check may add inputs for later checks.
 
     Attributes:
-        options: of the command line.
-        values: the node's parameters that are not the defaults, by name; None if unreadable.
+        options: options of the command line.
+        values: the node's parameters that differ from the defaults, by name; None if unreadable.
         gpus: GPUs that the GPU check found.
     """
 
@@ -105,7 +105,7 @@ class _Inputs:
 
     @property
     def node_values(self) -> dict[str, Any]:
-        """The readable parameters, with those that the command line overrides."""
+        """The readable parameters, overridden by the command line."""
         values = dict(self.values or {})
         if self.options.model:
             values['engine_path'] = self.options.model
@@ -125,7 +125,7 @@ class _Inputs:
 
     @functools.cached_property
     def segment_bytes(self) -> int:
-        """Size of the shared memory of a process of this shell."""
+        """Bytes of shared memory that a process of this shell allocates."""
         with contextlib.suppress(OSError, ValueError):  # reported by check_shell
             return read_profile(os.environ).segment_bytes
         return DEFAULT_SEGMENT_BYTES
@@ -147,7 +147,7 @@ def _check_machine(inputs: _Inputs) -> Iterable[Finding]:
 
 
 def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
-    """Let ROS read the parameters, in a process of its own, because ROS may be broken."""
+    """Read the parameters with ROS in a separate process, because ROS may be broken."""
     options = inputs.options
     if not inputs.has_parameters:
         inputs.values = {}
@@ -191,10 +191,13 @@ def _check_model(inputs: _Inputs) -> Iterable[Finding]:
 
 
 def trial_run(values: Mapping[str, Any]) -> str:
-    """Run a model once as the node would, with the node's parameters by name.
+    """Run a model once like the node. Return a description.
+
+    Args:
+        values: parameters of the node, by name.
 
     Raises:
-        TrtPerceptionError: it cannot be used; the message says why.
+        TrtPerceptionError: the model cannot be used; the message gives the reason.
     """
     configs = NodeConfig.from_values(values)
     node = configs.node
@@ -208,7 +211,7 @@ def trial_run(values: Mapping[str, Any]) -> str:
 
 
 def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
-    """Ask the ROS graph in a process of its own: a missing middleware ends the process."""
+    """Check the ROS graph in a separate process, because a missing middleware ends the process."""
     options = inputs.options
     if not options.seconds:
         return
@@ -228,7 +231,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
             fix = "say which cameras there are: -p 'cameras:=[front, rear]', or by --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
     request = {
-        # Without plans, nobody knows which transport the detector takes.
+        # Without plans, the transport of the detector is unknown.
         'plans': [asdict(plan) for plan in plans or [CameraPlan(transport='auto')]],
         'node_name': options.node,
         'seconds': options.seconds,
@@ -267,7 +270,7 @@ def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[Came
         topics = {name: given.get(topic, f'{namespace}/{topic}') for name, topic in own.items()}
     else:
         topics = {'': given.get('image', '')}
-    # Without a GPU nothing decodes JPEG there: auto is raw.
+    # An ONNX model runs on the CPU, which decodes no JPEG: auto means raw.
     auto = 'raw' if is_onnx(configs.node.engine_path) else 'auto'
     return [
         replace(
@@ -280,10 +283,10 @@ def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[Came
 
 
 def _run_module(module: str, arguments: list[str], timeout_s: float) -> Any:
-    """Run a module in a process of its own; return what it prints as JSON in its last line.
+    """Run a module in a separate process. Return the JSON value of its last line of output.
 
     Raises:
-        RuntimeError: it failed; with the last line of what it said of that.
+        RuntimeError: the process failed; with the last line of its error output.
     """
     ended = subprocess.run(
         [sys.executable, '-m', module, *arguments],
@@ -305,7 +308,7 @@ def _parser() -> OptionParser:
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'
     parser.add_argument(
         '--image-topic',
-        # As ROS 2 has it, without substitutions: rclpy, which knows, may be what is missing.
+        # The rules of ROS 2 without substitutions. rclpy has them, but may be missing.
         type=text_matching(
             rf'(~?/)?{part}(/{part})*',
             'a topic as /front/image_raw: names of letters, digits and underscores, none '

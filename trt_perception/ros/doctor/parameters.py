@@ -1,7 +1,7 @@
-"""doctor's look at parameters: what a node would make of files and command line.
+"""Reads parameter files and arguments for doctor, exactly like a node.
 
-A program of its own, which prints as one line of JSON what it found. ROS reads the files and the
-node's own code checks the values, so that nothing is found here that the node would not find too.
+This module is a separate program that prints one line of JSON. ROS reads the files, and the node's
+code checks the values, so that doctor and the node find the same mistakes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
     """Return the parameters that a node would have.
 
     Args:
-        name: of the node, with its namespace.
-        arguments: as they stand behind ``--ros-args``.
+        name: full name of the node.
+        arguments: arguments after ``--ros-args``.
 
     Returns:
-        ``values``: those that are not the defaults, and what cameras have for themselves, by name;
-        ``mistakes``: sentences, for which the node would not start; ``unused``: sentences about
-        files that have nothing for it.
+        A dictionary with three keys. ``values`` has the parameters that differ from the defaults,
+        and all camera values, by name. ``mistakes`` has sentences about errors that prevent the
+        start. ``unused`` has sentences about files without parameters for this node.
     """
     context = rclpy.Context()
     try:
@@ -62,12 +62,12 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what was found; the first argument is the node's name."""
-    # No other node may see a second one of that name.
+    """Print the result as JSON. The first argument is the node's name."""
+    # Other nodes must not discover a second node with this name.
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'OFF'
     print(json.dumps(read_parameters(sys.argv[1], sys.argv[2:])))
     sys.stdout.flush()
-    os._exit(0)  # nothing was begun that must be ended in order
+    os._exit(0)  # nothing needs an orderly end
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
-"""doctor's look at the ROS graph: camera topics as they arrive, and what detectors say.
+"""Observes camera topics and the diagnostics of detectors for doctor.
 
-A program of its own, which prints its findings as one line of JSON.
+This module is a separate program that prints its findings as one line of JSON.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = ['check_graph', 'main']
 _IMAGE: Final = 'sensor_msgs/msg/Image'
 _COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
 _TYPES: Final = {_IMAGE: Image, _COMPRESSED: CompressedImage}
-# Those that run already are heard of at once as a rule; what got lost Fast DDS repeats after 3 s.
+# Running nodes usually appear within the first time. Fast DDS repeats lost messages after 3 s.
 _DISCOVERY_S: Final = (1.0, 4.0)
-# Of each topic it takes up to a millisecond to ask who publishes.
+# Asking for the publishers takes up to 1 ms for each topic.
 _LOOK_S: Final = 0.25
-# By DiagnosticStatus's OK, WARN, ERROR, STALE.
+# Levels for OK, WARN, ERROR and STALE of DiagnosticStatus.
 _LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
@@ -60,14 +60,14 @@ def check_graph(
     node_name: str,
     topics_given: bool,
 ) -> list[Finding]:
-    """Listen to all camera topics and detectors for some seconds, and judge them.
+    """Listen to all camera topics and detectors, and return the findings.
 
     Args:
-        plans: one for each camera of the detector. A plan without a topic: any topic will do.
+        plans: one for each camera of the detector. A plan without a topic accepts any topic.
         seconds: how long to listen.
-        segment_bytes: size of this shell's shared memory.
-        node_name: full name of the detector, to which the topics of `plans` are relative.
-        topics_given: the topics were given; else they are those of a node without remappings.
+        segment_bytes: shared memory that a process of this shell allocates.
+        node_name: full name of the detector; relative topics of `plans` are in its namespace.
+        topics_given: whether the user gave the topics; otherwise they are the default topics.
     """
     namespace, _, own = node_name.rpartition('/')
     plans = [
@@ -93,14 +93,14 @@ def check_graph(
 
 @dataclass(frozen=True)
 class _Graph:
-    """What one look at the ROS graph found.
+    """Observations of the ROS graph.
 
     Attributes:
         reports: one for each topic of images.
-        other_types: of wanted topics without images: which node publishes which type.
-        same_names: number of nodes of one name, by name.
-        statuses: of /diagnostics, by name.
-        intake: who takes the images here.
+        other_types: node and type of publishers of other types, by camera topic without images.
+        same_names: number of nodes for each name that several nodes share.
+        statuses: statuses on /diagnostics, by name.
+        intake: finding of the image intake.
     """
 
     reports: list[CameraReport]
@@ -111,11 +111,11 @@ class _Graph:
 
 
 def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
-    """Listen to all topics of images and to /diagnostics for some seconds.
+    """Listen to all topics of images and to /diagnostics.
 
     Args:
-        topics: full names of the raw images' topics that the detector is to read.
-        seconds: how long to listen once the topics are found.
+        topics: full names of the detector's topics of raw images.
+        seconds: how long to listen after the topics were found.
     """
     statuses: dict[str, Any] = {}
 
@@ -144,7 +144,7 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
 
 
 def _intake_finding(context: rclpy.Context) -> Finding:
-    """Return who takes the images of a detector here: `image_intake`, where it is `auto`."""
+    """Return which intake a detector uses on this machine if `image_intake` is `auto`."""
     try:
         check_intake(context)
     except RclError as error:
@@ -158,17 +158,17 @@ def _intake_finding(context: rclpy.Context) -> Finding:
 def _listen(
     node: Node, executor: SingleThreadedExecutor, wanted: Sequence[str], seconds: float
 ) -> dict[str, _TopicListener]:
-    """Find camera topics, then listen to them for some seconds; also to those found late."""
+    """Find camera topics and listen to them, including topics that appear later."""
     listeners: dict[str, _TopicListener] = {}
     started = look_s = time.monotonic()
     end = started + _DISCOVERY_S[0] + seconds
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
         if now < look_s:
-            continue  # one message was taken, and of many cameras the next is there
+            continue  # first take further messages, which may already wait
         look_s = now + _LOOK_S
         for topic, kinds in node.get_topic_names_and_types():
-            # A detector draws only for those who look: listening would cost it time.
+            # Skip debug images: a subscriber would make a detector draw them.
             image = topic.removesuffix('/compressed') in wanted or may_be_camera(topic)
             if image and not _TYPES.keys().isdisjoint(kinds) and topic not in listeners:
                 listeners[topic] = _TopicListener(node, topic)
@@ -182,7 +182,7 @@ def _listen(
 
 
 def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
-    """Return what is published on topics that have no images, and by which node, by topic."""
+    """Return node and type of a publisher, by topic whose publishers publish no images."""
     found = {}
     for topic in topics:
         publishers = node.get_publishers_info_by_topic(topic)
@@ -194,25 +194,25 @@ def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
 
 
 class _TopicListener:
-    """Listens to one topic without reading its messages, but for the last.
+    """Listens to one topic, and deserializes only the last message.
 
-    Who publishes is often known later than that there is such a topic: a detector reads it.
+    The publishers are often discovered later than the topic, because a detector subscribes to it.
 
     Attributes:
-        publishers: reliability of each, of the type that is listened to.
+        publishers: reliability of each publisher with the type of the subscription.
     """
 
     def __init__(self, node: Node, topic: str) -> None:
         self._node = node
         self._topic = topic
-        # Type and QoS that are asked for.
+        # Type and reliability of the subscription.
         self._requested: tuple[str, ReliabilityPolicy] | None = None
         self._subscription: Subscription | None = None
         self.publishers: tuple[str, ...] = ()
         self.update()
 
     def update(self) -> None:
-        """Look who publishes; where another type or QoS is needed for that, begin anew."""
+        """Find the publishers. Subscribe again if they need another type or reliability."""
         compressed = self._topic.endswith('/compressed')
         infos = self._node.get_publishers_info_by_topic(self._topic)
         published = {info.topic_type for info in infos} & _TYPES.keys()
@@ -239,17 +239,17 @@ class _TopicListener:
         self._rate = EvenRate()
         self._last = b''
         qos = QoSProfile(depth=10, reliability=policy)
-        heard: Any = self._on_message  # Jazzy's types know of no callback with info
+        heard: Any = self._on_message  # Jazzy's type hints lack callbacks with info
         try:
             self._subscription = self._node.create_subscription(
                 self._kind, self._topic, heard, qos, raw=True
             )
         except rclpy_implementation.RCLError:
-            # One of another type is let go of in the executor's next round: again then.
+            # The executor frees a subscription of another type in its next round: retry then.
             self._requested = None
 
     def report(self) -> CameraReport:
-        """Return what has arrived."""
+        """Return the observation of the topic."""
         description = cv_bridge_encoding = fault = ''
         compressed = self._kind is CompressedImage
         message = None
@@ -287,7 +287,7 @@ class _TopicListener:
 
 
 def _fault(message: Any) -> str:
-    """Return why a detector would drop an image, empty where it would not."""
+    """Return why a detector would drop an image; empty if it would accept the image."""
     read = frame_from_compressed if isinstance(message, CompressedImage) else frame_from_image
     try:
         read(message)
@@ -298,7 +298,7 @@ def _fault(message: Any) -> str:
 
 
 def _same_name_findings(counts: Mapping[str, int]) -> list[Finding]:
-    """Return what is wrong with nodes of one name."""
+    """Return a finding for each name that several nodes share."""
     fix = (
         'end all but one, or start each with a namespace or a name of its own (--ros-args '
         '-r __ns:=/front or -r __node:=other); one that was killed is forgotten within 20 s'
@@ -310,9 +310,10 @@ def _same_name_findings(counts: Mapping[str, int]) -> list[Finding]:
 
 
 def _detector_findings(statuses: Iterable[Any]) -> list[Finding]:
-    """Return what running detectors say of themselves, and of each of their cameras and GPUs."""
+    """Return the diagnostics of running detectors, and of each of their cameras and GPUs."""
     said = list(statuses)
-    # A node whose status ends so is one of ours, and so are all others that begin with its name.
+    # The status of a detector ends with ': detector'. The statuses of its cameras and GPUs begin
+    # with the same node name.
     ours = [
         status.name.removesuffix('detector')
         for status in said
@@ -332,7 +333,7 @@ def main(request: str) -> None:
     """Print the findings.
 
     Args:
-        request: the arguments of check_graph, as JSON.
+        request: arguments of check_graph as JSON.
     """
     arguments = json.loads(request)
     plans = [CameraPlan(**plan) for plan in arguments.pop('plans')]
