@@ -1,1 +1,1 @@
-"""The options of build_engine: one table of options, its values and where they come from."""
+"""The options of build_engine: the table of options, readers of values, and the two sources."""

@@ -1,9 +1,9 @@
 """All options of build_engine, in one typed table.
 
-Each field of BuildOptions is one option: its type, default, range, unit and description stand here
-and nowhere else. Command line, build.yaml and docs are made from it (sources.py).
-Guarantee: BuildOptions from load_options are valid in themselves; what depends on the model, on
-    the TensorRT release or on the machine is checked where those are known.
+Each field of BuildOptions defines one option: type, default, range, unit and description. Command
+line, build.yaml and docs are made from this table (sources.py).
+Guarantee: options from ``load_options`` have valid values that do not contradict each other. Later
+steps check the options against the model, the TensorRT release and the machine.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = ['OPTIONS', 'BuildOptions']
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The values of all options; make them with sources.load_options.
+    """The values of all options. ``sources.load_options`` makes them.
 
     Attributes:
-        given: the names of the options that were given, whatever their values.
+        given: names of the options that the user gave, including options with default values.
 
     Raises:
         ValuesError: options contradict each other.
@@ -60,13 +60,13 @@ class BuildOptions:
     json: FilePath | None = option('files', 'Write the report as JSON too.', affects='nothing')
     store: FilePath | None = option(
         'files',
-        'Keep engines in this folder and take an unchanged one from it instead of building.',
+        'Store engines in this folder, and reuse the stored engine of an unchanged build.',
         metavar='DIR',
         affects='nothing',
     )
     store_keep_days: int | None = option(
         'files',
-        'Remove engines from the store that nobody used for so long.',
+        'Remove engines from the store that were not used for this time.',
         limits=(0, 36500),
         unit='days',
         affects='nothing',
@@ -78,33 +78,33 @@ class BuildOptions:
     precision: Precision = option(
         'precision',
         'Arithmetic of the engine. int8 and fp8 need calibration images, unless the ONNX file is '
-        'quantised already; what the TensorRT release or the GPU cannot do is refused.',
+        'quantised already. An error says what the TensorRT release or the GPU cannot do.',
         default='fp16',
     )
     keep_fp32: Texts = option(
         'precision',
-        'Layers that stay in FP32: names of ONNX nodes, * and ? stand for any characters.',
+        'Layers that stay in FP32: names of ONNX nodes, with * and ? as wildcards.',
         default=(),
         metavar='PATTERN',
     )
     compare_fp16: bool = option(
         'precision',
-        'With int8 or fp8: build FP16 too, and say which is smaller and, on a GPU, which faster.',
+        'With int8 or fp8: build FP16 too, and compare the size and, on a GPU, the speed.',
         default=True,
         affects='report',
     )
 
     batch: Batches | None = option(
         'shapes',
-        'Batch sizes, where the ONNX file leaves it open: how many images the engine takes at '
-        'once. Each of 1,4,8 is an optimisation profile of its own.',
+        'Batch sizes (images per run) if the ONNX file has a dynamic batch. 1,4,8 makes three '
+        'optimisation profiles.',
         kind='text',
         metavar='N,N…',
     )
     shapes: Profiles = option(
         'shapes',
-        'Shapes of the image input where the ONNX file leaves sides open: one as in 1x3x480x640, '
-        'or min:opt:max; each value is an optimisation profile of its own.',
+        'Shapes of the image input if the ONNX file has dynamic sides: one shape, such as '
+        '1x3x480x640, or min:opt:max. Each value makes one optimisation profile.',
         default=(),
         metavar='SHAPES',
     )
@@ -116,20 +116,20 @@ class BuildOptions:
         kind='path',
     )
     calibration_method: Literal['entropy', 'percentile', 'minmax'] = option(
-        'calibration', 'How ranges are chosen from what the images show.', default='minmax'
+        'calibration', 'How value ranges are chosen from the images.', default='minmax'
     )
     calibration_count: int = option(
-        'calibration', 'Most images to use.', default=300, limits=(1, 100_000)
+        'calibration', 'Maximum number of calibration images.', default=300, limits=(1, 100_000)
     )
     calibration_seed: int = option(
         'calibration',
-        'Which images are drawn where there are more.',
+        'Seed of the random choice among more images.',
         default=0,
         limits=(0, 2**31 - 1),
     )
     calibration_cache: PathText = option(
         'calibration',
-        'Where results of calibration are kept: auto (the cache folder), off, or a folder.',
+        'Where calibration results are kept: auto (the cache folder), off, or a folder.',
         default='auto',
         metavar='auto|off|DIR',
         kind='path',
@@ -138,8 +138,8 @@ class BuildOptions:
     )
     calibration_tool: Literal['onnxruntime', 'tensorrt'] = option(
         'calibration',
-        "Who quantises. tensorrt means TensorRT's own calibrators, which 11.0 removed and only "
-        'DLA still needs.',
+        "Tool that quantises. tensorrt means TensorRT's own calibrators, which TensorRT 11.0 "
+        'removed. Only DLA still needs them.',
         default='onnxruntime',
         removed={
             'modelopt': 'quantise the model with NVIDIA ModelOpt itself, and build from the ONNX '
@@ -148,32 +148,32 @@ class BuildOptions:
     )
     keep_float: Texts = option(
         'calibration',
-        'Nodes that are not quantised, besides those found in the head and in the decoding.',
+        'More nodes to leave in float, besides the nodes found in the head and the decoding.',
         default=(),
         metavar='PATTERN',
     )
     qdq_onnx: OnnxPath | None = option(
         'calibration',
-        'Write the quantised model too, as ONNX with Q/DQ nodes, and its manifest: it builds '
-        'elsewhere without images, and ONNX Runtime runs it.',
+        'Write the quantised model as ONNX with Q/DQ nodes too, with its manifest. Other machines '
+        'can build from this file without images, and ONNX Runtime can run it.',
         affects='nothing',
     )
 
     validate: PathText | None = option(
         'validation',
-        'Images on which the engine is compared with FP32: a folder, a glob pattern, or a list.',
+        'Images for comparing the engine with FP32: a folder, a glob pattern, or a text file.',
         metavar='IMAGES',
         kind='path',
     )
     annotations: FilePath | None = option('validation', 'Labels of those images, as COCO JSON.')
     max_accuracy_drop: float | None = option(
         'validation',
-        'Fail when mAP50, or agreement with FP32 where there are no labels, falls by more.',
+        'Fail if mAP50 falls by more, or without labels the agreement with FP32.',
         limits=(0.0, 1.0),
     )
     accept_disagreement: bool = option(
         'validation',
-        'Write the engine though it agrees with FP32 on less than half of the detections.',
+        'Write the engine even if it agrees with FP32 on less than half of the detections.',
         default=False,
     )
 
@@ -189,7 +189,7 @@ class BuildOptions:
     )
     antialias: bool | None = option(
         'model',
-        'Filter an image that shrinks, as PIL and Hugging Face do it (default: false).',
+        'Filter images when they shrink, as PIL and Hugging Face do (default: false).',
     )
     pad_value: int | None = option(
         'model', 'Pixel value of the padding (default: 114).', limits=(0, 255)
@@ -209,7 +209,7 @@ class BuildOptions:
     )
     decoder: str | None = option(
         'model',
-        'Family of the outputs (default: recognised from the model).',
+        'Decoder of the outputs (default: recognised from the model).',
         choices=tuple(PRESETS),
         metavar='NAME',
     )
@@ -220,15 +220,17 @@ class BuildOptions:
         metavar='NAME',
     )
     class_names_file: FilePath | None = option(
-        'model', 'The same from a text file, one name a line.'
+        'model', 'Text file with the class names, one name on each line.'
     )
 
     runtime: Literal['auto', 'tensorrt', 'tensorrt_rtx'] = option(
-        'builder', 'Which TensorRT builds; auto takes tensorrt, else tensorrt_rtx.', default='auto'
+        'builder',
+        'TensorRT flavour that builds; auto prefers tensorrt to tensorrt_rtx.',
+        default='auto',
     )
     workspace_mib: int | None = option(
         'builder',
-        "Most memory that one layer may use while it runs (default: TensorRT's, all there is).",
+        "Maximum memory of one layer at run time (default: TensorRT's, all memory of the GPU).",
         limits=(1, 2**20),
         unit='MiB',
     )
@@ -239,8 +241,8 @@ class BuildOptions:
     )
     timing_cache: PathText = option(
         'builder',
-        'Where measured kernel times are kept, which makes the next build faster: auto (the cache '
-        'folder, one for each GPU and TensorRT release), off, or a file.',
+        'Where measured kernel times are kept for faster builds: auto (the cache folder, one file '
+        'for each GPU and TensorRT release), off, or a file.',
         default='auto',
         metavar='auto|off|FILE',
         kind='path',
@@ -249,12 +251,12 @@ class BuildOptions:
     )
     hardware_compatibility: Literal['none', 'ampere_plus', 'same_compute_capability'] = option(
         'builder',
-        'Which other GPUs may run the engine; costs speed. Not for TensorRT-RTX.',
+        'Other GPUs that can run the engine, which is slower then. Not for TensorRT-RTX.',
         default='none',
     )
     version_compatible: bool = option(
         'builder',
-        'Let newer TensorRT releases run the engine. Not for TensorRT-RTX.',
+        'Allow newer TensorRT releases to run the engine. Not for TensorRT-RTX.',
         default=False,
     )
     sparsity: bool = option(
@@ -262,31 +264,31 @@ class BuildOptions:
     )
     dla_core: int | None = option(
         'builder',
-        'Run on this deep-learning accelerator of a Jetson; fp16 and int8 only.',
+        'Run on this deep-learning accelerator (DLA) of a Jetson; fp16 and int8 only.',
         limits=(0, 15),
     )
     gpu_fallback: bool = option(
         'builder',
-        'Layers that the DLA cannot run go to the GPU instead of failing.',
+        'Run layers on the GPU that the DLA cannot run, instead of failing.',
         default=False,
     )
     plugins: FilePaths = option(
         'builder',
-        'Libraries of custom layers to load; they run as code, at build and at run time.',
+        'Libraries with custom layers, which run as code at build time and at run time.',
         default=(),
     )
     refit: bool = option(
-        'builder', 'Let weights be replaced in the finished engine.', default=False
+        'builder', 'Allow replacing weights in the finished engine.', default=False
     )
     profiling_verbosity: Literal['none', 'layer_names_only', 'detailed'] = option(
         'builder',
-        'What the engine reports of its layers; below detailed, precision cannot be checked.',
+        'Layer information in the engine; precision can be checked only with detailed.',
         default='detailed',
     )
     compute_capabilities: Capabilities = option(
         'builder',
-        'GPUs to build for, with TensorRT-RTX only, as in 8.6 8.9 (default: all that the release '
-        'knows, but 7.5).',
+        'Compute capabilities to build for, with TensorRT-RTX only, such as 8.6 8.9 (default: all '
+        'of the release except 7.5).',
         default=(),
         metavar='X.Y',
     )
@@ -301,7 +303,7 @@ class BuildOptions:
             ),
             (
                 self.annotations and self.validate is None,
-                '--annotations need the images they belong to: give --validate too',
+                '--annotations needs the annotated images: give --validate too',
             ),
             (
                 self.max_accuracy_drop is not None and self.validate is None,
@@ -326,11 +328,11 @@ class BuildOptions:
             raise ValuesError(wrong)
 
     def engine_path(self) -> Path:
-        """Return where the engine is written."""
+        """Return the path of the engine."""
         return self.output or self.onnx.with_suffix(ENGINE_SUFFIXES[0])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every option by its name in YAML, in values that JSON has."""
+        """Return the values of all options as JSON content, by option name."""
         return {row.name: _to_json(getattr(self, row.name)) for row in OPTIONS}
 
 

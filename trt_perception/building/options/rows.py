@@ -1,4 +1,4 @@
-"""A row of the table of options: what --help, messages and docs say, and how it is read."""
+"""The rows of the option table: texts for --help, messages and docs, and readers of values."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Option:
     """One row of the table.
 
     Attributes:
-        name: in YAML and as a field; on the command line ``--name`` with dashes.
-        group: heading under which it stands in --help.
-        kind: ``bool``, ``int``, ``float``, ``text``, ``path``.
-        default: the value where none is given; None where it must be given or has a meaning that
-            the description says.
-        description: one or two sentences for people.
-        required: it must be given.
-        is_list: several values may be given.
-        unit: of the value, may be empty.
+        name: name in YAML and of the field. On the command line, it is ``--name`` with dashes.
+        group: heading of the option in --help.
+        kind: ``bool``, ``int``, ``float``, ``text`` or ``path``.
+        default: value of an option that is not given; None if the option is required or if the
+            description explains the default.
+        description: one or two sentences for users.
+        required: whether the option must be given.
+        is_list: whether the option may have several values.
+        unit: unit of the value; may be empty.
         metavar: placeholder in --help.
-        limits: smallest and largest value, None where there are none.
-        choices: the values that are allowed, empty where any is.
-        words: values of a path that are not paths.
-        removed: by value that an earlier release took, what to do instead.
-        affects: ``engine``, as most do: the manifest records it, and it is part of the store's
-            key. ``report``: the same engine is reported on differently, so that only the key has
-            it. ``nothing`` of what is built, as places and logs: neither has it.
-        reader: of a type that is more than a number, a choice, or true and false.
+        limits: smallest and largest value; None without limits.
+        choices: allowed values; empty if all values are allowed.
+        words: values of a path option that are not paths.
+        removed: advice by a value that earlier releases accepted.
+        affects: most options affect the ``engine``: the manifest records them, and they are part
+            of the store's key. Some affect only the ``report``, so they are part of the key only.
+            Paths and logs affect ``nothing``, so neither has them.
+        reader: reads values that are not a number, a choice or a boolean; None otherwise.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """The name on the command line."""
         return '--' + self.name.replace('_', '-')
 
     def read(self, section: JsonSection) -> Any:
-        """Take the value out of a section that has it; the section's error if it is wrong."""
+        """Return the value from a section. Raises the section's error if the value is invalid."""
         if self.reader is not None:
             return self.reader(section, self.name)
         if self.choices:
@@ -93,20 +93,20 @@ _METAVARS: Final = {'int': 'N', 'float': 'X', 'path': 'FILE'}
 
 
 def option(group: str, description: str, *, default: Any = None, **facts: Any) -> Any:
-    """Describe a field that is an option.
+    """Return a dataclass field that defines an option.
 
     Args:
-        group: heading under which it stands in --help.
-        description: one or two sentences for people.
-        default: of the field; ``dataclasses.MISSING`` where the option must be given.
-        facts: further fields of Option.
+        group: heading of the option in --help.
+        description: one or two sentences for users.
+        default: default of the field; ``dataclasses.MISSING`` if the option is required.
+        facts: more fields of Option.
     """
     metadata = {'group': group, 'description': description, **facts}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def collect_options(options: type) -> tuple[Option, ...]:
-    """Return a row for each field of a dataclass that ``option`` describes, in their order."""
+    """Return the options of a dataclass, in the order of its fields."""
     hints = get_type_hints(options, include_extras=True)
     described = [field for field in dataclasses.fields(options) if field.metadata]
     return tuple(_option_of_field(field, hints[field.name]) for field in described)

@@ -1,8 +1,8 @@
-"""Where options come from: build.yaml and the command line, which wins.
+"""Read options from build.yaml and from the command line, which takes precedence.
 
-Guarantees: nothing in build.yaml is ignored; every wrong key is named, with its line, in one
-sentence of its own. Paths in build.yaml are relative to build.yaml and stay inside its folder,
-after links are resolved, because such a file travels with models; those of the command line are
+Guarantees: no key in build.yaml is ignored, and each wrong key gets a sentence with its line.
+Paths in build.yaml are relative to build.yaml and must stay in its folder after links are
+resolved, because people exchange such files together with models. Paths on the command line are
 relative to the working folder and may lead anywhere.
 """
 
@@ -29,7 +29,7 @@ _OPTIONS_BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 
 class _OptionSection(JsonSection):
-    """Options by name. Those that the command line gave are called as there."""
+    """Options by name. Errors use the flag if the command line gave the option."""
 
     error = ConfigError
 
@@ -49,15 +49,15 @@ class _OptionSection(JsonSection):
 
 
 def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
-    """Return the options of a YAML file and of the command line together.
+    """Return the options of a YAML file and of the command line.
 
     Args:
-        config: build.yaml, None without one.
-        given: by name in YAML; these win.
+        config: path of build.yaml; None without this file.
+        given: values from the command line by option name. They replace values of the file.
 
     Raises:
         ConfigError: the file cannot be read.
-        ValuesError: options are unknown, have wrong values, or contradict each other.
+        ValuesError: options are unknown, have invalid values, or contradict each other.
     """
     values, places = ({}, {}) if config is None else _read_yaml(config, given)
     values |= given
@@ -65,7 +65,7 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
     found: dict[str, Any] = {}
     mistakes: list[str] = []
     for row in OPTIONS:
-        # Where the default is None, null in the file is the same as no key.
+        # For options without a default, null in the file means that the key is missing.
         is_there = (
             section.has(row.name) if row.default is None else row.name in section.unread_keys()
         )
@@ -88,7 +88,10 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values and their places by name, without those that are given elsewhere."""
+    """Return option values and their line numbers by option name, without given options.
+
+    The line numbers are texts that precede messages.
+    """
     content, lines = read_yaml(_read_text(path, MAX_BYTES), str(path))
     if content is None:
         return {}, {}
@@ -102,8 +105,8 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
         )
     found = {str(key).replace('-', '_'): value for key, value in content.items()}
     if len(found) < len(content):
-        raise ConfigError(str(path), 'one option stands there twice, with - and with _')
-    places = dict.fromkeys(found, f'{path}: ')  # of words that YAML reads as something else
+        raise ConfigError(str(path), 'an option is repeated, once with - and once with _')
+    places = dict.fromkeys(found, f'{path}: ')  # for keys that YAML does not read as text
     places |= {n.replace('-', '_'): f'{path}, line {line}: ' for n, line in lines.items()}
     values: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -119,7 +122,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
 
 
 def _resolve_paths(config: Path, name: str, value: Any) -> Any:
-    """Make paths relative to the file that names them; ConfigError where they leave its folder."""
+    """Make paths relative to the file. Raise ConfigError if a path leaves the file's folder."""
     most = MAX_CLASSES if name == 'class_names' else _MAX_LIST_LENGTH
     if isinstance(value, list) and len(value) > most:
         raise ConfigError(short_repr(name), str(len(value)), expected=f'at most {most} values')
@@ -132,7 +135,11 @@ def _resolve_paths(config: Path, name: str, value: Any) -> Any:
         return value
     try:
         home, place = config.parent.resolve(), (config.parent / Path(value).expanduser()).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # links in a ring, NUL, nobody's home
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # a loop of links, NUL, an unknown user after ~
         raise ConfigError(f"'{name}'", f'cannot be {value!r}: {error}') from error
     if not place.is_relative_to(home):
         where = '' if Path(value) == place else f', which is {place}'
@@ -140,7 +147,7 @@ def _resolve_paths(config: Path, name: str, value: Any) -> Any:
             f"'{name}'",
             f'{value}{where}',
             expected='a path in the folder of this file',
-            fix=f'name a place elsewhere on the command line: {row.flag} {value}',
+            fix=f'give paths in other folders on the command line: {row.flag} {value}',
         )
     return str(config.parent / value)
 
@@ -153,10 +160,10 @@ def _read_text(path: Path, limit: int) -> str:
 
 
 def read_class_names(options: BuildOptions) -> tuple[str, ...]:
-    """Return the class names that the options give, empty where they give none.
+    """Return the class names from the options; empty if the options have no class names.
 
     Raises:
-        ConfigError: the file of names cannot be read, or its names cannot be.
+        ConfigError: the file of names cannot be read, or a name is invalid.
     """
     path = options.class_names_file
     if path is None:
@@ -174,7 +181,7 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add every option to a command line, by group; those not given stay unset."""
+    """Add all options to a parser, in groups. Options that are not given have no attribute."""
     titles = dict.fromkeys(option.group for option in OPTIONS)
     groups = {name: parser.add_argument_group(name) for name in titles}
     for option in OPTIONS:
@@ -191,7 +198,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def help_text(option: Option) -> str:
-    """Return description, unit, range, choices and default in one line."""
+    """Return the line for --help: description, unit, range, choices and default."""
     facts = []
     if option.choices and option.metavar:
         facts.append('one of ' + ', '.join(option.choices))
@@ -213,5 +220,5 @@ def _number_type(kind: type[int] | type[float]) -> Any:
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the command line gave, by option name, for load_options."""
+    """Return the values from the command line by option name, for ``load_options``."""
     return {name: value for name, value in vars(arguments).items() if name in _OPTIONS_BY_NAME}

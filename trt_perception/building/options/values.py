@@ -1,8 +1,8 @@
-"""Values of options as people write them: shapes, profiles, sizes, paths, compute capabilities.
+"""Readers of option values: shapes, profiles, sizes, paths and compute capabilities.
 
-A reader takes one option out of a section, which holds text from the command line, and text,
-numbers or lists from YAML. It returns the value, or raises the section's error, which says what
-was expected and what was found.
+A reader takes the value of one option from a section. The command line gives text; YAML gives
+text, numbers or lists. A reader returns the value, or raises the section's error with the expected
+and the actual value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ShapeProfile:
 
     Attributes:
         min: smallest shape, (N, C, H, W).
-        opt: the shape that the engine is made fastest for.
+        opt: the shape that TensorRT optimises for.
         max: largest shape.
     """
 
@@ -46,19 +46,19 @@ class ShapeProfile:
     max: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Return it as it is written on the command line."""
+        """Return the text of the command line for this profile."""
         shapes = dict.fromkeys((self.min, self.opt, self.max))
         sides = (self.opt,) if len(shapes) == 1 else (self.min, self.opt, self.max)
         return ':'.join('x'.join(map(str, shape)) for shape in sides)
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:
-    """Return the items of a list; one value stands for a list of one."""
+    """Return the items of a list, or a single value as a tuple with one item."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _parse_sides(value: object, count: int) -> tuple[int, ...] | None:
-    """Return the sides of 1x3x480x640 or of a list of numbers; None if they are wrong."""
+    """Return the sides of a text such as 1x3x480x640, or of a list; None if they are invalid."""
     sides = value
     if isinstance(value, str):
         parts = value.lower().split('x')
@@ -82,7 +82,7 @@ def _read_size(section: JsonSection, key: str) -> tuple[int, ...]:
 
 
 def _read_profiles(section: JsonSection, key: str) -> tuple[ShapeProfile, ...]:
-    """Read profiles from one or from a list."""
+    """Read profiles from one value or from a list."""
     value = section.take(key, '', _ANY_TYPE)
     # A list of numbers is one shape, not four profiles.
     if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
@@ -91,7 +91,7 @@ def _read_profiles(section: JsonSection, key: str) -> tuple[ShapeProfile, ...]:
 
 
 def _parse_profile(section: JsonSection, key: str, value: object) -> ShapeProfile:
-    """Return a profile from one shape, min:opt:max, or a mapping with these keys."""
+    """Return a profile from one shape, from min:opt:max, or from a mapping with these keys."""
     if isinstance(value, Mapping):
         if set(value) != {'min', 'opt', 'max'}:
             raise section.refusal(key, list(value), 'a profile with min, opt and max')
@@ -114,7 +114,7 @@ def _parse_profile(section: JsonSection, key: str, value: object) -> ShapeProfil
 
 
 def _read_batches(section: JsonSection, key: str) -> tuple[int, ...]:
-    """Read different batch sizes, the smallest first, from 4, from 1,4,8 or from a list."""
+    """Read batch sizes from a number, a text such as 1,4,8, or a list. Sort them, drop repeats."""
     value = section.take(key, '', _ANY_TYPE)
     sizes: list[Any] = []
     for item in _as_tuple(value):
@@ -129,7 +129,7 @@ def _read_batches(section: JsonSection, key: str) -> tuple[int, ...]:
 
 
 def _read_texts(section: JsonSection, key: str) -> tuple[str, ...]:
-    """Read texts from one or from a list."""
+    """Read texts from one value or from a list."""
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
     for value in values:
         if not isinstance(value, str):
@@ -152,17 +152,17 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
 
 
 def _read_path_text(section: JsonSection, key: str) -> str:
-    """Read the name of a file or folder, or a pattern of them, that Linux can have."""
+    """Read a path or a glob pattern that is valid on Linux."""
     return _check_path_text(section, key, section.take(key, '', _ANY_TYPE), _A_PATH)
 
 
 def _read_path(section: JsonSection, key: str) -> Path:
-    """Read a path, and resolve its ~."""
+    """Read a path, and replace ~ by the home folder."""
     return _expand_home(section, key, _read_path_text(section, key))
 
 
 def _read_paths(section: JsonSection, key: str) -> tuple[Path, ...]:
-    """Read paths from one or from a list."""
+    """Read paths from one value or from a list."""
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
     names = [_check_path_text(section, key, value, f'a list, each {_A_PATH}') for value in values]
     return tuple(_expand_home(section, key, name) for name in names)
@@ -176,7 +176,7 @@ def _check_path_text(section: JsonSection, key: str, value: object, expected: st
 
 def _path_fault(name: str) -> Fault | None:
     if not name:
-        return Fault(found='an empty one', expected=_A_PATH)
+        return Fault(found='an empty text', expected=_A_PATH)
     longest = max(len(part.encode(errors='surrogateescape')) for part in name.split('/'))
     if longest > _MAX_PART_BYTES:
         expected = f'at most {_MAX_PART_BYTES} bytes in each part of the name of a file'
@@ -207,7 +207,7 @@ def _read_engine_path(section: JsonSection, key: str) -> Path:
 
 
 def parse_compute_capability(value: object) -> str | None:
-    """Return a compute capability as text; None if the value is none.
+    """Return a compute capability as text, or None if the value is invalid.
 
     The values 8.6, '8.6', '86' and 'sm_86' all give ``8.6``.
     """
@@ -219,7 +219,7 @@ def parse_compute_capability(value: object) -> str | None:
 
 
 def _read_capabilities(section: JsonSection, key: str) -> tuple[str, ...]:
-    """Read different compute capabilities from one or from a list."""
+    """Read compute capabilities from one value or from a list, without repeats."""
     found: dict[str, None] = {}
     for value in _as_tuple(section.take(key, '', _ANY_TYPE)):
         capability = parse_compute_capability(value)

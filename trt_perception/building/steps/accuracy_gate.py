@@ -1,4 +1,4 @@
-"""Is what was built as good as the original in FP32? Measured on detections, never on tensors."""
+"""Compare the accuracy of the built model with the original, by detections and not by tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['BUILT', 'check_labels', 'measure_accuracy']
 
-#: The name of what was built among the models that are measured.
+#: Name of the built model among the measured models.
 BUILT: Final = 'built'
 
 
@@ -32,10 +32,10 @@ def check_labels(
     class_names: Sequence[str],
     task: Task = DETECT,
 ) -> None:
-    """Look whether images, labels, classes and task belong together, before anything takes long.
+    """Check that images, labels, classes and task fit together, before any slow step.
 
     Raises:
-        ConfigError: they do not, or there are none.
+        ConfigError: they do not fit together, or the labels are empty.
     """
     if not images:
         return
@@ -47,8 +47,8 @@ def check_labels(
             error.subject,
             error.found,
             expected=error.expected,
-            fix='build_engine takes no mapping of classes: give --class-names as the annotations '
-            'have them, or build without --annotations and measure with evaluate_engine',
+            fix='build_engine cannot map class names: give --class-names as in the annotations, '
+            'or build without --annotations and measure with evaluate_engine',
         ) from error
     if classes is not None:
         dataset.with_shapes(measure_of(task), classes.categories)
@@ -57,21 +57,22 @@ def check_labels(
 def measure_accuracy(
     inputs: BuildInputs, models: Mapping[str, Pipeline], runtime: str, log: BuildLog
 ) -> tuple[AccuracyRecord | None, AgreementResult]:
-    """Run the original and what was built over the images of --validate.
+    """Run the original and the built model on the images of --validate, and compare them.
 
     Args:
-        inputs: of the build.
-        models: the original by its name in words, then what was built as ``BUILT``: the engine,
-            or the converted ONNX model where no GPU is.
-        runtime: what runs that which was built, in words.
+        inputs: inputs of the build.
+        models: the original by its description, then the built model as ``BUILT``. The built
+            model is the engine, or without a GPU the converted ONNX model.
+        runtime: description of the runtime that runs the built model.
         log: its report gets the figures.
 
     Returns:
-        what the manifest says, None without labels and detections; both models' detections.
+        the record for the manifest (None if there are neither labels nor detections), and the
+        agreement of both models.
 
     Raises:
-        ConfigError: images and labels do not belong together, or there are none.
-        EngineError: it lost more than --max-accuracy-drop, or that cannot be said.
+        ConfigError: images and labels do not fit together, or are missing.
+        EngineError: accuracy fell by more than --max-accuracy-drop, or cannot be measured.
         ImageError: an image cannot be read.
     """
     original, options = next(iter(models)), inputs.options
@@ -82,7 +83,7 @@ def measure_accuracy(
         progress=lambda name, done, total: log.progress(f'running {name}', done, total),
     )
     agreement = report.agreements[BUILT]
-    assert agreement is not None  # both have one model's class names
+    assert agreement is not None  # both models have the same class names
     images = report.images
     compared = AgreementResult(agreement, images, images, (), 'validation', runtime, original)
     record = _accuracy_record(report, agreement, runtime)
@@ -92,7 +93,7 @@ def measure_accuracy(
     elif options.max_accuracy_drop is not None:
         raise EngineError(
             '--max-accuracy-drop',
-            f'neither {original} nor what was built finds anything on these '
+            f'neither {original} nor the built model finds objects on these '
             f'{images} images, so there is nothing to compare',
             fix='use images with objects of these classes',
         )
@@ -100,7 +101,7 @@ def measure_accuracy(
 
 
 def _report_entry(record: AccuracyRecord, report: AccuracyReport, original: str) -> dict[str, Any]:
-    """Return what the report of the build says of the accuracy."""
+    """Return the entry ``accuracy`` of the build report."""
     figures = f'{record.measure} {record.built:.4f}, {original} {record.reference:.4f}'
     if record.measure == 'agreement':
         figures = f'{record.built:.1%} of the detections agree with {original}'
@@ -113,7 +114,7 @@ def _report_entry(record: AccuracyRecord, report: AccuracyReport, original: str)
 
 
 def _check_drop(figures: Mapping[str, Any], most: float | None) -> None:
-    """Refuse too large a loss."""
+    """Raise an error if accuracy falls by more than ``most``."""
     if most is not None and figures['drop'] > most:
         raise EngineError(
             'accuracy',
@@ -137,7 +138,7 @@ def _accuracy_record(
     if before is None or after is None:
         raise EngineError(
             'the annotations',
-            'hold no object on these images, so there is no mAP',
+            'have no objects on these images, so mAP is undefined',
             fix='use annotations of these images',
         )
     measure = 'mAP50' if report.measure == BOXES else f'mAP50 of {report.measure.kind}'

@@ -1,8 +1,8 @@
-"""Does what was built still find what the original finds? Looked at after every build.
+"""Check after every build that the built model finds the objects that the original finds.
 
-The measure is that of evaluation.agreement: F1 of the detections at the node's thresholds, paired
-at IoU 0.5 within a class: of boxes, masks or oriented boxes, and of keypoints at OKS 0.5. It needs
-no labels, so the images of a calibration serve too.
+The measure is ``evaluation.metrics.agreement``: F1 of the detections at the node's default
+thresholds. Detections of a class are matched at IoU 0.5 (boxes, masks, oriented boxes) or OKS 0.5
+(keypoints). Labels are not needed, so calibration images are enough.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ __all__ = [
     'unmeasured_record',
 ]
 
-#: Detections of the original below which F1 says nothing: one is 2 %.
+#: With fewer detections of the original, F1 is meaningless: one detection changes it by 2 %.
 MIN_DETECTIONS: Final = 50
-#: F1 below which a warning stands in report and manifest.
+#: A lower F1 adds a warning to report and manifest.
 WARN_BELOW: Final = 0.95
-#: F1 below which what was built is another detector.
+#: A lower F1 means that the built model is another detector, so the build fails.
 REFUSE_BELOW: Final = 0.5
-# From so many detections on F1 is known to a hundredth; fewer images would be a few scenes.
+# 500 detections determine F1 to 0.01. Fewer than 20 images would show only a few scenes.
 _ENOUGH_DETECTIONS: Final = 500
 _MIN_IMAGES: Final = 20
 _MAX_IMAGES: Final = 300
 _CHUNK_SIZE: Final = 10
 _SEED: Final = 0
-_MAX_WARNING_LENGTH: Final = 2000  # characters of a library's error in a manifest
+_MAX_WARNING_LENGTH: Final = 2000  # a library's error may be long; this limits the manifest
 
 
 @dataclass(frozen=True)
 class AgreementResult:
-    """What a comparison found.
+    """The agreement of the built model with the original.
 
     Attributes:
-        agreement: of both models' detections.
-        images: how many were looked at.
-        given: of how many.
-        files: which, where not all were.
-        images_of: what they were given for, ``validation`` or ``calibration``.
-        runtime: what ran that which was built, in words.
-        original: what it is compared with, in words.
+        agreement: agreement of the detections of both models.
+        images: number of compared images.
+        given: number of images to choose from.
+        files: the compared images if they are a selection; empty otherwise.
+        images_of: purpose of the images, ``validation`` or ``calibration``.
+        runtime: description of the runtime that ran the built model.
+        original: description of the original.
     """
 
     agreement: Agreement
@@ -72,17 +72,17 @@ class AgreementResult:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The result in one line."""
         overall = self.agreement.overall
         share = 'none' if overall.f1 is None else f'{overall.f1:.1%}'
         return (
             f'{share} of the detections agree with {self.original} (which has '
-            f'{overall.reference}, what was built has {overall.candidate}), on {self.images} of '
+            f'{overall.reference}, the built model has {overall.candidate}), on {self.images} of '
             f'{self.given} {self.images_of} images, through {self.runtime}'
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the report says in addition to the manifest's record."""
+        """Return the details for the report that the record in the manifest lacks."""
         return {
             'summary': self.summary,
             'images_given': self.given,
@@ -98,20 +98,20 @@ def compare_on_sample(
     progress: StepProgress,
     original: str,
 ) -> tuple[Agreement, list[Path]]:
-    """Compare two models on some images, drawn by chance and always the same.
+    """Compare two models on a random sample of images that is the same in each build.
 
-    The original runs until it has found 500 objects, on 20 images at least and 300 at most; then
-    what was built runs on those.
+    The original runs until it has found 500 objects, on 20 to 300 images. Then the built model
+    runs on the same images.
 
     Args:
         reference: the original.
-        built: has the same classes.
-        images: at least one.
-        progress: called with what runs, how many images are done, and of how many at most.
-        original: what the reference is, in words.
+        built: a model with the same classes.
+        images: at least one image.
+        progress: called with the running model, and the finished and maximum number of images.
+        original: description of the reference.
 
     Returns:
-        how far they agree, and the images.
+        the agreement, and the images of the sample.
 
     Raises:
         ImageError: an image cannot be read.
@@ -136,24 +136,24 @@ def compare_on_sample(
         built,
         [(path, None) for path in used],
         thresholds,
-        lambda done, total: progress('running what was built', done, total),
+        lambda done, total: progress('running the built model', done, total),
         measure,
     )
     return compare_detections(found, run.detections, reference.spec.class_names, measure), used
 
 
 def unmeasured_record(reason: str) -> AgreementRecord:
-    """Return the record of a build that nobody could compare."""
+    """Return the record of a build without a comparison."""
     warning = f'accuracy was not measured: {" ".join(reason.split())}'
     return AgreementRecord(None, 0, 0, 'none', '', escape_controls(warning, _MAX_WARNING_LENGTH))
 
 
 def agreement_record(compared: AgreementResult, options: BuildOptions) -> AgreementRecord:
-    """Return the record of a comparison, with a warning where it is not good.
+    """Return the record of a comparison, with a warning if agreement is low or uncertain.
 
     Args:
-        compared: what it found.
-        options: what was asked; its precision decides what the warning advises.
+        compared: result of the comparison.
+        options: options of the build. The precision decides the advice in the warning.
     """
     overall = compared.agreement.overall
     f1 = overall.f1 if overall.reference >= MIN_DETECTIONS else None
@@ -172,9 +172,9 @@ def _warning(compared: AgreementResult, f1: float | None, options: BuildOptions)
     if f1 is None:
         return (
             f'accuracy was not measured: {compared.original} finds {overall.reference} objects on '
-            f'{compared.images} {compared.images_of} images and what was built '
-            f'{overall.candidate}, and fewer than {MIN_DETECTIONS} say nothing: give --validate '
-            'DIR with more images, or with images of more objects; labels are not needed'
+            f'{compared.images} {compared.images_of} images and the built model finds '
+            f'{overall.candidate}, but at least {MIN_DETECTIONS} are needed: give --validate DIR '
+            'with more images, or with images of more objects; labels are not needed'
         )
     if f1 >= WARN_BELOW:
         return ''
@@ -182,8 +182,8 @@ def _warning(compared: AgreementResult, f1: float | None, options: BuildOptions)
 
 
 def _advice(options: BuildOptions) -> str:
-    """Return what can be done where too much accuracy is lost."""
-    found = 'measure what it means with --validate and --annotations'
+    """Return advice for a loss of accuracy."""
+    found = 'measure the accuracy with --validate and --annotations'
     if options.precision in QUANTISED:
         found += (
             ', calibrate with more images, of all that the camera sees, try another '
@@ -198,7 +198,7 @@ def _advice(options: BuildOptions) -> str:
 def check_agreement(
     record: AgreementRecord, compared: AgreementResult, options: BuildOptions
 ) -> None:
-    """Refuse what has become another detector, unless that is accepted.
+    """Fail if the built model has become another detector, unless --accept-disagreement is given.
 
     Raises:
         EngineError: F1 is below 0.5.
@@ -209,5 +209,5 @@ def check_agreement(
         'the engine',
         f'only {compared.summary}: below {REFUSE_BELOW:.0%} it is another detector, and '
         'no engine was written',
-        fix=f'{_advice(options)}; --accept-disagreement writes it all the same',
+        fix=f'{_advice(options)}; --accept-disagreement writes the engine nevertheless',
     )

@@ -1,8 +1,7 @@
-"""Building an engine, step by step: from an ONNX file to an engine, its manifest and a report.
+"""Build an engine step by step: from an ONNX file to an engine, its manifest and a report.
 
-Guarantees: whatever fails, fails before anything is written or leaves what was there; the report
-has of each step how long it took and what came of it, up to the one that failed. What is cheap
-to check is checked before what takes long.
+Guarantees: a build that fails leaves existing files unchanged. The report has the duration and the
+outcome of each step up to the failed step. Cheap checks come before slow steps.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ def build(
     """Build an engine.
 
     Args:
-        options: what is wanted.
-        report: filled as the steps go, so that the caller has it when this raises.
-        progress: called with what is done, how many parts of it, and of how many.
-        on_step_ended: called with each step when it has ended.
+        options: options of the user.
+        report: filled step by step, so that the caller has a report after an exception, too.
+        progress: called with the current activity, and its finished and total number of parts.
+        on_step_ended: called with each step after its end.
 
     Raises:
         ConfigError: the options do not fit the files.
         WriteError: engine and manifest cannot be written.
-        EngineError: the model cannot be built as asked, or its accuracy falls too far.
+        EngineError: the model cannot be built with these options, or accuracy falls too far.
         TrtPerceptionError: an image cannot be read, or the GPU fails.
-        KeyboardInterrupt: Ctrl-C.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     try:
         _build(options, BuildLog(report, progress, on_step_ended))

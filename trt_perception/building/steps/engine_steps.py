@@ -1,4 +1,4 @@
-"""The steps from a model in its precision to an engine that was loaded and timed."""
+"""The steps from a converted model to an engine that was loaded and timed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ['build', 'compare_with_fp16', 'quantised_model', 'verify']
 def build(
     inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel, log: BuildLog
 ) -> ModelFile:
-    """Let TensorRT build, and hold what it built to how it will be read."""
+    """Build the engine with TensorRT, and check that the package can load the result."""
     report = log.report
     with log.step('build') as step:
         plan = build_plan(
@@ -70,7 +70,7 @@ def build(
 def quantised_model(
     inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel
 ) -> ModelFile | None:
-    """Return the model with Q/DQ nodes, with its manifest; None where it is not wanted."""
+    """Return the model with Q/DQ nodes and its manifest, or None without --qdq-onnx."""
     path, source = inputs.options.qdq_onnx, inputs.source
     if path is None:
         return None
@@ -85,7 +85,7 @@ def verify(
     engine: ModelFile,
     log: BuildLog,
 ) -> EngineCheck | None:
-    """Load the engine, and hold it to the precision that was asked; None where no GPU runs it."""
+    """Load the engine, and check its precision. Return None if no GPU here can run the engine."""
     options, report = inputs.options, log.report
     with log.step('verify') as step:
         if reason := why_not_loadable(inputs.tensorrt.gpu, options):
@@ -115,17 +115,17 @@ def compare_with_fp16(
     verified: EngineCheck | None,
     log: BuildLog,
 ) -> None:
-    """Build FP16 too and say whether INT8 or FP8 is worth it: its size, on a GPU its time."""
+    """Build FP16 too, and compare size and latency with INT8 or FP8. Latency needs a GPU."""
     if inputs.options.precision not in QUANTISED:
         return
     with log.step('compare') as step:
         if not inputs.options.compare_fp16:
-            step.skip('not wanted (--no-compare-fp16)')
+            step.skip('switched off (--no-compare-fp16)')
             return
         fp16 = _fp16_engine(inputs, model, slimmed, log)
         _compare_sizes(inputs.options.precision, engine, fp16, step, log.report)
         if verified is None:
-            step.outcome += '; their speed is known on a GPU only'
+            step.outcome += '; comparing the speed needs a GPU'
             return
         latency = measure_latency(fp16, Device(0), model.image_shape)
         log.report.performance['fp16_latency_ms'] = latency.as_dict()
@@ -142,7 +142,7 @@ def compare_with_fp16(
 def _fp16_engine(
     inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
 ) -> ModelFile:
-    """Return the engine that the same model makes in FP16."""
+    """Return an engine of the same model in FP16."""
     options = replace(
         inputs.options, precision='fp16', calibration_tool='onnxruntime', qdq_onnx=None
     )
@@ -166,6 +166,6 @@ def _compare_sizes(
     step.outcome = f'{precision} {ours:.1f} MiB, fp16 {others:.1f} MiB'
     if ours > others:
         report.warn(
-            f'{precision} is larger than fp16 ({ours:.1f} against {others:.1f} MiB); take it only '
-            'if it is faster on the target: benchmark_engine'
+            f'{precision} is larger than fp16 ({ours:.1f} against {others:.1f} MiB); use it only '
+            'if benchmark_engine shows that it is faster on the target'
         )

@@ -1,4 +1,4 @@
-"""The steps from an ONNX file to a model in the precision that was asked for."""
+"""The steps from an ONNX file to a model in the requested precision."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def read_model(options: BuildOptions, log: BuildLog) -> OnnxSource:
 
 
 def choose_release(options: BuildOptions, log: BuildLog) -> TensorRt:
-    """Choose the TensorRT that builds, and refuse what it cannot."""
+    """Choose the TensorRT release that builds, and refuse options that it does not support."""
     with log.step('release') as step:
         tensorrt = find_tensorrt(options.runtime)
         gpu = tensorrt.gpu
@@ -100,7 +100,7 @@ def choose_release(options: BuildOptions, log: BuildLog) -> TensorRt:
 def find_images(
     options: BuildOptions, source: OnnxSource, report: BuildReport
 ) -> tuple[ImageSet | None, tuple[Path, ...]]:
-    """Find the images for calibration and validation, because a wrong name must cost no build."""
+    """Find the images for calibration and validation early, so that a wrong path fails at once."""
     quantised = is_quantised(source.model)
     calibration = choose_calibration_images(options, quantised=quantised)
     report.warn(unused_calibration_options(options, quantised=quantised))
@@ -109,25 +109,25 @@ def find_images(
         calibrated = {path.resolve() for path in calibration.paths}
         if both := calibrated.intersection(path.resolve() for path in validation):
             report.warn(
-                f'{len(both)} images serve calibration and validation both, and flatter the '
-                'accuracy: validate on others'
+                f'{len(both)} images are used for calibration and validation, which makes the '
+                'accuracy look better than it is: validate on other images'
             )
     return calibration, validation
 
 
 def check_source(inputs: BuildInputs, log: BuildLog) -> None:
-    """Hold the model to ONNX's rules."""
+    """Check the model with ONNX's rules, and its operators with TensorRT's."""
     source = inputs.source
     with log.step('check') as step:
         warnings = check_model(source)
         operators = (node.op_type for node in source.model.graph.node)
         check_operators(inputs.tensorrt, inputs.options, source.file.path.name, operators)
         log.report.warn(*warnings)
-        step.outcome = 'valid ONNX' if not warnings else 'has operators of others'
+        step.outcome = 'valid ONNX' if not warnings else 'has operators from outside ONNX'
 
 
 def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
-    """Find out the shapes to build for, and how the model is fed and read."""
+    """Determine the shapes of the engine, and preprocessing, decoder and class names."""
     source, options = inputs.source, inputs.options
     with log.step('recognise') as step:
         image, auxiliary = split_inputs(source.file.path.name, source.inputs)
@@ -146,8 +146,8 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         batch = min((profile.min[0] for profile in profiles), default=batch_size(image))
         if batch != 1:
             log.report.warn(
-                f'the engine takes {batch} images at once or more: for one, and for the images '
-                'of fewer cameras, it works as long'
+                f'the engine always computes at least {batch} images: fewer images, as from fewer '
+                'cameras, take the same time'
             )
         log.report.input_model |= {
             'decoder': recognised.decoder.as_dict(),
@@ -169,16 +169,16 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
 def slim(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], log: BuildLog
 ) -> onnx.ModelProto:
-    """Return the model without what does nothing, compared with the original at these shapes."""
+    """Return the model without idle nodes, after comparing its results with the original's."""
     count = len(model.graph.node)
     log.report.optimization |= {'nodes_before': count, 'nodes_after': count}
     with log.step('slim') as step:
         if is_quantised(model):
-            # Folding would put weights and their scales together again.
+            # Constant folding would merge weights with their scales.
             step.skip('the model is quantised already')
             return model
         if unknown_operators(model):
-            step.skip('ONNX Runtime cannot run it to compare')
+            step.skip('ONNX Runtime cannot run the model for a comparison')
             return model
         slimmed, warning = onnx_slim.slim(model, random_inputs(model, shapes))
         after = len(slimmed.graph.node)
@@ -191,7 +191,7 @@ def slim(
 def convert(
     inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
 ) -> ConvertedModel:
-    """Calibrate and convert, and find a decoder that is known to lose accuracy in 16 bits."""
+    """Calibrate and convert the model, and find query decoders, which lose accuracy in 16 bits."""
     options, recognised, images = inputs.options, model.recognised, None
     with log.step('precision') as step:
         if inputs.calibration is not None:

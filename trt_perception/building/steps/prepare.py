@@ -1,4 +1,4 @@
-"""What an engine is built from: how the model is fed and read, and what comes out."""
+"""Determine preprocessing, decoder, class names and output shapes of a model before its build."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _PREPROCESSING: Final = (
 
 @dataclass(frozen=True)
 class RecognisedModel:
-    """How a model is fed and read, and the shapes that its engine is built for.
+    """A recognised model, and the shapes of its engine.
 
     Attributes:
-        recognised: how it is fed and read.
-        shapes: final shape of each input by name, the image's first.
-        other_shapes: those of the second profile, where there are several.
+        recognised: preprocessing, decoder, task and class names.
+        shapes: final shape of each input by name, the image input first.
+        other_shapes: shapes of the second profile; equal to ``shapes`` with fewer profiles.
     """
 
     recognised: ModelDescription
@@ -53,7 +53,7 @@ class RecognisedModel:
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of the image input that the engine is made fastest for."""
+        """The shape of the image input that TensorRT optimises for."""
         return self.shapes[self.image_name]
 
 
@@ -63,19 +63,19 @@ def infer_outputs(
     image: TensorSpec,
     auxiliary: Sequence[TensorSpec],
 ) -> tuple[TensorSpec, ...]:
-    """Return the outputs with the shapes that follow from the inputs'.
+    """Return the outputs with the shapes that result from the final inputs.
 
-    ONNX infers them; what it cannot, one run on a black image shows, where ONNX Runtime takes the
-    model.
+    ONNX shape inference gives the shapes. If it cannot infer a shape, ONNX Runtime runs the model
+    on a black image, if it supports the model.
 
     Args:
         source: the model.
-        shapes: final shapes of the inputs.
+        shapes: final shapes of the inputs by name.
         image: the image input in its final shape.
         auxiliary: the other inputs.
 
     Raises:
-        EngineError: the graph contradicts itself.
+        EngineError: shapes in the graph contradict each other.
     """
     if unknown_operators(source.model):
         return source.outputs
@@ -95,7 +95,7 @@ def infer_outputs(
     }
     try:
         found = open_session(source.model).run([tensor.name for tensor in outputs], feed)
-    except Exception:  # of ONNX Runtime; TensorRT may know better, and the engine is looked at
+    except Exception:  # TensorRT may run the model, and check_loadable checks the engine
         return outputs
     return tuple(
         replace(tensor, shape=tuple(side or -1 for side in array.shape))
@@ -109,16 +109,16 @@ def recognise_source(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> ModelDescription:
-    """Return how the model is fed and read: the options, its manifest, else the model itself.
+    """Return preprocessing, decoder, task and class names from options, manifest or model.
 
     Args:
         source: the model.
-        options: whose ``model`` group wins over everything.
-        inputs: the image first, in its final shape.
-        outputs: with final shapes.
+        options: the group ``model`` takes precedence over manifest and model.
+        inputs: the image input in its final shape, then the others.
+        outputs: the outputs with final shapes.
 
     Raises:
-        EngineError: it is not a detector that can be read, or something remains unknown.
+        EngineError: the model is not a supported detector, or a property remains unknown.
         ConfigError: the file of class names cannot be read.
     """
     given = _overrides(options, inputs[0])
@@ -137,7 +137,7 @@ def _overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
 
 
 def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
-    """Return what came from the options and what from the manifest, a sentence each."""
+    """Return sentences that say which properties came from the options or the manifest."""
     evidence, rest = [], ['preprocessing']
     if flags := [_flag(name) for name in _PREPROCESSING if name in given.preprocessing]:
         evidence, rest = (
@@ -156,22 +156,22 @@ def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
 
 
 def check_loadable(model: ModelFile) -> None:
-    """Hold a model to its manifest, as whatever loads it will.
+    """Check a model against its manifest, as pipelines do when they load a model.
 
     Args:
-        model: the ONNX model, or the engine that TensorRT made of it; -1 for an open side.
+        model: the ONNX model or its engine. Dynamic sides are -1.
 
     Raises:
-        EngineError: an engine of it could not be loaded: it takes or gives something else.
+        EngineError: a pipeline would refuse the engine, because inputs or outputs do not fit.
     """
     manifest = model.manifest
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
-        return  # operators of others: only the engine will show
+        return  # unknown for operators outside ONNX; the engine has shapes
     loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
     resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag))
 
 
 def _flag(name: str) -> str:
-    """Return the option that says what the node's parameter ``model.NAME`` does."""
+    """Return the option that corresponds to the node's parameter ``model.NAME``."""
     return '--' + name.replace('_', '-')

@@ -1,4 +1,4 @@
-"""Taking an unchanged build from the store instead of making it again."""
+"""Reuse the stored engine of an unchanged build."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trt_perception.model.manifest import parse_manifest, serialise_manifest
 
 __all__ = ['StoreEntry']
 
-#: Of a report, what is as true of the engine from the store as of the one that was built.
+#: Fields of the stored report that also apply to this build.
 _REUSED_REPORT_FIELDS = ('input_model', 'optimization', 'performance', 'accuracy', 'agreement')
 
 
 class StoreEntry:
-    """Where in the store a build stands, or would.
+    """The entry of a build in the store, which may not exist yet.
 
     Args:
-        inputs: of the build; ``store`` is among its options.
+        inputs: inputs of the build. Their option ``store`` is set.
 
     Raises:
-        ConfigError: the store's folder, or a file that counts, cannot be used.
+        ConfigError: the store's folder is unsafe, or an input file cannot be read.
     """
 
     def __init__(self, inputs: BuildInputs) -> None:
@@ -50,15 +50,15 @@ class StoreEntry:
         self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
     def load(self, log: BuildLog) -> ModelFile | None:
-        """Return the engine, as for this build; None where there is none.
+        """Return the stored engine with a manifest for this build, or None without a usable entry.
 
-        The report is filled with what was found out when it was built. Looking counts as use; what
-        nobody used for ``store_keep_days`` is removed.
+        The log's report gets the findings of the stored build. Loading counts as use. Entries that
+        were not used for ``store_keep_days`` are removed.
         """
         options, short = self._options, self._key[:16]
         with log.step('store') as step:
             if options.qdq_onnx is not None:
-                step.skip('not asked: it keeps no models with Q/DQ nodes (--qdq-onnx)')
+                step.skip('not used: the store has no models with Q/DQ nodes (--qdq-onnx)')
                 return None
             stored = self._store.find(self._key)
             if options.store_keep_days is not None:
@@ -76,22 +76,22 @@ class StoreEntry:
         return engine
 
     def save(self, engine: ModelFile, report: BuildReport) -> None:
-        """Put the finished engine into the store; a warning where it cannot be written."""
+        """Store the finished engine. A failure only adds a warning to the report."""
         assert engine.manifest is not None
         stored = StoredEngine(
             engine.content, serialise_manifest(engine.manifest), report.json_text()
         )
         try:
             self._store.put(self._key, stored)
-        except ConfigError as error:  # the engine is there
-            report.warn(f'the engine was not kept for the next build: {error}')
+        except ConfigError as error:  # the engine was already written
+            report.warn(f'the engine was not stored for the next build: {error}')
 
 
 def _adapt_stored(stored: StoredEngine, options: BuildOptions, report: BuildReport) -> ModelFile:
     """Return a stored engine with a manifest for these options, and fill the report.
 
     Raises:
-        ManifestError: the manifest cannot be read, or is of another engine.
+        ManifestError: the manifest cannot be read, or belongs to another engine.
         ValueError, KeyError, TypeError, RecursionError: the report cannot be read.
     """
     manifest = parse_manifest(stored.manifest, str(options.store))

@@ -1,4 +1,4 @@
-"""The step that holds what was built against the original, on whatever images there are."""
+"""The step that compares the built model with the original on validation or calibration images."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ __all__ = ['open_model', 'validate']
 
 @dataclass(frozen=True)
 class _ModelPair:
-    """The original, and what was built of it.
+    """The original model and the built engine.
 
     Attributes:
-        inputs: of the build.
-        recognised: how both are fed and read.
-        engine: what was built.
-        stand_in: what ONNX Runtime runs in place of the engine; None where a GPU runs the engine.
+        inputs: inputs of the build.
+        recognised: preprocessing, decoder, task and class names of both models.
+        engine: the built engine.
+        stand_in: the model that ONNX Runtime runs instead of the engine; None if a GPU runs the
+            engine.
     """
 
     inputs: BuildInputs
@@ -60,7 +61,7 @@ class _ModelPair:
 
     @property
     def original(self) -> str:
-        """What the built model is compared with, in words."""
+        """Description of the original."""
         model = self.inputs.source.model
         narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
         types = {tensor.data_type for tensor in model.graph.initializer}
@@ -68,7 +69,7 @@ class _ModelPair:
 
     @property
     def runtime(self) -> str:
-        """What runs the built model here, in words."""
+        """Description of the runtime that runs the built model here."""
         if self.stand_in is not None:
             return 'ONNX Runtime, not the engine'
         tensorrt = self.inputs.tensorrt
@@ -76,28 +77,28 @@ class _ModelPair:
 
     @property
     def target_advice(self) -> str:
-        """The command that measures on the machine that runs the engine."""
+        """Advice with the command that measures the engine on the target machine."""
         files = shlex.join([str(self.inputs.options.onnx), str(self.engine.path)])
         command = f'ros2 run trt_perception evaluate_engine --engine {files} --images DIR'
         return f'on the target: {command}'
 
     @property
     def why_not_comparable(self) -> str:
-        """Why what could be run is the original itself, empty where it is not."""
+        """Why the built model cannot differ from the original here; empty if it can."""
         if self.stand_in is None or not is_quantised(self.inputs.source.model):
             return ''
         return (
-            'the ONNX file came quantised, and without a GPU there is nothing else to compare it '
-            f'with: {self.target_advice}'
+            'the ONNX file is quantised already, and without a GPU only the same file could be '
+            f'compared with it: {self.target_advice}'
         )
 
     def open_original(self) -> contextlib.closing[Pipeline]:
-        """Open the original; EngineError where it cannot be run here."""
+        """Open the original. Raise EngineError if this machine cannot run it."""
         path, model = self.inputs.source.file.path, self.inputs.source.model
         return open_model(onnx_model_file(path, model, self.recognised))
 
     def open_built(self) -> contextlib.closing[Pipeline]:
-        """Open the engine, or what runs in its place; EngineError where that cannot be run."""
+        """Open the engine or its stand-in. Raise EngineError if this machine cannot run it."""
         if self.stand_in is None:
             return open_model(self.engine)
         path = self.inputs.source.file.path
@@ -112,15 +113,15 @@ def validate(
     verified: EngineCheck | None,
     log: BuildLog,
 ) -> ModelFile:
-    """Compare what was built with the original, and hold it to the gates.
+    """Compare the built model with the original, and check both limits of accuracy.
 
-    The images are those of --validate, else those of the calibration.
+    The images of --validate are used, or without this option the calibration images.
 
     Returns:
-        the engine with a manifest that holds what was found.
+        the engine with the measurements in its manifest.
 
     Raises:
-        EngineError: it lost more than --max-accuracy-drop, or is another detector by now.
+        EngineError: accuracy fell by more than --max-accuracy-drop, or agreement is below 0.5.
         TrtPerceptionError: --validate was given, and a model or an image cannot be used.
     """
     options, report = inputs.options, log.report
@@ -152,7 +153,7 @@ def validate(
 
 
 def _query_advice(converted: ConvertedModel, precision: str) -> str:
-    """Return what is known of decoders of queries, empty where the model has none or keeps it."""
+    """Return advice on the query decoder; empty if it is missing or stays in FP32."""
     queries = converted.queries
     if queries is None or queries.is_kept_in_fp32(converted.kept_nodes):
         return ''
@@ -162,7 +163,7 @@ def _query_advice(converted: ConvertedModel, precision: str) -> str:
 def _compare_on_validation_images(
     pair: _ModelPair, log: BuildLog
 ) -> tuple[AccuracyRecord | None, AgreementResult | str]:
-    """Return what all images of --validate show, or why nothing can be measured."""
+    """Compare on all images of --validate. Return both results, or why there is no comparison."""
     options = pair.inputs.options
     if pair.why_not_comparable and options.annotations is None:
         if options.max_accuracy_drop is not None:
@@ -184,7 +185,7 @@ def _compare_on_validation_images(
 
 
 def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> AgreementResult | str:
-    """Return what some images of the calibration show, or why nothing can be measured."""
+    """Compare on some calibration images. Return the result, or why there is no comparison."""
     calibration, original = pair.inputs.calibration, pair.original
     is_engine = pair.stand_in is None
     unlike = onnx_runtime_problem(pair.inputs.options.precision)
@@ -194,7 +195,7 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
         return pair.why_not_comparable
     if calibration is None:
         return (
-            'no images were given: give --validate DIR with images as the camera sees them; '
+            'no images were given: give --validate DIR with images from the camera; '
             'labels are not needed'
         )
     with contextlib.ExitStack() as stack:
@@ -208,7 +209,7 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
                 reference, built, calibration.paths, log.progress, original
             )
         except EngineError as error:
-            if is_engine:  # an engine that does not run is no engine
+            if is_engine:  # an engine that cannot run must not be written
                 raise
             return f'{error}; {pair.target_advice}'
     count = len(calibration.paths)
@@ -218,10 +219,10 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
 
 
 def onnx_model_file(path: Path, model: onnx.ModelProto, recognised: ModelDescription) -> ModelFile:
-    """Return a model in memory as a file with a manifest, weights within.
+    """Return an ONNX model in memory with its weights and a manifest.
 
     Raises:
-        EngineError: ONNX Runtime cannot load it.
+        EngineError: ONNX Runtime cannot load the model.
     """
     file = new_model_file(path, model.SerializeToString())
     loaded = OnnxModel(file, 1)
@@ -229,10 +230,10 @@ def onnx_model_file(path: Path, model: onnx.ModelProto, recognised: ModelDescrip
 
 
 def open_model(model: ModelFile) -> contextlib.closing[Pipeline]:
-    """Open a model to be compared; it is closed with the ``with`` statement.
+    """Open a model for a comparison. A ``with`` statement closes the pipeline.
 
     Raises:
-        EngineError: it cannot be run here.
-        CudaError: an engine, and no GPU to run it.
+        EngineError: this machine cannot run the model.
+        CudaError: the model is an engine, and no GPU can run it.
     """
     return contextlib.closing(open_for_evaluation(model, PipelineOptions()))
