@@ -1,17 +1,18 @@
-// Bilinear sampling with antialiasing, as PIL's resize does it on the host: a pixel of the input is the mean of all the
-// pixels that it covers in the image, weighted by a triangle that reaches twice as far as the input's pixels are wide.
-// Horizontally first, then vertically, rounded to bytes after each, in PIL's fixed point (22 bits), so that host and
-// device give the same bytes.
+// Bilinear sampling with antialiasing, as in Pillow's resize on the host. A pixel of the network's input is the weighted
+// mean of the image's pixels under it. The weights form a triangle twice as wide as the pixel. Sampling is horizontal,
+// then vertical, rounded to bytes after each step, in Pillow's fixed point (22 bits), so that host and device give the
+// same bytes.
 
 const int WEIGHT_BITS = 22;
 
-// What one pixel of the input covers on one axis. PIL computes weights in double; they are fractions of whole numbers,
-// so whole numbers give the same: height(i) / sum of all heights, ``height`` being that of the triangle above pixel i.
+// The image's pixels under one pixel of the input, on one axis. Pillow computes the weights in double precision. They are
+// fractions of integers, so integers give the same weights: height(i) / sum of all heights, where height(i) is the height
+// of the triangle above pixel i.
 struct Span {
-    int first, count;  // pixels of the image
-    int top;           // of the triangle
-    int offset;        // of the first pixel from below the top, negative to its left
-    int stride;        // from one pixel to the next
+    int first, count;  // first pixel, and number of pixels
+    int top;           // height of the triangle
+    int offset;        // distance of the first pixel from the triangle's centre, negative on the left
+    int stride;        // distance from one pixel to the next
     u64 inverse;       // 2^60 over the sum of all heights
 };
 
@@ -24,12 +25,12 @@ __device__ __forceinline__ int weight(const Span& span, int index) {
     return (int)((height(span, index) * span.inverse + (1ull << (shift - 1))) >> shift);
 }
 
-// Sides are below 2^15, so everything but the sum fits an int.
+// Sides are below 2^15, so all values but the sum fit into an int.
 __device__ __forceinline__ Span span_at(int index, int resized, int size) {
     const int middle = (2 * index + 1) * size;  // in units of half a pixel over ``resized``
     Span span;
     span.stride = 2 * resized;
-    span.top = 2 * max(size, resized);  // enlarged, it is ordinary bilinear sampling
+    span.top = 2 * max(size, resized);  // for enlarging, equal to bilinear sampling without antialiasing
     const int before = middle - span.top - resized, behind = middle + span.top - resized;
     span.first = before < 0 ? 0 : before / span.stride + 1;
     span.count = min((behind - 1) / span.stride + 1, size) - span.first;

@@ -1,8 +1,8 @@
-// Bilinear sampling from the four neighbours of a place, as cv2.resize does it on the host.
+// Bilinear sampling from the four neighbours of a position, as in cv2.resize on the host.
 
-// One axis of OpenCV's bilinear resize of bytes: two neighbours and their weights in 1/2048, with half-pixel
-// centres; outside the image the border repeats. The same arithmetic in the same precision, so that host and
-// device give the same bytes.
+// One axis of OpenCV's bilinear resize of bytes: two neighbours and their weights in 1/2048, with half-pixel centres.
+// Outside the image, the border repeats. Arithmetic and precision are OpenCV's, so that host and device give the same
+// bytes.
 struct Tap { int first, second, first_weight, second_weight; };
 
 __device__ __forceinline__ Tap tap_at(int index, double scale, int size, bool stop_at_border) {
@@ -16,11 +16,11 @@ __device__ __forceinline__ Tap tap_at(int index, double scale, int size, bool st
     tap.second = min(max(first + 1, 0), size - 1);
     tap.first_weight = __float2int_rn((1.0f - fraction) * 2048.0f);
     tap.second_weight = __float2int_rn(fraction * 2048.0f);
-    if (!tap.second_weight) tap.second = tap.first;  // what counts for nothing may not have been uploaded
+    if (!tap.second_weight) tap.second = tap.first;  // rows with weight 0 may not have been uploaded
     return tap;
 }
 
-// The four neighbours of a place share one window of 4 x 4 samples.
+// The four neighbours of a position share one window of 4 x 4 samples.
 __device__ void bayer_neighbours(
     const u8* image, const FrameHeader* frame, const Tap& column, const Tap& row, Rgb (&pixels)[4]
 ) {

@@ -1,17 +1,17 @@
-// From rows of anchors to the final boxes, with the rules of trt_perception/model/decoders/dense.py; with GRID_STRIDES
-// boxes are those of cells, as in yolox_raw.py there. OBJECTNESS, TRANSPOSED and GRID_STRIDES come from the decoder's
-// anchor_row_layout(). TASK_VALUE_COUNT is how many values stand behind the scores of an
-// anchor: keypoints, coefficients of a mask, or with ORIENTED one angle. They come back as they are.
+// Decodes rows of anchors to the final boxes, with the rules of trt_perception/model/decoders/dense.py. With GRID_STRIDES,
+// boxes are relative to grid cells, as in yolox_raw.py in the same folder. OBJECTNESS, TRANSPOSED and GRID_STRIDES come
+// from the decoder's anchor_row_layout(). TASK_VALUE_COUNT is the number of values after an anchor's scores: keypoints,
+// mask coefficients, or one angle with ORIENTED. The result contains these values unchanged.
 //
-//   filter     best class of each anchor, thresholds, box check; survivors become 64-bit keys
-//   select     the MAX_CANDIDATES best keys, sorted, and their boxes
-//   overlaps   which candidate would suppress which: one bit a pair
-//   keep       the walk from best to worst, and the result that goes back to the host
+//   filter       best class of each anchor, thresholds, box check; remaining anchors become 64-bit keys
+//   select_best  the MAX_CANDIDATES best keys, sorted, and their boxes
+//   overlaps     the pairs of candidates that would suppress each other, as one bit per pair
+//   keep         suppression from best to worst, and the result for the host
 //
-// Blocks with the same z work on one frame of the batch; each frame has scratch memory and a result of its own.
+// Blocks with the same z work on one frame of the batch. Each frame has its own scratch memory and result.
 //
-// A key holds the score's bits above the inverted anchor: larger is better, equal scores go to the lower anchor, and no
-// two keys are equal, so the result does not depend on the order in which threads finish.
+// A key has the bits of the score above the inverted anchor index. Larger keys are better, and among equal scores the
+// lower anchor wins. All keys differ, so the result does not depend on the order in which threads finish.
 
 struct Candidate { float left, top, right, bottom; };
 
@@ -19,11 +19,11 @@ struct Candidate { float left, top, right, bottom; };
 struct Spread { float x, y, a, b, c; };
 
 struct Result {
-    int count;                  // rows that follow
-    int passed;                 // anchors above the threshold, for statistics
+    int count;                  // number of rows after this struct
+    int passed;                 // number of anchors above the threshold, for statistics
     int reserved[2];
 };
-// In source pixels; with ORIENTED in network pixels, before the box turns.
+// In source pixels. With ORIENTED in network pixels, before the rotation.
 struct Row {
     float left, top, right, bottom, score;
     int class_id;
@@ -33,19 +33,19 @@ struct Row {
 };
 
 struct Scratch {
-    u32 count;                                       // keys found by filter; keep sets it back to zero
-    int candidates;                                  // what select left of them
+    u32 count;                                       // number of keys from filter; keep resets it to zero
+    int candidates;                                  // number of keys after select_best
     u64 keys[ANCHORS];
     u64 best[MAX_CANDIDATES];
     u16 class_of_anchor[ANCHORS];
     u16 classes[MAX_CANDIDATES];
     Candidate boxes[MAX_CANDIDATES];
-    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // bits of later candidates, and of the others of the same word
+    u32 overlaps[MAX_CANDIDATES][MAX_CANDIDATES / 32];  // one bit per later candidate, and per candidate of the same word
 #if ORIENTED
     Spread spreads[MAX_CANDIDATES];
 #endif
 #if PROTOTYPES
-    int written;                                     // the rows of the result, for the masks
+    int written;                                     // number of rows in the result, for the masks
     Row rows[MAX_DETECTIONS];
 #endif
 };
@@ -55,7 +55,7 @@ struct Scratch {
 #define FIRST_TASK_VALUE (FIRST_CLASS + CLASSES)
 #define ROWS (FIRST_TASK_VALUE + TASK_VALUE_COUNT)
 
-// What belongs to the block's frame, of arrays over the batch.
+// The element of the block's frame in an array over the batch.
 __device__ __forceinline__ const OUTPUT_T* own(const OUTPUT_T* outputs) { return outputs + (size_t)blockIdx.z * ROWS * ANCHORS; }
 __device__ __forceinline__ Scratch* own(Scratch* scratch) { return scratch + blockIdx.z; }
 __device__ __forceinline__ Result* own(Result* results) { return (Result*)((u8*)results + blockIdx.z * RESULT_BYTES); }
@@ -65,7 +65,7 @@ __device__ __forceinline__ float value_at(const OUTPUT_T* output, int row, int a
 }
 
 #ifdef GRID_STRIDES
-// From offset and logarithm of the size, in strides, to network pixels.
+// Converts the offset and the logarithm of the size, both in strides, to network pixels.
 __device__ __forceinline__ void decode_cell(int anchor, float& x, float& y, float& width, float& height) {
     constexpr int strides[] = GRID_STRIDES;
     int cell = anchor;
@@ -96,7 +96,7 @@ __device__ __forceinline__ Candidate box_at(const OUTPUT_T* output, int anchor) 
 
 __device__ __forceinline__ bool is_finite(float value) { return fabsf(value) < INFINITY_F; }
 
-// Blocks of 32 anchors x 8 groups of classes: neighbouring threads read neighbouring anchors.
+// Blocks of 32 anchors x 8 groups of classes. Adjacent threads read adjacent anchors.
 extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches) {
     const FrameHeader* frame = frame_of(batch);
     if (!frame) return;
@@ -137,11 +137,11 @@ extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, S
     if (!finite || !(box.right > box.left) || !(box.bottom > box.top)) return;
     scratch->class_of_anchor[anchor] = (u16)best_class;
     const u32 place = atomicAdd(&scratch->count, 1u);
-    // Scores are positive here (the threshold is at least 0), so their bits sort as they do.
+    // Scores are positive here (the threshold is at least 0), so their bits have the same order as the scores.
     scratch->keys[place] = (u64)__float_as_uint(best) << 32 | (0xffffffffu - (u32)anchor);
 }
 
-// Find the smallest of the MAX_CANDIDATES best keys, byte by byte from the top; ends early as a rule.
+// Finds the smallest of the MAX_CANDIDATES best keys, byte by byte from the top. Usually ends after a few bytes.
 __device__ u64 selection_threshold(const u64* keys, int count, u32* histogram, u32* shared) {
     u64 prefix = 0, mask = 0;
     u32 wanted = MAX_CANDIDATES;
@@ -165,7 +165,7 @@ __device__ u64 selection_threshold(const u64* keys, int count, u32* histogram, u
         wanted = shared[1];
         const bool exact = shared[2];
         __syncthreads();
-        if (exact) break;  // the whole bucket belongs to the best
+        if (exact) break;  // all keys of this bucket are among the best
     }
     return prefix;
 }
@@ -184,7 +184,7 @@ __device__ Spread spread_of(const Candidate& box, float angle) {
     return spread;
 }
 
-// prob_iou of trt_perception/stages/nms.py.
+// The same as prob_iou in trt_perception/stages/nms.py.
 __device__ float overlap_of(const Spread& one, const Spread& other) {
     const float eps = 1e-7f;
     const float a = one.a + other.a, b = one.b + other.b, c = one.c + other.c;
@@ -195,7 +195,7 @@ __device__ float overlap_of(const Spread& one, const Spread& other) {
     const float sizes = fmaxf(one.a * one.b - one.c * one.c, 0.0f) * fmaxf(other.a * other.b - other.c * other.c, 0.0f);
     const float ratio = determinant / (4.0f * sqrtf(sizes) + eps);
     distance += logf(ratio + eps) * 0.5f;
-    // What is not a number suppresses nothing, as on the host; fminf and fmaxf would make a number of it.
+    // NaN suppresses nothing, as on the host. fminf and fmaxf would replace NaN by a number.
     if (distance != distance) return NAN_F;
     distance = fminf(fmaxf(distance, eps), 100.0f);
     return 1.0f - sqrtf(1.0f - expf(-distance) + eps);
@@ -211,11 +211,11 @@ __device__ float overlap_of(const Candidate& one, const Candidate& other) {
     return intersection / (area + other_area - intersection);
 }
 
-// The keys of a block of 1024 threads, one each, from the largest to the smallest, as far as ``size``, a power of two from 32
-// on: a bitonic sort, in which the threads of a warp need no barrier to exchange keys.
+// Sorts the first ``size`` keys of a block of 1024 threads in descending order, one key per thread. ``size`` must be a power
+// of two from 32 on. This is a bitonic sort. Threads of one warp exchange keys without a barrier.
 __device__ u64 sorted_key(u64 key, int size, u64 (*exchanged)[1024]) {
     const int own = threadIdx.x;
-    int turn = 0;  // two arrays in turn, so that one barrier is enough
+    int turn = 0;  // alternate between two arrays, so that one barrier is enough
     for (int width = 2; width <= size; width *= 2)
         for (int distance = width / 2; distance > 0; distance /= 2) {
             u64 other;
@@ -233,7 +233,7 @@ __device__ u64 sorted_key(u64 key, int size, u64 (*exchanged)[1024]) {
     return key;
 }
 
-// One block of 1024 threads a frame.
+// One block of 1024 threads per frame.
 extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches) {
     if (!frame_of(batch)) return;
     const OUTPUT_T* output = own(outputs);
@@ -254,7 +254,7 @@ extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outpu
         __syncthreads();
         if (i < candidates) key = keys[1][i];
     }
-    // Only as far as there are keys: the next power of two.
+    // Sort only up to the next power of two.
     int size = 32;
     while (size < candidates) size *= 2;
     key = sorted_key(key, size, keys);
@@ -270,7 +270,7 @@ extern "C" __global__ void select_best(const Batch* batch, const OUTPUT_T* outpu
     if (i == 0) scratch->candidates = candidates;
 }
 
-// Blocks of 32 x 8 threads: x is the word of 32 later candidates, y with the block the earlier candidate.
+// Blocks of 32 x 8 threads. x is a word of 32 later candidates. y and the block index give the earlier candidate.
 extern "C" __global__ void overlaps(const Batch* batch, Scratch* scratches) {
     const FrameHeader* frame = frame_of(batch);
     if (!frame) return;

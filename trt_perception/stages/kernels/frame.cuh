@@ -1,5 +1,5 @@
-// What travels in front of a frame, where the frames of a batch are, and how tensors are read and written.
-// The layouts of FrameHeader and Batch are those of trt_perception/stages/frame_header.py; tests compare them.
+// The header of a frame, the table of a batch, and conversions between float and tensor values.
+// FrameHeader and Batch have the layouts of trt_perception/stages/frame_header.py; tests compare them.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -7,29 +7,29 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 struct FrameHeader {
-    int width, height, step, format;             // the image as it came; format is a FORMAT_ constant
+    int width, height, step, format;             // the camera's image; format is a FORMAT_ constant
     int big_endian, resized_width, resized_height, pad_left;
     int pad_top, filter_classes;
-    long long pixels;                            // bytes from here to the first pixel
+    long long pixels;                            // bytes from the start of this header to the first pixel
     float to_source_x, to_source_y;              // source pixels per resized pixel
-    double scale_x, scale_y;                     // the same, as OpenCV's resize computes with it
+    double scale_x, scale_y;                     // the same ratios as OpenCV's resize computes them
     float FRAME_PARAMETERS;                      // each field of FrameParameters in trt_perception/parameters/frame.py
-    u32 class_bits[CLASS_WORDS];                 // classes to keep, where filter_classes is set
+    u32 class_bits[CLASS_WORDS];                 // classes to keep if filter_classes is set
 };
 
-// Neither another place of a frame nor another number of them needs a new graph.
+// Read on the device, so that neither the number nor the addresses of the frames need a new CUDA graph.
 struct Batch {
-    u8 count;                                    // frames that there are; kernels are launched for as many as the engine takes
+    u8 count;                                    // number of frames, at most the engine's batch, for which kernels are launched
     u8 unused[7];
     const FrameHeader* frames[MAX_BATCH];
 };
 
-// Blocks with the same z work on one frame; null: there is none, and the whole block ends.
+// The block's frame: all blocks with the same z work on one frame. Null without a frame; the whole block then returns.
 __device__ __forceinline__ const FrameHeader* frame_of(const Batch* batch) {
     return blockIdx.z < batch->count ? batch->frames[blockIdx.z] : 0;
 }
 
-// Conversions without cuda_fp16.h, so that no toolkit headers are needed at run time.
+// Conversions without cuda_fp16.h, because the toolkit's headers may be missing at run time.
 __device__ __forceinline__ float float_from(float value) { return value; }
 
 struct Half { u16 bits; };
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store(Half* target, float value) {
 }
 
 __device__ __forceinline__ void store(BFloat* target, float value) {
-    // Round to nearest even; preprocessed pixels are finite.
+    // Round to nearest even. NaN is not handled, because preprocessed pixels are finite.
     u32 bits = __float_as_uint(value);
     target->bits = (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

@@ -1,15 +1,16 @@
-// The last step of decode.cu: of candidates that overlap the better stay, and go back to the host.
+// The last step of decode.cu: removes candidates that overlap better ones, and writes the result for the host.
 
-// Which of 32 pending candidates stay, the best ``room`` of them; ``overlapping`` says which others each overlaps.
-// By a whole warp, which all get the same.
+// Returns the remaining candidates among 32 pending ones as bits, at most ``room``. ``overlapping`` has the overlaps of
+// each candidate with the others as bits. A whole warp must call this function; all threads get the same result.
 __device__ u32 staying(u32 pending, const u32* overlapping, int room) {
     const u32 all = 0xffffffffu, lane = threadIdx.x & 31, below = (1u << lane) - 1u;
     const u32 better = overlapping[lane] & below;
 #if ORIENTED
-    // One that is suppressed itself suppresses others, too: oriented_non_maximum_suppression of nms.py.
+    // Suppressed candidates suppress others too, as in oriented_non_maximum_suppression of nms.py.
     u32 alive = __ballot_sync(all, (pending >> lane & 1u) && !better);
 #else
-    // Each turn decides all whose better ones are decided: there are as few turns as boxes lie on each other.
+    // Each turn decides all candidates whose better overlapping ones are decided. There are at most as
+    // many turns as boxes in the longest chain of overlaps.
     u32 alive = 0, open = pending;
     while (open) {
         const bool is_open = open >> lane & 1u;
@@ -24,7 +25,7 @@ __device__ __forceinline__ float inside(float value, int pad, float scale, int s
     return fminf(fmaxf((value - (float)pad) * scale, 0.0f), (float)size);
 }
 
-// The row of one candidate without what it carries, and whether it counts: clipped to the image, it may be empty.
+// Fills the row of one candidate except its task values. Returns false if the box is empty after clipping to the image.
 __device__ bool row_of(const Scratch* scratch, int index, const FrameHeader* frame, Row& row) {
     const Candidate box = scratch->boxes[index];
     row.score = __uint_as_float((u32)(scratch->best[index] >> 32));
@@ -34,7 +35,7 @@ __device__ bool row_of(const Scratch* scratch, int index, const FrameHeader* fra
     row.top = box.top;
     row.right = box.right;
     row.bottom = box.bottom;
-    return true;  // the host turns it first
+    return true;  // the host clips oriented boxes, after rotating them
 #else
     row.left = inside(box.left, frame->pad_left, frame->to_source_x, frame->width);
     row.top = inside(box.top, frame->pad_top, frame->to_source_y, frame->height);
@@ -44,7 +45,7 @@ __device__ bool row_of(const Scratch* scratch, int index, const FrameHeader* fra
 #endif
 }
 
-// Everything of a row but what it carries, which belongs to whoever writes that.
+// Copies a row except its task values, which other threads write.
 __device__ __forceinline__ void store_box(Row& target, const Row& row) {
     target.left = row.left;
     target.top = row.top;
@@ -54,8 +55,9 @@ __device__ __forceinline__ void store_box(Row& target, const Row& row) {
     target.class_id = row.class_id;
 }
 
-// One block of 32 warps a frame. Word after word of 32 candidates: one warp decides which of them stay, from how they overlap
-// each other; then each warp adds what its candidate suppresses, if it stayed. The next word's rows are loaded meanwhile.
+// One block of 32 warps per frame. The candidates are processed in words of 32. The first warp decides which candidates of
+// a word remain. Then each warp adds the candidates that its own candidate suppresses, if this one remains. The rows of the
+// next word are loaded at the same time.
 extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scratch* scratches, Result* results) {
     const FrameHeader* frame = frame_of(batch);
     if (!frame) return;
@@ -98,7 +100,7 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
         if (column && (ORIENTED || stayed >> warp & 1u)) atomicOr(&suppressed[lane], bits);
     }
     __syncthreads();
-    // What is empty leaves, the others move up. No more are kept than there are threads.
+    // Remove empty boxes and close the gaps. One thread per box is enough, because at most 1024 candidates exist.
     const int index = threadIdx.x < total ? kept[threadIdx.x] : 0;
     Row row;
     const bool whole = threadIdx.x < total && row_of(scratch, index, frame, row);
@@ -112,7 +114,7 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
     }
     if (whole) {
         store_box(rows[place], row);
-        kept[place] = (u16)index;  // all have read theirs
+        kept[place] = (u16)index;  // all threads have read their old value before the barrier
 #if PROTOTYPES
         store_box(scratch->rows[place], row);
 #endif
@@ -120,14 +122,14 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
     if (threadIdx.x == 0) {
         result->count = written;
         result->passed = (int)scratch->count;
-        scratch->count = 0;  // for the next frame
+        scratch->count = 0;  // for the next frame in this memory
 #if PROTOTYPES
         scratch->written = written;
 #endif
     }
 #if TASK_VALUE_COUNT
     __syncthreads();
-    // Neighbouring threads write neighbouring values: the result may be the host's memory.
+    // Adjacent threads write adjacent values, because the result may be in host memory.
     for (int at = warp; at < written; at += 32) {
         const int anchor = (int)(0xffffffffu - (u32)scratch->best[kept[at]]);
         for (int i = lane; i < TASK_VALUE_COUNT; i += 32) {

@@ -1,7 +1,7 @@
-// From the pixels of any known encoding to the network's input, in one pass.
+// Converts the pixels of each supported encoding to the network's input in one pass.
 //
-// One thread makes one pixel of the input: sample(), of bilinear.cuh or antialiased.cuh, gives its colour as RGB bytes;
-// they are normalised and written to the three planes.
+// Each thread computes one pixel of the input. sample() in bilinear.cuh or antialiased.cuh returns the colour as RGB
+// bytes. The kernel normalises them and writes them to the three planes.
 
 extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
     const FrameHeader* frame = frame_of(batch);
@@ -16,7 +16,7 @@ extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
     const Rgb pixel = inside ? sample(image, frame, inside_x, inside_y) : grey(PAD_VALUE);
     const int plane = NET_WIDTH * NET_HEIGHT;
     INPUT_T* target = tensor + (size_t)blockIdx.z * 3 * plane + y * NET_WIDTH + x;
-    // Channels in the tensor's order: RGB_ORDER says whether the first is red.
+    // The tensor's channel order: the first channel is red if RGB_ORDER is set, else blue.
     store(target, (RGB_ORDER ? pixel.r : pixel.b) * GAIN_0 + BIAS_0);
     store(target + plane, pixel.g * GAIN_1 + BIAS_1);
     store(target + 2 * plane, (RGB_ORDER ? pixel.b : pixel.r) * GAIN_2 + BIAS_2);

@@ -1,8 +1,9 @@
-// Which object each pixel of an image belongs to: 0 for none, i for the i-th row of the result, the better one on top.
-// The same as Masks of trt_perception/images/detections.py: a pixel is in a mask where it is in its box, and where the sum of
-// the prototypes, interpolated bilinearly with half-pixel centres and weighted by the row's coefficients, is above 0.
+// Writes the mask number of each pixel: 0 outside all masks, i for the i-th row of the result. Better masks are on top.
+// Must equal Masks in trt_perception/images/detections.py. A pixel belongs to a mask if it is in the box and its logit is
+// above 0. The logit is the sum of the prototypes, interpolated bilinearly with half-pixel centres and weighted by the
+// row's coefficients.
 
-// The two pixels around a place, and how near the second is.
+// The two pixels around a position, and the weight of the second pixel.
 struct Near { int first, second; double share; };
 
 __device__ __forceinline__ Near near_of(double place, int end) {
@@ -13,7 +14,7 @@ __device__ __forceinline__ Near near_of(double place, int end) {
     return near;
 }
 
-// Which prototype pixels are in one column or row of the image, and how much of each.
+// The prototype pixels for one column or row of the image, with their weights.
 struct Taps { int place[4]; float share[4]; };
 
 __device__ void fine_tap(Taps& taps, int at, int of_fine, double part, int fine, int count) {
@@ -25,8 +26,9 @@ __device__ void fine_tap(Taps& taps, int at, int of_fine, double part, int fine,
     taps.share[at + 1] = (float)(part * near.share);
 }
 
-// scale: prototype pixels of a pixel of the image; offset: where the image's corner lies in the prototypes; fine: into
-// how many parts of a prototype pixel the padding's border divides it; size: of the image, count: of the prototypes.
+// The taps of column or row ``index`` of the image. scale: prototype pixels per image pixel. offset: the image's corner in
+// prototype pixels. fine: parts of a prototype pixel; the padding's border lies between two parts. size: pixels of the
+// image on this axis. count: pixels of the prototypes on this axis.
 __device__ Taps taps_of(int index, double scale, double offset, int fine, int size, int count) {
     scale *= fine;
     offset *= fine;
@@ -44,7 +46,7 @@ __device__ __forceinline__ bool holds(const Row& row, int x, int y) {
     return x >= row.left && x < row.right && y >= row.top && y < row.bottom;
 }
 
-// The prototypes where a pixel of the image is.
+// The values of all prototypes at one pixel of the image.
 __device__ void interpolate(const PROTOTYPE_T* prototypes, const Taps& column, const Taps& row, float* values) {
     for (int i = 0; i < TASK_VALUE_COUNT; ++i) values[i] = 0.0f;
     for (int down = 0; down < 4; ++down)
@@ -58,14 +60,15 @@ __device__ void interpolate(const PROTOTYPE_T* prototypes, const Taps& column, c
         }
 }
 
-// Blocks of 32 x 8 pixels of the image at ``place`` of the batch. The frame's header may be the next one's by now.
+// Blocks of 32 x 8 pixels of the image with the index ``place`` in the batch. The geometry is passed by arguments, because
+// the header may already describe the next frame.
 extern "C" __global__ void number_masks(
     const Scratch* scratches, const PROTOTYPE_T* prototypes, u16* numbers, int place, int width, int height, int fine,
     double scale_x, double scale_y, double offset_x, double offset_y
 ) {
     const Scratch* scratch = scratches + place;
     prototypes += (size_t)place * TASK_VALUE_COUNT * PROTOTYPE_ROWS * PROTOTYPE_COLUMNS;
-    __shared__ u32 reaching[(MAX_DETECTIONS + 31) / 32];  // which boxes reach into the block
+    __shared__ u32 reaching[(MAX_DETECTIONS + 31) / 32];  // bits of the boxes that overlap the block
     __shared__ Taps columns[32], rows[8];
     const int left = blockIdx.x * 32, top = blockIdx.y * 8;
     const int thread = threadIdx.y * 32 + threadIdx.x;

@@ -1,10 +1,10 @@
-// From the bytes of any known encoding to the colour of one pixel, as OpenCV computes it on the host.
+// Converts the bytes of each supported encoding to the colour of one pixel, as OpenCV does on the host.
 
 struct Rgb { int r, g, b; };  // 0 to 255
 
 __device__ __forceinline__ int clamp_byte(int value) { return min(max(value, 0), 255); }
 
-// ITU-R BT.601, limited range, in OpenCV's fixed point (20 bits), so that host and device agree to the bit.
+// ITU-R BT.601, limited range, in OpenCV's fixed point (20 bits), so that host and device give the same bits.
 __device__ __forceinline__ Rgb rgb_from_yuv(int y, int u, int v) {
     const int half = 1 << 19;
     const int luma = max(0, y - 16) * 1220542;
@@ -21,8 +21,8 @@ __device__ __forceinline__ bool is_bayer(const FrameHeader* frame) {
     return frame->format >= FORMAT_BAYER_BGGR8 && frame->format <= FORMAT_BAYER_RGGB8;
 }
 
-// Where red stands in the pattern's 2 x 2 square: rggb 0 0, bggr 1 1, gbrg 0 1, grbg 1 0 (column, row); counted from a
-// window's inner corner (x, y).
+// The position of red in the pattern's 2 x 2 square as column and row: rggb 0 0, bggr 1 1, gbrg 0 1, grbg 1 0. It is
+// relative to the inner corner (x, y) of a window.
 __device__ __forceinline__ int column_of_red(const FrameHeader* frame, int x) {
     return (x ^ (frame->format == FORMAT_BAYER_BGGR8 || frame->format == FORMAT_BAYER_GRBG8)) & 1;
 }
@@ -31,12 +31,12 @@ __device__ __forceinline__ int row_of_red(const FrameHeader* frame, int y) {
     return (y ^ (frame->format == FORMAT_BAYER_BGGR8 || frame->format == FORMAT_BAYER_GBRG8)) & 1;
 }
 
-// The image's outermost pixels take the colour of their inner neighbours, as OpenCV has it.
+// The outermost pixels of the image take the colour of their inner neighbours, as in OpenCV.
 __device__ __forceinline__ int inner(int index, int size) { return min(max(index, 1), size - 2); }
 
 // Bilinear demosaicing: a missing colour is the mean of its two or four nearest samples, rounded half up. ``X`` and
-// ``Y`` say which of the window's inner samples is meant, counted from its inner corner; red_x and red_y where red
-// samples are.
+// ``Y`` are the position of the sample, relative to the inner corner of the window. red_x and red_y are the position of
+// red samples.
 template <int X, int Y, int SIDE>
 __device__ __forceinline__ Rgb demosaic(const int (&at)[SIDE][SIDE], int red_x, int red_y) {
     const int centre = at[1 + Y][1 + X];
@@ -50,7 +50,7 @@ __device__ __forceinline__ Rgb demosaic(const int (&at)[SIDE][SIDE], int red_x, 
         pixel.g = cross;
         pixel.r = red_row ? centre : diagonal;
         pixel.b = red_row ? diagonal : centre;
-    } else {  // a green sample: red is beside it in a red row, above and below in a blue one
+    } else {  // a green sample: red is left and right in a red row, above and below in a blue row
         pixel.g = centre;
         pixel.r = red_row ? horizontal : vertical;
         pixel.b = red_row ? vertical : horizontal;
@@ -63,11 +63,11 @@ __device__ __forceinline__ Rgb grey(int value) {
     return pixel;
 }
 
-// ``format`` is the frame's; a constant saves the choice for each pixel.
+// ``format`` must be the frame's format. With a constant, the compiler removes the switch.
 __device__ __forceinline__ Rgb pixel_at(const u8* image, const FrameHeader* frame, int format, int x, int y) {
     const u8* row = image + (size_t)y * frame->step;
     Rgb pixel;
-    switch (format) {  // the same for all threads; what is not here is a Bayer pattern
+    switch (format) {  // equal for all threads; formats without a case are Bayer patterns
         case FORMAT_BGR8:
         case FORMAT_BGRA8: {
             const u8* at = row + x * (format == FORMAT_BGR8 ? 3 : 4);
