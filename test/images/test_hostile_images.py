@@ -202,7 +202,7 @@ def test_opencv_itself_stops_at_the_limit(tmp_path):
         '        return 7\n'
         '    return 0\n'
     )
-    run = 'import sys; from trt_perception import commands; sys.exit(commands._run("tool"))'
+    run = 'import sys; from trt_perception import commands; sys.exit(commands._run_main("tool"))'
     done = subprocess.run([sys.executable, '-c', run], cwd=tmp_path, capture_output=True)
     assert done.returncode == 7
     assert commands._MAX_PIXELS == MAX_PIXELS == 16384 * 8192
