@@ -1,4 +1,4 @@
-"""The manifest reader: every key is needed, of one type, in range; nothing else is accepted."""
+"""The manifest reader: each key is required, has one type, and is in range."""
 
 import copy
 
@@ -30,7 +30,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 
 
-def without(path):
+def manifest_without(path):
     content = copy.deepcopy(MANIFEST)
     place = content
     for key in path[:-1]:
@@ -39,7 +39,7 @@ def without(path):
     return content
 
 
-def test_a_whole_manifest_is_read_as_written():
+def test_complete_manifest_is_read():
     assert parse(MANIFEST) == Manifest(
         onnx=FileIdentity('tiny.onnx', DIGEST, 7),
         engine=FileIdentity('tiny.engine', DIGEST, 9),
@@ -62,20 +62,20 @@ def test_a_whole_manifest_is_read_as_written():
     )
 
 
-def test_it_stands_beside_the_model(tmp_path):
+def test_manifest_path_appends_json_to_the_model_name(tmp_path):
     assert manifest_path(tmp_path / 'digits.onnx') == tmp_path / 'digits.onnx.json'
     assert manifest_path(tmp_path / 'a.b.engine') == tmp_path / 'a.b.engine.json'
 
 
 @pytest.mark.parametrize('key', ['onnx', 'engine', 'notes'])
 @pytest.mark.parametrize('how', ['absent', 'null'])
-def test_what_may_be_left_out(key, how):
-    read = parse(without([key]) if how == 'absent' else manifest(**{key: None}))
+def test_optional_keys_may_be_absent_or_null(key, how):
+    read = parse(manifest_without([key]) if how == 'absent' else manifest(**{key: None}))
     assert not getattr(read, key)
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_every_decoder(name):
+def test_each_preset_is_read_from_a_manifest(name):
     decoder = PRESETS[name].decoder
     content = manifest(decoder=decoder.as_dict())
     assert parse(content).decoder == decoder
@@ -101,24 +101,24 @@ EVERY_FAMILY = [
 
 
 @pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
-def test_a_family_has_its_own_constants_and_no_others(decoder, golden_messages):
+def test_each_family_requires_exactly_its_constants(decoder, golden_messages):
     content = decoder.as_dict()
     assert parse(manifest(decoder=content)).decoder == decoder
     for key in content:
-        left = {name: value for name, value in content.items() if name != key}
-        golden_messages.add(refusal(manifest(decoder=left)))
-    foreign = {
+        remaining = {name: value for name, value in content.items() if name != key}
+        golden_messages.add(refusal(manifest(decoder=remaining)))
+    constants_of_others = {
         'objectness': False,
         'strides': [8],
         'reg_max': 7,
         'activation': 'sigmoid',
         'box_format': 'xyxy',
     }
-    for key in sorted(foreign.keys() - content.keys()):
-        golden_messages.add(refusal(manifest(decoder={**content, key: foreign[key]})))
+    for key in sorted(constants_of_others.keys() - content.keys()):
+        golden_messages.add(refusal(manifest(decoder={**content, key: constants_of_others[key]})))
 
 
-def test_the_families_above_are_all():
+def test_list_of_families_is_complete():
     assert {decoder.family for decoder in EVERY_FAMILY} == set(FAMILIES)
 
 
@@ -137,10 +137,10 @@ def test_the_families_above_are_all():
     ],
     ids=str,
 )
-def test_constants_are_in_range(decoder, golden_messages):
+def test_constants_out_of_range_are_refused(decoder, golden_messages):
     message = refusal(manifest(decoder=decoder))
     golden_messages.add(message)
-    assert place_in(message, ('decoder',))
+    assert names_section(message, ('decoder',))
 
 
 SECTIONS = {
@@ -152,30 +152,30 @@ SECTIONS = {
     ('preprocessing',): list(MANIFEST['preprocessing']),
     ('decoder',): list(MANIFEST['decoder']),
 }
-NEEDED = [(*section, key) for section, keys in SECTIONS.items() for key in keys]
+REQUIRED_KEYS = [(*section, key) for section, keys in SECTIONS.items() for key in keys]
 
 
-def place_in(message, section):
-    """Whether a message names the section: "x.json: inputs[0]: ..."."""
+def names_section(message, section):
+    """Return whether a message names the section: "x.json: inputs[0]: ..."."""
     shown = ''.join(f'[{key}]' if isinstance(key, int) else f'{key}' for key in section)
     return message.startswith(f'x.json: {shown}: ' if shown else 'x.json: ')
 
 
-@pytest.mark.parametrize('path', NEEDED, ids=str)
-def test_every_other_key_is_needed(path, golden_messages):
-    message = refusal(without(path))
+@pytest.mark.parametrize('path', REQUIRED_KEYS, ids=str)
+def test_missing_required_key_is_refused(path, golden_messages):
+    message = refusal(manifest_without(path))
     golden_messages.add(message)
-    assert place_in(message, path[:-1])
+    assert names_section(message, path[:-1])
 
 
 @pytest.mark.parametrize('section', SECTIONS, ids=str)
-def test_an_unknown_key_is_refused_everywhere(section, golden_messages):
+def test_unknown_key_is_refused_in_each_section(section, golden_messages):
     message = refusal(changed((*section, 'extra'), 1))
     golden_messages.add(message)
-    assert place_in(message, section)
+    assert names_section(message, section)
 
 
-WRONG = {
+WRONG_VALUES = {
     'integer': ['1', 1.5, True, None, [], {}, 1.0, float('nan')],
     'number': ['1', True, None, [], {}, float('nan'), float('inf'), -float('inf'), 10**400],
     'string': [1, 1.5, True, None, [], {}, ['cat']],
@@ -183,7 +183,7 @@ WRONG = {
     'list': ['cat', 1, True, None, {}],
     'object': ['cat', 1, True, [], [1]],
 }
-KINDS = {
+TYPES = {
     ('schema',): 'integer',
     ('onnx',): 'object',
     ('onnx', 'file'): 'string',
@@ -229,13 +229,13 @@ KINDS = {
 }
 
 
-def test_the_table_of_types_is_complete():
-    assert {path for path in NEEDED if path not in KINDS} == set()
+def test_table_of_types_covers_all_required_keys():
+    assert {path for path in REQUIRED_KEYS if path not in TYPES} == set()
 
 
-@pytest.mark.parametrize('path', KINDS, ids=str)
-def test_every_value_has_one_type(path):
-    for value in WRONG[KINDS[path]]:
+@pytest.mark.parametrize('path', TYPES, ids=str)
+def test_value_of_a_wrong_type_is_refused(path):
+    for value in WRONG_VALUES[TYPES[path]]:
         refusal(changed(path, value))
 
 
@@ -283,20 +283,20 @@ OUT_OF_RANGE = {
 
 
 @pytest.mark.parametrize('path', OUT_OF_RANGE, ids=str)
-def test_every_value_is_in_range(path, golden_messages):
+def test_value_out_of_range_is_refused(path, golden_messages):
     for value in OUT_OF_RANGE[path]:
         golden_messages.add(refusal(changed(path, value)))
 
 
 @pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
-def test_antialiasing_is_off_where_a_manifest_does_not_know_of_it(value, expected):
+def test_antialiasing_is_off_without_the_key(value, expected):
     content = manifest() if value is None else changed(['preprocessing', 'antialias'], value)
     read = parse(content)
     assert read.preprocessing.antialias is expected
     assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
-def test_limits_are_accepted():
+def test_values_at_the_limits_are_accepted():
     names = [str(number) for number in range(65535)] + ['é' * 256]
     assert parse(manifest(class_names=names)).class_names == tuple(names)
     for value in (0, 255):
@@ -307,34 +307,34 @@ def test_limits_are_accepted():
     assert parse(changed(['inputs', 0, 'shape'], [])).inputs[0].shape == ()
 
 
-PLAIN = {'dtype': 'uint8', 'scale': 1, 'mean': [0, 0, 0], 'std': [1, 1, 1]}
+UINT8_VALUES = {'dtype': 'uint8', 'scale': 1, 'mean': [0, 0, 0], 'std': [1, 1, 1]}
 
 
 def preprocessing(**values):
     return manifest(preprocessing={**MANIFEST['preprocessing'], **values})
 
 
-def test_pixels_as_they_are(golden_messages):
-    read = parse(preprocessing(**PLAIN)).preprocessing
+def test_uint8_input_allows_no_scale_mean_and_std(golden_messages):
+    read = parse(preprocessing(**UINT8_VALUES)).preprocessing
     assert (read.dtype, read.scale) == ('uint8', 1.0)
     for key, value in [
         ('scale', 2),
         *(('mean', mean) for mean in ([1, 0, 0], [0, 1, 0], [0, 0, 1])),
         *(('std', std) for std in ([2, 1, 1], [1, 2, 1], [1, 1, 2])),
     ]:
-        golden_messages.add(refusal(preprocessing(**{**PLAIN, key: value})))
+        golden_messages.add(refusal(preprocessing(**{**UINT8_VALUES, key: value})))
 
 
-def test_channels_keep_their_order():
+def test_mean_and_std_keep_the_order_of_channels():
     read = parse(preprocessing(mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])).preprocessing
     assert (read.mean, read.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
-def test_a_file_must_be_identified(golden_messages):
+def test_manifest_without_file_identity_is_refused(golden_messages):
     golden_messages.add(refusal(manifest(onnx=None, engine=None)))
 
 
-def test_the_refusal_is_an_engine_error_with_its_cause():
+def test_manifest_error_is_an_engine_error_with_a_cause():
     assert issubclass(ManifestError, EngineError)
     with pytest.raises(ManifestError) as caught:
         parse(b'{')

@@ -1,4 +1,4 @@
-"""The manifest reader on JSON that is broken, odd, deep or huge: read or refused in words."""
+"""The manifest reader with invalid, unusual, deep or huge JSON: read or refused with a message."""
 
 import json
 import sys
@@ -30,12 +30,12 @@ from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest
     ],
     ids=range(12),
 )
-def test_what_is_no_json(text):
+def test_text_that_is_not_json_is_refused(text):
     refusal(text)
 
 
 @pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true'])
-def test_json_that_is_no_object(text, golden_messages):
+def test_json_other_than_an_object_is_refused(text, golden_messages):
     golden_messages.add(refusal(text))
 
 
@@ -48,21 +48,21 @@ def test_json_that_is_no_object(text, golden_messages):
         (b'"trained_on": "nothing"', b'"trained_on": "a", "trained_on": "b"'),
     ],
 )
-def test_a_key_that_stands_twice_is_refused(old, new, golden_messages):
+def test_duplicate_key_is_refused(old, new, golden_messages):
     text = manifest_bytes()
     assert old in text
     golden_messages.add(refusal(text.replace(old, new)))
 
 
 @pytest.mark.parametrize('key', ['file', 'sha256'])
-def test_a_message_stays_short_whatever_the_file_holds(key):
+def test_message_about_a_long_value_stays_short(key):
     assert len(refusal(changed(['onnx', key], 'x/' * 50_000))) < 300
     assert len(refusal(changed(['preprocessing', 'resize'], 'x' * 100_000))) < 300
     assert len(refusal(manifest(**{str(number) * 1000: 1 for number in range(1000)}))) < 600
 
 
-def test_json_of_any_depth_is_read_or_refused():
-    # Just within and beyond what Python's own reader can take.
+def test_deeply_nested_json_is_read_or_refused():
+    # Just below and above the depth that Python's JSON reader supports.
     for depth in [*range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20), 100_000]:
         nested = b'[' * depth + b']' * depth
         refusal(nested)
@@ -70,7 +70,7 @@ def test_json_of_any_depth_is_read_or_refused():
         refusal(b'{"schema": ' + nested + b'}')
 
 
-def test_a_huge_manifest_is_refused_unread(golden_messages):
+def test_huge_manifest_is_refused_before_parsing(golden_messages):
     text = manifest_bytes()
     padding = MANIFEST_MAX_BYTES - len(text)
     assert parse(text + b' ' * padding)
@@ -102,7 +102,7 @@ json_values = st.recursive(
 
 @settings(deadline=None, max_examples=100)
 @given(st.sampled_from(PLACES), json_values)
-def test_any_value_anywhere_is_read_or_refused(path, value):
+def test_random_value_at_each_place_is_read_or_refused(path, value):
     try:
         read = parse(changed(path, value))
     except ManifestError:
@@ -112,5 +112,5 @@ def test_any_value_anywhere_is_read_or_refused(path, value):
 
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_any_bytes_are_refused(text):
+def test_random_bytes_are_refused(text):
     refusal(text)

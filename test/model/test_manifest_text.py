@@ -1,4 +1,4 @@
-"""What is written of a model is read back as the same; the build section is read strictly."""
+"""Written manifests read back as equal objects, and the build section is read strictly."""
 
 import argparse
 import copy
@@ -78,7 +78,7 @@ def parse(content):
     return parse_manifest(json.dumps(content).encode(), 'x.json')
 
 
-def test_the_build_section_is_read():
+def test_build_section_is_read():
     build = parse(manifest(build=BUILD)).build
     assert build.tensorrt == TensorRtRecord('tensorrt_rtx', '1.7.1.12')
     assert build.gpu == GpuRecord('NVIDIA RTX A4000', '8.6')
@@ -94,18 +94,18 @@ def test_the_build_section_is_read():
     )
 
 
-def test_a_manifest_of_a_release_that_did_not_compare_is_read():
+def test_manifest_without_agreement_is_read():
     build = {name: value for name, value in BUILD.items() if name != 'agreement'}
     for content in (build, {**build, 'agreement': None}):
         assert parse(manifest(build=content)).build.agreement is None
 
 
 @pytest.mark.parametrize('missing', [{}, {'build': None}])
-def test_a_manifest_without_it_stays_valid(missing):
+def test_manifest_without_a_build_section_is_valid(missing):
     assert parse(manifest(**missing)).build is None
 
 
-def test_nobody_has_looked_at_the_layers_yet():
+def test_unverified_layers_are_read_as_none():
     content = changed(manifest(build=BUILD), ['build', 'precision', 'as_built'], 'unverified')
     content = changed(content, ['build', 'gpu'], None)
     content = changed(content, ['build', 'cuda'], None)
@@ -158,20 +158,20 @@ def test_nobody_has_looked_at_the_layers_yet():
         (['more'], 1),
     ],
 )
-def test_what_is_wrong_in_the_build_section_is_named(path, value, golden_messages):
+def test_invalid_value_in_the_build_section_is_refused(path, value, golden_messages):
     content = manifest(build=BUILD)
     with golden_messages.raises(ManifestError):
         parse(changed(content, ['build', *path], value))
 
 
 @pytest.mark.parametrize('key', ['tensorrt', 'options', 'profiles', 'precision'])
-def test_each_part_is_needed(key, golden_messages):
+def test_missing_part_of_the_build_section_is_refused(key, golden_messages):
     build = {name: value for name, value in BUILD.items() if name != key}
     with golden_messages.raises(ManifestError):
         parse(manifest(build=build))
 
 
-# No character that acts on a terminal, which a manifest must not hold either.
+# Without control characters, which a manifest must not contain.
 TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc', 'Cf', 'Zl', 'Zp')), max_size=30)
 NAME = st.text(string.ascii_lowercase, min_size=1, max_size=12)
 NUMBER = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -216,14 +216,14 @@ BUILDS = st.builds(
 
 @settings(deadline=None, max_examples=40)
 @given(build=BUILDS, names=st.lists(TEXT.filter(bool), min_size=2, max_size=2, unique=True))
-def test_what_is_written_is_read_back_as_the_same(build, names):
+def test_written_manifest_reads_back_as_an_equal_object(build, names):
     plain = parse(manifest(class_names=names))
     whole = type(plain)(**{**vars(plain), 'build': build})
     assert parse_manifest(serialise_manifest(whole), 'x.json') == whole
 
 
 def arguments_of(command):
-    """Read a command as the shell and the command line of build_engine would."""
+    """Parse a command as the shell and the command line of build_engine do."""
     words = shlex.split(command)
     assert words[:4] == ['ros2', 'run', 'trt_perception', 'build_engine']
     parser = argparse.ArgumentParser()
@@ -235,7 +235,7 @@ def arguments_of(command):
     return vars(parser.parse_args(words[4:]))
 
 
-def test_the_command_that_makes_an_engine_again(tmp_path):
+def test_rebuild_command_has_the_options_of_the_build(tmp_path):
     engine = tmp_path / 'my tiny.engine'
     read = parse(manifest(build=BUILD))
     given = arguments_of(rebuild_command(read, engine))
@@ -256,14 +256,14 @@ def test_the_command_that_makes_an_engine_again(tmp_path):
 
 
 @pytest.mark.parametrize('read', [None, parse(manifest())])
-def test_without_a_build_section_the_command_says_what_is_known(tmp_path, read):
+def test_rebuild_command_without_a_build_section(tmp_path, read):
     given = arguments_of(rebuild_command(read, tmp_path / 'tiny.engine'))
     assert given['onnx'] == str(tmp_path / 'tiny.onnx')
     assert given['output'] == str(tmp_path / 'tiny.engine')
     assert given['precision'] is None
 
 
-def test_the_messages_of_a_mismatch_hold_the_exact_command(tmp_path, golden_messages):
+def test_mismatch_errors_contain_the_rebuild_command(tmp_path, golden_messages):
     engine = write_model(tmp_path, 'tiny.engine', build=BUILD)
     command = rebuild_command(read_model_file(engine).manifest, engine)
     assert '--precision int8' in command

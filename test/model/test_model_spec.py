@@ -1,4 +1,4 @@
-"""Tensors, manifest and parameters brought together: who wins, and what remains unknown."""
+"""The description of a model from tensors, manifest and parameters: priority and errors."""
 
 import json
 from dataclasses import replace
@@ -18,8 +18,8 @@ from trt_perception.parameters.config import DetectorConfig
 
 IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')
 OUTPUT = TensorSpec('output0', (1, 6, -1), 'float32')
-# What must be said of a model without manifest, once its tensors are known.
-ENOUGH = {
+# The parameters that a model without a manifest needs, besides its tensors.
+SUFFICIENT_VALUES = {
     'model.resize': 'letterbox',
     'model.color_order': 'bgr',
     'model.scale': 1 / 255,
@@ -43,7 +43,7 @@ def refusal(error=EngineError, **arguments):
     return str(caught.value)
 
 
-def test_a_manifest_says_everything():
+def test_manifest_alone_describes_a_model():
     spec = resolve(described=manifest())
     assert spec.input == IMAGES
     assert spec.outputs == (OUTPUT,)
@@ -58,8 +58,8 @@ def test_a_manifest_says_everything():
     assert spec.has_manifest
 
 
-def test_parameters_say_everything():
-    spec = resolve(ENOUGH)
+def test_parameters_alone_describe_a_model():
+    spec = resolve(SUFFICIENT_VALUES)
     assert spec.input == IMAGES
     assert spec.preprocessing == Preprocessing(input_size=(64, 48), color_order='bgr')
     assert spec.preprocessing.pad_value == 114
@@ -70,8 +70,8 @@ def test_parameters_say_everything():
     assert not spec.has_manifest
 
 
-OPEN = TensorSpec('images', (1, 3, -1, -1), 'float32')
-# Each parameter, a value, where it shows and as what.
+DYNAMIC_IMAGES = TensorSpec('images', (1, 3, -1, -1), 'float32')
+# Each parameter with a value, the field that changes, and the new value of the field.
 OVERRIDES = [
     ('model.resize', 'stretch', 'resize', 'stretch'),
     ('model.antialias', 1, 'antialias', True),
@@ -86,27 +86,27 @@ OVERRIDES = [
 
 
 @pytest.mark.parametrize(('name', 'value', 'field', 'expected'), OVERRIDES)
-def test_a_parameter_wins_over_the_manifest_and_changes_nothing_else(name, value, field, expected):
+def test_parameter_replaces_only_its_value_of_the_manifest(name, value, field, expected):
     base = vars(resolve(described=manifest()).preprocessing)
     changed = vars(resolve({name: value}, manifest()).preprocessing)
     assert changed == {**base, field: expected}
 
 
-def test_antialiasing_can_be_switched_off_again():
+def test_parameter_can_switch_antialiasing_off():
     content = changed(['preprocessing', 'antialias'], True)
     assert resolve({'model.antialias': -1}, content).preprocessing.antialias is True
     assert resolve({'model.antialias': 0}, content).preprocessing.antialias is False
 
 
-def test_input_size_wins_over_the_manifest_where_the_tensor_is_open():
+def test_input_size_replaces_the_manifest_for_a_dynamic_input():
     described = manifest(inputs=[{'name': 'images', 'shape': [1, 3, -1, -1], 'dtype': 'float32'}])
-    assert resolve(described=described, inputs=[OPEN]).input.shape == (1, 3, 48, 64)
-    spec = resolve({'model.input_size': [320, 160]}, described, inputs=[OPEN])
+    assert resolve(described=described, inputs=[DYNAMIC_IMAGES]).input.shape == (1, 3, 48, 64)
+    spec = resolve({'model.input_size': [320, 160]}, described, inputs=[DYNAMIC_IMAGES])
     assert spec.preprocessing.input_size == (320, 160)
     assert spec.input.shape == (1, 3, 160, 320)
 
 
-def test_decoder_and_class_names_win_over_the_manifest():
+def test_decoder_and_class_names_replace_the_manifest():
     values = {'model.decoder': 'dense_objectness', 'model.class_names': ['fox']}
     spec = resolve(values, manifest())
     assert spec.decoder == PRESETS['dense_objectness'].decoder
@@ -114,42 +114,44 @@ def test_decoder_and_class_names_win_over_the_manifest():
     assert resolve({'model.class_names': ['a', 'b']}, manifest()).class_names == ('a', 'b')
 
 
-# No training goes with these outputs, so everything must be said.
-NOBODYS = [TensorSpec('output0', (1, 100, 6), 'float32')]
+# These outputs have no usual preprocessing, so all parameters are required.
+OUTPUTS_WITHOUT_PREPROCESSING = [TensorSpec('output0', (1, 100, 6), 'float32')]
 
 
-@pytest.mark.parametrize('missing', ENOUGH)
-def test_each_unknown_is_named(missing):
-    values = {**ENOUGH, 'model.decoder': 'dense_transposed'}
+@pytest.mark.parametrize('missing', SUFFICIENT_VALUES)
+def test_error_names_each_unknown_value(missing):
+    values = {**SUFFICIENT_VALUES, 'model.decoder': 'dense_transposed'}
     del values[missing]
     with pytest.raises(MissingModelInfoError) as caught:
-        resolve(values, outputs=NOBODYS)
+        resolve(values, outputs=OUTPUTS_WITHOUT_PREPROCESSING)
     assert [f'model.{name}' for name in caught.value.missing] == [missing]
 
 
-def test_all_unknowns_are_listed_at_once_with_what_is_known(golden_messages):
+def test_error_lists_all_unknown_values_and_the_evidence(golden_messages):
     golden_messages.add(
-        refusal(MissingModelInfoError, outputs=NOBODYS)
-    )  # the tensor says the size
-    golden_messages.add(refusal(MissingModelInfoError, inputs=[OPEN]))
-    golden_messages.add(refusal(MissingModelInfoError, values=ENOUGH, inputs=[OPEN]))
+        refusal(MissingModelInfoError, outputs=OUTPUTS_WITHOUT_PREPROCESSING)
+    )  # the tensor has the size
+    golden_messages.add(refusal(MissingModelInfoError, inputs=[DYNAMIC_IMAGES]))
+    golden_messages.add(
+        refusal(MissingModelInfoError, values=SUFFICIENT_VALUES, inputs=[DYNAMIC_IMAGES])
+    )
 
 
 @pytest.mark.parametrize('shape', [(-1, 3, -1, 64), (1, 3, 48, -1), (-1, -1, -1, -1)])
-def test_input_size_as_a_parameter_closes_open_dimensions(shape, golden_messages):
+def test_input_size_replaces_dynamic_dimensions(shape, golden_messages):
     tensor = TensorSpec('images', shape, 'float32')
-    golden_messages.add(refusal(MissingModelInfoError, values=ENOUGH, inputs=[tensor]))
-    spec = resolve({**ENOUGH, 'model.input_size': [64, 48]}, inputs=[tensor])
+    golden_messages.add(refusal(MissingModelInfoError, values=SUFFICIENT_VALUES, inputs=[tensor]))
+    spec = resolve({**SUFFICIENT_VALUES, 'model.input_size': [64, 48]}, inputs=[tensor])
     assert spec.input.shape == (1, 3, 48, 64)
 
 
-def test_half_precision_is_taken_from_the_tensor():
+def test_data_type_is_that_of_the_input_tensor():
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
-    assert resolve(ENOUGH, inputs=[half]).preprocessing.dtype == 'float16'
+    assert resolve(SUFFICIENT_VALUES, inputs=[half]).preprocessing.dtype == 'float16'
 
 
-# Each form of input and what a spec makes of it.
-FORMS = [
+# Each shape of an input, the fixed shape, and the layout.
+LAYOUTS = [
     ((1, 3, 48, 64), (1, 3, 48, 64), 'nchw'),
     ((-1, 3, 48, 64), (1, 3, 48, 64), 'nchw'),
     ((3, 48, 64), (3, 48, 64), 'nchw'),
@@ -158,17 +160,17 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(('shape', 'final', 'order'), FORMS, ids=str)
+@pytest.mark.parametrize(('shape', 'final', 'order'), LAYOUTS, ids=str)
 @pytest.mark.parametrize('dtype', ['float32', 'uint8'])
-def test_forms_of_the_image(shape, final, order, dtype):
-    values = {**ENOUGH, 'model.input_size': [64, 48], 'model.scale': 1.0}
+def test_layouts_of_the_image_input(shape, final, order, dtype):
+    values = {**SUFFICIENT_VALUES, 'model.input_size': [64, 48], 'model.scale': 1.0}
     spec = resolve(values, inputs=[TensorSpec('images', shape, dtype)])
     assert spec.input == TensorSpec('images', final, dtype)
     assert (spec.preprocessing.layout, spec.preprocessing.dtype) == (order, dtype)
     assert spec.preprocessing.input_size == (64, 48)
 
 
-BESIDE = [
+AUXILIARY_INPUTS = [
     TensorSpec('orig_target_sizes', (-1, 2), 'int64'),
     TensorSpec('sizes', (1, 2), 'int32'),
     TensorSpec('pixel_mask', (1, -1, -1), 'int64'),
@@ -176,24 +178,24 @@ BESIDE = [
 ]
 
 
-@pytest.mark.parametrize('beside', BESIDE, ids=str)
+@pytest.mark.parametrize('auxiliary', AUXILIARY_INPUTS, ids=str)
 @pytest.mark.parametrize('first', [False, True])
-def test_inputs_beside_the_image_are_told_the_same_for_every_frame(beside, first):
-    spec = resolve(ENOUGH, inputs=[beside, IMAGES] if first else [IMAGES, beside])
+def test_auxiliary_inputs_have_constant_values(auxiliary, first):
+    spec = resolve(SUFFICIENT_VALUES, inputs=[auxiliary, IMAGES] if first else [IMAGES, auxiliary])
     assert spec.input == IMAGES
-    (told,) = constant_inputs(spec.auxiliary_inputs, (64, 48)).values()
-    assert told.shape == spec.auxiliary_inputs[0].shape
-    assert told.dtype == beside.dtype
-    if beside.name == 'pixel_mask':
-        assert told.shape == ((1, 16, 24) if beside.shape[1] == 16 else (1, 48, 64))
-        assert (told == 1).all()
+    (constant,) = constant_inputs(spec.auxiliary_inputs, (64, 48)).values()
+    assert constant.shape == spec.auxiliary_inputs[0].shape
+    assert constant.dtype == auxiliary.dtype
+    if auxiliary.name == 'pixel_mask':
+        assert constant.shape == ((1, 16, 24) if auxiliary.shape[1] == 16 else (1, 48, 64))
+        assert (constant == 1).all()
     else:
-        assert told.tolist() == [[64, 48]]
+        assert constant.tolist() == [[64, 48]]
 
 
-def test_an_unknown_second_input_is_refused(golden_messages):
+def test_unknown_second_input_is_refused(golden_messages):
     other = TensorSpec('im_shape', (1, 2), 'float32')
-    golden_messages.add(refusal(values=ENOUGH, inputs=[IMAGES, other]))
+    golden_messages.add(refusal(values=SUFFICIENT_VALUES, inputs=[IMAGES, other]))
 
 
 WRONG_INPUTS = {
@@ -212,9 +214,11 @@ WRONG_INPUTS = {
 
 
 @pytest.mark.parametrize('inputs', WRONG_INPUTS.values(), ids=WRONG_INPUTS.keys())
-def test_wrong_inputs(inputs, golden_messages):
-    golden_messages.add(refusal(values={**ENOUGH, 'model.input_size': [64, 48]}, inputs=inputs))
-    # With a manifest that describes them faithfully as well, where a manifest can.
+def test_inputs_of_other_networks_are_refused(inputs, golden_messages):
+    golden_messages.add(
+        refusal(values={**SUFFICIENT_VALUES, 'model.input_size': [64, 48]}, inputs=inputs)
+    )
+    # A manifest that describes these inputs does not help, if a manifest can describe them.
     if inputs and not inputs[0].dtype.startswith('tensor'):
         described = [
             {'name': tensor.name, 'shape': list(tensor.shape), 'dtype': tensor.dtype}
@@ -223,21 +227,21 @@ def test_wrong_inputs(inputs, golden_messages):
         refusal(described=manifest(inputs=described), inputs=inputs)
 
 
-def test_a_batch_is_what_the_input_says(golden_messages):
+def test_batch_size_is_that_of_the_input(golden_messages):
     batch = [TensorSpec('images', (8, 3, 48, 64), 'float32')]
     outputs = [replace(OUTPUT, shape=(8, *OUTPUT.shape[1:]))]
     described = manifest(
         inputs=[{'name': 'images', 'shape': [8, 3, 48, 64], 'dtype': 'float32'}],
         outputs=[{'name': OUTPUT.name, 'shape': list(outputs[0].shape), 'dtype': 'float32'}],
     )
-    for known in ({'values': ENOUGH}, {'described': described}):
+    for known in ({'values': SUFFICIENT_VALUES}, {'described': described}):
         spec = resolve(inputs=batch, outputs=outputs, **known)
         assert (spec.batch, spec.input) == (8, batch[0])
-    # An output of one image is none of eight.
-    golden_messages.add(refusal(values=ENOUGH, inputs=batch))
-    golden_messages.add(refusal(values={**ENOUGH, 'model.input_size': [65, 48]}))
-    # An open one is one image, until somebody asks for more.
-    spec = resolve(ENOUGH, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
+    # An output for one image does not match a batch of eight.
+    golden_messages.add(refusal(values=SUFFICIENT_VALUES, inputs=batch))
+    golden_messages.add(refusal(values={**SUFFICIENT_VALUES, 'model.input_size': [65, 48]}))
+    # A dynamic batch is one image until with_batch_size changes it.
+    spec = resolve(SUFFICIENT_VALUES, inputs=[replace(IMAGES, shape=(-1, 3, 48, 64))])
     assert spec.batch == 1
     several = spec.with_batch_size(4)
     assert several.input.shape == (4, 3, 48, 64)
@@ -245,8 +249,8 @@ def test_a_batch_is_what_the_input_says(golden_messages):
     assert several.with_batch_size(1) == spec
 
 
-def test_an_engine_knows_more_of_its_shapes_than_its_network_said():
-    """Of one profile it reports that one's sides; of several, outputs of the first one's."""
+def test_fixed_shapes_of_an_engine_match_a_dynamic_manifest():
+    """An engine reports the shapes of its only profile, or the outputs of its first profile."""
     open_image, open_output = (
         replace(each, shape=(-1, *each.shape[1:])) for each in (IMAGES, OUTPUT)
     )
@@ -257,36 +261,36 @@ def test_an_engine_knows_more_of_its_shapes_than_its_network_said():
     four_images, four_outputs = (
         replace(each, shape=(4, *each.shape[1:])) for each in (IMAGES, OUTPUT)
     )
-    for known in ({'values': ENOUGH}, {'described': described}):
+    for known in ({'values': SUFFICIENT_VALUES}, {'described': described}):
         spec = resolve(inputs=[four_images], outputs=[four_outputs], **known)
         assert (spec.batch, spec.input) == (4, four_images)
         spec = resolve(inputs=[open_image], outputs=[four_outputs], **known)
         assert spec.batch == 1
         assert spec.with_batch_size(4).outputs == (four_outputs,)
-    # Built for one shape alone, width and height are known, too.
+    # An engine with a profile of a single shape also reports width and height.
     described['inputs'][0]['shape'] = [-1, 3, -1, -1]
     refusal(ManifestError, described=described, inputs=[four_images], outputs=[four_outputs])
     ranges = {key: [4, 3, 48, 64] for key in ('min', 'opt', 'max')}
     built = {**described, 'build': {**BUILD, 'profiles': [{'images': ranges}]}}
     spec = resolve(described=built, inputs=[four_images], outputs=[four_outputs])
     assert spec.input == four_images
-    # What is said to be fixed is no other, and open neither.
+    # A fixed dimension of the manifest matches neither another size nor a dynamic dimension.
     fixed = manifest(inputs=[{'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32'}])
     for image in (four_images, open_image):
         refusal(ManifestError, described=fixed, inputs=[image])
 
 
-def test_the_smallest_input():
+def test_input_of_one_pixel_is_accepted():
     tensor = TensorSpec('images', (1, 3, 1, 1), 'float32')
-    assert resolve(ENOUGH, inputs=[tensor]).preprocessing.input_size == (1, 1)
+    assert resolve(SUFFICIENT_VALUES, inputs=[tensor]).preprocessing.input_size == (1, 1)
 
 
-def test_the_precision_asked_and_found_are_named(golden_messages):
+def test_error_names_expected_and_actual_data_type(golden_messages):
     golden_messages.add(
-        refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
+        refusal(values=SUFFICIENT_VALUES, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
     )
     golden_messages.add(
-        refusal(values=ENOUGH, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
+        refusal(values=SUFFICIENT_VALUES, inputs=[TensorSpec('images', (1, 3, 48, 64), 'uint8')])
     )
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
     described = manifest(inputs=[{**vars(half), 'shape': list(half.shape)}])
@@ -309,8 +313,8 @@ WRONG_OUTPUTS = {
 
 
 @pytest.mark.parametrize('outputs', WRONG_OUTPUTS.values(), ids=WRONG_OUTPUTS.keys())
-def test_wrong_outputs(outputs, golden_messages):
-    golden_messages.add(refusal(values=ENOUGH, outputs=outputs))
+def test_outputs_that_the_decoder_cannot_read_are_refused(outputs, golden_messages):
+    golden_messages.add(refusal(values=SUFFICIENT_VALUES, outputs=outputs))
 
 
 @pytest.mark.parametrize(
@@ -325,12 +329,17 @@ def test_wrong_outputs(outputs, golden_messages):
         ('dense_objectness_transposed', (1, 100, 7)),
     ],
 )
-def test_outputs_of_every_decoder(decoder, shape, golden_messages):
+def test_each_decoder_accepts_only_its_outputs(decoder, shape, golden_messages):
     outputs = [TensorSpec('output0', shape, 'float32')]
-    assert resolve({**ENOUGH, 'model.decoder': decoder}, outputs=outputs).outputs[0].shape == shape
+    assert (
+        resolve({**SUFFICIENT_VALUES, 'model.decoder': decoder}, outputs=outputs).outputs[0].shape
+        == shape
+    )
     if -1 not in shape:
         wrong = [TensorSpec('output0', shape[::-1], 'float32')]
-        golden_messages.add(refusal(values={**ENOUGH, 'model.decoder': decoder}, outputs=wrong))
+        golden_messages.add(
+            refusal(values={**SUFFICIENT_VALUES, 'model.decoder': decoder}, outputs=wrong)
+        )
 
 
 @pytest.mark.parametrize(
@@ -342,14 +351,14 @@ def test_outputs_of_every_decoder(decoder, shape, golden_messages):
         {'dtype': 'float16'},
     ],
 )
-def test_a_manifest_of_other_tensors(change, golden_messages):
+def test_manifest_of_other_tensors_is_refused(change, golden_messages):
     described = {'name': 'images', 'shape': [1, 3, 48, 64], 'dtype': 'float32', **change}
     golden_messages.add(refusal(ManifestError, described=manifest(inputs=[described])))
     refusal(ManifestError, described=manifest(inputs=[*manifest()['inputs'], described]))
 
 
-def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
-    # With profiles of one shape TensorRT-RTX works it out.
+def test_engine_may_report_a_fixed_output_for_a_dynamic_manifest():
+    # TensorRT-RTX infers the output if all profiles have one shape.
     known = TensorSpec('output0', (1, 6, 100), 'float32')
     assert resolve(described=manifest(), outputs=[known]).outputs == (known,)
     for other in ('output1', (1, 6, 100)), ('output0', (1, 7, 100)), ('output0', (1, 6, 100, 1)):
@@ -357,6 +366,6 @@ def test_an_engine_may_know_an_output_that_is_open_in_the_manifest():
     refusal(ManifestError, described=manifest(), outputs=[known, known])
 
 
-def test_a_manifest_of_other_outputs(golden_messages):
+def test_manifest_of_other_outputs_is_refused(golden_messages):
     described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
     golden_messages.add(refusal(ManifestError, described=described))

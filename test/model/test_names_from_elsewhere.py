@@ -1,6 +1,6 @@
-"""Names that act on a terminal, or write lines of a log, come through no door.
+"""Names with control characters or of several megabytes are refused from each source.
 
-Nor does a text of megabytes: each is refused in a short sentence.
+Such names could act on a terminal or forge lines of a log. The messages stay short.
 """
 
 import json
@@ -16,7 +16,7 @@ from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 
-# Each would look like a message of the node, or hide one.
+# Each name looks like a message of the node, or hides a message.
 HOSTILE = {
     'newline': 'cat\n[ERROR] [0] [detector]: the GPU is on fire',
     'carriage return': 'cat\rdog',
@@ -102,31 +102,31 @@ def by_coco_file_name(name, folder):
     _annotations(folder, file_name=name)
 
 
-DOORS = [
+SOURCES = [
     *(by_manifest, by_tensor_of_a_manifest, by_parameter, by_class_filter, by_metadata),
     *(by_config_json, by_option, by_yaml, by_file_of_names, by_coco_category, by_coco_file_name),
 ]
 
 
 @pytest.mark.parametrize('kind', HOSTILE)
-@pytest.mark.parametrize('door', DOORS, ids=lambda door: door.__name__)
-def test_refused_in_a_short_sentence(door, kind, tmp_path):
-    if (door, kind) == (by_file_of_names, 'newline'):
+@pytest.mark.parametrize('source', SOURCES, ids=lambda source: source.__name__)
+def test_bad_name_is_refused_in_a_short_message(source, kind, tmp_path):
+    if (source, kind) == (by_file_of_names, 'newline'):
         pytest.skip('a new line is a new name there')
     name = HOSTILE[kind]
     with pytest.raises(TrtPerceptionError) as caught:
-        door(name, tmp_path)
+        source(name, tmp_path)
     message = str(caught.value)
     assert len(message) < 1500
     assert message.isprintable(), message
 
 
-@pytest.mark.parametrize('door', DOORS, ids=lambda door: door.__name__)
-def test_a_good_name_passes(door, tmp_path):
-    door('größer als 自転車', tmp_path)
+@pytest.mark.parametrize('source', SOURCES, ids=lambda source: source.__name__)
+def test_valid_name_is_accepted_from_each_source(source, tmp_path):
+    source('größer als 自転車', tmp_path)
 
 
-def test_the_number_of_names_is_limited(golden_messages):
+def test_too_many_names_are_refused(golden_messages):
     names = [f'n{number}' for number in range(65537)]
     for give in (
         lambda: DetectorConfig.from_values({'model.class_names': names}),
@@ -139,7 +139,7 @@ def test_the_number_of_names_is_limited(golden_messages):
         assert len(str(caught.value)) < 300
 
 
-def test_equal_names_in_a_huge_filter_are_fine_and_unknown_ones_are_few_in_the_refusal():
+def test_huge_class_filter_is_read_and_its_error_stays_short():
     config = DetectorConfig.from_values({'class_filter': ['cat'] * 60_000})
     assert config.thresholds(('dog', 'cat')).class_ids == (1,)
     config = DetectorConfig.from_values(

@@ -1,4 +1,4 @@
-"""What a model without a manifest is taken for, and what is refused rather than guessed."""
+"""Recognition of models without a manifest: chosen decoders, and refusals of ambiguous models."""
 
 import pytest
 
@@ -23,7 +23,7 @@ PLAIN = Preprocessing((640, 640))
 RAW = {'do_rescale': False}
 
 
-def test_an_ultralytics_export_needs_nothing(golden_messages):
+def test_ultralytics_export_needs_no_parameters(golden_messages):
     found = recognised(tensors(output0=(1, 84, 8400)), ULTRALYTICS)
     assert found.decoder == PRESETS['dense'].decoder
     assert found.class_names == COCO
@@ -31,7 +31,7 @@ def test_an_ultralytics_export_needs_nothing(golden_messages):
     golden_messages.add('\n'.join(found.evidence))
 
 
-def test_open_dimensions_are_closed_by_the_metadata(golden_messages):
+def test_metadata_replace_dynamic_dimensions(golden_messages):
     opened = TensorSpec('images', (-1, 3, -1, -1), 'float32')
     found = recognised(
         tensors(output0=(-1, 84, -1)), {**ULTRALYTICS, 'imgsz': '[480, 640]'}, inputs=(opened,)
@@ -41,18 +41,18 @@ def test_open_dimensions_are_closed_by_the_metadata(golden_messages):
     golden_messages.add(refusal(tensors(output0=(-1, 84, -1)), YOLOV5, inputs=(opened,)))
 
 
-def test_a_yolov5_export_needs_nothing():
+def test_yolov5_export_needs_no_parameters():
     found = recognised(tensors(output0=(1, 25200, 85)), YOLOV5)
     assert found.decoder == PRESETS['dense_objectness_transposed'].decoder
     assert found.preprocessing == PLAIN
 
 
-def test_shapes_alone_with_class_names_say_the_preprocessing():
+def test_shapes_and_class_names_decide_the_preprocessing():
     found = recognised(tensors(output0=(1, 84, 8400)), class_names=COCO)
     assert found.preprocessing == PLAIN
 
 
-def test_yolox_decides_its_preprocessing():
+def test_decoder_yolox_decides_the_preprocessing():
     found = recognised(tensors(output=(1, 8400, 85)), class_names=COCO, decoder='yolox')
     assert found.preprocessing.color_order == 'bgr'
     assert found.preprocessing.scale == 1.0
@@ -68,22 +68,22 @@ REFUSED = {
     'too few names': (tensors(logits=(1, 100, 92), pred_boxes=(1, 100, 4)), COCO),
     'keypoints of two values': (tensors(output0=(1, 22, 8400)), tuple('0123456789')),
     'keypoints of final boxes': (tensors(output0=(1, 300, 57)), ('person',)),
-    'raw grids of four dimensions': (tensors(a=(1, 85, 80, 80), b=(1, 85, 40, 40)), COCO),
+    'undecoded grids of four dimensions': (tensors(a=(1, 85, 80, 80), b=(1, 85, 40, 40)), COCO),
     'queries or anchors': (tensors(boxes=(1, 900, 4), scores=(1, 900, 80)), COCO),
-    # RF-DETR trained with own classes: its exporter says one more, which is no "no object" of a
-    # softmax.
+    # RF-DETR trained with custom classes: the exporter adds the background as a class. It is not
+    # the "no object" class of a softmax.
     'one class more': (tensors(dets=(1, 300, 4), labels=(1, 300, 81)), COCO),
     'masks without scores': (tensors(boxes=(-1, 4), masks=(-1, 1, 480, 640)), COCO),
 }
 
 
 @pytest.mark.parametrize('case', REFUSED)
-def test_other_outputs_are_refused(case, golden_messages):
+def test_outputs_of_other_networks_are_refused(case, golden_messages):
     outputs, names = REFUSED[case]
     golden_messages.add(refusal(outputs, **({'class_names': names} if names else {})))
 
 
-def test_parameters_win():
+def test_parameters_replace_the_metadata():
     names = [f'other {number}' for number in range(79)]
     found = recognised(
         tensors(output0=(1, 84, 8400)),
@@ -105,7 +105,7 @@ def test_parameters_win():
 
 
 @pytest.mark.parametrize('task', ['classify', 'depth'])
-def test_other_tasks_are_refused_by_name(task, golden_messages):
+def test_unsupported_task_is_refused_by_name(task, golden_messages):
     golden_messages.add(refusal(tensors(output0=(1, 84, 8400)), {**ULTRALYTICS, 'task': task}))
 
 
@@ -118,7 +118,7 @@ def test_other_tasks_are_refused_by_name(task, golden_messages):
         ("{0: 'N/A', 1: 'N/A'}", ('N/A 0', 'N/A 1')),
     ],
 )
-def test_names_as_exporters_write_them(names, expected):
+def test_class_names_in_each_form_of_exporters_are_read(names, expected):
     found = recognised(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
     assert found.class_names == expected
 
@@ -145,13 +145,13 @@ def test_names_as_exporters_write_them(names, expected):
     ],
     ids=lambda names: names[:20],
 )
-def test_names_that_are_none_are_asked_for(names, golden_messages):
+def test_parameters_are_needed_for_invalid_class_names(names, golden_messages):
     message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
     golden_messages.add(message)
     assert len(message) < 3000
 
 
-def test_literals():
+def test_only_short_valid_literals_are_parsed():
     assert parse_literal("{'a': [1, 2.5, None, True]}") == {'a': [1, 2.5, None, True]}
     assert parse_literal('open("x")') is None
 
@@ -171,12 +171,12 @@ def test_literals():
         (2100, (320, 320), 1),
     ],
 )
-def test_anchors_of_a_cell(anchors, size, expected):
+def test_anchors_per_cell_follow_from_their_number(anchors, size, expected):
     assert count_anchors_per_cell(anchors, size) == expected
 
 
 @pytest.mark.parametrize('size', [(640, 480), (320, 240), (320, 192), (640, 640)])
-def test_as_many_queries_as_a_coarse_grid_has_cells(size, golden_messages):
+def test_queries_that_may_be_anchors_of_a_coarse_grid_are_ambiguous(size, golden_messages):
     # 300 = 20 * 15 cells of 32 pixels on 640 x 480, of 16 on 320 x 240, of 16 and 32 on 320 x 192.
     inputs = (TensorSpec('images', (1, 3, *size[::-1]), 'float32'),)
     known = {**ULTRALYTICS, 'imgsz': str([*size[::-1]])}
@@ -187,21 +187,21 @@ def test_as_many_queries_as_a_coarse_grid_has_cells(size, golden_messages):
     )
 
 
-def test_a_coarse_grid_or_queries_is_not_guessed(golden_messages):
+def test_small_number_of_anchors_is_ambiguous(golden_messages):
     inputs = (TensorSpec('images', (1, 3, 240, 320), 'float32'),)
     golden_messages.add(
         refusal(tensors(output0=(1, 300, 84)), inputs=inputs, class_names=list(COCO))
     )
 
 
-def test_open_dimensions_fit_what_the_exporter_writes():
-    # As Hugging Face's exporter leaves them when all axes are dynamic.
+def test_dynamic_dimensions_fit_the_decoder_of_the_exporter():
+    # The exporter of Hugging Face writes these shapes if all axes are dynamic.
     outputs = tensors(logits=(-1, -1, -1), pred_boxes=(-1, -1, -1))
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'a', '1': 'b'}}
     assert recognised(outputs, config=config).decoder == PRESETS['rtdetr'].decoder
 
 
-def test_anchors_of_other_grids_leave_decoders_of_grids_out():
+def test_number_of_anchors_excludes_decoders_of_other_grids():
     names = tuple(map(str, range(80)))
     with pytest.raises(MissingModelInfoError) as caught:  # cells of strides 8 to 64
         recognised((TensorSpec('output', (1, 8500, 85), 'float32'),), class_names=names)
@@ -213,7 +213,7 @@ def test_anchors_of_other_grids_leave_decoders_of_grids_out():
     ('processor', 'pad_value'),
     [
         ({'do_normalize': False}, 0),
-        ({}, 116),  # its class normalises with ImageNet's means where nothing is said
+        ({}, 116),  # without values, the class of the processor uses the ImageNet means
         ({'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}, 128),
         ({'do_normalize': True, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}, 128),
         ({'do_normalize': True, 'image_mean': [0.9, 0.5, 1.5], 'image_std': [1] * 3}, 230),
@@ -221,7 +221,7 @@ def test_anchors_of_other_grids_leave_decoders_of_grids_out():
         ({'do_normalize': True, 'image_mean': [7, 8, 9], 'image_std': [1] * 3} | RAW, 8),
     ],
 )  # fmt: skip
-def test_padding_of_a_processor_is_what_it_normalises_to_zero(processor, pad_value):
+def test_padding_of_an_image_processor_is_zero_after_normalisation(processor, pad_value):
     edges = {'size': {'shortest_edge': 480, 'longest_edge': 640}, **processor}
     config = {'model_type': 'detr', 'id2label': {'0': 'a', '1': 'b'}, 'preprocessor_config': edges}
     outputs = tensors(logits=(1, 100, 3), pred_boxes=(1, 100, 4))
@@ -238,7 +238,7 @@ def test_padding_of_a_processor_is_what_it_normalises_to_zero(processor, pad_val
         ({'image_mean': [0.25] * 3, 'image_std': [0.5] * 3}, 0.25, 'rgb'),
     ],
 )
-def test_what_a_processor_says_wins_over_the_family(model, processor, mean, color_order):
+def test_image_processor_replaces_the_usual_preprocessing(model, processor, mean, color_order):
     square = {'size': {'height': 640, 'width': 640}, **processor}
     config = {'model_type': model, 'id2label': {'0': 'a', '1': 'b'}, 'preprocessor_config': square}
     classes = 2 if model in ('deformable_detr', 'rf_detr', 'rt_detr') else 3
@@ -248,7 +248,7 @@ def test_what_a_processor_says_wins_over_the_family(model, processor, mean, colo
     assert found.std == ((1.0,) * 3 if not mean else (0.5,) * 3)
 
 
-def test_a_config_of_another_network_decides_nothing(golden_messages):
+def test_config_of_an_unsupported_network_is_ignored(golden_messages):
     processor = {'size': {'height': 640, 'width': 640}, 'image_mean': [0.5] * 3}
     config = {
         'model_type': 'vit',
@@ -261,7 +261,7 @@ def test_a_config_of_another_network_decides_nothing(golden_messages):
     assert (found.preprocessing.resize, found.preprocessing.mean) == ('letterbox', (0.0,) * 3)
 
 
-def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
+def test_tensor_name_is_ignored_if_its_shape_contradicts():
     masked = recognised(tensors(masked_scores=(1, 84, 8400)), class_names=COCO)
     assert masked.decoder == PRESETS['dense'].decoder
     config = {'model_type': 'rt_detr', 'id2label': dict(enumerate(COCO))}
@@ -272,7 +272,7 @@ def test_a_tensors_name_decides_nothing_that_its_shape_contradicts():
 
 
 @pytest.mark.parametrize('names', [('background', 'person'), ('background', 'horse')])
-def test_seventeen_keypoints_are_cocos_of_a_person(names):
+def test_17_keypoints_of_a_person_are_those_of_coco(names):
     outputs = tensors(a=(-1, 4), b=(-1,), c=(-1, 17, 3), d=(-1, 17))
     labels = TensorSpec('e', (-1,), 'int64')
     found = recognised((*outputs, labels), class_names=names)
@@ -282,14 +282,14 @@ def test_seventeen_keypoints_are_cocos_of_a_person(names):
     assert len(found.task.keypoints.names) == 17
 
 
-def test_a_mask_of_pixels_is_no_size_that_boxes_are_scaled_to(golden_messages):
+def test_pixel_mask_is_not_taken_for_the_size_input(golden_messages):
     mask = TensorSpec('pixel_mask', (1, 640, 640), 'int64')
     outputs = (TensorSpec('labels', (1, 300), 'int64'), *tensors(boxes=(1, 300, 4)))
     outputs += tensors(scores=(1, 300))
     golden_messages.add(refusal(outputs, inputs=(IMAGES, mask), class_names=COCO))
 
 
-def test_boxes_and_scores_of_anchors_are_queries_where_the_user_says_so():
-    outputs = tensors(boxes=(1, 8400, 4), scores=(1, 8400, 80))  # as YOLO-NAS without its NMS
+def test_user_can_declare_many_rows_as_queries():
+    outputs = tensors(boxes=(1, 8400, 4), scores=(1, 8400, 80))  # as in YOLO-NAS without NMS
     given = recognised(outputs, class_names=COCO, decoder='detr_sigmoid', resize='stretch')
     assert given.decoder == PRESETS['detr_sigmoid'].decoder

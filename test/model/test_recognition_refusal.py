@@ -1,4 +1,4 @@
-"""What is asked for where a model does not say it itself: no more than is needed."""
+"""The error about missing information lists the required parameters, and only these."""
 
 import pytest
 
@@ -16,7 +16,7 @@ DETR = {
 }
 
 
-def ask(shapes, names=(), config=None, inputs=IMAGE, **given):
+def recognise_outputs(shapes, names=(), config=None, inputs=IMAGE, **given):
     outputs = tuple(
         TensorSpec(name, shape, 'int32' if name in ('num_dets', 'classes') else 'float32')
         for name, shape in shapes.items()
@@ -58,8 +58,8 @@ DETR_PROCESSORS = [
     ],
     ids=str,
 )
-def test_a_bilinear_processor_antialiases(values):
-    assert ask(SOFTMAX, config=processor(**values)).preprocessing.antialias
+def test_bilinear_image_processor_antialiases(values):
+    assert recognise_outputs(SOFTMAX, config=processor(**values)).preprocessing.antialias
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_a_bilinear_processor_antialiases(values):
         ('rt_detr', {'resample': 2}, True),
     ],
 )
-def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, antialias):
+def test_only_the_rfdetr_processor_resizes_without_antialiasing(model, values, antialias):
     config = {**processor(**values), 'model_type': model}
     outputs = {'logits': (1, 100, 1), 'pred_boxes': (1, 100, 4)}
     if model == 'detr':
         outputs = SOFTMAX
-    assert ask(outputs, config=config).preprocessing.antialias == antialias
+    assert recognise_outputs(outputs, config=config).preprocessing.antialias == antialias
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,19 @@ def test_only_rf_detrs_processor_resizes_without_antialiasing(model, values, ant
     ],
     ids=str,
 )
-def test_another_filter_is_refused_until_somebody_accepts_bilinear(values, golden_messages):
+def test_other_resize_filter_needs_the_parameter_antialias(values, golden_messages):
     with golden_messages.raises(MissingModelInfoError) as caught:
-        ask(SOFTMAX, config=processor(**values))
+        recognise_outputs(SOFTMAX, config=processor(**values))
     assert list(caught.value.missing) == ['antialias']
     assert len(str(caught.value)) < 1200
     for antialias in (True, False):
-        found = ask(SOFTMAX, config=processor(**values), antialias=antialias)
+        found = recognise_outputs(SOFTMAX, config=processor(**values), antialias=antialias)
         assert found.preprocessing.antialias is antialias
 
 
-def test_a_filter_is_asked_for_beside_everything_else():
+def test_antialias_is_listed_with_all_other_missing_parameters():
     with pytest.raises(MissingModelInfoError) as caught:
-        ask(SOFTMAX, config={**processor(resample=3), 'id2label': None})
+        recognise_outputs(SOFTMAX, config={**processor(resample=3), 'id2label': None})
     assert list(caught.value.missing) == ['class_names', 'antialias']
 
 
@@ -115,7 +115,7 @@ def test_a_filter_is_asked_for_beside_everything_else():
         ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
     ],
 )
-def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes, shown):
+def test_models_trained_with_pil_antialias_without_a_config(shapes, shown):
     outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
     given = ModelOverrides({}, class_names=COCO, **shown)
     found = recognise(ModelInfo('x.onnx', IMAGE, outputs), given)
@@ -126,8 +126,8 @@ def test_what_was_trained_on_pictures_of_pil_antialiases_without_any_file(shapes
     'shapes',
     [DENSE, {'output0': (1, 300, 84)}, {'dets': (1, 300, 4), 'labels': (1, 300, 80)}],
 )
-def test_what_was_trained_on_pictures_of_opencv_or_on_tensors_does_not(shapes):
-    assert not ask(shapes, COCO).preprocessing.antialias
+def test_models_trained_with_opencv_or_tensors_do_not_antialias(shapes):
+    assert not recognise_outputs(shapes, COCO).preprocessing.antialias
 
 
 @pytest.mark.parametrize(
@@ -141,34 +141,34 @@ def test_what_was_trained_on_pictures_of_opencv_or_on_tensors_does_not(shapes):
         (NMS, {'names': COCO}, PREPROCESSING),
         ({'dets': (1, 300, 4), 'labels': (1, 300, 80)}, {}, ['class_names']),
         ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {'config': DETR}, None),
-        # No detr gives that, but the shape could be read.
+        # detr does not have this output, but other decoders can read the shape.
         (DENSE, {'config': {**DETR, 'id2label': LABELS}}, ['decoder']),
     ],
 )
-def test_the_smallest_set_is_asked_for(shapes, more, expected):
+def test_only_required_parameters_are_listed(shapes, more, expected):
     with pytest.raises(MissingModelInfoError) as caught:
-        ask(shapes, **more)
+        recognise_outputs(shapes, **more)
     assert list(caught.value.missing) == (expected or ['class_names'])
 
 
-def test_the_class_names_of_a_file_beside_it_are_what_is_wrong(golden_messages):
+def test_wrong_number_of_class_names_in_a_config_is_reported(golden_messages):
     with golden_messages.raises(MissingModelInfoError):
-        ask({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, config=DETR)
+        recognise_outputs({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, config=DETR)
 
 
-def test_each_choice_is_told(golden_messages):
+def test_error_lists_the_values_of_each_parameter(golden_messages):
     for arguments in ((DENSE,), (FINAL,), (NMS, COCO)):
         with golden_messages.raises(MissingModelInfoError):
-            ask(*arguments)
+            recognise_outputs(*arguments)
 
 
-# As the node writes names, and as build_engine does; a file's name is never taken for one.
+# Parameter names of the node and of build_engine. A file name never counts as a parameter name.
 @pytest.mark.parametrize('name', ['model.onnx', 'model.decoder.onnx'])
-@pytest.mark.parametrize('written', ['model.{}'.format, '--{}'.format])
-def test_each_shell_writes_names_its_way(name, written, golden_messages):
+@pytest.mark.parametrize('parameter_name', ['model.{}'.format, '--{}'.format])
+def test_error_has_the_parameter_names_of_its_program(name, parameter_name, golden_messages):
     def message(shapes, **more):
         outputs = tuple(TensorSpec(key, shape, 'float32') for key, shape in shapes.items())
-        given = ModelOverrides(parameter_name=written, **more)
+        given = ModelOverrides(parameter_name=parameter_name, **more)
         with pytest.raises(EngineError) as caught:
             recognise(ModelInfo(name, IMAGE, outputs), given)
         return caught.value
@@ -182,28 +182,28 @@ def test_each_shell_writes_names_its_way(name, written, golden_messages):
     golden_messages.add(message({'output0': (1, 85, 8400)}, class_names=COCO))
 
 
-@pytest.mark.parametrize('written', ['model.{}'.format, '--{}'.format])
-def test_evidence_names_what_the_user_wrote(written, golden_messages):
+@pytest.mark.parametrize('parameter_name', ['model.{}'.format, '--{}'.format])
+def test_evidence_has_the_parameter_names_of_its_program(parameter_name, golden_messages):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
-    given = ModelOverrides({}, 'dense', COCO, written)
+    given = ModelOverrides({}, 'dense', COCO, parameter_name)
     found = recognise(ModelInfo('model.onnx', IMAGE, outputs), given)
     golden_messages.add('\n'.join(found.evidence))
 
 
-def test_what_is_asked_for_suffices():
-    assert ask(DENSE, COCO).preprocessing.resize == 'letterbox'
+def test_listed_parameters_suffice():
+    assert recognise_outputs(DENSE, COCO).preprocessing.resize == 'letterbox'
     said = {'resize': 'stretch', 'color_order': 'bgr', 'scale': 1.0}
-    assert ask(NMS, COCO, **said).preprocessing.color_order == 'bgr'
+    assert recognise_outputs(NMS, COCO, **said).preprocessing.color_order == 'bgr'
 
 
 @pytest.mark.parametrize('names', [(), COCO])
-def test_what_no_parameter_can_say_is_not_asked_for(names, golden_messages):
+def test_error_without_a_remedy_lists_no_parameters(names, golden_messages):
     with golden_messages.raises(EngineError) as caught:
-        ask({'prob': (1, 1000)}, names)
+        recognise_outputs({'prob': (1, 1000)}, names)
     assert type(caught.value) is EngineError
 
 
 @pytest.mark.parametrize('shape', [(1, 1, 480, 640), (1, 480, 640, 4), (1, 480, 640)])
-def test_images_without_three_channels_are_refused(shape, golden_messages):
+def test_image_input_without_three_channels_is_refused(shape, golden_messages):
     with golden_messages.raises(EngineError):
-        ask(DENSE, COCO, inputs=(TensorSpec('images', shape, 'float32'),))
+        recognise_outputs(DENSE, COCO, inputs=(TensorSpec('images', shape, 'float32'),))

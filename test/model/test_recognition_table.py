@@ -1,4 +1,4 @@
-"""The table of test/data/recognition.md: one case for each of its rows, in its order."""
+"""Recognition matches each row of test/data/recognition.md. The cases are in the same order."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ TENSORFLOW = floats(
 GRIDS = floats(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
 NAMED = {'class_names': NAMES}
 
-# What recognise is given, for each row: metadata, config.json, outputs, and what else. The last
-# cell of the row is the name that is chosen, or words of the error.
+# The arguments of recognise for each row: metadata, config.json, outputs and others. The last cell
+# of a row has the name of the chosen decoder, or words of the error.
 CASES = [
     {'metadata': ULTRALYTICS, 'outputs': floats(output0=(1, 84, 8400))},
     {'metadata': {**ULTRALYTICS, 'head': 'Detect'}, 'outputs': floats(output0=(1, 300, 6))},
@@ -199,11 +199,11 @@ CASES = [
 ROWS = rows((ROOT / 'test' / 'data' / 'recognition.md').read_text(encoding='utf-8'))
 
 
-def test_every_row_has_its_case():
+def test_each_row_has_a_case():
     assert len(CASES) == len(ROWS)
 
 
-def test_rows_of_the_page_are_tested():
+def test_rows_of_the_page_are_in_the_tested_table():
     shown = rows(section(DECODERS_PAGE, 'How a model is recognised'))
     assert len(shown) > 9
     assert [row for row in shown if row not in ROWS] == []
@@ -224,9 +224,9 @@ def answer(case, preprocessing):
 @pytest.mark.parametrize(
     ('row', 'case'), zip(ROWS, CASES, strict=False), ids=[f'{a}; {b}' for a, b, *_ in ROWS]
 )
-def test_row(row, case, golden_messages):
+def test_recognition_matches_the_row(row, case, golden_messages):
     given, seen, chosen, _ = row
-    # The row speaks of these outputs and of that metadata.
+    # The row describes the outputs and the metadata of the case.
     for tensor in case['outputs']:
         shape = ', '.join('N' if side == -1 else str(side) for side in tensor.shape)
         assert f'({shape})' in seen or tensor.name in seen

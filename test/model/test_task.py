@@ -1,4 +1,4 @@
-"""Tasks: what a manifest and an exporter's metadata say of keypoints, and what that does."""
+"""Tasks in manifests and in the metadata of exporters, and their effect on outputs."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ KEYPOINTS = {'names': ['head', 'tail', 'paw'], 'values': 3, 'skeleton': [[0, 1],
 POSE = {'schema': 2, 'task': 'pose', 'keypoints': KEYPOINTS}
 NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 SPEC = KeypointSpec(('head', 'tail', 'paw'), 3, ((0, 1), (1, 2)))
-#: Decoders of masks that need no coefficients.
+#: Decoder families with one mask per object, which need no coefficients.
 OWN = [decoder.as_dict() for decoder in (Detr(activation='sigmoid'), Torchvision())]
 
 
@@ -45,21 +45,21 @@ def refused(content):
 
 
 @pytest.mark.parametrize('task', TASKS.values(), ids=list(TASKS))
-def test_fields_do_not_hide_attributes_of_the_base_class(task):
-    """Such an attribute would become the field's default, and a required key optional."""
+def test_fields_of_tasks_hide_no_attribute_of_the_base_class(task):
+    """A hidden attribute would become the default of the field, and make its key optional."""
     assert {field.name for field in fields(task)} & set(dir(Task)) == set()
 
 
 @pytest.mark.parametrize(
     'task', [DETECT, Obb(), Pose(SPEC), Segment(), Segment(32)], ids=lambda task: str(task)
 )
-def test_a_manifest_has_the_keys_of_all_tasks(task):
+def test_written_manifest_has_the_keys_of_all_tasks(task):
     content = write_task(task)
     assert list(content) == ['task', 'keypoints', 'mask_coefficients']
     assert read_task(JsonSection(content, 'x.json'), 'task') == task
 
 
-def test_schema_1_is_of_boxes():
+def test_schema_1_has_the_task_detect():
     read = parse(manifest())
     assert MANIFEST['schema'] == 1
     assert read.task == DETECT
@@ -68,11 +68,11 @@ def test_schema_1_is_of_boxes():
 
 
 @pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
-def test_schema_1_knows_no_task(key, value, golden_messages):
+def test_keys_of_tasks_are_refused_in_schema_1(key, value, golden_messages):
     golden_messages.add(refused(manifest(**{key: value})))
 
 
-def test_poses_are_read_and_written():
+def test_task_pose_is_read_and_written():
     read = parse(manifest(**POSE))
     assert read.task == Pose(SPEC)
     assert (read.task.task_value_count, str(read.task)) == (9, 'pose (3 keypoints)')
@@ -96,7 +96,7 @@ def test_poses_are_read_and_written():
     ],
     ids=str,
 )
-def test_a_task_has_what_it_needs_and_no_more(changes, golden_messages):
+def test_each_task_requires_exactly_its_keys(changes, golden_messages):
     golden_messages.add(refused(manifest(**changes)))
 
 
@@ -120,7 +120,7 @@ def test_a_task_has_what_it_needs_and_no_more(changes, golden_messages):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_keypoints_are_in_range(key, value, golden_messages):
+def test_keypoints_out_of_range_are_refused(key, value, golden_messages):
     changed = {**copy.deepcopy(KEYPOINTS), key: value}
     golden_messages.add(refused(manifest(**{**POSE, 'keypoints': changed})))
 
@@ -142,34 +142,34 @@ def output(*shape):
         ('yolox_raw', (1, 100, 16), False),
     ],
 )
-def test_rows_hold_the_keypoints_too(decoder, shape, fits):
-    """Two classes and nine values."""
+def test_rows_must_have_room_for_keypoints(decoder, shape, fits):
+    """Rows have 2 class scores and 9 task values."""
     assigned = assign_outputs(PRESETS[decoder].decoder.outputs(2, Pose(SPEC)), output(*shape))
     assert assigned == ((0,) if fits else None)
 
 
-def test_outputs_of_another_number_of_keypoints_are_refused(golden_messages):
+def test_wrong_number_of_keypoints_is_refused(golden_messages):
     read = parse(manifest(**POSE))
     model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
     with golden_messages.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides())
 
 
-def test_a_decoder_without_room_for_keypoints_is_refused(golden_messages):
+def test_decoder_that_supports_no_keypoints_is_refused(golden_messages):
     read = parse(manifest(**POSE))
     model = ModelInfo('tiny.onnx', read.inputs, read.outputs)
     with golden_messages.raises(EngineError):
         resolve_model_spec(model, read, ModelOverrides(decoder='yolox_raw'))
 
 
-def test_oriented_boxes_have_an_angle():
+def test_task_obb_has_one_task_value():
     read = parse(manifest(schema=2, task='obb'))
     assert read.task == Obb()
     assert (read.task.task_value_count, str(read.task)) == (1, 'obb')
     assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
-def test_masks_have_coefficients():
+def test_task_segment_has_mask_coefficients():
     read = parse(manifest(schema=2, task='segment', mask_coefficients=32))
     assert read.task == Segment(mask_coefficients=32)
     assert (read.task.task_value_count, str(read.task)) == (32, 'segment')
@@ -183,23 +183,23 @@ def masked(prototypes, rows=38, metadata=()):
     return outputs, {**ULTRALYTICS, **NAMES, 'task': 'segment', **dict(metadata)}
 
 
-def test_prototypes_say_how_many_coefficients_there_are():
+def test_number_of_coefficients_is_that_of_prototypes():
     found = recognised(*masked((1, 32, 160, 160)))
     assert (found.decoder, found.task) == (PRESETS['dense'].decoder, Segment(32))
     assert recognised(*masked((1, 8, 160, 160), rows=14)).task.mask_coefficients == 8
 
 
 @pytest.mark.parametrize(('prototypes', 'rows'), [((1, 32, 160, 160), 37), ((1, 31, 9, 9), 38)])
-def test_prototypes_that_do_not_fit_the_rows_are_refused(prototypes, rows, golden_messages):
+def test_prototypes_that_do_not_match_the_rows_are_refused(prototypes, rows, golden_messages):
     golden_messages.add(refusal(*masked(prototypes, rows)))
 
 
 @pytest.mark.parametrize('prototypes', [(1, -1, 160, 160), (1, 32, 160)])
-def test_prototypes_that_nothing_counts_are_refused(prototypes, golden_messages):
+def test_unknown_number_of_prototypes_is_refused(prototypes, golden_messages):
     golden_messages.add(refusal(*masked(prototypes)))
 
 
-def test_oriented_boxes_are_not_stretched(golden_messages):
+def test_stretched_images_are_refused_for_oriented_boxes(golden_messages):
     content = manifest(schema=2, task='obb')
     content['outputs'][0]['shape'] = [1, 7, -1]
     read = parse(content)
@@ -221,7 +221,7 @@ def task_of(metadata, rows):
     [
         ({}, ('0', '1', '2')),
         ({'kpt_names': "{0: ['a', 'b', 'c'], 1: ['a', 'b', 'c']}"}, ('a', 'b', 'c')),
-        # Each class has its own: one list of names would be wrong for the others.
+        # If classes have different names, no list is right for all classes.
         ({'kpt_names': "{0: ['a', 'b', 'c'], 1: ['d', 'e', 'f']}"}, ('0', '1', '2')),
         ({'kpt_names': "{0: ['a', 'b']}"}, ('0', '1', '2')),
         ({'kpt_names': "{0: ['a', 'a', 'b']}"}, ('0', '1', '2')),
@@ -231,12 +231,12 @@ def task_of(metadata, rows):
     ],
     ids=str,
 )
-def test_names_of_keypoints_come_from_the_metadata(said, names):
+def test_keypoint_names_come_from_the_metadata(said, names):
     found = task_of({**OF_POSE, **said}, 15)
     assert found == Pose(KeypointSpec(names, 3))
 
 
-def test_people_have_cocos_keypoints():
+def test_17_keypoints_of_the_class_person_are_those_of_coco():
     whole = {**OF_POSE, 'kpt_shape': '[17, 3]'}
     person = {**whole, 'names': "{0: 'person'}"}
     assert task_of(person, 56) == Pose(COCO_KEYPOINTS)
@@ -245,7 +245,7 @@ def test_people_have_cocos_keypoints():
     assert task_of(whole, 57).keypoints.skeleton == ()
 
 
-def test_keypoints_of_two_values():
+def test_keypoints_with_two_values_are_read():
     found = task_of({**OF_POSE, 'kpt_shape': '(4, 2)'}, 14)
     assert (found.keypoints.values, found.task_value_count) == (2, 8)
 
@@ -253,16 +253,16 @@ def test_keypoints_of_two_values():
 @pytest.mark.parametrize(
     'shape', ['', '[]', '[3]', '[3, 4]', '[3, 1]', '[0, 3]', '[1001, 3]', '[3.0, 3]', '9' * 9]
 )
-def test_a_number_of_keypoints_that_is_not_said_is_refused(shape, golden_messages):
+def test_invalid_kpt_shape_is_refused(shape, golden_messages):
     golden_messages.add(refusal(tensors(output0=(1, 15, 8400)), {**OF_POSE, 'kpt_shape': shape}))
 
 
 @pytest.mark.parametrize('rows', [6, 14, 16])
-def test_other_outputs_than_keypoints_make_are_refused(rows, golden_messages):
+def test_outputs_that_do_not_match_the_keypoints_are_refused(rows, golden_messages):
     golden_messages.add(refusal(tensors(output0=(1, rows, 8400)), OF_POSE))
 
 
-def test_a_decoder_that_the_user_names_reads_keypoints():
+def test_decoder_set_by_the_user_reads_keypoints():
     shape = tensors(output0=(1, 100, 15))
     found = recognised(shape, OF_POSE, decoder='dense_transposed')
     assert (found.decoder, found.task.task_value_count) == (Dense(transposed=True), 9)

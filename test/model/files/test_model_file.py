@@ -1,4 +1,4 @@
-"""Opening a model file: what is trusted, what is refused and why, and what its manifest says."""
+"""Reads model files and manifests: which files are trusted, and which are refused."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ def refusal(path, error=EngineError):
 
 
 @pytest.fixture
-def bare(tmp_path):
+def model_without_manifest(tmp_path):
     """Return a model file without a manifest."""
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(CONTENT)
@@ -33,7 +33,7 @@ def bare(tmp_path):
 
 
 @pytest.mark.parametrize('suffix', ['.onnx', '.engine', '.plan', '.trt'])
-def test_a_model_without_manifest(tmp_path, suffix):
+def test_model_without_a_manifest_is_read(tmp_path, suffix):
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(CONTENT)
     model = read_model_file(path)
@@ -45,7 +45,7 @@ def test_a_model_without_manifest(tmp_path, suffix):
 
 
 @pytest.mark.parametrize('name', ['tiny.onnx', 'tiny.engine', 'tiny.plan', 'tiny.trt'])
-def test_a_model_with_its_manifest(tmp_path, name):
+def test_model_with_its_manifest_is_read(tmp_path, name):
     path = write_model(tmp_path, name)
     model = read_model_file(str(path))
     assert model.content == CONTENT
@@ -53,17 +53,17 @@ def test_a_model_with_its_manifest(tmp_path, name):
 
 
 @pytest.mark.parametrize('name', ['tiny', 'tiny.pt', 'tiny.ONNX', 'tiny.onnx.json', '.onnx', ''])
-def test_the_suffix_must_say_what_it_is(tmp_path, name, golden_messages):
+def test_unknown_suffix_is_refused(tmp_path, name, golden_messages):
     golden_messages.add(refusal(tmp_path / name))
 
 
-def test_home_is_expanded(tmp_path, monkeypatch):
+def test_tilde_in_the_path_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     write_model(tmp_path)
     assert read_model_file('~/tiny.onnx').content == CONTENT
 
 
-def test_paths_that_lead_nowhere(tmp_path, golden_messages):
+def test_missing_files_are_refused(tmp_path, golden_messages):
     golden_messages.add(refusal(tmp_path / 'missing.onnx'))
     golden_messages.add(refusal(tmp_path / 'no' / 'folder.onnx'))
     golden_messages.add(refusal(Path('/dev/null/tiny.onnx')))
@@ -83,7 +83,7 @@ def make_fifo(path):
 
 
 def make_socket(path):
-    # The path of a socket is short; the name in the file system outlives it.
+    # The path of a socket must be short, so bind a relative path. The file stays after closing.
     before = Path.cwd()
     os.chdir(path.parent)
     with socket.socket(socket.AF_UNIX) as server:
@@ -91,7 +91,7 @@ def make_socket(path):
     os.chdir(before)
 
 
-NO_FILES = {
+MAKERS_OF_SPECIAL_FILES = {
     'folder': lambda path: path.mkdir(),
     'FIFO': make_fifo,
     'socket': make_socket,
@@ -100,9 +100,11 @@ NO_FILES = {
 }
 
 
-@pytest.mark.parametrize('make', NO_FILES.values(), ids=NO_FILES.keys())
-@pytest.mark.timeout(20)  # a FIFO must not be waited for
-def test_only_regular_files(tmp_path, make, golden_messages):
+@pytest.mark.parametrize(
+    'make', MAKERS_OF_SPECIAL_FILES.values(), ids=MAKERS_OF_SPECIAL_FILES.keys()
+)
+@pytest.mark.timeout(20)  # opening a FIFO must not block
+def test_files_other_than_regular_files_are_refused(tmp_path, make, golden_messages):
     path = tmp_path / 'tiny.onnx'
     make(path)
     descriptors = len(os.listdir('/proc/self/fd'))
@@ -110,49 +112,53 @@ def test_only_regular_files(tmp_path, make, golden_messages):
     assert len(os.listdir('/proc/self/fd')) == descriptors
 
 
-def test_an_empty_file(tmp_path, golden_messages):
+def test_empty_file_is_refused(tmp_path, golden_messages):
     path = tmp_path / 'tiny.onnx'
     path.touch()
     golden_messages.add(refusal(path))
 
 
-def test_a_file_that_no_memory_holds(bare, golden_messages):
-    os.truncate(bare, 17 * 1024**3)  # sparse
-    golden_messages.add(refusal(bare))
+def test_file_larger_than_the_limit_is_refused(model_without_manifest, golden_messages):
+    os.truncate(model_without_manifest, 17 * 1024**3)  # sparse
+    golden_messages.add(refusal(model_without_manifest))
 
 
 @pytest.mark.parametrize('mode', [0o602, 0o606, 0o666, 0o777])
-def test_writable_by_everybody_is_refused(bare, mode, golden_messages):
-    bare.chmod(mode)
-    golden_messages.add(refusal(bare))
+def test_file_that_other_users_may_write_is_refused(model_without_manifest, mode, golden_messages):
+    model_without_manifest.chmod(mode)
+    golden_messages.add(refusal(model_without_manifest))
 
 
 @pytest.mark.parametrize('mode', [0o600, 0o644, 0o664, 0o660, 0o755])
-def test_other_modes_are_fine(bare, mode):
-    bare.chmod(mode)
-    assert read_model_file(bare).content == CONTENT
+def test_file_with_safe_modes_is_read(model_without_manifest, mode):
+    model_without_manifest.chmod(mode)
+    assert read_model_file(model_without_manifest).content == CONTENT
 
 
-def test_a_link_is_judged_by_its_target(bare, tmp_path, golden_messages):
+def test_checks_apply_to_the_target_of_a_link(model_without_manifest, tmp_path, golden_messages):
     link = tmp_path / 'link.onnx'
-    link.symlink_to(bare)
+    link.symlink_to(model_without_manifest)
     assert read_model_file(link).content == CONTENT  # a link's own mode is 777
-    bare.chmod(0o666)
+    model_without_manifest.chmod(0o666)
     golden_messages.add(refusal(link))
 
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason='giving a file away needs root')
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason='only root can change the owner of a file'
+)
 
 
-@as_root
-def test_somebody_elses_file_is_refused(bare, golden_messages):
-    os.chown(bare, 12345, -1)
-    golden_messages.add(refusal(bare))
+@needs_root
+def test_file_of_another_user_is_refused(model_without_manifest, golden_messages):
+    os.chown(model_without_manifest, 12345, -1)
+    golden_messages.add(refusal(model_without_manifest))
 
 
-@as_root
+@needs_root
 @pytest.mark.parametrize(('owner', 'accepted'), [(0, True), (1234, True), (4321, False)])
-def test_root_and_oneself_are_trusted(tmp_path, owner, accepted, monkeypatch, golden_messages):
+def test_files_of_root_and_of_this_user_are_trusted(
+    tmp_path, owner, accepted, monkeypatch, golden_messages
+):
     path = write_model(tmp_path)
     os.chown(path, owner, -1)
     monkeypatch.setattr(os, 'geteuid', lambda: 1234)
@@ -162,37 +168,37 @@ def test_root_and_oneself_are_trusted(tmp_path, owner, accepted, monkeypatch, go
         golden_messages.add(refusal(path))
 
 
-def test_an_unreadable_file(bare, monkeypatch, golden_messages):
-    if os.geteuid() == 0:  # root reads everything, so the system call says no
+def test_unreadable_file_is_refused(model_without_manifest, monkeypatch, golden_messages):
+    if os.geteuid() == 0:  # root can read all files, so replace the system call
 
-        def no(*arguments, **more):
+        def deny(*arguments, **more):
             raise PermissionError(13, 'Permission denied')
 
-        monkeypatch.setattr(os, 'open', no)
+        monkeypatch.setattr(os, 'open', deny)
     else:
-        bare.chmod(0)
-    golden_messages.add(refusal(bare))
+        model_without_manifest.chmod(0)
+    golden_messages.add(refusal(model_without_manifest))
 
 
-def test_a_disk_that_fails(bare, monkeypatch, golden_messages):
-    class Failing(io.BytesIO):
+def test_read_error_is_reported(model_without_manifest, monkeypatch, golden_messages):
+    class FailingFile(io.BytesIO):
         def read(self, *size):
             raise OSError(5, 'Input/output error')
 
         def fileno(self):
             return 0
 
-    def failing(descriptor, mode):
+    def open_failing_file(descriptor, mode):
         os.close(descriptor)
-        return Failing()
+        return FailingFile()
 
-    monkeypatch.setattr('trt_perception.files.regular_files.os.fdopen', failing)
-    golden_messages.add(refusal(bare))
+    monkeypatch.setattr('trt_perception.files.regular_files.os.fdopen', open_failing_file)
+    golden_messages.add(refusal(model_without_manifest))
     with golden_messages.raises(EngineError):
-        read_checked(bare)
+        read_checked(model_without_manifest)
 
 
-def test_other_bytes_than_the_manifest_says(tmp_path, golden_messages):
+def test_file_that_differs_from_its_manifest_is_refused(tmp_path, golden_messages):
     path = write_model(tmp_path)
     path.write_bytes(b'b model')  # same size
     golden_messages.add(refusal(path, ManifestError))
@@ -200,78 +206,78 @@ def test_other_bytes_than_the_manifest_says(tmp_path, golden_messages):
     golden_messages.add(refusal(path, ManifestError))
 
 
-def test_other_bytes_of_an_engine_name_the_command_that_makes_it(tmp_path, golden_messages):
+def test_refusal_of_a_changed_engine_names_the_build_command(tmp_path, golden_messages):
     path = write_model(tmp_path, 'tiny.engine', onnx=identity('net.onnx', b'x'))
     path.write_bytes(b'b model')
     golden_messages.add(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('change', [{'size_bytes': 8}, {'sha256': '0' * 64}])
-def test_size_and_hash_must_both_be_right(tmp_path, change):
+def test_size_and_hash_must_both_match_the_manifest(tmp_path, change):
     path = write_model(tmp_path, onnx={**identity('tiny.onnx', CONTENT), **change})
     refusal(path, ManifestError)
 
 
 @pytest.mark.parametrize(('name', 'other'), [('tiny.onnx', 'engine'), ('tiny.plan', 'onnx')])
-def test_a_manifest_of_another_kind_of_file(tmp_path, name, other, golden_messages):
+def test_manifest_without_an_entry_for_the_file_is_refused(tmp_path, name, other, golden_messages):
     path = write_model(tmp_path, name)
-    described = manifest(onnx=None, engine=None)
-    described[other] = identity(name, CONTENT)
-    path.with_name(name + '.json').write_text(json.dumps(described))
+    content = manifest(onnx=None, engine=None)
+    content[other] = identity(name, CONTENT)
+    path.with_name(name + '.json').write_text(json.dumps(content))
     golden_messages.add(refusal(path, ManifestError))
 
 
-def test_both_entries_and_each_file_is_held_to_its_own(tmp_path):
+def test_each_file_is_compared_with_its_own_entry(tmp_path):
     for name in ('tiny.onnx', 'tiny.engine'):
         path = tmp_path / name
         path.write_bytes(name.encode())
-        described = manifest(
+        content = manifest(
             onnx=identity('tiny.onnx', b'tiny.onnx'),
             engine=identity('tiny.engine', b'tiny.engine'),
         )
-        path.with_name(name + '.json').write_text(json.dumps(described))
+        path.with_name(name + '.json').write_text(json.dumps(content))
         assert read_model_file(path).manifest.onnx.size_bytes == 9
 
 
-def test_a_broken_manifest_is_named(tmp_path, golden_messages):
+def test_error_names_the_broken_manifest(tmp_path, golden_messages):
     path = write_model(tmp_path)
     path.with_name('tiny.onnx.json').write_text('{')
     golden_messages.add(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('size', [0, MANIFEST_MAX_BYTES + 1])
-def test_a_manifest_too_small_or_large(tmp_path, size, golden_messages):
+def test_empty_or_too_large_manifest_is_refused(tmp_path, size, golden_messages):
     path = write_model(tmp_path)
     os.truncate(path.with_name('tiny.onnx.json'), size)
     golden_messages.add(refusal(path))
 
 
-def test_a_manifest_is_opened_as_carefully_as_the_model(tmp_path, golden_messages):
+def test_manifest_gets_the_same_file_checks_as_the_model(tmp_path, golden_messages):
     path = write_model(tmp_path)
-    beside = path.with_name('tiny.onnx.json')
-    beside.chmod(0o666)
+    manifest_file = path.with_name('tiny.onnx.json')
+    manifest_file.chmod(0o666)
     golden_messages.add(refusal(path))
-    beside.unlink()
-    beside.mkdir()
+    manifest_file.unlink()
+    manifest_file.mkdir()
     golden_messages.add(refusal(path))
-    beside.rmdir()
-    os.mkfifo(beside)
+    manifest_file.rmdir()
+    os.mkfifo(manifest_file)
     golden_messages.add(refusal(path))
-    beside.unlink()
-    # A link that leads nowhere is no absent manifest.
-    beside.symlink_to(tmp_path / 'gone.json')
+    manifest_file.unlink()
+    # A broken link counts as a manifest, not as a missing manifest.
+    manifest_file.symlink_to(tmp_path / 'gone.json')
     golden_messages.add(refusal(path))
 
 
-def test_a_manifest_may_be_a_link(tmp_path):
+def test_manifest_may_be_a_link(tmp_path):
     path = write_model(tmp_path)
-    beside = path.with_name('tiny.onnx.json')
-    beside.rename(tmp_path / 'elsewhere.json')
-    beside.symlink_to(tmp_path / 'elsewhere.json')
+    manifest_file = path.with_name('tiny.onnx.json')
+    manifest_file.rename(tmp_path / 'elsewhere.json')
+    manifest_file.symlink_to(tmp_path / 'elsewhere.json')
     assert read_model_file(path).manifest is not None
 
 
-def test_a_link_to_a_model_finds_the_manifest_there_unless_it_has_its_own(tmp_path):
+def test_linked_model_uses_its_own_manifest_or_that_of_the_target(tmp_path):
     folder = tmp_path / 'store'
     folder.mkdir()
     target = write_model(folder, class_names=['there', 'x'])
@@ -280,12 +286,14 @@ def test_a_link_to_a_model_finds_the_manifest_there_unless_it_has_its_own(tmp_pa
     model = read_model_file(link)
     assert model.path == link
     assert model.manifest.class_names == ('there', 'x')
-    own = manifest(onnx=identity('tiny.onnx', CONTENT), engine=None, class_names=['here', 'x'])
-    (tmp_path / 'link.onnx.json').write_text(json.dumps(own))
+    manifest_of_link = manifest(
+        onnx=identity('tiny.onnx', CONTENT), engine=None, class_names=['here', 'x']
+    )
+    (tmp_path / 'link.onnx.json').write_text(json.dumps(manifest_of_link))
     assert read_model_file(link).manifest.class_names == ('here', 'x')
 
 
-def test_the_cause_is_attached(tmp_path):
+def test_error_has_the_system_error_as_cause(tmp_path):
     with pytest.raises(EngineError) as caught:
         read_model_file(tmp_path / 'missing.onnx')
     assert isinstance(caught.value.__cause__, FileNotFoundError)
@@ -294,16 +302,16 @@ def test_the_cause_is_attached(tmp_path):
 PLAN = b'ftrt' + bytes(200)
 
 
-def engine_with(tmp_path, front, plan=PLAN):
-    """Write an engine with something in front of its plan, as Ultralytics' exporter does."""
+def write_engine_with_prefix(tmp_path, prefix, plan=PLAN):
+    """Write an engine with bytes before its plan, as the exporter of Ultralytics does."""
     path = tmp_path / 'yolo.engine'
-    path.write_bytes(len(front).to_bytes(4, 'little') + front + plan)
+    path.write_bytes(len(prefix).to_bytes(4, 'little') + prefix + plan)
     return path
 
 
-def test_what_ultralytics_writes_in_front_of_a_plan_is_its_metadata(tmp_path):
-    told = {'task': 'detect', 'imgsz': [480, 640], 'names': {'0': 'cat'}, 'batch': 1}
-    path = engine_with(tmp_path, json.dumps(told).encode())
+def test_metadata_of_ultralytics_before_a_plan_are_read(tmp_path):
+    metadata = {'task': 'detect', 'imgsz': [480, 640], 'names': {'0': 'cat'}, 'batch': 1}
+    path = write_engine_with_prefix(tmp_path, json.dumps(metadata).encode())
     model = read_model_file(path)
     assert model.content == PLAN
     assert model.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -315,8 +323,8 @@ def test_what_ultralytics_writes_in_front_of_a_plan_is_its_metadata(tmp_path):
     }
 
 
-def test_a_manifest_speaks_of_the_whole_file(tmp_path):
-    path = engine_with(tmp_path, b'{"task": "detect"}')
+def test_manifest_describes_the_file_with_its_metadata(tmp_path):
+    path = write_engine_with_prefix(tmp_path, b'{"task": "detect"}')
     content = path.read_bytes()
     write_model(tmp_path, 'yolo.engine', content)
     model = read_model_file(path)
@@ -325,7 +333,7 @@ def test_a_manifest_speaks_of_the_whole_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('front', 'plan'),
+    ('prefix', 'plan'),
     [
         (b'', PLAN),
         (b'{"task": ', PLAN),
@@ -337,8 +345,8 @@ def test_a_manifest_speaks_of_the_whole_file(tmp_path):
     ],
     ids=str,
 )
-def test_anything_else_in_front_is_left_as_it_is(tmp_path, front, plan):
-    path = engine_with(tmp_path, front, plan)
+def test_other_bytes_before_a_plan_are_kept(tmp_path, prefix, plan):
+    path = write_engine_with_prefix(tmp_path, prefix, plan)
     model = read_model_file(path)
     assert model.content == path.read_bytes()
     assert model.metadata == {}

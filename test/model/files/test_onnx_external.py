@@ -1,4 +1,4 @@
-"""Weights outside an ONNX file: found as the onnx package finds them, and refused at run time."""
+"""External weights of ONNX files: all are found, and the runtime refuses them."""
 
 import threading
 
@@ -28,21 +28,25 @@ from trt_perception.process import interruption
 
 
 @pytest.mark.parametrize('place', PLACES)
-def test_found_wherever_a_tensor_may_be(place):
+def test_external_weights_are_found_in_each_place_of_a_tensor(place):
     content = PLACES[place](outside('weights.bin')).SerializeToString()
     assert find_external_weights(content) == ('weights.bin',)
     assert find_external_weights(PLACES[place](inside()).SerializeToString()) == ()
 
 
-def test_models_that_keep_everything_inside():
+def test_models_of_the_repository_have_no_external_weights():
     found = sorted(ROOT.glob('models/*.onnx')) + sorted(ROOT.glob('test/data/exports/*/*.onnx'))
     assert found
     for path in found:
         assert find_external_weights(path.read_bytes()) == ()
 
 
-def calling(*calls):
-    """Return a model with functions of these names, each of which calls the others given."""
+def model_with_functions(*calls):
+    """Return a model with functions.
+
+    Args:
+        calls: for each function, its name and the names of the functions that it calls.
+    """
     opsets = [helper.make_opsetid('', 19), helper.make_opsetid('mine', 1)]
     functions = [
         helper.make_function(
@@ -58,8 +62,8 @@ def calling(*calls):
     return model(functions=functions)
 
 
-def nested(depth):
-    """Return a model with graphs within each other; the outer one counts."""
+def model_with_nested_graphs(depth):
+    """Return a model with nested graphs. The depth includes the outer graph."""
     node = node_with(value=inside('v'))
     value = helper.make_tensor_value_info('w', TensorProto.FLOAT, [SIDE, SIDE])
     for _ in range(depth - 1):
@@ -67,27 +71,29 @@ def nested(depth):
     return model(nodes=[node])
 
 
-def with_sparse_weights():
+def model_with_sparse_weights():
     whole = model()
     whole.graph.sparse_initializer.append(sparse(inside('w')))
     return whole
 
 
-DOUBLING = [(f'F{level}', [f'F{level + 1}'] * 2) for level in range(20)]
+DOUBLING_FUNCTIONS = [(f'F{level}', [f'F{level + 1}'] * 2) for level in range(20)]
 
 
 UNBOUNDED = {
-    'sparse weights': with_sparse_weights,
+    'sparse weights': model_with_sparse_weights,
     'sparse constant': lambda: model(nodes=[node_with(value=sparse(inside()))]),
-    'function that calls itself': lambda: calling(('F', ['F'])),
-    'functions that call each other': lambda: calling(('F', ['G']), ('G', ['F', 'F'])),
-    'functions without end': lambda: calling(*DOUBLING, ('F20', [])),
-    'graphs within graphs': lambda: nested(9),
+    'function that calls itself': lambda: model_with_functions(('F', ['F'])),
+    'functions that call each other': lambda: model_with_functions(
+        ('F', ['G']), ('G', ['F', 'F'])
+    ),
+    'functions without end': lambda: model_with_functions(*DOUBLING_FUNCTIONS, ('F20', [])),
+    'graphs within graphs': lambda: model_with_nested_graphs(9),
 }
 
 
 @pytest.mark.parametrize('kind', UNBOUNDED)
-def test_what_onnx_runtime_does_not_bound_is_refused(kind, golden_messages):
+def test_parts_without_a_bound_in_onnx_runtime_are_refused(kind, golden_messages):
     with golden_messages.raises(EngineError):
         find_external_weights(UNBOUNDED[kind]().SerializeToString(), 'm.onnx')
 
@@ -95,53 +101,57 @@ def test_what_onnx_runtime_does_not_bound_is_refused(kind, golden_messages):
 @pytest.mark.parametrize(
     'whole',
     [
-        calling(('F', ['G', 'G', 'Other']), ('G', ['H'] * 5), ('H', [])),
-        calling(*DOUBLING[:10], ('F10', [])),
-        nested(8),
+        model_with_functions(('F', ['G', 'G', 'Other']), ('G', ['H'] * 5), ('H', [])),
+        model_with_functions(*DOUBLING_FUNCTIONS[:10], ('F10', [])),
+        model_with_nested_graphs(8),
     ],
     ids=['functions', 'doubling', 'graphs'],
 )
-def test_functions_and_graphs_as_exporters_write_them(whole):
+def test_usual_functions_and_graphs_are_accepted(whole):
     assert find_external_weights(whole.SerializeToString()) == ()
 
 
-def reaches_tensors(message, within=()):
-    """Tell whether a message can hold a TensorProto, by the onnx package's description."""
-    if message.name in within:
+def may_hold_tensors(message, outer_messages=()):
+    """Return whether a message may contain a TensorProto, from the descriptors of onnx."""
+    if message.name in outer_messages:
         return False
     return message.name == 'TensorProto' or any(
-        described.message_type is not None
-        and reaches_tensors(described.message_type, (*within, message.name))
-        for described in message.fields
+        field_descriptor.message_type is not None
+        and may_hold_tensors(field_descriptor.message_type, (*outer_messages, message.name))
+        for field_descriptor in message.fields
     )
 
 
-def test_every_field_of_onnx_is_known():
-    """Fields that lead to tensors lead there here, too; all others are known to hold none."""
+def test_field_table_matches_the_installed_onnx():
+    """The table has all fields that may contain tensors, and the numbers of all other fields."""
     pending, seen = [onnx.ModelProto.DESCRIPTOR], set()
     while pending:
         message = pending.pop()
         if message.name in seen:
             continue
         seen.add(message.name)
-        leads, others = onnx_external._FIELDS[message.name.removesuffix('Proto')]
+        message_fields, others = onnx_external._FIELDS[message.name.removesuffix('Proto')]
         expected = {}
-        for described in message.fields:
-            inner = described.message_type
-            if inner is not None and (reaches_tensors(inner) or described.name == 'external_data'):
-                expected[described.number] = inner.name.removesuffix('Proto')
+        for field_descriptor in message.fields:
+            inner = field_descriptor.message_type
+            if inner is not None and (
+                may_hold_tensors(inner) or field_descriptor.name == 'external_data'
+            ):
+                expected[field_descriptor.number] = inner.name.removesuffix('Proto')
                 pending.append(inner)
-        assert leads == expected
-        assert others == {described.number for described in message.fields} - set(expected)
+        assert message_fields == expected
+        assert others == {field_descriptor.number for field_descriptor in message.fields} - set(
+            expected
+        )
     assert {f'{kind}Proto' for kind in onnx_external._FIELDS} == seen
 
 
-def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
-    asked = threading.Event()
-    monkeypatch.setattr(interruption, '_END_REQUESTED', asked)
+def test_reading_many_fields_can_be_interrupted(monkeypatch):
+    end_requested = threading.Event()
+    monkeypatch.setattr(interruption, '_END_REQUESTED', end_requested)
     content = field(7, field(2, b'') * 100_000)
     assert find_external_weights(content) == ()
-    asked.set()
+    end_requested.set()
     with pytest.raises(InterruptionError):
         find_external_weights(content)
 
@@ -158,12 +168,12 @@ def test_a_file_of_endless_fields_can_be_given_up(monkeypatch):
         b'\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f',
     ],
 )
-def test_what_is_no_model(content, golden_messages):
+def test_content_that_is_not_a_model_is_refused(content, golden_messages):
     with golden_messages.raises(EngineError):
         find_external_weights(content)
 
 
-def test_graphs_in_graphs_without_end(golden_messages):
+def test_deeply_nested_graphs_are_refused(golden_messages):
     graph = b''
     for _ in range(2000):
         attribute = field(6, graph)
@@ -172,15 +182,15 @@ def test_graphs_in_graphs_without_end(golden_messages):
         find_external_weights(field(7, graph))
 
 
-@pytest.mark.parametrize('where', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])
-def test_the_node_does_not_read_them(where, tmp_path, monkeypatch, golden_messages):
-    """ONNX Runtime would: relative to the working folder, out of it, and anywhere."""
+@pytest.mark.parametrize('location', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])
+def test_runtime_refuses_external_weights_unread(location, tmp_path, monkeypatch, golden_messages):
+    """ONNX Runtime itself reads files in the working folder, outside it, and at any path."""
     work = tmp_path / 'work'
     work.mkdir()
     monkeypatch.chdir(work)
     for folder in (tmp_path, work):
         np.ones((SIDE, SIDE), np.float32).tofile(folder / 'weights.bin')
-    content = model(outside(where.format(folder=tmp_path))).SerializeToString()
+    content = model(outside(location.format(folder=tmp_path))).SerializeToString()
     session = onnxruntime.InferenceSession(content)
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
@@ -189,13 +199,13 @@ def test_the_node_does_not_read_them(where, tmp_path, monkeypatch, golden_messag
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
-def test_onnx_runtimes_own_format_is_refused(tmp_path):
+def test_ort_format_is_refused(tmp_path):
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / 'model.ort')
     options.add_session_config_entry('session.save_model_format', 'ORT')
     onnxruntime.InferenceSession(model().SerializeToString(), options)
     content = (tmp_path / 'model.ort').read_bytes()
-    onnxruntime.InferenceSession(content)  # which takes it, whatever it is called
+    onnxruntime.InferenceSession(content)  # ONNX Runtime loads this format with any file name
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with pytest.raises(EngineError):

@@ -1,4 +1,4 @@
-"""Weights outside an ONNX file, spelt as readers differ on: found as others do, or refused."""
+"""External weights in unusual encodings: found as by other readers, or refused."""
 
 import contextlib
 import json
@@ -23,44 +23,44 @@ from trt_perception.parameters.config import DetectorConfig
 
 
 @pytest.mark.parametrize('place', PLACES)
-def test_changed_bytes_hide_nothing_that_protobuf_reads(place):
-    """Whatever bytes do to a model: where protobuf sees such weights, we do or refuse the file."""
+def test_changed_bytes_hide_no_weights_that_protobuf_reads(place):
+    """If protobuf finds external weights in a changed model, this reader finds or refuses them."""
     whole = PLACES[place](outside('weights.bin')).SerializeToString()
     rng = random.Random(place)
-    seen = 0
+    external_count = 0
     for _ in range(1500):
         content = bytearray(whole)
         for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(content))
+            position = rng.randrange(len(content))
             kind = rng.randrange(3)
             if kind == 0:
-                content[at] ^= 1 << rng.randrange(8)
+                content[position] ^= 1 << rng.randrange(8)
             elif kind == 1:
-                content[at:at] = rng.randbytes(rng.randrange(1, 4))
+                content[position:position] = rng.randbytes(rng.randrange(1, 4))
             else:
-                del content[at : at + rng.randrange(1, 4)]
+                del content[position : position + rng.randrange(1, 4)]
         try:
             parsed = onnx.load_model_from_string(bytes(content))
         except Exception:
             continue
         if has_external(parsed):
-            seen += 1
+            external_count += 1
             with contextlib.suppress(EngineError):
                 assert find_external_weights(bytes(content))
-    assert seen > 50
+    assert external_count > 50
 
 
-# The tag of Graph.initializer, field 5 with a length; protobuf takes its lowest 32 bits.
-TAGS = {
+# The tag of Graph.initializer, field 5 with a length. Protobuf reads only the lowest 32 bits.
+OTHER_TAG_ENCODINGS = {
     'bits above the 32nd': b'\xaa\x80\x80\x80\x10',
     'all bits above the 32nd': b'\xaa\x80\x80\x80\x70',
-    'longer than it has to be': b'\xaa\x00',
+    'longer than necessary': b'\xaa\x00',
     'of five bytes': b'\xaa\x80\x80\x80\x00',
 }
 
 
-def hidden(tag, location='weights.bin'):
-    """Return a model whose initializer stands under another spelling of its tag."""
+def model_with_tag(tag, location='weights.bin'):
+    """Return a model whose initializer has another encoding of its tag."""
     whole = model(outside(location))
     graph = whole.graph.SerializeToString()
     tensor = whole.graph.initializer[0].SerializeToString()
@@ -70,12 +70,12 @@ def hidden(tag, location='weights.bin'):
     return whole.SerializeToString() + field(7, graph)
 
 
-@pytest.mark.parametrize('tag', TAGS.values(), ids=TAGS)
-def test_tags_that_hide_weights(tag, tmp_path, monkeypatch, golden_messages):
-    """ONNX Runtime reads the file, so the node must not load the model."""
+@pytest.mark.parametrize('tag', OTHER_TAG_ENCODINGS.values(), ids=OTHER_TAG_ENCODINGS)
+def test_other_encodings_of_a_tag_are_refused(tag, tmp_path, monkeypatch, golden_messages):
+    """ONNX Runtime reads the external file, so the node must not load the model."""
     monkeypatch.chdir(tmp_path)
     np.ones((SIDE, SIDE), np.float32).tofile('weights.bin')
-    content = hidden(tag)
+    content = model_with_tag(tag)
     session = onnxruntime.InferenceSession(content)
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
@@ -89,8 +89,8 @@ def test_tags_that_hide_weights(tag, tmp_path, monkeypatch, golden_messages):
 @pytest.mark.parametrize(
     'number', [b'\x81\x00', b'\x81\x80\x80\x80\x10', b'\x81' + 8 * b'\x80' + b'\x01', b'\x02']
 )
-def test_spellings_of_data_location(number, golden_messages):
-    """An enumeration has 32 bits, whatever is written, and may have more bytes than it needs."""
+def test_unusual_encodings_of_data_location_are_refused(number, golden_messages):
+    """Protobuf reads 32 bits of an enumeration, from any number of bytes."""
     tensor = outside('weights.bin').SerializeToString()
     plain = bytes([14 << 3, 1])
     assert tensor.count(plain) == 1
@@ -104,8 +104,8 @@ def test_spellings_of_data_location(number, golden_messages):
         find_external_weights(content)
 
 
-def test_a_tensor_in_two_parts():
-    """Protobuf merges them."""
+def test_tensor_in_two_merged_parts_is_found():
+    """Protobuf merges the two parts of a tensor."""
     parts = (TensorProto(data_location=1), TensorProto(name='w'))
     parts[1].external_data.add(key='location', value='weights.bin')
     attribute = b''.join(field(5, part.SerializeToString()) for part in parts)
@@ -115,8 +115,8 @@ def test_a_tensor_in_two_parts():
 
 
 @pytest.mark.unmeasured
-def test_no_spelling_lets_onnx_runtime_read_a_file():
-    """Fields written otherwise, merged, in groups: what is accepted makes it open no file."""
+def test_no_encoding_lets_onnx_runtime_read_a_file():
+    """ONNX Runtime opens no file for any accepted model with unusual encodings."""
     script = Path(__file__).parents[2] / 'support' / 'fuzz' / 'onnx_spellings.py'
     done = subprocess.run(
         [sys.executable, script, '11', '1500'],
@@ -144,6 +144,6 @@ def test_no_spelling_lets_onnx_runtime_read_a_file():
     ],
     ids=['Graph.17', 'Node.11', 'Model.27', 'group', 'number', 'eight bytes', 'field 0'],
 )
-def test_what_readers_may_understand_differently(content, golden_messages):
+def test_ambiguous_encodings_are_refused(content, golden_messages):
     with golden_messages.raises(EngineError):
         find_external_weights(content)
