@@ -62,7 +62,7 @@ class SlotDecoder(Protocol):
     def queue_mask_image(
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
-        """Queue the kernel that draws the mask image of a frame, if there is such a kernel.
+        """Queue the kernel that draws the mask image of a frame, if the model has masks.
 
         Args:
             outputs: the same addresses as in `queue`.

@@ -202,7 +202,7 @@ class FramePlace:
     ) -> None:
         """Write the header at the start of `memory`.
 
-        The header is skipped if the device already has it and no pixels are copied with it.
+        Skips a header that the device already has, unless pixels are copied together with it.
 
         Args:
             frame: the frame.

@@ -29,9 +29,9 @@ from trt_perception.stages.onnx_runtime import CPU_PROVIDER, OnnxModel
 __all__ = ['HostPipeline']
 
 _LOG: Final = logging.getLogger(__name__)
-# Batch sizes for models with an open batch. On the CPU, a batch of eight took 1.2 times as long as
-# eight single frames (digits and a detector of YOLO11n's size, two cores), and the first result of
-# a batch is as late as the last.
+# Batch sizes for models with an open batch. On the CPU, batches are slower: a batch of eight took
+# 1.2 times as long as eight single frames (digits and a detector of YOLO11n's size, two cores).
+# Also, the first result of a batch is as late as the last.
 _OPEN_BATCH_ON_GPU: Final = 8
 _OPEN_BATCH_ON_CPU: Final = 1
 
@@ -99,7 +99,7 @@ class HostPipeline:
         assert self._model is not None
         try:
             return [output.shape for output in self._model.run(tensors)]
-        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             fed = ', '.join(f'{name} {list(value.shape)}' for name, value in tensors.items())
             raise EngineError(
                 self._file,
@@ -154,7 +154,7 @@ class HostPipeline:
         try:
             outputs = self.infer(self.preprocess(frames)[0])
             self._check_outputs(outputs, len(frames))
-        except Exception as error:  # ONNX Runtime's exceptions share no base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             _LOG.warning(
                 '%s: processes one image at a time, although its input has an open batch: %s',
                 self._file,

@@ -1,7 +1,7 @@
 """Mask images: a kernel writes the number of each pixel's detection to page-locked memory.
 
 A mask image is made only on request. Its kernel runs after the boxes of the frame are done, so
-boxes do not wait for it. The detections refer to the mask image. The memory is reused when the
+the boxes are not delayed. The detections refer to the mask image. The memory is reused when the
 last reference is gone.
 """
 
@@ -110,9 +110,9 @@ class MaskImagePool(Resource):
         return MaskImage(self, buffer, size_wh)
 
     def _idle_buffer(self) -> _MaskBuffer | None:
-        """Remove and return a free buffer that no GPU work writes; None if there is none.
+        """Remove and return a free buffer whose GPU work is done; None if all are in use.
 
-        A buffer may return before its work is done, because readers need not wait for it.
+        A buffer may return before its GPU work is done, because readers need not wait.
         """
         with self._lock:
             for index, buffer in enumerate(self._free):

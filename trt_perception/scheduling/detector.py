@@ -9,7 +9,7 @@ Guarantees:
       flight. After `stop`, no frame is in flight.
     * A frame that cannot be read does not affect other frames. A fault of a pipeline ends all
       pipelines.
-    * The detector releases a message as soon as it is published or dropped.
+    * The detector releases each message immediately after publishing or dropping it.
 
 This module imports neither CUDA nor ROS. A message is any object that the camera's `read_frame`
 accepts.

@@ -1,8 +1,8 @@
 """A thread that takes images from the middleware. It waits and takes without the GIL.
 
 The thread also waits for QoS events, because they share a condition with the images of their
-subscription. If another thread waited for the events, each image would wake that thread, and each
-event that is not taken yet would end the wait of this thread at once.
+subscription. If another thread waited for the events, each image would wake that thread. An event
+that it has not taken yet would end each wait of this thread at once.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Source:
     """A subscription whose messages and events an intake takes.
 
     Attributes:
-        subscription: handle of _rclpy; only the intake takes from it.
+        subscription: handle of _rclpy. Only the intake may take messages from this handle.
         receiver: gets the images and events.
         events: handles of QoS events of _rclpy, each with the receiver's method for the event. The
             receiver gets events before the messages that arrived with them.
@@ -303,7 +303,7 @@ class Intake:
         if status == BAD_ALLOC:
             if not isinstance(self._allocation_error, MemoryError):
                 raise self._allocation_error or RclError(
-                    'a take', 'found no memory and asked for none'
+                    'a take', 'found no memory, but did not request any'
                 )
             empty = np.empty(0, np.uint8)
             self._deliver(source, SerializedMessage(empty, self._requested_bytes, None), number)
@@ -311,7 +311,7 @@ class Intake:
         lease, self._lease = self._lease, None
         address, size = taker.array.buffer, taker.array.length
         if address != lease.memory.pointer or size > lease.memory.size:
-            raise RclError('a taken message', 'lies somewhere else than asked for')
+            raise RclError('a taken message', 'is not in the requested memory')
         data = lease.array()[:size]
         self._deliver(source, SerializedMessage(data, size, lease), number)
 

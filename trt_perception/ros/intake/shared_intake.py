@@ -66,7 +66,7 @@ class SharedIntake:
     @property
     def description(self) -> str:
         """A phrase for the log that says how images are taken."""
-        return 'through rclpy' if self.uses_rclpy else 'by a thread of its own'
+        return 'through rclpy' if self.uses_rclpy else 'by a separate thread'
 
     def subscribe(self, options: ImageTopicOptions, receiver: ImageReceiver) -> ImageSubscription:
         """Subscribe to a topic of images. The caller closes the subscription."""

@@ -229,7 +229,7 @@ class _Reader:
         return str(text, 'utf-8', 'replace').partition('\0')[0]
 
     def read_bytes(self, name: str, size: int) -> _Bytes:
-        """Read `size` bytes. Return a view of them, uint8 (size,)."""
+        """Return a view of the next `size` bytes, uint8 (size,)."""
         start, self._offset = self._offset, self._end_offset(self._offset, size, name)
         return self._message[start : self._offset]
 
