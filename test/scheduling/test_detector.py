@@ -1,4 +1,4 @@
-"""The detector at work: newest wins, in order, overlapping, counted."""
+"""Tests of the detector: newest wins, order of results, overlapping batches, counts."""
 
 import math
 import threading
@@ -26,12 +26,12 @@ pytestmark = [
 
 @pytest.fixture
 def naps(monkeypatch):
-    """For how many seconds the worker sleeps now unless something comes; 0: it does not sleep."""
+    """Return how many seconds the worker sleeps if no message arrives; 0 if it is awake."""
     now = [0.0]
 
     class Watched(SimpleQueue):
         def get(self, **limit):
-            if 'timeout' in limit:  # else something is there
+            if 'timeout' in limit:  # otherwise a wake-up is pending
                 now[0] = math.inf if limit['timeout'] is None else limit['timeout']
             try:
                 return super().get(**limit)
@@ -42,7 +42,7 @@ def naps(monkeypatch):
     return now
 
 
-def test_nothing_submitted():
+def test_detector_without_messages_publishes_nothing():
     with Recorder(FakePipeline()) as run:
         assert run.counts() == (0, 0, {}, 0, 0)
     assert run.counts() == (0, 0, {}, 0, 0)
@@ -50,7 +50,7 @@ def test_nothing_submitted():
     assert not detector_threads()
 
 
-def test_each_message_is_published_when_they_come_one_by_one():
+def test_each_of_successive_messages_is_published():
     with Recorder(FakePipeline()) as run:
         for number in range(20):
             run.submit(number)
@@ -62,11 +62,11 @@ def test_each_message_is_published_when_they_come_one_by_one():
 
 
 @pytest.mark.parametrize('depth', [1, 2, 3, 8])
-def test_newest_wins_once_the_slots_are_full(depth):
+def test_newest_message_replaces_waiting_ones_while_slots_are_full(depth):
     pipeline = FakePipeline(depth, automatic=False)
     with Recorder(pipeline) as run:
         run.submit_into_slots(*range(depth))
-        # The worker waits in collect for number 0; of these, the last stays.
+        # The worker waits in collect for number 0. Of these messages, only the last stays.
         for number in range(100, 150):
             run.submit(number)
         assert run.counts() == (depth + 50, 0, {'replaced': 49}, 0, depth + 1)
@@ -82,7 +82,7 @@ def test_frames_overlap_and_are_published_in_order():
     with Recorder(pipeline) as run:
         for number in range(3):
             run.submit(number)
-            # Each enters before any other is collected: is_done() says no all the while.
+            # Each frame is enqueued before any other is collected, as is_done returns False.
             wait_until(lambda number=number: ('enqueue', number) in pipeline.events)
         assert pipeline.events == [('enqueue', 0), ('enqueue', 1), ('enqueue', 2)]
         for number in (2, 1):  # finished out of order
@@ -100,32 +100,32 @@ def test_a_finished_frame_is_collected_without_another_message():
             run.submit(number)
             wait_until(lambda number=number: number in pipeline.flying())
             asked = pipeline.asked
-            wait_until(lambda asked=asked: pipeline.asked > asked + 3)  # it keeps asking
+            wait_until(lambda asked=asked: pipeline.asked > asked + 3)  # the worker keeps polling
             assert run.published == list(range(number))
             pipeline.finish(number)
             wait_until(lambda number=number: run.published == list(range(number + 1)))
 
 
-def test_a_frame_is_not_asked_for_before_it_may_be_done(naps):
-    """Each question costs the interpreter, whose lock others want."""
+def test_batch_is_not_polled_before_its_shortest_compute_time(naps):
+    """Each poll takes interpreter time, for which other threads wait."""
     pipeline = FakePipeline(3, automatic=False)
     pipeline.compute_s = 600.0
     with Recorder(pipeline) as run:
         run.submit(0)
-        wait_until(lambda: pipeline.asked > 3)  # nothing is known of it
+        wait_until(lambda: pipeline.asked > 3)  # the compute time is still unknown
         pipeline.finish(0)
         run.settled()
         asked = pipeline.asked
         run.submit_into_slots(1, 2)
         wait_until(lambda: naps[0] > 400.0)
-        assert pipeline.asked <= asked + 2  # once for each that came, at once
+        assert pipeline.asked <= asked + 2  # once for each frame, right after its enqueue
         assert pipeline.asked > asked
         pipeline.finish(1, 2)
-    assert run.published == [0, 1, 2]  # the stop waits in the pipeline
+    assert run.published == [0, 1, 2]  # the stop waits for frames in the pipeline
 
 
-def test_what_passes_while_a_frame_is_handed_over_is_not_waited_for_again(naps):
-    """A file may be decoded meanwhile, which the pipeline's own time includes."""
+def test_time_of_the_enqueue_counts_towards_the_poll_wait(naps):
+    """The enqueue may decode a file, and the compute time includes the decoding."""
     pipeline = FakePipeline(3, automatic=False)
     pipeline.compute_s = 600.0
     now = [0.0]
@@ -146,7 +146,7 @@ def test_what_passes_while_a_frame_is_handed_over_is_not_waited_for_again(naps):
         run.settled()
 
 
-def test_the_worker_sleeps_while_there_is_nothing_to_do(naps):
+def test_worker_sleeps_while_it_has_no_task(naps):
     pipeline = FakePipeline(2)
     with Recorder(pipeline) as run:
         run.submit(1)
@@ -171,7 +171,7 @@ def test_thresholds_change_from_the_next_frame_on():
     first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, class_ids=(1,))
     with Recorder(pipeline, thresholds=first) as run:
         run.submit_into_slots(0)
-        run.cameras[0].thresholds = second  # number 0 is on its way already
+        run.cameras[0].thresholds = second  # number 0 is already in flight
         run.submit_into_slots(1)
         pipeline.finish(0)
         pipeline.finish(1)
@@ -215,8 +215,8 @@ def test_stage_times_of_published_frames():
     elapsed_ms = 1e3 * (time.perf_counter() - began)
     latency = run.detector.statistics()[0].latency
     assert set(latency) == {'wait', 'copy', 'compute', 'publish', 'total'}
-    assert latency['compute'].p50_ms == pytest.approx(1.0)  # as the pipeline says
-    # Each stage takes at least its pauses, and no longer than all of it took.
+    assert latency['compute'].p50_ms == pytest.approx(1.0)  # the value that the pipeline reports
+    # Each stage takes at least the pause of the test, and at most the whole run.
     for stage, pauses in {'wait': 0, 'copy': 2, 'publish': 1, 'total': 3}.items():
         times = latency[stage]
         assert 1e3 * pauses * pause <= times.p50_ms <= times.p99_ms <= elapsed_ms

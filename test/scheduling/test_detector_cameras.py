@@ -1,4 +1,4 @@
-"""Several cameras on one pipeline: batches, each camera's own settings, counts and mistakes."""
+"""Tests of several cameras on one pipeline: batches, settings, counts and errors of each."""
 
 import threading
 
@@ -26,7 +26,7 @@ def number(camera, index=0):
 
 
 def busy(pipeline, **options):
-    """Return a recorder of so many cameras whose only slot holds number 0 of the first."""
+    """Return a recorder with several cameras, whose only slot contains message 0 of camera 0."""
     run = Recorder(pipeline, **options)
     run.detector.start()
     run.submit_into_slots(0)
@@ -39,7 +39,7 @@ def pipeline():
 
 
 def finish_all(run):
-    """Let everything come out."""
+    """Finish all frames in flight."""
 
     def settled():
         for pipeline in run.pipelines:
@@ -49,7 +49,7 @@ def finish_all(run):
     wait_until(settled)
 
 
-def test_a_batch_takes_one_frame_of_each_of_those_longest_unserved(pipeline):
+def test_batch_has_one_frame_of_each_least_recently_served_camera(pipeline):
     run = busy(pipeline, cameras=5)
     for camera in (0, 4, 3, 2, 1):
         run.submit(number(camera, 1))
@@ -57,7 +57,7 @@ def test_a_batch_takes_one_frame_of_each_of_those_longest_unserved(pipeline):
     finish_all(run)
     run.detector.stop()
     batches = [[n // CAMERA for n in batch] for batch in pipeline.batches]
-    # The first was served; those that never were come in the order of their messages.
+    # The first camera was served. The other cameras follow in the order of their messages.
     assert batches == [[0], [4, 3, 2], [1, 0]]
     assert sorted(run.published) == sorted([0, *(number(camera, 2) for camera in range(5))])
     for camera in range(1, 5):
@@ -68,7 +68,7 @@ def test_a_batch_takes_one_frame_of_each_of_those_longest_unserved(pipeline):
 
 
 @pytest.mark.parametrize('where', ['read', 'collect'])
-def test_a_bad_frame_costs_the_others_of_its_batch_nothing(pipeline, where):
+def test_bad_frame_does_not_affect_others_in_its_batch(pipeline, where):
     run = busy(pipeline, cameras=3)
     errors = run.errors if where == 'read' else pipeline.errors
     errors[where, number(1)] = ImageError('bad_step', 'image', 'of camera 1')
@@ -84,7 +84,7 @@ def test_a_bad_frame_costs_the_others_of_its_batch_nothing(pipeline, where):
     assert run.faults == []
 
 
-def test_a_batch_of_bad_frames_alone(pipeline):
+def test_batch_of_only_bad_frames_is_dropped(pipeline):
     run = busy(pipeline, cameras=3)
     for camera in range(3):
         run.errors['read', number(camera, 1)] = ImageError('bad_step', 'image', 'bad')
@@ -115,7 +115,7 @@ def test_a_camera_is_switched_off_and_on(pipeline):
     run.submit(number(1, 1))
     assert run.counts(1) == (2, 0, {'disabled': 1}, 0, 1)
     finish_all(run)
-    # What was in a slot comes out, what waited is dropped.
+    # The frame in the slot is published; the waiting message is dropped.
     assert run.published == [0]
     assert run.counts(0) == (1, 1, {}, 0, 0)
     assert run.counts(1) == (2, 0, {'disabled': 2}, 0, 0)
@@ -126,7 +126,7 @@ def test_a_camera_is_switched_off_and_on(pipeline):
     assert run.published == [0, number(1, 2)]
 
 
-def test_what_is_above_a_cameras_rate_is_dropped():
+def test_messages_above_the_rate_of_a_camera_are_dropped():
     now = [0.0]
     with Recorder(FakePipeline(), cameras=2, clock=lambda: now[0]) as run:
         run.cameras[1].max_rate_hz = 10.0
@@ -145,7 +145,7 @@ def test_what_is_above_a_cameras_rate_is_dropped():
 def test_the_pipeline_works_while_a_result_is_published(pipeline):
     seen = []
     run = Recorder(pipeline, cameras=3)
-    # While a result is published the slot holds what waited, and what came with the one before.
+    # While a result is published, the slot contains the messages that waited before it.
     run.on_publish = lambda _: seen.append(pipeline.flying())
     with run:
         run.submit_into_slots(number(0))
@@ -156,7 +156,7 @@ def test_the_pipeline_works_while_a_result_is_published(pipeline):
         finish_all(run)
 
 
-def test_between_two_results_a_free_slot_is_filled():
+def test_free_slot_is_filled_between_two_results():
     pipeline = FakePipeline(depth=2, batch=2, automatic=False)
     run = Recorder(pipeline, cameras=3, batch_max_delay_s=DEADLINE_S)
     flying = []
@@ -178,7 +178,7 @@ def test_between_two_results_a_free_slot_is_filled():
         finish_all(run)
 
 
-def test_a_batch_waits_to_be_filled_for_so_long_and_no_longer():
+def test_batch_waits_at_most_the_maximum_delay():
     pipeline = FakePipeline(batch=3)
     with Recorder(pipeline, cameras=3, batch_max_delay_s=1000.0) as run:
         for camera in range(3):
@@ -190,7 +190,7 @@ def test_a_batch_waits_to_be_filled_for_so_long_and_no_longer():
             run.submit(number(camera, 1))
         wait_until(lambda: len(run.published) == 5)
         run.submit(number(0, 2))
-    # The stop did not wait for it.
+    # The stop did not wait for the maximum delay.
     assert run.counts() == (6, 5, {'inactive': 1}, 0, 0)
     assert [len(batch) for batch in pipeline.batches] == [3, 2]
     with Recorder(pipeline, cameras=3, batch_max_delay_s=0.02) as run:
@@ -208,7 +208,7 @@ def test_counts_of_a_camera_do_not_count_for_another():
     assert len(run.detector.statistics()[2].times) == 5
 
 
-def test_submit_waits_for_nobody_whatever_its_camera_does():
+def test_submit_does_not_wait_for_any_camera():
     pipeline = FakePipeline(batch=2)
     gate, entered = threading.Event(), threading.Event()
 

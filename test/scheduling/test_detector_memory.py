@@ -1,4 +1,4 @@
-"""Who holds a message: the detector while it needs it, then at most its last reader."""
+"""Tests of memory: the detector releases each message as soon as possible."""
 
 import random
 import threading
@@ -28,7 +28,7 @@ SIDE = 64
 
 
 class Message:
-    """An image of one value in lent memory, which comes back with its last reader."""
+    """An image of one value in lent memory, which returns after its last reader."""
 
     def __init__(self, number, data):
         self.number, self.data = number, data
@@ -63,13 +63,13 @@ def detector_of(pipelines, cameras, **callbacks):
 
 
 def submitted(detector, camera, number):
-    """Submit a message that nobody else holds; return a weak reference to it."""
+    """Submit a message without another reference. Return a weak reference to the message."""
     sent = message(number)
     detector.submit(camera, sent)
     return weakref.ref(sent)
 
 
-def test_each_is_let_go_as_soon_as_it_was_published_while_the_worker_sleeps():
+def test_message_is_released_as_soon_as_it_was_published():
     pipeline = FakePipeline(2, batch=2, automatic=False)
     held, alive = {}, {}
 
@@ -81,10 +81,10 @@ def test_each_is_let_go_as_soon_as_it_was_published_while_the_worker_sleeps():
     for camera, number in ((0, 10), (1, 20)):
         held[number] = submitted(detector, camera, number)
         wait_until(lambda number=number: number in pipeline.flying())
-    # Both slots are taken.
+    # Both slots are in use.
     for camera, number in ((0, 11), (1, 21), (1, 22)):
         held[number] = submitted(detector, camera, number)
-    assert held[21]() is None, 'the one that was replaced'
+    assert held[21]() is None, 'the replaced message was not released'
     pipeline.finish(10, 20)
     wait_until(lambda: 20 in alive)
     pipeline.finish(11, 22)
@@ -98,7 +98,7 @@ def test_each_is_let_go_as_soon_as_it_was_published_while_the_worker_sleeps():
     assert alive[22] == {22}, 'the first of a batch is free before the second is published'
 
 
-def test_one_that_cannot_be_read_or_is_dropped_is_let_go():
+def test_dropped_or_invalid_message_is_released():
     def read(sent):
         if sent.number == 1:
             raise ImageError('bad_step', 'image', 'bad')
@@ -116,12 +116,12 @@ def test_one_that_cannot_be_read_or_is_dropped_is_let_go():
     assert submitted(detector, 0, 3)() is None
     detector.stop()
     assert submitted(detector, 0, 4)() is None
-    assert len(kept) == 2, 'whoever keeps an error keeps no message'
+    assert len(kept) == 2, 'a stored error keeps a message'
     assert faults == []
 
 
 @pytest.mark.parametrize('where', ['read', 'enqueue', 'collect', 'publish'])
-def test_whoever_keeps_a_fault_keeps_no_message(where):
+def test_stored_fault_keeps_no_message(where):
     def fail(*_):
         raise RuntimeError('broken')
 
@@ -139,7 +139,7 @@ def test_whoever_keeps_a_fault_keeps_no_message(where):
 
 
 class Checked:
-    """Looks at the pixels of each frame when it comes and when it goes; wrong: torn ones."""
+    """Compares the pixels of each frame at enqueue and collect. `wrong` counts torn frames."""
 
     spec, decodes_jpeg, allocate = None, False, NumpyMemory
 
@@ -175,7 +175,7 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
     def publish(sent, frame, detections):
         if values(frame) != {sent.number} or detections.class_ids.tolist() != [sent.number]:
             wrong.append(sent.number)
-        if sent.number % 5 == 0:  # as a debug image does, which draws it when it has the time
+        if sent.number % 5 == 0:  # like the debug image, which draws frames later
             watched[sent.number % 16] = frame, sent.number
 
     cameras = 16
@@ -208,12 +208,12 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
     assert wrong == []
     assert sum(pipeline.wrong for pipeline in pipelines) == 0
     assert all(values(frame) == {number} for frame, number in list(watched.values()))
-    # One for each that waits, is in a slot, is published or watched, and the one being filled.
+    # A buffer for each frame that waits, is in a slot, is published or kept, or is being written.
     most = cameras + sum(2 * p.depth * p.batch for p in pipelines) + len(watched) + 2
     assert buffers.count <= most
     watched.clear()
     buffers.close()
-    assert buffers.count == 0, 'somebody still holds one'
+    assert buffers.count == 0, 'a buffer is still lent'
     for part in detector.statistics():
         dropped = sum(part.dropped.values())
         assert (part.received, part.in_flight) == (part.published + dropped, 0)

@@ -1,4 +1,4 @@
-"""Cameras through one detector and a real model: each gets what is in its own images."""
+"""Tests of one detector with a real model: each camera gets the digits of its own images."""
 
 from contextlib import ExitStack, closing
 
@@ -54,5 +54,5 @@ def test_each_camera_gets_the_digits_of_its_own_images(tmp_path, batch, pipeline
             np.testing.assert_allclose(detections.xyxy, wanted.xyxy, atol=0.01, rtol=0)
     assert len({tuple(e.class_ids) for each in expected for e in each}) > CAMERAS
     for part in statistics:
-        # While the model works on one batch, messages of all other cameras come.
+        # Messages of all other cameras arrive while the model works on one batch.
         assert part.frames / part.batches > 0.5 * batch

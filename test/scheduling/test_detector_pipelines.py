@@ -1,4 +1,4 @@
-"""Several pipelines, as on several GPUs: each has its cameras and its worker, all are counted."""
+"""Tests of several pipelines, as on several GPUs: each has its own cameras and worker."""
 
 import threading
 
@@ -52,7 +52,7 @@ def test_each_camera_is_served_by_its_pipeline():
     assert not run.detector.is_alive
 
 
-def test_a_pipeline_that_hangs_holds_no_other():
+def test_hanging_pipeline_does_not_delay_others():
     first, second = FakePipeline(automatic=False), FakePipeline()
     with Recorder(first, second, cameras=2) as run:
         run.submit_into_slots(0)
@@ -64,12 +64,12 @@ def test_a_pipeline_that_hangs_holds_no_other():
 
 
 @pytest.mark.parametrize('where', ['read', 'enqueue', 'done', 'collect', 'publish'])
-def test_a_fault_of_one_ends_all_once(where):
+def test_fault_of_one_pipeline_ends_all_and_is_reported_once(where):
     pipelines = two(depth=2)
     run = Recorder(*pipelines, cameras=4)
     error = BoomError('boom')
     with run:
-        # In flight on the second, and on the first what goes wrong; something waits for both.
+        # The first pipeline has the failing frame, the second a valid one; both have messages.
         run.submit_into_slots(CAMERA)
         (run.errors if where in ('read', 'publish') else pipelines[0].errors)[where, 0] = error
         run.submit(0)
@@ -80,7 +80,7 @@ def test_a_fault_of_one_ends_all_once(where):
         run.submit(2 * CAMERA)
         run.submit(3 * CAMERA)
         assert [run.counts(camera)[2] for camera in (2, 3)] == [{'inactive': 1}] * 2
-        # What the other has in flight comes out, and then its worker ends.
+        # The other pipeline publishes its frame in flight, and then its worker ends.
         assert run.counts(1) == (1, 0, {}, 0, 1)
         pipelines[1].finish(CAMERA)
         wait_until(lambda: not detector_threads())
@@ -91,7 +91,7 @@ def test_a_fault_of_one_ends_all_once(where):
     assert pipelines[1].flying() == []
 
 
-def test_what_waits_for_another_pipeline_is_dropped_by_a_fault():
+def test_fault_drops_messages_that_wait_for_other_pipelines():
     pipelines = two()
     run = Recorder(*pipelines, cameras=4)
     pipelines[0].errors['collect', 0] = BoomError()
@@ -119,7 +119,7 @@ def test_faults_of_all_pipelines_are_reported_once():
     assert run.counts() == (2, 0, {}, 2, 0)
 
 
-def test_no_worker_runs_where_one_cannot_be_started(monkeypatch, golden_messages):
+def test_no_worker_runs_if_one_cannot_start(monkeypatch, golden_messages):
     run = Recorder(*two(), cameras=2)
     start = threading.Thread.start
     started = []
@@ -145,7 +145,7 @@ def test_no_worker_runs_where_one_cannot_be_started(monkeypatch, golden_messages
         assert run.settled() == (3, 2, {'inactive': 1}, 0)
 
 
-def test_stop_finishes_what_is_in_flight_everywhere():
+def test_stop_finishes_frames_in_flight_of_all_pipelines():
     pipelines = two(batch=2)
     with Recorder(*pipelines, cameras=4) as run:
         for camera in range(2):

@@ -1,4 +1,4 @@
-"""The detector under schedules that nobody chose: a model of its rules, and threads at random."""
+"""Tests of the detector with random schedules: against a model of its rules, and with threads."""
 
 import random
 import sys
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class DetectorRules(RuleBasedStateMachine):
-    """DESIGN's rules in the simplest words; the detector has to come to the same state."""
+    """A simple model of the detector's rules. The detector must reach the same state."""
 
     @initialize(depth=st.integers(1, 4))
     def begin(self, depth):
@@ -44,7 +44,7 @@ class DetectorRules(RuleBasedStateMachine):
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def advance(self):
-        """Let the model come to rest."""
+        """Run the model until it has no task."""
         while True:
             if self.waiting is not None and len(self.flying) < self.pipeline.depth:
                 number, self.waiting = self.waiting, None
@@ -102,7 +102,7 @@ class DetectorRules(RuleBasedStateMachine):
         self.advance()
         stopper = threading.Thread(target=self.run.detector.stop)
         stopper.start()
-        # Only then: frames that finish sooner would let the waiting one in.
+        # Finish frames only now, because an earlier end would start the waiting message.
         wait_until(lambda: not self.run.detector._state.is_running)
         for number in self.pipeline.flying():
             self.pipeline.finish(number)
@@ -141,14 +141,14 @@ TestDetectorRules = pytest.mark.timeout(120)(TestDetectorRules)
 
 
 class Sampler(threading.Thread):
-    """Takes snapshots as fast as it can and holds each to what is known from outside."""
+    """Takes snapshots continuously and compares each with the counts of the test."""
 
     def __init__(self, run):
         super().__init__(name='sampler')
         self.run_ = run
-        # In the slots, waiting, and being published.
+        # Frames in slots, waiting messages, and frames that are published.
         self.most = len(run.cameras) + sum((p.depth + 1) * p.batch for p in run.pipelines)
-        self.submitted = [0, 0]  # calls of submit that began, that returned
+        self.submitted = [0, 0]  # numbers of started and of returned calls of submit
         self.samples = 0
         self.wrong = []
         self.ending = threading.Event()
@@ -176,16 +176,16 @@ class Sampler(threading.Thread):
 
 
 def adds_up(part):
-    """Tell whether a camera's counts are exact."""
+    """Return whether the counts of a camera are exact."""
     ended = part.published + sum(part.dropped.values()) + part.failed
     return part.received == ended + part.in_flight and part.in_flight >= 0
 
 
-SAMPLES = 250  # of each run
+SAMPLES = 250  # in each run
 
 
 def make_run(rng, cameras, pipelines, total, fault):
-    """Return a recorder whose pipelines are late, with bad frames and maybe a fault to come."""
+    """Return a recorder with slow pipelines, bad frames, and a fault if requested."""
     batch = 1 if cameras == 1 else rng.randint(1, 4)
     run = Recorder(
         *(FakePipeline(rng.randint(1, 4), batch=batch, automatic=False) for _ in range(pipelines)),
@@ -209,7 +209,7 @@ def make_run(rng, cameras, pipelines, total, fault):
 
 
 def random_run(seed, fault, cameras=1, pipelines=1):
-    """Run threads at random; return the recorder and the sampler after the stop."""
+    """Run threads at random. Return recorder, sampler and number of messages after the stop."""
     rng = random.Random(seed)
     total = rng.randint(100, 200)
     run = make_run(rng, cameras, pipelines, total, fault)
@@ -217,7 +217,7 @@ def random_run(seed, fault, cameras=1, pipelines=1):
     ending = threading.Event()
 
     def device(pipeline):
-        """Finish frames late, in order, as a stream on a GPU does."""
+        """Finish frames late and in order, like a CUDA stream."""
         clock = random.Random(seed + 1)
         while not ending.is_set() or pipeline.flying():
             batches = list(pipeline._slots.values())
@@ -234,7 +234,7 @@ def random_run(seed, fault, cameras=1, pipelines=1):
     number = 0
 
     def is_over():
-        """Tell whether everything that the test looks for has come."""
+        """Return whether all events that the test needs have occurred."""
         if number < total or sampler.samples < SAMPLES:
             return False
         return bool(run.faults if fault else run.counts()[2].get('replaced'))
@@ -249,7 +249,7 @@ def random_run(seed, fault, cameras=1, pipelines=1):
     run.detector.stop()
     ending.set()
     for pipeline in run.pipelines:
-        pipeline._slots.clear()  # a fault leaves its slots behind
+        pipeline._slots.clear()  # a fault leaves frames in the slots
     sampler.ending.set()
     for thread in threads:
         thread.join()
@@ -258,7 +258,7 @@ def random_run(seed, fault, cameras=1, pipelines=1):
 
 @pytest.fixture
 def _threads_take_turns():
-    """Let threads that compute give way after 0.1 ms, not 5: more schedules in less time."""
+    """Switch threads after 0.1 ms instead of 5 ms, which tries more schedules in less time."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     yield
@@ -268,7 +268,7 @@ def _threads_take_turns():
 @pytest.mark.usefixtures('_threads_take_turns')
 @pytest.mark.parametrize('fault', [False, True])
 @pytest.mark.parametrize(('cameras', 'pipelines'), [(1, 1), (5, 1), (5, 2)])
-def test_threads_at_random_while_somebody_samples(cameras, pipelines, fault):
+def test_random_threads_keep_the_counts_exact(cameras, pipelines, fault):
     for seed in range(6 if cameras == 1 else 3):
         run, sampler, total = random_run(seed, fault, cameras, pipelines)
         assert sampler.wrong[:1] == [], seed

@@ -1,7 +1,7 @@
-"""The detector under many cameras, on a simulated clock: fairness, age, and random schedules.
+"""Tests of the detector with many cameras on a simulated clock: fairness, age, random schedules.
 
-test/support/scheduling/simulated_cameras.py says what every run is held to; scripts/schedules runs
-thousands.
+test/support/scheduling/simulated_cameras.py lists the rules that each run is checked against.
+scripts/schedules runs thousands of schedules.
 """
 
 import random
@@ -38,23 +38,23 @@ def test_random_schedules():
         (5, 30.0, 4, lambda n: 0.05, 2),
     ],
 )
-def test_equal_cameras_are_served_alike_and_in_time(
+def test_equal_cameras_are_served_equally_and_in_time(
     cameras, rate_hz, batch, batch_s, depth, together
 ):
     rng = random.Random(7)
-    # What the device can do in seconds of 500 frames each.
+    # In this time, the device can process 520 frames of each camera.
     seconds = 520 * cameras * batch_s(batch) / batch
     sent = [even(rate_hz, seconds, 0.0 if together else rng.random()) for _ in range(cameras)]
-    # Two slots at least hide what the worker does; with one, reading and publishing add to an age.
+    # With two slots, the worker runs in parallel. With one, reading and publishing add to the age.
     costs_s = 2e-4 if depth > 1 else 2e-5
     world = World(
         Schedule(sent, batch, depth, batch_s, read_s=costs_s / 2, publish_s=costs_s)
     ).run()
     served = [len(published) for published in world.published]
     assert min(served) >= 500
-    assert min(served) < 0.9 * len(sent[0]), 'it was not too much'
+    assert min(served) < 0.9 * len(sent[0]), 'the device was not overloaded'
     assert min(served) / max(served) >= 0.95
-    # A batch is read and computed.
+    # The time to read and compute a batch.
     times = [t for counts in world.counts for t in counts.times]
     batch_time_s = statistics.median(t.copy + t.compute for t in times)
     most_s = 1 / rate_hz + depth * batch_time_s
@@ -63,7 +63,7 @@ def test_equal_cameras_are_served_alike_and_in_time(
 
 @pytest.mark.parametrize('depth', [1, 4])
 @pytest.mark.parametrize('seed', range(5))
-def test_a_slow_camera_beside_a_fast_one_loses_nothing(depth, seed):
+def test_slow_camera_loses_no_image_to_a_fast_camera(depth, seed):
     rng = random.Random(seed)
     slow = even(5.0, 60, rng.random(), lambda: 0.2 * rng.random())
     fast = even(60.0, 60, rng.random())
@@ -72,7 +72,7 @@ def test_a_slow_camera_beside_a_fast_one_loses_nothing(depth, seed):
     assert len(world.published[1]) > 250
 
 
-def test_a_dead_camera_holds_nobody():
+def test_dead_camera_does_not_delay_others():
     sent = [even(10.0, 10, phase) for phase in (0.0, 0.3, 0.6)]
     sent[1] = sent[1][:30]
     world = World(Schedule(sent, batch=3, batch_s=lambda n: 0.02)).run()
@@ -80,7 +80,7 @@ def test_a_dead_camera_holds_nobody():
 
 
 def test_a_delay_fills_batches():
-    """Eight cameras within 20 ms: one batch with the delay, where there is nothing else to do."""
+    """Images of eight cameras arrive within 20 ms. With the delay, they form one batch."""
     sent = [even(10.0, 5, 0.02 * camera) for camera in range(8)]
     without = World(Schedule(sent, batch=8, depth=4, batch_s=lambda n: 0.001)).run()
     delayed = World(Schedule(sent, batch=8, depth=4, batch_s=lambda n: 0.001, delay_s=0.02)).run()

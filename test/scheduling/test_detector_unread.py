@@ -1,4 +1,4 @@
-"""Messages that the pipeline's threads read: in order, counted, let go of, like all others."""
+"""Tests of messages that the pipeline's threads read: order, counts, release of memory."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ CAMERAS = 6
 
 
 class Message:
-    """A number; every seventh cannot be read."""
+    """A message with a number. Every seventh message cannot be read."""
 
     def __init__(self, camera, number):
         self.camera, self.number, self.readers = camera, number, []
@@ -39,7 +39,7 @@ class Message:
 
 
 class Reading:
-    """Reads each frame in one of four threads, whose work takes different times."""
+    """A pipeline that reads frames in four threads, with different durations."""
 
     spec, decodes_jpeg, allocate = None, True, NumpyMemory
 
@@ -77,8 +77,8 @@ class Reading:
 
 
 @pytest.mark.parametrize('unread', [False, True])
-def test_reading_a_file_is_time_of_the_pipeline(unread):
-    """It is in what that says of itself; only of pixels is handing over the time to copy them."""
+def test_reading_a_file_counts_as_compute_time(unread):
+    """The enqueue counts as copy time only if the frame is already decoded."""
     now = [0.0]
 
     class Slow(Reading):
@@ -108,7 +108,7 @@ def test_reading_a_file_is_time_of_the_pipeline(unread):
 
 
 @pytest.mark.parametrize(('depth', 'batch'), [(1, 1), (3, 1), (2, 4), (3, 8)])
-def test_messages_that_are_read_in_the_pipeline(depth, batch):
+def test_deferred_messages_are_published_in_order_and_released(depth, batch):
     pipeline = Reading(depth, batch)
     published = [[] for _ in range(CAMERAS)]
     refused = [[] for _ in range(CAMERAS)]
@@ -149,7 +149,7 @@ def test_messages_that_are_read_in_the_pipeline(depth, batch):
             dropped = sum(part.dropped.values())
             assert part.received == part.published + dropped + part.failed + part.in_flight
     wait_until(lambda: not any(part.in_flight for part in detector.statistics()))
-    # While the worker sleeps nobody holds one.
+    # While the worker sleeps, no object refers to a message.
     wait_until(lambda: not any(reference() for reference in alive))
     detector.stop()
     pipeline.close()

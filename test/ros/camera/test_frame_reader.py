@@ -1,4 +1,4 @@
-"""What is read once for all images of a camera is what would be read of each."""
+"""Tests of the readers with a header cache: their frames equal those of a new reader."""
 
 import gc
 import random
@@ -45,7 +45,7 @@ def image(rng, encoding, frame_id='camera'):
 
 
 def outcome(read, content):
-    """Return all that is read of a message, or why it is refused."""
+    """Return all values of the frame of a message, or the reason of its refusal."""
     message = arrived(content)
     try:
         frame = read(message)
@@ -57,7 +57,7 @@ def outcome(read, content):
 
 
 @pytest.mark.parametrize('encoding', sorted(ENCODINGS))
-def test_images_that_differ_in_stamp_and_pixels(encoding):
+def test_images_that_differ_in_stamp_and_pixels_reuse_the_header(encoding):
     rng = random.Random(1)
     reader = FrameReader()
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_images_that_differ_in_stamp_and_pixels(encoding):
             assert outcome(reader, content) == outcome(frame_from_image, content)
 
 
-def test_whatever_else_differs_is_read_anew(golden_messages):
+def test_header_that_differs_elsewhere_is_parsed_again(golden_messages):
     rng = random.Random(2)
     reader = FrameReader()
     content = image(rng, 'bgr8')
@@ -91,7 +91,7 @@ def test_whatever_else_differs_is_read_anew(golden_messages):
         assert outcome(reader, content + behind) == good
 
 
-def test_cameras_that_take_turns():
+def test_messages_of_alternating_cameras_are_read_correctly():
     rng = random.Random(3)
     reader = FrameReader()
     for _ in range(20):
@@ -100,7 +100,7 @@ def test_cameras_that_take_turns():
 
 
 def compressed(rng, frame_id='camera', kind='jpeg'):
-    """Return a compressed image in any byte order, as bytes; its file is of some bytes."""
+    """Return a serialised compressed image in any byte order, with any bytes as its file."""
     message = CompressedImage(header=Header(frame_id=frame_id), format=kind)
     message.header.stamp.sec = rng.randrange(-(2**31), 2**31)
     message.header.stamp.nanosec = rng.randrange(2**32)
@@ -109,7 +109,7 @@ def compressed(rng, frame_id='camera', kind='jpeg'):
 
 
 def file_outcome(read, content):
-    """Return all that is read of a message, or why it is refused; files with a 7 are bad."""
+    """Return all values of a message, or the reason of its refusal. Files with a 7 are bad."""
     message, files = arrived(content), []
 
     def frame_of(file):
@@ -125,8 +125,8 @@ def file_outcome(read, content):
     return message.header, frame, files
 
 
-def test_compressed_images_are_read_as_one_by_one():
-    """Other files, of other sizes, and then everything else changed, too."""
+def test_compressed_images_are_read_as_by_a_new_reader():
+    """First, files and sizes differ. Then all other fields differ, too."""
     rng = random.Random(5)
     of_frame = []
     reader = CompressedReader(lambda file: of_frame[-1](file))
@@ -165,7 +165,7 @@ IMAGE = Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')
     ],
     ids=['raw', 'compressed'],
 )
-def test_no_memory_is_kept(reader, content):
+def test_reader_keeps_no_memory_of_a_message(reader, content):
     buffers = MessageBuffers()
     for _ in range(3):
         reader(arrived(content, buffers))
@@ -181,7 +181,7 @@ def test_no_memory_is_kept(reader, content):
     ],
     ids=['raw', 'compressed'],
 )
-def test_other_messages(read, message):
+def test_rclpy_messages_are_read_and_too_large_ones_refused(read, message):
     assert read(message) == b'abc'
     with pytest.raises(ImageError) as caught:
         read(SerializedMessage(np.empty(0, np.uint8), 2**30, None))

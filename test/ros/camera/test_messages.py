@@ -1,4 +1,4 @@
-"""Between ROS messages and the core: no graph, no node."""
+"""Tests of the conversion of messages, without a ROS graph or a node."""
 
 import array
 import importlib.util
@@ -46,7 +46,7 @@ def detections_of(rows):
 
 
 def expected_message(header, rows):
-    """Build the message by hand, one field after the other."""
+    """Build the message field by field."""
     message = Detection2DArray()
     message.header = header
     for left, top, right, bottom, score, class_id in rows:
@@ -67,16 +67,16 @@ def expected_message(header, rows):
 
 def assert_same_message(content, expected):
     assert deserialize_message(bytes(content), Detection2DArray) == expected
-    # What rclpy writes has as many bytes, those between the fields included.
+    # Both serialisations have the same size, so the padding has the same size, too.
     assert len(content) == len(serialize_message(expected))
 
 
-def test_no_detections():
+def test_message_without_detections_equals_rclpy():
     content = DetectionsSerializer(CLASS_NAMES)(header_of(), Detections.empty())
     assert_same_message(content, expected_message(header_of(), []))
 
 
-def test_one_detection():
+def test_message_with_one_detection_has_all_fields():
     rows = [(10.5, 20.25, 30.0, 60.75, 0.875, 1)]
     content = DetectionsSerializer(CLASS_NAMES)(header_of(), detections_of(rows))
     [detection] = deserialize_message(content, Detection2DArray).detections
@@ -103,15 +103,15 @@ TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs'])
 STAMPS = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**32 - 1))
 
 
-#: Whether NumPy writes the numbers of one detection, too, or only those of many.
+#: NumPy writes the numbers from 1 detection on, or from 128 detections on.
 EITHER_WAY = pytest.mark.parametrize('many', [1, 128])
 
 
 @EITHER_WAY
 @settings(deadline=None)
 @given(frames=st.lists(st.tuples(TEXT, STAMPS, ROWS), min_size=1, max_size=4))
-def test_bytes_are_those_of_any_message(frames, many):
-    # One serializer for all of them, as in a node: templates must not remember an older header.
+def test_bytes_equal_the_serialisation_of_rclpy(frames, many):
+    # One serialiser for all messages, as in a node: templates must not contain an old header.
     serialize = DetectionsSerializer(CLASS_NAMES, many)
     for frame_id, stamp, rows in frames:
         header = header_of(frame_id, *stamp)
@@ -137,7 +137,7 @@ def test_bytes_of_many_detections(count):
     ),
     stamp=STAMPS,
 )
-def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp, many):
+def test_bytes_of_oriented_boxes_equal_the_serialisation_of_rclpy(oriented, stamp, many):
     header = header_of('camera', *stamp)
     rows = [(0, 0, 1, 1, 0.5, index) for index in range(len(oriented))]
     turned = np.array(oriented, np.float32).reshape(-1, 5)
@@ -153,7 +153,7 @@ def test_oriented_boxes_have_the_bytes_of_any_message(oriented, stamp, many):
 
 
 @pytest.mark.parametrize(('found', 'count'), [(0, 17), (3, 2)])
-def test_keypoints_are_a_row_for_each_object(found, count):
+def test_keypoints_have_a_row_for_each_detection(found, count):
     header = header_of('front', 5, 6)
     points = np.random.default_rng(count).random((found, count, 3), np.float32)
     message = keypoints_message(header, points)
@@ -265,8 +265,8 @@ BAYER = ['bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8']
 
 @pytest.mark.parametrize('encoding', BAYER)
 @pytest.mark.parametrize('kind', ['png', 'jpeg'])
-def test_a_compressed_mosaic_is_one(picture, encoding, kind):
-    """image_transport makes PNG of it, and some make JPEG, as if it were grey."""
+def test_compressed_mosaic_is_read_as_a_mosaic(picture, encoding, kind):
+    """image_transport compresses a mosaic as a grey PNG file, other drivers as grey JPEG."""
     mosaic = encode_bgr(picture, encoding)
     content = cv2.imencode({'png': '.png', 'jpeg': '.jpg'}[kind], mosaic)[1]
     stored = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
@@ -282,28 +282,28 @@ def test_a_compressed_mosaic_is_one(picture, encoding, kind):
 @pytest.mark.parametrize(
     ('name', 'grey'),
     [
-        ('bayer_rggb8; jpeg compressed mono8', True),  # image_transport's JPEG of it
+        ('bayer_rggb8; jpeg compressed mono8', True),  # a JPEG file of image_transport
         ('bayer_rggb8; jpeg compressed bgr8', False),
         ('bayer_rggb8; png compressed ', False),
         ('mono8; png compressed ', True),
     ],
 )
-def test_what_is_no_mosaic_any_more_is_taken_as_it_is(picture, name, grey):
+def test_compressed_image_with_colours_is_not_a_mosaic(picture, name, grey):
     pixels = picture[..., :1].repeat(3, axis=2) if grey else picture
     content = cv2.imencode('.png', pixels)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, name))
     np.testing.assert_array_equal(frame_to_bgr(frame), pixels)
 
 
-def test_a_mosaic_of_another_kind_is_refused():
+def test_mosaic_with_unsupported_encoding_is_refused():
     content = cv2.imencode('.png', np.full((4, 6), 2**12, np.uint16))[1].tobytes()
     message = compressed(content, 'bayer_rggb16; png compressed ')
     words = 'bayer_rggb16', '8 bits', 'image_proc'
     assert_refused(messages.frame_from_compressed, message, 'unknown_encoding', *words)
 
 
-def test_orientation_in_a_jpeg_is_left_alone(picture):
-    # EXIF says: turn it by a quarter. Boxes belong to the pixels as they are stored.
+def test_exif_orientation_of_a_jpeg_is_ignored(picture):
+    # EXIF requests a rotation by 90 degrees. Boxes refer to the pixels as stored.
     jpeg = cv2.imencode('.jpg', picture)[1].tobytes()
     tiff = b'II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0'
     exif = b'Exif\0\0' + tiff

@@ -1,4 +1,4 @@
-"""Detections, few and many; label_info where the middleware does not take it at once."""
+"""Tests of published detections, and of label_info if the middleware refuses it at first."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ BUSY = rclpy_implementation.RCLError('Failed to publish: cannot publish data')
 
 
 class Refusing:
-    """The publisher of a middleware that refuses the next messages."""
+    """A publisher whose middleware refuses the next messages."""
 
     def __init__(self, publisher, errors):
         self._publisher = publisher
@@ -42,7 +42,7 @@ class Refusing:
 
 
 def subscribed_to(outputs, name):
-    """Return what tells whether a topic of a task has a subscriber."""
+    """Return a function that returns whether a topic of a task has a subscriber."""
     [topic] = [each for each in outputs._topics if each.topic.name == name]
     return lambda: topic.has_subscriber
 
@@ -95,7 +95,7 @@ def test_detections_arrive_whole(client, outputs, count):
 
 
 @pytest.mark.parametrize('count', [3, 300])
-def test_detections_that_are_refused_are_those_of_one_image(client, outputs, monkeypatch, count):
+def test_refused_detections_affect_only_one_image(client, outputs, monkeypatch, count):
     messages, subscription = client.subscribe(Detection2DArray, 'detections')
     frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
     boxes = np.tile(np.array([0, 0, 10, 20], 'f4'), (count, 1))
@@ -103,7 +103,7 @@ def test_detections_that_are_refused_are_those_of_one_image(client, outputs, mon
     client.spin_until(subscribed_to(outputs, 'detections'), 'the subscription')
     [detections] = outputs._topics
     refusing = Refusing(detections._publisher, [BUSY])
-    if count == 300:  # published without the interpreter's lock
+    if count == 300:  # published without the GIL
         unlocked = task_topics.publish_unlocked
         monkeypatch.setattr(
             task_topics,
@@ -124,7 +124,7 @@ def test_detections_that_are_refused_are_those_of_one_image(client, outputs, mon
 
 
 @pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
-def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, capfd, error):
+def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd, error):
     outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
@@ -156,7 +156,7 @@ def test_masks_that_are_refused_cost_no_detections(client, node, monkeypatch, ca
 
 
 def test_masks_that_were_not_made_are_not_published(client, node):
-    """A GPU makes them of frames that came while somebody looked."""
+    """A GPU makes masks only for frames that arrive while the topic has a subscriber."""
     outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
     assert not outputs.wants_masks()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
@@ -187,7 +187,7 @@ def refuse(outputs, *errors):
     return outputs._label_info
 
 
-def test_what_is_refused_is_published_later(client, outputs, labels):
+def test_refused_label_info_is_published_later(client, outputs, labels):
     client.spin_until(lambda: labels, 'the first label_info')
     refusing = refuse(outputs, BUSY, BUSY, BUSY)
     outputs.publish_label_info(0.75)
@@ -205,14 +205,14 @@ def test_the_newest_threshold_wins(client, outputs, labels):
     client.spin_until(lambda: labels and labels[-1].threshold == 0.75, 'the newest threshold')
 
 
-def test_closed_meanwhile(node, outputs):
+def test_close_cancels_the_retry_of_label_info(node, outputs):
     refuse(outputs, BUSY)
     outputs.publish_label_info(0.5)
     outputs.close()
     assert not list(node.timers)
 
 
-def test_other_errors_are_not_kept(outputs):
+def test_other_errors_of_label_info_are_raised(outputs):
     refuse(outputs, ValueError('not bytes'))
     with pytest.raises(ValueError, match='not bytes'):
         outputs.publish_label_info(0.5)

@@ -1,4 +1,4 @@
-"""Which transport `auto` chooses for each of several cameras, in one wait."""
+"""Tests of the transport that `auto` chooses for each of several cameras."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.each_distro
 
 @pytest.fixture
 def offered(client, node):
-    """JPEGs of the camera front, another type in the place of those of rear; nothing of left."""
+    """Publish JPEG files of front, another type on the topic of rear, and no images of left."""
     made = [
         client.node.create_publisher(kind, f'/{camera}/image/compressed', QoSProfile(depth=1))
         for camera, kind in (('front', CompressedImage), ('rear', Image))
@@ -37,7 +37,7 @@ PLANS = [
 ]
 
 
-def test_each_camera_by_itself(node, offered, golden_messages):
+def test_transport_is_chosen_for_each_camera(node, offered, golden_messages):
     chosen = dict(zip(NAMES, choose_transports(node, PLANS, decodes_jpeg=True), strict=True))
     assert chosen['front'].transport == 'compressed'
     golden_messages.add(chosen['front'].reason)
@@ -48,7 +48,7 @@ def test_each_camera_by_itself(node, offered, golden_messages):
     assert chosen['right'] == TransportChoice('raw')
 
 
-def test_nothing_is_asked_where_jpeg_is_not_decoded_on_a_gpu(node, offered, golden_messages):
+def test_graph_is_not_queried_if_no_gpu_decodes_jpeg(node, offered, golden_messages):
     chosen = choose_transports(node, PLANS, decodes_jpeg=False)
     assert [choice.transport for choice in chosen] == ['raw', 'raw', 'compressed', 'raw']
     golden_messages.add(chosen[0].reason)
@@ -69,7 +69,7 @@ def test_many_cameras_wait_no_longer_than_one(node, monkeypatch):
     assert 1.0 <= now[0] - 100.0 < 1.1
 
 
-def test_the_end_of_the_process_ends_the_wait(node, monkeypatch):
+def test_interruption_of_the_process_ends_the_wait(node, monkeypatch):
     def end():
         raise InterruptionError('activate', 'interrupted')
 

@@ -1,4 +1,4 @@
-"""Memory for messages comes back when the last reader is gone, and is used again."""
+"""Tests of memory for messages: it returns after the last reader and is reused."""
 
 import gc
 import threading
@@ -51,7 +51,7 @@ def test_an_array_over_lent_memory_is_writable_and_in_place():
     assert lease.array()[255:258].tolist() == [1, 2, 3]
 
 
-def test_smaller_memory_makes_room_for_larger():
+def test_smaller_buffers_are_freed_when_a_larger_one_is_needed():
     buffers = MessageBuffers(Counted)
     for size in (1000, 10**6, 1000, 3 * 10**6, 10):
         assert buffers.lend(size).memory.size >= size
@@ -60,7 +60,7 @@ def test_smaller_memory_makes_room_for_larger():
     assert buffers.count == Counted.open == 0
 
 
-def test_what_is_lent_when_all_is_closed_is_freed_when_it_comes_back():
+def test_memory_lent_at_close_is_freed_when_it_returns():
     buffers = MessageBuffers(Counted)
     kept, back = buffers.lend(), buffers.lend()
     view = kept.array()[:4]
@@ -73,7 +73,7 @@ def test_what_is_lent_when_all_is_closed_is_freed_when_it_comes_back():
     buffers.close()
 
 
-def test_readers_in_other_threads_and_rings_of_references():
+def test_memory_returns_from_threads_and_reference_cycles():
     buffers = MessageBuffers()
     for number in range(200):
         lease = buffers.lend(5000)
@@ -82,7 +82,7 @@ def test_readers_in_other_threads_and_rings_of_references():
 
         def read(array=array, number=number):
             ring = [array]
-            ring.append(ring)  # only the garbage collection finds it
+            ring.append(ring)  # a reference cycle, which only garbage collection frees
             assert (array == number % 256).all()
 
         reader = threading.Thread(target=read)
@@ -97,8 +97,8 @@ def test_readers_in_other_threads_and_rings_of_references():
     assert len({lease.memory.pointer for lease in lent}) == count
 
 
-def test_a_little_larger_message_makes_room_for_more():
-    """Compressed images differ in size; each record shall not replace all memory."""
+def test_slightly_larger_message_allocates_a_margin():
+    """Compressed images differ in size. Not every new maximum may replace all buffers."""
     buffers = MessageBuffers(Counted)
     sizes = {buffers.lend(size).memory.size for size in range(100_000, 400_000, 500)}
     assert len(sizes) <= 8
@@ -107,7 +107,7 @@ def test_a_little_larger_message_makes_room_for_more():
 
 
 class PageLocked(NumpyMemory):
-    """There is as much as the test says."""
+    """Page-locked memory. Allocations above `left` bytes fail."""
 
     left = 0
     sticky = False
@@ -118,7 +118,7 @@ class PageLocked(NumpyMemory):
         super().__init__(size)
 
 
-def test_without_page_locked_memory_for_one_message_others_find_theirs(monkeypatch):
+def test_smaller_messages_get_memory_after_a_failed_allocation(monkeypatch):
     monkeypatch.setattr(PageLocked, 'left', 200_000)
     buffers = MessageBuffers(PageLocked)
     for _ in range(3):
@@ -136,8 +136,8 @@ def test_without_page_locked_memory_for_one_message_others_find_theirs(monkeypat
     buffers.close()
 
 
-def test_after_one_large_message_small_ones_find_memory_of_their_size(monkeypatch):
-    """Without it the next message, of whatever camera, would end the intake."""
+def test_small_messages_get_memory_after_one_large_message(monkeypatch):
+    """Otherwise the next message of any camera would end the intake."""
     monkeypatch.setattr(PageLocked, 'left', 2_000_000)
     buffers = MessageBuffers(PageLocked)
     large = buffers.lend(1_900_000)
@@ -145,7 +145,7 @@ def test_after_one_large_message_small_ones_find_memory_of_their_size(monkeypatc
     lent = [buffers.lend(), buffers.lend(100_000), buffers.lend(200_000)]
     assert buffers.lend().memory.size >= 200_000
     assert large.memory.size >= 1_900_000
-    # Nor does room for a little more keep a message out.
+    # A message is accepted even if there is no memory for the margin.
     assert buffers.lend(299_000).memory.size >= 299_000
     with pytest.raises(MemoryError, match='cudaHostAlloc'):
         buffers.lend(300_001)
@@ -155,7 +155,7 @@ def test_after_one_large_message_small_ones_find_memory_of_their_size(monkeypatc
     assert buffers.count == 0
 
 
-def test_all_is_freed_whatever_one_of_them_raises():
+def test_all_memory_is_freed_if_freeing_one_buffer_fails():
     class Broken(Counted):
         def close(self):
             super().close()
@@ -168,5 +168,5 @@ def test_all_is_freed_whatever_one_of_them_raises():
     with pytest.raises(CudaError):
         buffers.close()
     assert buffers.count == Counted.open == 1
-    del last  # says nothing
+    del last  # logs nothing
     assert buffers.count == Counted.open == 0

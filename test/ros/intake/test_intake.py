@@ -1,4 +1,4 @@
-"""The intake over real DDS: no image is lost by growth, torn or left behind."""
+"""Tests of the intake over DDS: no image is lost by growing buffers, torn or left behind."""
 
 import pytest
 
@@ -13,7 +13,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 
 
-# What arrives.
+# Images that arrive
 
 
 def test_growth_loses_no_image(make_taker):
@@ -26,7 +26,7 @@ def test_growth_loses_no_image(make_taker):
     assert taker.input.not_delivered == 0
 
 
-def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_taker):
+def test_image_above_the_limit_is_too_large_and_the_next_one_arrives(make_taker):
     taker = make_taker(image_qos_depth=10)
     taker.buffers = MessageBuffers(limit=2_000_000)
     taker.open()
@@ -42,13 +42,13 @@ def test_an_image_above_the_limit_is_too_large_and_the_next_one_is_fine(make_tak
             frame_from_image(taker.images[-1])
         assert caught.value.reason == 'too_large'
         assert taker.images[-1].size > 6_000_000
-    # They were received, and are not counted as lost.
+    # The images were received, so they do not count as lost.
     assert taker.input.not_delivered == 0
     taker.client.node.destroy_publisher(camera)
 
 
 class Scarce(MessageBuffers):
-    """There is memory for a message of any size, for a small one, or for none."""
+    """Memory for a message of any size, for a small message, or for no message."""
 
     there = 'any'
 
@@ -58,7 +58,7 @@ class Scarce(MessageBuffers):
         return super().lend(message_bytes)
 
 
-def test_without_memory_to_grow_an_image_is_dropped_and_the_next_one_is_fine(make_taker):
+def test_image_without_memory_is_dropped_and_the_next_one_arrives(make_taker):
     taker = make_taker()
     taker.buffers = Scarce()
     taker.open()
@@ -74,7 +74,7 @@ def test_without_memory_to_grow_an_image_is_dropped_and_the_next_one_is_fine(mak
     taker.client.node.destroy_publisher(camera)
 
 
-def test_without_any_memory_the_thread_ends_until_there_is_some(make_taker):
+def test_thread_ends_without_memory_and_resumes_later(make_taker):
     taker = make_taker()
     taker.buffers = Scarce()
     taker.open()
@@ -91,7 +91,7 @@ def test_without_any_memory_the_thread_ends_until_there_is_some(make_taker):
     taker.client.node.destroy_publisher(camera)
 
 
-def test_a_gpu_that_is_lost_while_memory_is_asked_for_is_a_fault(make_taker):
+def test_gpu_that_is_lost_during_an_allocation_is_a_fault(make_taker):
     class Lost(MessageBuffers):
         def lend(self, message_bytes=0):
             raise CudaError('cudaHostAlloc', 'cudaErrorIllegalAddress', sticky=True)
@@ -103,11 +103,11 @@ def test_a_gpu_that_is_lost_while_memory_is_asked_for_is_a_fault(make_taker):
     camera.publish(order(1, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert [error.sticky for error in taker.faults] == [True]
-    assert not taker.logged  # whoever is told says it
+    assert not taker.logged  # the fault handler reports the error
     taker.client.node.destroy_publisher(camera)
 
 
-def test_rubbish_is_taken_and_refused_when_it_is_read(make_taker):
+def test_invalid_message_is_taken_and_refused_by_the_reader(make_taker):
     taker = make_taker()
     taker.open()
     camera = taker.publisher()
@@ -137,10 +137,10 @@ def test_images_of_this_process_and_another_are_taken_alike(make_taker):
     taker.client.node.destroy_publisher(camera)
 
 
-# No torn image.
+# Torn images
 
 
-def test_no_image_is_torn_by_overload_nor_by_what_its_reader_keeps(make_taker):
+def test_no_image_is_torn_by_overload_or_slow_readers(make_taker):
     taker = make_taker(image_qos_depth=1)
     held, checked = [], 0
     newest = []
@@ -154,15 +154,15 @@ def test_no_image_is_torn_by_overload_nor_by_what_its_reader_keeps(make_taker):
             checked += len([spot(image) for image in held])
             del held[:5]
         if checked and checked % 100 < 9:
-            taker.input.close()  # readers keep theirs all the same
+            taker.input.close()  # readers keep their images
             taker.open(newest.append)
     assert len({spot(image) for image in held}) == len(held)
 
 
-# Cameras come, go and change.
+# Cameras that start, end and change
 
 
-def test_a_camera_that_starts_again(make_taker):
+def test_images_of_a_restarted_camera_arrive(make_taker):
     taker = make_taker()
     taker.open()
     for _ in range(3):
@@ -173,15 +173,15 @@ def test_a_camera_that_starts_again(make_taker):
         assert spot(taker.images[-1]) >= 5
 
 
-def test_a_camera_that_offers_less(make_taker):
+def test_best_effort_camera_changes_the_subscription(make_taker):
     taker = make_taker()
     taker.open()
     good = taker.publisher()
     good.publish(order(1, 1))
     taker.wait(1)
     assert taker.input.reliability == 'reliable'
-    for _ in range(3):  # all at once: one change, and nothing to complain about
-        # Small: best effort loses images that do not fit into shared memory (512 KiB).
+    for _ in range(3):  # three publishers at once cause only one change
+        # Small images, because best effort loses images above the shared memory of 512 KiB.
         taker.camera('64x48', reliability='best_effort', hz=20)
     taker.client.spin_until(lambda: taker.input.reliability == 'best_effort', 'the change')
     taker.wait(len(taker.images) + 3)
@@ -190,16 +190,16 @@ def test_a_camera_that_offers_less(make_taker):
     taker.client.node.destroy_publisher(good)
 
 
-# What it costs.
+# CPU time
 
 
-def test_it_sleeps_while_nothing_comes(make_taker, monkeypatch):
+def test_intake_sleeps_while_no_image_arrives(make_taker, monkeypatch):
     waits, wait = [], WaitSet.wait
     monkeypatch.setattr(WaitSet, 'wait', lambda own: waits.append(1) or wait(own))
     taker = make_taker(image_qos_reliability='reliable')
     taker.open()
     camera = taker.publisher()
-    taker.camera(VGA, reliability='best_effort', hz=100)  # an event, and nothing more
+    taker.camera(VGA, reliability='best_effort', hz=100)  # causes an event, but no image
     camera.publish(order(1, 1))
     taker.wait(1)
     taker.client.spin_until(lambda: taker.logged, 'the word of the camera that is kept out')
@@ -209,6 +209,6 @@ def test_it_sleeps_while_nothing_comes(make_taker, monkeypatch):
         taker.client.spin_for(0.2)
         return len(waits) == before
 
-    # The last of discovery may still wake it. Without a sleep it would wake all the time.
+    # Discovery may still wake the thread a few times. A busy loop would wake it continuously.
     taker.client.spin_until(sleeps, 'a fifth of a second without a wake-up')
     taker.client.node.destroy_publisher(camera)

@@ -1,4 +1,4 @@
-"""The intake ends while images come and in any order, and leaves nothing behind; over DDS."""
+"""Tests of the end of the intake over DDS: during images, in any order, without leftovers."""
 
 import gc
 import threading
@@ -49,7 +49,7 @@ def test_a_hundred_ends_while_images_come(make_taker):
 
 
 @pytest.mark.parametrize('first', ['node', 'context', 'neither'])
-def test_the_end_comes_in_any_order(first):
+def test_parts_can_end_in_any_order(first):
     context = rclpy.Context()
     rclpy.init(context=context)
     topic = next(topics)
@@ -73,13 +73,13 @@ def test_the_end_comes_in_any_order(first):
         node.destroy_node()
     elif first == 'context':
         rclpy.shutdown(context=context)
-        while intakes():  # without a word from us
+        while intakes():  # the threads end without a call of close
             assert time.monotonic() < end
             time.sleep(0.001)
     taken.close()
     assert intakes() == 0
     taken.close()
-    assert frame_from_image(images[0]).data[0] == 1  # it is the reader's
+    assert frame_from_image(images[0]).data[0] == 1  # the reader still has the memory
     if first != 'node':
         node.destroy_node()
     rclpy.try_shutdown(context=context)
@@ -106,7 +106,7 @@ def test_a_receiver_that_raises_ends_the_thread_and_the_watch_subscribes_again(m
     assert not taker.input.resubscribe_if_lost()
 
 
-def test_what_cannot_be_made_leaves_nothing_behind(make_taker, monkeypatch):
+def test_failed_subscription_leaves_nothing_behind(make_taker, monkeypatch):
     taker = make_taker()
     node = taker.client.node
 

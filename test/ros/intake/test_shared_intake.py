@@ -1,4 +1,4 @@
-"""Intakes that cameras share: what happens to one changes nothing for the others; over DDS."""
+"""Tests of shared intakes over DDS: changes of one camera do not affect the others."""
 
 import threading
 from collections import deque
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.each_distro
 
 @pytest.fixture
 def several(make_taker):
-    """Make takers that share the intake of the first; open all but the last."""
+    """Return a function that makes takers with a shared intake, and opens all but the last."""
 
     def make(count, **settings):
         takers = [make_taker(image_qos_depth=100, **settings) for _ in range(count)]
@@ -34,7 +34,7 @@ def several(make_taker):
 
 
 def send(taker, camera, *stamps):
-    """Publish an image of each stamp, and wait until all have come."""
+    """Publish an image for each stamp, and wait until all have arrived."""
     for stamp in stamps:
         camera.publish(order(1, stamp))
     taker.wait(stamps[-1])
@@ -51,7 +51,7 @@ def image_thread():
 
 
 def test_cameras_that_come_and_go_cost_the_others_no_image(several):
-    """Images of the steady camera come in the middle of each change; none is lost."""
+    """Images of the steady camera arrive during each change, and no image is lost."""
     steady, changing = several(2)
     camera = steady.publisher()
     thread = image_thread()
@@ -68,7 +68,7 @@ def test_cameras_that_come_and_go_cost_the_others_no_image(several):
         changing.input.close()
         seen = len(changing.images)
         steady.wait(3 * turn + 3)
-        assert len(changing.images) == seen, 'what is closed hears no more'
+        assert len(changing.images) == seen, 'a closed input received an image'
         assert image_thread() is thread
     assert [stamp_of(image) for image in steady.images] == [*range(1, 121)]
     assert steady.input.not_delivered == 0
@@ -106,7 +106,7 @@ def test_many_cameras_have_several_threads(several):
         taker.wait(5)
         numbers = [spot(image) for image in taker.images]
         assert numbers == sorted(set(numbers))
-    # One that subscribes again comes to the thread that has fewest; an empty one ends.
+    # A new subscription joins the thread with the fewest cameras. An empty thread ends.
     for taker in takers[:2]:
         taker.input.close()
         taker.images.clear()
@@ -179,7 +179,7 @@ def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
     well.client.node.destroy_publisher(camera)
 
 
-def test_all_are_subscribed_again_where_the_thread_ends(several):
+def test_all_cameras_are_subscribed_again_if_the_thread_ends(several):
     class Scarce(MessageBuffers):
         there = True
 
@@ -207,7 +207,7 @@ def test_all_are_subscribed_again_where_the_thread_ends(several):
     assert not first.input.resubscribe_if_lost()
 
 
-def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monkeypatch):
+def test_intake_that_ends_before_a_camera_is_added_is_replaced(several, monkeypatch):
     (taker,) = several(1)
     taker.input.close()
     running = taker.intake._running_intake
@@ -215,7 +215,7 @@ def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monk
     def ended():
         monkeypatch.setattr(taker.intake, '_running_intake', running)
         intake = running()
-        intake.close()  # as where its last camera is given up just now
+        intake.close()  # as if its last camera had just failed
         return intake
 
     monkeypatch.setattr(taker.intake, '_running_intake', ended)
@@ -230,7 +230,7 @@ def test_an_intake_that_ends_before_a_camera_is_added_is_made_anew(several, monk
     taker.client.node.destroy_publisher(camera)
 
 
-def test_rclpy_takes_all_images_where_rcl_is_another(several, monkeypatch):
+def test_rclpy_takes_all_images_if_rcl_differs(several, monkeypatch):
     first, second = several(2)
     second.open(intake=first.intake)
     monkeypatch.setattr(

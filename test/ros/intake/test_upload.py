@@ -28,7 +28,7 @@ pytestmark = needs_compiler
 
 @pytest.fixture(autouse=True)
 def unraisable(monkeypatch):
-    """What finalisers raise; there must be nothing."""
+    """Fail if a finaliser raises an exception."""
     raised = []
     monkeypatch.setattr(sys, 'unraisablehook', raised.append)
     yield raised
@@ -88,10 +88,10 @@ def test_a_message_of_rclpy_is_copied(late_pipeline):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_memory_in_a_slot_is_lent_to_nobody_else(late_pipeline, integrated):
+def test_memory_in_a_slot_is_not_lent_again(late_pipeline, integrated):
     gpu, pipeline = late_pipeline(integrated=integrated)
     buffers = buffers_of(pipeline)
-    taken(buffers, image(0, size=(640, 480))[0])  # all are as large from here on
+    taken(buffers, image(0, size=(640, 480))[0])  # all later buffers have at least this size
     numbers = iter(range(1, 100))
     for turn in range(5):
         expected = []
@@ -99,7 +99,7 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(late_pipeline, integrated):
             message, frame = image(next(numbers), size=(64 + 2 * turn, 48))
             pipeline.enqueue(slot, [frame_from_image(taken(buffers, message))], [Thresholds()])
             expected.append(tensor_of(frame))
-        # More come than there is memory for, and go again.
+        # More messages arrive than buffers exist, and are released.
         for _ in range(2):
             others = [taken(buffers, image(next(numbers))[0]) for _ in range(4)]
             del others
@@ -111,7 +111,7 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(late_pipeline, integrated):
     assert buffers.count == 0
 
 
-def test_what_a_fault_leaves_in_a_slot_is_freed_with_the_pipeline(late_pipeline):
+def test_frames_left_by_a_fault_are_freed_with_the_pipeline(late_pipeline):
     gpu, pipeline = late_pipeline()
     buffers = buffers_of(pipeline)
     runtime = gpu.modules[2]
@@ -134,7 +134,7 @@ def test_what_a_fault_leaves_in_a_slot_is_freed_with_the_pipeline(late_pipeline)
 
 
 @pytest.mark.parametrize('where', ['here', 'thread', 'garbage'])
-def test_who_reads_longest_frees_it_after_the_pipeline_was_closed(late_pipeline, where):
+def test_last_reader_frees_memory_after_the_pipeline_was_closed(late_pipeline, where):
     gpu, pipeline = late_pipeline()
     buffers = buffers_of(pipeline)
     message, expected = image(1)
@@ -158,7 +158,7 @@ def test_who_reads_longest_frees_it_after_the_pipeline_was_closed(late_pipeline,
     assert buffers.count == 0
 
 
-def test_after_a_lost_gpu_memory_goes_without_a_word(late_pipeline):
+def test_memory_of_a_lost_gpu_is_released_silently(late_pipeline):
     gpu, pipeline = late_pipeline()
     buffers = buffers_of(pipeline)
     kept = [taken(buffers, image(seed)[0]) for seed in range(3)]
@@ -167,7 +167,7 @@ def test_after_a_lost_gpu_memory_goes_without_a_word(late_pipeline):
     lost = (fake_cuda.cudaError_t.cudaErrorIllegalAddress,)
     working = {name: getattr(runtime, name) for name in ('cudaFreeHost', 'cudaSetDevice')}
     for name, call in working.items():
-        # The library is gone with it; the stand-in shall know that it was freed.
+        # The library is lost with the GPU. Tell the stand-in that the memory was freed.
         setattr(runtime, name, lambda *given, call=call: (call(*given), lost)[1])
     with pytest.raises(CudaError) as caught:
         buffers.close()

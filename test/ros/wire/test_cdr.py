@@ -1,4 +1,4 @@
-"""Serialised images are read as rclpy reads them, and no byte beyond their end."""
+"""Tests of the parser: values equal those of rclpy, and no byte beyond the end is read."""
 
 import random
 
@@ -43,7 +43,7 @@ def array_of(content):
 
 
 @pytest.mark.parametrize('kind', READERS)
-def test_what_rclpy_writes_is_read(kind):
+def test_messages_of_rclpy_are_parsed(kind):
     rng = random.Random(1)
     for _ in range(500):
         message = message_of(kind, rng)
@@ -82,11 +82,11 @@ def test_changed_messages_are_counted_each(fuzz):
         assert counts.received == counts.published + sum(counts.dropped.values())
 
 
-def test_what_rclpy_writes_is_what_is_written_here_by_hand():
+def test_handwritten_messages_equal_those_of_rclpy():
     rng = random.Random(6)
     for kind in READERS:
         for _ in range(100):
             message = message_of(kind, rng)
             ours, theirs = written(message, '<')[0], serialize_message(message)
-            assert len(ours) <= len(theirs) <= len(ours) + 3  # it pads the end
+            assert len(ours) <= len(theirs) <= len(ours) + 3  # rclpy pads the end
             assert said(deserialize_message(ours, kind)) == said(message)

@@ -1,4 +1,4 @@
-"""Where rcl is not the one expected, or a parameter says so, rclpy takes the images."""
+"""Tests of the fallback: rclpy takes the images if rcl differs or a parameter requests it."""
 
 import ctypes
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.each_distro
 
 
 class _Shorter(ctypes.Structure):
-    """A wait set without its last member: what rcl writes lands behind it."""
+    """A wait set without its last member, so rcl writes behind the struct."""
 
     _fields_ = rcl._WaitSetStruct._fields_[:-1]
 
 
 class _Longer(ctypes.Structure):
-    """A message info with another member in front, so that all others are shifted."""
+    """A message info with an additional first member, which shifts all others."""
 
     _fields_ = [('new', ctypes.c_uint8 * 32), *rcl.SerializedArray._fields_]
 
 
 @pytest.mark.parametrize('fault', ['wait set', 'array', 'function', 'library'])
-def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, monkeypatch, fault):
+def test_rclpy_takes_images_if_rcl_differs_at_the_start(make_taker, monkeypatch, fault):
     if fault == 'wait set':
         monkeypatch.setattr(rcl, '_WaitSetStruct', _Shorter)
     elif fault == 'array':
@@ -48,7 +48,7 @@ def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, m
     try:
         taker = make_taker()
         taker.open()
-        with pytest.raises(RclError):  # doctor says so, too
+        with pytest.raises(RclError):  # doctor calls the same check
             check_intake(taker.client.context)
     finally:
         rcl.load_rcl.cache_clear()
@@ -64,7 +64,7 @@ def test_another_rcl_is_noticed_at_once_and_rclpy_takes_the_images(make_taker, m
     taker.client.node.destroy_publisher(camera)
 
 
-def test_another_rcl_that_is_noticed_late_is_left_for_rclpy(make_taker, monkeypatch):
+def test_rclpy_takes_images_if_rcl_differs_later(make_taker, monkeypatch):
     taker = make_taker()
     taker.open()
     monkeypatch.setattr(
@@ -88,7 +88,7 @@ def test_another_rcl_that_is_noticed_late_is_left_for_rclpy(make_taker, monkeypa
     ('intake', 'kind', 'message'),
     [('auto', IntakeSubscription, SerializedMessage), ('rclpy', TypedSubscription, Image)],
 )
-def test_the_parameter_says_who_takes(make_taker, intake, kind, message):
+def test_parameter_selects_rclpy_or_the_intake(make_taker, intake, kind, message):
     taker = make_taker(image_intake=intake)
     taker.open()
     assert isinstance(taker.input._subscription, kind)

@@ -1,4 +1,4 @@
-"""Publishing past rclpy: what arrives is the same, and other threads run meanwhile."""
+"""Tests of publishing without rclpy: the same message arrives, and other threads run."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 
 
-def test_what_is_published_is_what_rclpy_would_have_written(client, node):
+def test_published_bytes_equal_those_of_rclpy(client, node):
     publisher = node.create_publisher(String, 'words', 1)
     words = []
     subscription = client.node.create_subscription(
@@ -50,7 +50,7 @@ def test_other_threads_run_while_a_message_is_published(node):
     interval, end = sys.getswitchinterval(), time.monotonic() + DEADLINE_S
     during = 0
     try:
-        # From here on a thread gives the lock away only where it waits or calls what releases it.
+        # Threads now release the GIL only in waits and in calls that release it.
         sys.setswitchinterval(10 * DEADLINE_S)
         while not during and time.monotonic() < end:
             before = ticks[0]
@@ -74,7 +74,7 @@ def test_a_refusal_of_the_middleware_is_raised(node):
 @pytest.mark.skipif(
     os.environ.get('ROS_DISTRO') == 'kilted', reason="Kilted's publishers end with their context"
 )
-def test_the_middlewares_reason_is_said():
+def test_error_contains_the_reason_of_the_middleware():
     context = rclpy.Context()
     rclpy.init(context=context)
     node = rclpy.create_node('too_late', context=context)
