@@ -1,4 +1,4 @@
-"""Looking at a built engine, with stand-ins for GPU and TensorRT that tell what was recorded."""
+"""Tests of checking an engine, with stand-ins for GPU and TensorRT that return recordings."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from trt_perception.model.files.model_file import ModelFile
 
 RECORDED = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())
 SHAPE = (1, 3, 48, 64)
-# Convolutions and the matrix product of the network that was recorded.
+# Convolutions and the matrix product of the recorded network.
 NODES = {'stem', 'body', 'wide', 'fc'}
 IMAGE = ('images', SHAPE, 'FLOAT')
 SIZES = ('orig_target_sizes', (1, 2), 'INT64')
@@ -35,11 +35,11 @@ class ProfilingVerbosity(Enum):
 
 
 class Module(FakeTensorRtRtx):
-    """TensorRT-RTX whose engine also tells of its layers.
+    """TensorRT-RTX whose engine reports its layers.
 
     Args:
-        told: name of the recorded text, empty for an engine that tells nothing.
-        tensors: as the stand-in takes them.
+        told: name of the recorded report; empty for an engine that reports nothing.
+        tensors: arguments of the stand-in.
     """
 
     ProfilingVerbosity = ProfilingVerbosity
@@ -76,7 +76,7 @@ class Module(FakeTensorRtRtx):
 
 @pytest.fixture
 def engine(monkeypatch, tmp_path):
-    """Return a function that puts the stand-ins in place; all they made is released in the end."""
+    """Return a function that installs the stand-ins. In the end, all objects must be released."""
     recorder = Recorder(fake_cuda.bindings())
     monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
@@ -110,7 +110,7 @@ def verified(model, precision, shape=SHAPE, excluded_nodes=(), nodes=NODES):
         ('bf16', {'bf16': 7, 'fp32': 3}),
     ],
 )
-def test_an_engine_as_asked(engine, precision, counts):
+def test_engine_in_the_requested_precision_passes(engine, precision, counts):
     seen = verified(engine(precision), precision)
     told = seen.as_dict()
     assert told['precision_as_built'] == counts
@@ -119,22 +119,22 @@ def test_an_engine_as_asked(engine, precision, counts):
     assert 'stem' in told['layers'][1]['nodes']
     assert told['fused_nodes'] > 0
     assert told['context_bytes'] == 4096
-    assert seen.latency.p50 == seen.latency.p99 == 1.5  # what the stand-in's clock says
+    assert seen.latency.p50 == seen.latency.p99 == 1.5  # the time of the stand-in's events
     assert json.dumps(told)
 
 
-def test_what_was_compiled_is_there_for_the_nodes_first_start(engine, tmp_path):
+def test_runtime_cache_is_saved_for_the_node(engine, tmp_path):
     verified(engine('fp16'), 'fp16')
     (cached,) = (tmp_path / 'trt_perception' / 'runtime').iterdir()
     assert b'compiled' in cached.read_bytes()
 
 
-def test_fp16_asked_and_fp32_built_is_an_error(engine, golden_messages):
+def test_fp32_engine_is_refused_if_fp16_was_requested(engine, golden_messages):
     with golden_messages.raises(EngineError):
         verified(engine('fp32'), 'fp16')
 
 
-def test_what_was_not_built_as_asked_is_named(engine, monkeypatch):
+def test_layers_in_a_wider_type_are_named(engine, monkeypatch):
     entry = json.loads(json.dumps(RECORDED['fp16']))
     wide = next(one for one in entry['Layers'] if 'wide' in one.get('Metadata', ''))
     for tensor in wide['Inputs']:
@@ -146,8 +146,8 @@ def test_what_was_not_built_as_asked_is_named(engine, monkeypatch):
 
 
 @pytest.mark.parametrize('fails', ['', 'cudaStreamEndCapture', 'cudaGraphInstantiate'])
-def test_it_is_timed_as_the_node_runs_it(engine, fails):
-    """By a CUDA graph; call by call where there can be none."""
+def test_latency_is_measured_with_a_cuda_graph_if_possible(engine, fails):
+    """If capturing fails, the test expects one enqueue call for each run."""
     model = engine('fp16')
     engine.recorder.fails = lambda index, name: 'cudaErrorInvalidValue' if name == fails else None
     assert verified(model, 'fp16').latency.p50 == 1.5
@@ -155,15 +155,15 @@ def test_it_is_timed_as_the_node_runs_it(engine, fails):
     assert launched == 2 if not fails else launched > 100
 
 
-def test_an_engine_that_tells_nothing_is_timed(engine):
+def test_latency_of_an_engine_without_layer_information(engine):
     seen = verified(engine(''), 'fp16')
     assert seen.as_dict()['precision_as_built'] is None
     assert seen.layers == ()
     assert seen.latency.p50 == 1.5
 
 
-def test_other_inputs_are_zeros_too(engine):
-    """As the sizes of the original images, which some exports of RT-DETR want to know."""
+def test_auxiliary_inputs_get_zeros(engine):
+    """For example the original image sizes that some exports of RT-DETR read."""
     for inputs in ((SIZES, IMAGE), (IMAGE, SIZES)):
         model = engine('fp16', inputs=inputs)
         module = sys.modules['tensorrt_rtx']
@@ -172,7 +172,7 @@ def test_other_inputs_are_zeros_too(engine):
         assert module.calls.count('set_tensor_address') == 3
 
 
-def test_an_open_engine_is_timed_at_the_shape_it_is_made_for(engine, golden_messages):
+def test_dynamic_engine_is_timed_at_shapes_of_its_profile_only(engine, golden_messages):
     ranges = tuple((batch, 3, 48, 64) for batch in (1, 2, 4))
     model = engine(
         'fp16', inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),), profiles=(ranges,), outputs=()
@@ -182,6 +182,6 @@ def test_an_open_engine_is_timed_at_the_shape_it_is_made_for(engine, golden_mess
         verified(model, 'fp16', (8, 3, 48, 64))
 
 
-def test_layers_without_times_are_an_error(engine, golden_messages):
+def test_missing_layer_times_are_an_error(engine, golden_messages):
     with golden_messages.raises(EngineError):
         time_layers(engine('fp16'), gpu.Device(0), runs=3)

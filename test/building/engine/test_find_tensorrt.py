@@ -1,4 +1,4 @@
-"""Which TensorRT builds where several are installed, or none that can."""
+"""Tests of the choice between installed TensorRTs, and of errors without a suitable one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def without(monkeypatch, *names):
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def test_auto_takes_tensorrt_before_tensorrt_rtx(monkeypatch):
+def test_auto_prefers_tensorrt_to_tensorrt_rtx(monkeypatch):
     for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
         monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
     assert find_tensorrt('auto').flavour == 'tensorrt'
@@ -25,7 +25,7 @@ def test_auto_takes_tensorrt_before_tensorrt_rtx(monkeypatch):
     assert find_tensorrt('auto').flavour == 'tensorrt_rtx'
 
 
-def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch, golden_messages):
+def test_missing_tensorrt_error_names_the_packages_to_install(monkeypatch, golden_messages):
     without(monkeypatch, 'tensorrt', 'tensorrt_rtx')
     with golden_messages.raises(EngineError):
         find_tensorrt('auto')
@@ -33,7 +33,7 @@ def test_without_tensorrt_the_way_to_get_one_is_told(monkeypatch, golden_message
         find_tensorrt('tensorrt')
 
 
-def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_path):
+def test_reason_for_an_unusable_gpu_is_reported_if_a_gpu_is_required(monkeypatch, tmp_path):
     def device(_index):
         raise CudaError('cuda-python', 'is missing')
 
@@ -41,14 +41,14 @@ def test_a_gpu_that_must_be_there_and_cannot_be_asked_is_told(monkeypatch, tmp_p
     monkeypatch.setattr(tensorrt_release, '_DRIVER_DEVICE', tmp_path / 'nvidiactl')
     for name, release in (('tensorrt', '10.3'), ('tensorrt_rtx', 'RTX 1.7')):
         monkeypatch.setitem(sys.modules, name, StandIn(release, '10.3.0.26'))
-    # TensorRT is installed where a GPU is; TensorRT-RTX builds anywhere.
+    # TensorRT needs a GPU; TensorRT-RTX also builds without one.
     assert find_tensorrt('tensorrt').unusable_gpu_reason == 'cuda-python: is missing'
     assert find_tensorrt('tensorrt_rtx').unusable_gpu_reason == ''
     (tmp_path / 'nvidiactl').touch()
     assert find_tensorrt('tensorrt_rtx').unusable_gpu_reason == 'cuda-python: is missing'
 
 
-def test_releases_that_are_too_old_are_refused(monkeypatch, golden_messages):
+def test_old_releases_are_refused(monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'tensorrt', StandIn('8.6', '8.6.1'))
     with golden_messages.raises(EngineError):
         find_tensorrt('tensorrt')

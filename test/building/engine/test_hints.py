@@ -1,4 +1,4 @@
-"""A text of TensorRT that the builder knows leads to an error that says what to do."""
+"""Tests that a known message of TensorRT leads to an error with a remedy."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from trt_perception.building.engine.hints import HINTS, tensorrt_error
 
-#: What TensorRT reports, and what the error must recommend.
+#: Messages of TensorRT, each with a word in the remedy.
 TEXTS = (
     ('no tactics to implement the operation within workspace limit', '--workspace-mib'),
     ('insufficient workspace', '--workspace-mib'),
@@ -32,16 +32,16 @@ TEXTS = (
 
 
 @pytest.mark.parametrize(('text', 'advice'), TEXTS)
-def test_known_text_leads_to_advice(text, advice):
+def test_known_message_of_tensorrt_leads_to_a_remedy(text, advice):
     error = tensorrt_error('model.onnx', 'TensorRT does not build it', (), [text])
 
     assert advice in error.fix
 
 
-def test_unknown_text_leads_to_no_advice():
+def test_unknown_message_of_tensorrt_leads_to_no_remedy():
     assert not tensorrt_error('model.onnx', 'TensorRT does not build it', (), ['a new text']).fix
 
 
 @pytest.mark.parametrize('hint', HINTS, ids=lambda hint: hint.pattern)
-def test_every_hint_has_a_text_that_it_finds(hint):
+def test_each_hint_matches_a_known_message(hint):
     assert any(re.search(hint.pattern, text) for text, _ in TEXTS)

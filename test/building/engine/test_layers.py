@@ -1,4 +1,4 @@
-"""What the inspector's JSON says of types, on texts that TensorRT really wrote."""
+"""Tests of reading the inspector's JSON, with reports that TensorRT wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trt_perception.building.engine.layers import (
 from trt_perception.errors import EngineError
 
 RTX = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())
-# The network that RTX holds: three convolutions and a matrix product.
+# The recorded network: three convolutions and a matrix product.
 COMPUTE = {'stem', 'body', 'wide', 'fc'}
 
 
@@ -25,7 +25,7 @@ def rtx(name):
     return parse_layers(json.dumps(RTX[name]))
 
 
-def test_nothing_told_is_no_layers():
+def test_empty_reports_have_no_layers():
     assert parse_layers('') == ()
     assert parse_layers('{"Layers": [], "Bindings": []}') == ()
     assert layer_precisions(()) == {}
@@ -35,15 +35,15 @@ def test_nothing_told_is_no_layers():
     ('name', 'counts'),
     [
         ('fp32', {'fp32': 9}),
-        ('fp16', {'fp16': 8, 'fp32': 1}),  # the cast of the input reads float32
-        ('bf16', {'bf16': 7, 'fp32': 3}),  # it pools in float32, and casts before and after
+        ('fp16', {'fp16': 8, 'fp32': 1}),  # the Cast of the input reads float32
+        ('bf16', {'bf16': 7, 'fp32': 3}),  # pooling is in float32, with a Cast before and after
     ],
 )
-def test_layers_are_counted_by_the_type_they_read(name, counts):
+def test_layers_are_counted_by_their_narrowest_input_type(name, counts):
     assert layer_precisions(rtx(name)) == counts
 
 
-def test_a_layer_knows_its_nodes_and_tactic():
+def test_layer_has_nodes_types_and_tactic():
     layer = rtx('fp16')[2]
     assert layer.nodes == ('body', 'body_sigmoid', 'body_mul', 'residual')
     assert (layer.kind, layer.inputs, layer.outputs) == (
@@ -54,7 +54,7 @@ def test_a_layer_knows_its_nodes_and_tactic():
     assert rtx('fp16')[0].tactic.startswith('__myl_CastConc')
 
 
-def test_names_alone_are_layers_without_types():
+def test_report_of_names_gives_layers_without_types():
     layers = rtx('names_only')
     assert [layer.name for layer in layers] == [layer.name for layer in rtx('fp16')]
     assert layer_precisions(layers) == {}
@@ -69,7 +69,7 @@ def test_names_alone_are_layers_without_types():
         ('Int8', 'int8'),
         ('FP8', 'fp8'),
         ('Int64', 'int64'),
-        # As TensorRT writes it, with the memory format.
+        # TensorRT writes the memory format too.
         ('Row major linear FP32', 'fp32'),
         ('Channel major FP16 format where channel % 8 == 0', 'fp16'),
         ('Two wide channel vectorized row major FP16 format', 'fp16'),
@@ -78,12 +78,12 @@ def test_names_alone_are_layers_without_types():
         ('', ''),
     ],
 )
-def test_a_type_is_found_within_a_format(text, kind):
+def test_data_type_is_found_in_a_memory_format(text, kind):
     entry = {'Name': 'a', 'Inputs': [{'Name': 'x', 'Format/Datatype': text}]}
     assert parse_layers(json.dumps({'Layers': [entry]}))[0].inputs == (kind,)
 
 
-def test_a_layer_computes_in_the_narrowest_type_it_reads():
+def test_precision_is_the_narrowest_input_type():
     assert LayerInfo('a', inputs=('fp32', 'int8')).precision == 'int8'
     assert LayerInfo('a', inputs=('fp32', 'fp16', 'bf16')).precision == 'fp16'
     assert LayerInfo('a', inputs=('int64', 'bool')).precision == 'int64'
@@ -91,27 +91,27 @@ def test_a_layer_computes_in_the_narrowest_type_it_reads():
 
 
 @pytest.mark.parametrize('text', ['{', '[]', '{"Layers": [{}]}', '{"Layers": [3]}', '{"x": 1}'])
-def test_another_text_is_refused(text, golden_messages):
+def test_unknown_report_is_refused(text, golden_messages):
     with golden_messages.raises(EngineError):
         parse_layers(text)
 
 
-def test_control_characters_within_text_are_fine():
+def test_control_characters_in_a_report_are_accepted():
     text = '{"Layers": [{"Name": "a", "Metadata": "[ONNX Layer: x]\x1e[ONNX Layer: y]"}]}'
     assert parse_layers(text)[0].nodes == ('x', 'y')
 
 
 @pytest.mark.parametrize('name', ['fp32', 'fp16', 'bf16'])
 @pytest.mark.parametrize('nodes', [COMPUTE, None])
-def test_an_engine_as_asked_has_all_of_it(name, nodes):
+def test_all_layers_of_a_matching_engine_have_the_precision(name, nodes):
     check = check_precision(rtx(name), name, nodes)
     assert (check.share, check.deviations) == (1.0, {})
-    # Without the model, a matrix product within a fusion is not seen.
+    # Without the model, a matrix product in a fused layer is not recognised.
     assert check.node_count == (4 if nodes else 3)
     require_precision(check, 'a.engine')
 
 
-def test_fp16_asked_and_fp32_got_is_an_error(golden_messages):
+def test_fp32_layers_are_refused_if_fp16_was_requested(golden_messages):
     check = check_precision(rtx('fp32'), 'fp16', COMPUTE)
     assert check.share == 0
     assert check.deviations == dict.fromkeys(COMPUTE, 'fp32')
@@ -132,12 +132,12 @@ def test_fp16_asked_and_fp32_got_is_an_error(golden_messages):
         ('fp8', 'int8', False),
     ],
 )
-def test_a_narrower_type_may_stand_in(asked, built, fits):
+def test_narrower_types_fulfil_a_requested_precision(asked, built, fits):
     check = check_precision([LayerInfo('conv', inputs=(built,), nodes=('n',))], asked, {'n'})
     assert check.share == fits
 
 
-def test_half_is_enough_and_less_is_not(golden_messages):
+def test_half_of_the_layers_must_have_the_precision(golden_messages):
     def layers(half, single):
         kinds = ['fp16'] * half + ['fp32'] * single
         return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
@@ -147,7 +147,7 @@ def test_half_is_enough_and_less_is_not(golden_messages):
         require_precision(check_precision(layers(4, 5), 'fp16'), 'x')
 
 
-def test_what_was_to_stay_does_not_count():
+def test_excluded_nodes_are_not_counted():
     layers = [
         LayerInfo('conv a', inputs=('fp32',), nodes=('a',)),
         LayerInfo('conv b', inputs=('fp16',), nodes=('b',)),
@@ -157,7 +157,7 @@ def test_what_was_to_stay_does_not_count():
         assert check_precision(layers, 'fp16', nodes, excluded_nodes={'a'}).share == 1
 
 
-def test_a_conversion_before_a_convolution_does_not_hide_its_type():
+def test_conversion_layer_does_not_hide_the_type_of_its_convolution():
     layers = [
         LayerInfo('conv', inputs=('fp16',), nodes=('n',)),
         LayerInfo('cast', inputs=('fp32',), outputs=('fp16',), nodes=('n',)),
@@ -166,5 +166,5 @@ def test_a_conversion_before_a_convolution_does_not_hide_its_type():
         assert check_precision(order, 'fp16', {'n'}).share == 1
 
 
-def test_no_convolution_is_no_loss():
+def test_engine_without_convolutions_passes():
     assert check_precision([LayerInfo('pool', inputs=('fp32',))], 'fp16').share == 1

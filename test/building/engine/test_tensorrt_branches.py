@@ -1,4 +1,4 @@
-"""What is called on releases that are not installed: by a stand-in that refuses foreign names."""
+"""Tests of calls to TensorRT releases that are not installed, with a stand-in for each release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_cache(tmp_path, monkeypatch):
         ('int8', {'BuilderFlag.INT8', 'BuilderFlag.FP16'}),
     ],
 )
-def test_up_to_10_11_tensorrt_chooses_among_the_precisions_allowed(version, precision, flags):
+def test_up_to_10_11_builder_flags_set_the_allowed_precisions(version, precision, flags):
     module, tensorrt = stand_in(version)
     built = build(tensorrt, precision=precision)
     assert module.flags() == flags
@@ -39,7 +39,7 @@ def test_up_to_10_11_tensorrt_chooses_among_the_precisions_allowed(version, prec
 
 @pytest.mark.parametrize('version', {**STRONG, **RTX})
 @pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16', 'int8'])
-def test_elsewhere_the_model_says_the_precision(version, precision):
+def test_newer_releases_get_no_precision_flags(version, precision):
     if (version, precision) == ('1.4.0.76', 'int8'):
         pytest.skip('refused, see below')
     module, tensorrt = stand_in(version)
@@ -49,7 +49,7 @@ def test_elsewhere_the_model_says_the_precision(version, precision):
     assert built.strongly_typed
 
 
-def test_enumerations_have_other_numbers_in_other_releases():
+def test_stand_ins_number_enumerations_differently():
     numbers = {
         int(StandIn(release, '1.0').BuilderFlag.VERSION_COMPATIBLE)
         for release in ('10.3', '10.7', '10.13', '11.4', 'RTX 1.7')
@@ -67,7 +67,7 @@ def test_the_stand_in_refuses_what_a_release_lacks(golden_messages):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_a_plan_says_what_built_it(version):
+def test_plan_records_its_build(version):
     module, tensorrt = stand_in(version)
     module.layers = [('a', '', 'FLOAT')] * 3
     built = build(tensorrt)
@@ -97,7 +97,7 @@ def test_layers_of_named_nodes_stay_in_fp32(version):
 
 
 @pytest.mark.parametrize('version', {**STRONG, **RTX})
-def test_where_types_decide_layers_are_left_alone(version):
+def test_strongly_typed_layers_are_not_changed(version):
     module, tensorrt = stand_in(version)
     module.layers = [('/head', '[ONNX Layer: /head]', 'FLOAT')]
     assert 'OBEY_PRECISION_CONSTRAINTS' not in build(tensorrt, fp32_nodes={'/head'}).flags
@@ -105,7 +105,7 @@ def test_where_types_decide_layers_are_left_alone(version):
 
 
 @pytest.mark.parametrize('version', {**WEAK, **STRONG})
-def test_every_option_of_the_builder(version, tmp_path):
+def test_all_options_reach_the_builder(version, tmp_path):
     module, tensorrt = stand_in(version)
     module.dla_cores = 2
     plugin = tmp_path / 'plugin.so'
@@ -143,7 +143,7 @@ def test_every_option_of_the_builder(version, tmp_path):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_what_is_not_asked_for_is_not_touched(version):
+def test_missing_options_leave_the_builder_unchanged(version):
     module, tensorrt = stand_in(version)
     build(tensorrt, precision='fp32', timing_cache='off')
     config = {name for name, _ in module.calls if name.startswith('IBuilderConfig')}
@@ -155,7 +155,7 @@ def test_what_is_not_asked_for_is_not_touched(version):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_profiles(version):
+def test_profiles_of_the_options_are_added(version):
     module, tensorrt = stand_in(version)
     module.shape = (-1, 3, -1, -1)
     built = build(tensorrt, shapes=['1x3x8x8', '1x3x8x8:2x3x16x16:4x3x32x32'])
@@ -170,14 +170,14 @@ def test_profiles(version):
     assert len(module.called('IBuilderConfig.add_optimization_profile')) == 2
 
 
-def test_shapes_that_tensorrt_itself_refuses(golden_messages):
+def test_shapes_refused_by_tensorrt_are_an_error(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.shape = (-1, 3, 8, 8)
     module.refuse_profiles = True
     golden_messages.add(refusal(tensorrt, batch=2))
 
 
-def test_open_sides_beside_the_image_follow_it():
+def test_dynamic_auxiliary_inputs_follow_the_image():
     module, tensorrt = stand_in('10.3.0.26')
     module.shape = (-1, 3, -1, -1)
     module.other_inputs = {'orig_target_sizes': (-1, 2), 'pixel_mask': (-1, -1, -1)}
@@ -187,7 +187,7 @@ def test_open_sides_beside_the_image_follow_it():
         ('orig_target_sizes', (1, 2), (2, 2), (4, 2)),
         ('pixel_mask', (1, 8, 8), (2, 16, 16), (4, 32, 16)),
     ]
-    # Also where the image's own are closed.
+    # The auxiliary input also follows an image input with fixed dimensions.
     module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'orig_target_sizes': (-1, 2)}
     assert build(tensorrt).profiles == ()
@@ -197,14 +197,14 @@ def test_open_sides_beside_the_image_follow_it():
     ]
 
 
-def test_inputs_of_which_nothing_is_known_are_refused(golden_messages):
+def test_unknown_auxiliary_inputs_are_refused(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'sizes': (1, 2)}
     golden_messages.add(refusal(tensorrt))
 
 
 @pytest.mark.parametrize('version', RTX)
-def test_targets_of_tensorrt_rtx(version):
+def test_compute_capabilities_reach_tensorrt_rtx(version):
     module, tensorrt = stand_in(version, gpu=None)
     build(tensorrt, compute_capabilities=['8.6', '12.0'])
     assert module.called('IBuilderConfig.num_compute_capabilities =') == [(2,)]
@@ -244,13 +244,13 @@ def test_targets_of_tensorrt_rtx(version):
         ('1.7.1.116', {'precision': 'fp8', 'compute_capabilities': ['8.6', '8.9']}),
     ],
 )
-def test_what_a_release_cannot_do_is_refused_with_its_reason(version, given, golden_messages):
+def test_unsupported_option_is_refused_with_a_reason(version, given, golden_messages):
     module, tensorrt = stand_in(version)
     golden_messages.add(refusal(tensorrt, **given))
     assert not module.called('Builder.build_serialized_network')
 
 
-def test_every_refusal_is_told_at_once(golden_messages):
+def test_all_unsupported_options_are_in_one_error(golden_messages):
     with pytest.raises(UnavailableError) as caught:
         build(stand_in('1.4.0.76')[1], version_compatible=True, precision='int8')
     int8 = caught.value.refused[1]
@@ -268,7 +268,7 @@ def test_refit_needs_a_gpu_with_tensorrt_rtx(golden_messages):
     assert build(stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
 
 
-def test_the_release_that_lacks_one_target_takes_the_next():
+def test_operators_that_a_newer_release_may_have_are_accepted():
     module, tensorrt = stand_in('1.7.1.116')
     build(tensorrt, compute_capabilities=['12.1'])
     assert module.called('IBuilderConfig.set_compute_capability') == [
@@ -277,19 +277,19 @@ def test_the_release_that_lacks_one_target_takes_the_next():
 
 
 @pytest.mark.parametrize('version', {**WEAK, **STRONG})
-def test_the_timing_cache_is_kept_from_build_to_build(version):
+def test_timing_cache_is_kept_for_the_next_build(version):
     module, tensorrt = stand_in(version)
     assert build(tensorrt).timing_cache == 'auto'
     build(tensorrt)
     times = f'times of {module.release}'.encode()
     assert module.called('IBuilderConfig.create_timing_cache') == [(b'',), (times,)]
-    # Another GPU has times of its own.
+    # Another GPU has its own times.
     other = TensorRt(module, module.flavour, version, BuildGpu('Other', '8.7', ORIN.cuda))
     build(other)
     assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'',)
 
 
-def test_a_timing_cache_in_a_file(tmp_path):
+def test_timing_cache_is_kept_in_a_file(tmp_path):
     module, tensorrt = stand_in('10.3.0.26')
     path = tmp_path / 'times'
     assert build(tensorrt, timing_cache=str(path)).timing_cache == str(path)
@@ -298,7 +298,7 @@ def test_a_timing_cache_in_a_file(tmp_path):
     assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'times of 10.3',)
 
 
-def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path, golden_messages):
+def test_unusable_timing_cache_is_replaced(tmp_path, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     path = tmp_path / 'times'
     path.write_bytes(b'damaged')
@@ -308,7 +308,7 @@ def test_a_timing_cache_that_does_not_fit_is_made_again(tmp_path, golden_message
     assert module.called('IBuilderConfig.create_timing_cache') == [(b'damaged',), (b'',)]
 
 
-def test_a_timing_cache_that_cannot_be_written_costs_no_engine(tmp_path, golden_messages):
+def test_timing_cache_write_error_is_only_a_warning(tmp_path, golden_messages):
     _, tensorrt = stand_in('10.3.0.26')
     built = build(tensorrt, timing_cache=str(tmp_path / 'none' / 'times'))
     assert built.content
@@ -322,7 +322,7 @@ def test_tensorrt_rtx_has_no_timing_cache(version):
     assert not [name for name, _ in module.calls if 'timing_cache' in name]
 
 
-def test_remarks_tell_what_a_user_should_know(monkeypatch, golden_messages):
+def test_remarks_name_restrictions_of_the_engine(monkeypatch, golden_messages):
     def told(version, **given):
         module, tensorrt = stand_in(version)
         module.dla_cores = 1

@@ -1,4 +1,4 @@
-"""Real builds by TensorRT-RTX, which needs no GPU for them."""
+"""Tests of real builds by TensorRT-RTX, which needs no GPU to build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
         importlib.util.find_spec('tensorrt_rtx') is None, reason='needs tensorrt_rtx'
     ),
 ]
-# Undocumented: the plan's byte 32 has a bit for each GPU it was built for.
+# Byte 32 of a plan has one bit for each target GPU. NVIDIA does not document this.
 TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
 
 
@@ -39,7 +39,7 @@ def tensorrt():
 
 
 def small(sides=(1, 3, 16, 16), nodes=None, opset=19, dtype=TensorProto.FLOAT, weights=()):
-    """Return a model of one input of these sides; text stands for an open side."""
+    """Return a model with one input of this shape. A text makes a dynamic dimension."""
     weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
     nodes = nodes or [helper.make_node('Conv', ['images', 'w'], ['y'], name='conv', pads=[1] * 4)]
     graph = helper.make_graph(
@@ -69,7 +69,7 @@ def half(content):
     return convert_precision(model, 'fp16', strongly_typed=True).model.SerializeToString()
 
 
-def test_the_digits_build(tensorrt):
+def test_digits_model_builds(tensorrt):
     built = build(DIGITS.read_bytes(), tensorrt)
     header = read_plan_header(built.content, 'digits')
     assert header.module == built.flavour == 'tensorrt_rtx'
@@ -83,28 +83,28 @@ def test_the_digits_build(tensorrt):
     assert built.strongly_typed
 
 
-def test_inner_types_change_the_engine_and_not_its_tensors(tensorrt):
+def test_inner_types_do_not_change_inputs_and_outputs(tensorrt):
     single = build(DIGITS.read_bytes(), tensorrt)
     double = build(half(DIGITS.read_bytes()), tensorrt, precision='fp16')
     assert double.inputs == single.inputs
     assert double.content != single.content
 
 
-def test_a_failed_build_does_not_silence_the_next(tensorrt, golden_messages):
-    """TensorRT keeps the first logger of a process as long as any builder lives."""
+def test_failed_build_does_not_take_the_messages_of_the_next(tensorrt, golden_messages):
+    """TensorRT keeps the first logger of a process while any builder exists."""
     import tensorrt_rtx
 
     other = tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR)
     for _ in range(2):
         golden_messages.add(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
     keeps = tensorrt_rtx.Builder(TensorRtLog(tensorrt_rtx).logger)
-    assert tensorrt_rtx.Builder(other)  # ignored, with a warning
+    assert tensorrt_rtx.Builder(other)  # TensorRT ignores the second logger, with a warning
     golden_messages.add(refusal(DIGITS.read_bytes(), tensorrt, workspace_mib=1))
     del keeps
 
 
 def quantised(kind, sides=(1, 3, 16, 16)):
-    """Return a convolution between Q/DQ nodes of this type; its outer tensors are float32."""
+    """Return a convolution between Q/DQ nodes of this type. Inputs and outputs are float32."""
     zeros = [helper.make_tensor(n, kind, [], [0]) for n in ('zero', 'w_zero')]
     scales = [numpy_helper.from_array(np.float32(0.05), n) for n in ('scale', 'w_scale')]
     nodes = [
@@ -127,7 +127,7 @@ def quantised(kind, sides=(1, 3, 16, 16)):
         ('fp16', TensorProto.FLOAT16, '7.5'),
     ],
 )
-def test_a_convolution_in_each_type_builds(tensorrt, precision, kind, target, sides):
+def test_convolution_builds_in_each_type(tensorrt, precision, kind, target, sides):
     if precision == 'int8' and tensorrt.release < (1, 7):
         pytest.skip('TensorRT-RTX builds quantised convolutions from 1.7 on')
     if precision in ('int8', 'fp8'):
@@ -149,23 +149,23 @@ def test_a_convolution_in_each_type_builds(tensorrt, precision, kind, target, si
 
 
 @pytest.mark.parametrize('targets', [['8.6'], ['8.0', '8.9'], ['12.0', '8.6']])
-def test_targets_are_in_the_plan(tensorrt, targets):
+def test_plan_has_its_compute_capabilities(tensorrt, targets):
     built = build(small(), tensorrt, compute_capabilities=targets)
     assert built.content[32] == sum(TARGET_BITS[target] for target in targets)
 
 
-def test_the_default_targets_are_all_but_turing(tensorrt):
+def test_default_targets_exclude_turing(tensorrt):
     bits = build(small(), tensorrt).content[32]
     assert bits & sum(TARGET_BITS.values()) == sum(TARGET_BITS.values()) - TARGET_BITS['7.5']
 
 
-def test_one_shape_of_an_open_model(tensorrt):
+def test_dynamic_model_builds_for_one_shape(tensorrt):
     built = build(small(('n', 3, 16, 16)), tensorrt, batch=2)
     assert built.inputs[0].shape == (-1, 3, 16, 16)
     assert [str(profile) for profile in built.profiles] == ['2x3x16x16']
 
 
-def test_each_batch_is_a_profile_of_its_own(tensorrt):
+def test_each_batch_size_gets_a_profile(tensorrt):
     content = small(('n', 3, 16, 16))
     built = build(content, tensorrt, batch='8,1,4')
     assert [t.shape for t in (*built.inputs, *built.outputs)] == [(-1, 3, 16, 16), (-1, 4, 16, 16)]
@@ -173,7 +173,7 @@ def test_each_batch_is_a_profile_of_its_own(tensorrt):
     assert len(built.content) > len(build(content, tensorrt, batch=4).content)
 
 
-def test_several_profiles_of_an_open_model(tensorrt):
+def test_dynamic_model_builds_with_several_profiles(tensorrt):
     one = build(small(('n', 3, 'h', 'w')), tensorrt, shapes='1x3x8x8:1x3x16x16:4x3x32x32')
     two = build(
         small(('n', 3, 'h', 'w')),
@@ -184,7 +184,7 @@ def test_several_profiles_of_an_open_model(tensorrt):
     assert len(two.content) > len(one.content)
 
 
-def test_a_batch_and_a_size_make_a_shape(tensorrt):
+def test_batch_and_input_size_give_a_shape(tensorrt):
     built = build(small(('n', 3, 'h', 'w')), tensorrt, batch=1, input_size='32x24')
     assert str(built.profiles[0]) == '1x3x24x32'
 
@@ -201,13 +201,13 @@ def test_a_batch_and_a_size_make_a_shape(tensorrt):
         ((1, 3, 16, 16), {'input_size': '32x16'}),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_with_those_that_do(
+def test_contradicting_shapes_are_refused_with_the_allowed_shapes(
     tensorrt, sides, given, golden_messages
 ):
     golden_messages.add(refusal(small(sides), tensorrt, **given))
 
 
-def test_the_shape_that_the_model_has_may_be_said_again(tensorrt):
+def test_shape_option_may_repeat_the_fixed_shape(tensorrt):
     built = build(small(), tensorrt, shapes='1x3x16x16', input_size='16x16')
     assert built.profiles == ()
 
@@ -219,25 +219,25 @@ def test_unsupported_operators_are_named_with_their_nodes(tensorrt):
         helper.make_node('Unique', ['b'], ['y'], name='/head/unique'),
     ]
     found = refusal(small(nodes=nodes), tensorrt)
-    # Releases tell them in different orders.
+    # Releases list the nodes in different orders.
     assert 'Fancy at /neck/fancy, /head/fancy' in found
     assert 'Unique at /head/unique' in found
     assert found.count('\n') == 1
     assert '--plugins' in found
 
 
-def test_a_node_that_contradicts_itself_is_named(tensorrt):
+def test_invalid_node_is_named(tensorrt):
     found = refusal(small((1, 5, 16, 16)), tensorrt)
     assert 'node conv (Conv)' in found
     assert 'unsupported operators' not in found
 
 
-def test_what_is_no_model_is_refused(tensorrt, golden_messages):
+def test_invalid_model_is_refused(tensorrt, golden_messages):
     for content in (b'', b'hello world, this is no onnx', DIGITS.read_bytes()[:100_000]):
         golden_messages.add(refusal(content, tensorrt))
 
 
-def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path, golden_messages):
+def test_invalid_plugin_library_is_refused(tensorrt, tmp_path, golden_messages):
     path = tmp_path / 'plugin.so'
     path.write_bytes(b'no library')
     golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
@@ -245,7 +245,7 @@ def test_a_plugin_library_that_is_none_is_refused(tensorrt, tmp_path, golden_mes
     golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
 
 
-def test_every_builder_option_that_rtx_has_builds(tensorrt):
+def test_all_builder_options_of_rtx_work(tensorrt):
     built = build(
         small(),
         tensorrt,
@@ -258,7 +258,7 @@ def test_every_builder_option_that_rtx_has_builds(tensorrt):
     assert built.flags == ('SPARSE_WEIGHTS',)
 
 
-def test_progress_is_told_and_ends(tensorrt):
+def test_progress_is_reported_during_a_build(tensorrt):
     seen = []
     options = load_options(None, {'onnx': 'model.onnx', 'precision': 'fp32'})
     build_plan(DIGITS.read_bytes(), options, tensorrt, progress=lambda *step: seen.append(step))
@@ -305,7 +305,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.unmeasured
 def test_a_signal_ends_a_real_build():
-    """It comes while TensorRT is inside its first step."""
+    """The signal arrives during TensorRT's first step."""
     process = subprocess.Popen(
         [sys.executable, '-c', CHILD, str(DIGITS)],
         stdout=subprocess.PIPE,

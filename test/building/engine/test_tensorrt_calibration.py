@@ -1,4 +1,4 @@
-"""TensorRT's own INT8 calibration: what it is fed, what is kept, and what never reaches C++."""
+"""Tests of TensorRT's own INT8 calibration: uploaded data, kept ranges, errors in callbacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 class Memory:
-    """Device or pinned memory that is only remembered."""
+    """Stand-in for GPU or page-locked memory, which counts its live objects."""
 
     live = 0
 
@@ -60,7 +60,7 @@ class NoStream:
 
 @pytest.fixture
 def no_gpu_memory(monkeypatch):
-    """Replace the GPU; return what was copied to it."""
+    """Replace GPU memory by stand-ins, and return the list of uploaded arrays."""
     copied = []
     monkeypatch.setattr(Memory, 'live', 0)
     monkeypatch.setattr(calibrator, 'DeviceBuffer', Memory)
@@ -82,7 +82,7 @@ def data(values=(1, 2, 3), cache_dir=None, identity='model and images', shape=(1
 
 
 def calibrating(module, cache=b'ranges', plan=True):
-    """Make the stand-in do what TensorRT does with a calibrator."""
+    """Return a build function that calls the calibrator like TensorRT does."""
 
     def build_with(monitor, logger):
         (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
@@ -102,7 +102,7 @@ IMPLICIT = {'precision': 'int8', 'calibration_tool': 'tensorrt'}
 
 @pytest.mark.parametrize('version', ['10.3.0.26', '10.7.0.23', '10.13.3.9', '10.16.1.11'])
 @pytest.mark.parametrize('method', ['entropy', 'minmax'])
-def test_tensorrt_calibrates_by_itself_up_to_10(version, method, no_gpu_memory):
+def test_tensorrt_up_to_10_calibrates_with_the_images(version, method, no_gpu_memory):
     module, tensorrt = stand_in(version)
     module.build = calibrating(module)
     calibration = dataclasses.replace(data(), warnings=['images are few'])
@@ -120,7 +120,7 @@ def test_tensorrt_calibrates_by_itself_up_to_10(version, method, no_gpu_memory):
     assert len(module.called('IBuilderConfig.set_calibration_profile')) == 1
 
 
-def test_ranges_are_kept_and_reused_only_for_the_same(no_gpu_memory, tmp_path):
+def test_ranges_are_reused_only_for_equal_inputs(no_gpu_memory, tmp_path):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
 
@@ -141,7 +141,7 @@ def test_ranges_are_kept_and_reused_only_for_the_same(no_gpu_memory, tmp_path):
     assert cache() == 'computed'
 
 
-def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path):
+def test_cache_write_error_does_not_fail_the_build(no_gpu_memory, tmp_path):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
     (tmp_path / 'file').write_text('')
@@ -151,9 +151,7 @@ def test_a_cache_that_cannot_be_written_costs_no_engine(no_gpu_memory, tmp_path)
     )
 
 
-def test_an_image_that_fails_within_tensorrt_is_the_error(
-    no_gpu_memory, tmp_path, golden_messages
-):
+def test_error_of_an_image_is_raised_after_the_build(no_gpu_memory, tmp_path, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
 
@@ -187,8 +185,10 @@ def test_an_image_that_fails_within_tensorrt_is_the_error(
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize('callback', ['get_batch', 'read_calibration_cache', 'write'])
-def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, raised, callback):
-    """It is kept, TensorRT is told to end, and then it is raised; C++ would end the process."""
+def test_callbacks_raise_nothing_into_tensorrt(
+    no_gpu_memory, monkeypatch, tmp_path, raised, callback
+):
+    """An exception in C++ would end the process, so it is raised after TensorRT has stopped."""
     module, tensorrt = stand_in('10.3.0.26')
     seen = []
 
@@ -197,7 +197,7 @@ def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, r
 
     def build_with(monitor, logger):
         (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
-        with contextlib.suppress(BaseException):  # what would end the process
+        with contextlib.suppress(BaseException):  # such an exception would end the process in C++
             seen.append(calibrator.read_calibration_cache())
             seen.append(bool(calibrator.get_batch(['images'])))
             seen.append(bool(calibrator.get_batch(['images'])))
@@ -217,7 +217,7 @@ def test_nothing_is_raised_into_tensorrt(no_gpu_memory, monkeypatch, tmp_path, r
     assert not (tmp_path / 'ranges').exists()
 
 
-def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_path):
+def test_cache_file_replaced_by_a_folder_does_not_fail_the_build(no_gpu_memory, tmp_path):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
     calibration = data(cache_dir=tmp_path / 'ranges')
@@ -229,14 +229,14 @@ def test_a_cache_that_turns_into_a_folder_costs_no_engine(no_gpu_memory, tmp_pat
     assert 'not kept' in built.calibration_cache_status
 
 
-def test_batches_of_another_shape_are_refused(no_gpu_memory, golden_messages):
+def test_batches_of_a_wrong_shape_are_refused(no_gpu_memory, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = calibrating(module)
     with golden_messages.raises(ConfigError):
         build(tensorrt, calibration=data(shape=(1, 3, 4, 4)), **IMPLICIT)
 
 
-def test_inputs_beside_the_image_are_told_the_same_with_each_batch(no_gpu_memory):
+def test_auxiliary_inputs_are_uploaded_with_each_batch(no_gpu_memory):
     module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'orig_target_sizes': (1, 2)}
     seen = []
@@ -260,15 +260,13 @@ def test_inputs_beside_the_image_are_told_the_same_with_each_batch(no_gpu_memory
 
 
 def calibration_cache(**scales):
-    """Return what TensorRT writes: float32 as hexadecimal digits."""
+    """Return a cache in TensorRT's format, with scales as hexadecimal digits of float32."""
     lines = [f'{name}: {np.float32(value).view(np.uint32):x}' for name, value in scales.items()]
     return '\n'.join(['TRT-100300-EntropyCalibration2', *lines, '']).encode()
 
 
 @pytest.mark.parametrize('scale', [0.0, 1e-42, np.nan, np.inf, -1.0])
-def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
-    no_gpu_memory, tmp_path, scale, golden_messages
-):
+def test_ranges_are_not_kept_if_a_tensor_has_none(no_gpu_memory, tmp_path, scale, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     good = calibration_cache(images=0.0078, **{'/body/Conv_output_0': 0.031})
     poor = calibration_cache(images=0.0078, **{'/body/Conv: output': scale})
@@ -288,7 +286,7 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
     second = built(good)
     assert '/body/Conv' not in ''.join(second.remarks)
     assert built(good).calibration_cache_status.startswith('reused')
-    # One that an older release of this package has kept is not used either.
+    # A cache without a scale, which older releases of this package kept, is not used.
     (kept,) = (tmp_path / 'ranges').iterdir()
     kept.write_bytes(poor)
     assert built(good).calibration_cache_status.startswith('computed')
@@ -296,7 +294,7 @@ def test_tensors_without_a_range_are_told_and_their_ranges_not_kept(
     assert kept.read_bytes() == good
 
 
-def test_calibration_belongs_to_its_tool(golden_messages):
+def test_calibration_data_are_required_exactly_with_tensorrts_tool(golden_messages):
     _, tensorrt = stand_in('10.3.0.26')
     for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, data())):
         with golden_messages.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""A build that fails, is stopped or has something to say: what is told, and what is left."""
+"""Tests of builds that fail or are stopped: messages, progress, and the end of all threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_unsupported_operators_are_all_named_with_their_places(version, golden_messages):
+def test_all_unsupported_operators_are_named_with_their_nodes(version, golden_messages):
     module, tensorrt = stand_in(version)
     module.parse_errors = [
         ('/a/Fancy', 'Fancy', 'INVALID_NODE', 'creator && "Plugin not found, are the …?"'),
@@ -28,7 +28,7 @@ def test_unsupported_operators_are_all_named_with_their_places(version, golden_m
     golden_messages.add(refusal(tensorrt))
 
 
-def test_a_failed_build_tells_what_was_said_and_what_to_do(golden_messages):
+def test_build_error_has_the_messages_of_tensorrt_and_a_remedy(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
 
     def fail(monitor, logger):
@@ -56,7 +56,7 @@ def test_warnings_are_reported_once():
     assert build(tensorrt).warnings == ('slow',)
 
 
-def test_a_builder_that_cannot_be_made_needs_a_gpu(monkeypatch, golden_messages):
+def test_builder_creation_error_asks_for_a_gpu(monkeypatch, golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
 
     def refuse(logger):
@@ -66,7 +66,7 @@ def test_a_builder_that_cannot_be_made_needs_a_gpu(monkeypatch, golden_messages)
     golden_messages.add(refusal(tensorrt))
 
 
-def test_a_plan_for_another_flavour_is_not_believed(golden_messages):
+def test_plan_for_another_flavour_is_refused(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = lambda monitor, logger: b'vtrt' + bytes(100)
     golden_messages.add(refusal(tensorrt))
@@ -121,7 +121,7 @@ def test_progress_is_one_scale_over_nested_phases():
 
     module.build = nested
     build(tensorrt, progress=progress)
-    assert seen[0] == ('Timing', 375, 1000)  # one of 4 steps, and half of the second
+    assert seen[0] == ('Timing', 375, 1000)  # 1 of 4 steps, and half of the second step
 
 
 def test_an_error_while_showing_progress_stops_the_build():

@@ -1,4 +1,4 @@
-"""Models as exporters leave them: nodes out of order, float64, inputs beside the image."""
+"""Tests of models with faults of exporters: unsorted nodes, float64, auxiliary inputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shuffled(nodes, seed):
 
 
 def nested():
-    """Return a model whose branches read from outside, and whose function has nodes of its own."""
+    """Return a model whose branches read outer tensors, with a function."""
     value = helper.make_tensor_value_info
 
     def branch(name, kind):
@@ -96,7 +96,7 @@ def nested():
 
 
 @pytest.mark.parametrize('seed', range(30))
-def test_nodes_in_any_order_are_put_in_one_that_onnx_takes(seed):
+def test_shuffled_nodes_are_sorted_for_onnx(seed):
     from trt_perception.building.graph.graph_repair import sort_nodes
 
     straight = nested()
@@ -116,14 +116,14 @@ def test_nodes_in_any_order_are_put_in_one_that_onnx_takes(seed):
         assert answers(model, x=x)[0].tolist() == answers(straight, x=x)[0].tolist()
 
 
-def test_nodes_in_order_stay_where_they_are_and_rings_are_left_to_the_checker():
+def test_sorted_nodes_do_not_move_and_cycles_stay_for_the_checker():
     from trt_perception.building.graph.graph_repair import sort_nodes
 
     model = nested()
     before = model.SerializeToString()
     assert not sort_nodes(model)
     assert model.SerializeToString() == before
-    model.graph.node[0].input[1] = 'late'  # a ring
+    model.graph.node[0].input[1] = 'late'  # a cycle
     sort_nodes(model)
     assert len(model.graph.node) == 6
     with pytest.raises(onnx.checker.ValidationError):
@@ -131,7 +131,7 @@ def test_nodes_in_order_stay_where_they_are_and_rings_are_left_to_the_checker():
 
 
 def with_float64(model):
-    """Let the output pass float64: a cosine, a constant of a node, one beyond float32."""
+    """Insert float64 before the output: a cosine, a node's constant, a constant beyond float32."""
     (last,) = (node for node in model.graph.node if node.output[0] == 'output')
     last.output[0] = 'all'
     wide = [
@@ -160,7 +160,7 @@ def with_float64(model):
     return model
 
 
-def test_float64_within_a_model_becomes_float32():
+def test_float64_becomes_float32():
     from trt_perception.building.graph.graph_repair import convert_float64
 
     model = with_float64(detector_model())
@@ -177,7 +177,7 @@ def test_float64_within_a_model_becomes_float32():
 @needs_builder
 @pytest.mark.parametrize('kind', ['order', 'float64', 'both'])
 @pytest.mark.parametrize('precision', ['fp16', 'int8'])
-def test_a_model_as_its_exporter_left_it_is_built(kind, precision, tmp_path, capsys):
+def test_model_with_exporter_faults_is_built(kind, precision, tmp_path, capsys):
     model = detector_model()
     if kind != 'order':
         with_float64(model)
@@ -196,7 +196,7 @@ def test_a_model_as_its_exporter_left_it_is_built(kind, precision, tmp_path, cap
 
 
 def with_sizes(batch=1):
-    """Return a detector as RT-DETR's repository exports it: boxes in units of a second input."""
+    """Return a detector whose boxes are in units of a second input, like RT-DETR's own export."""
     model = detector_model((batch, 3, 64, 64))
     del model.graph.node[-1]
     nodes = [
@@ -216,7 +216,7 @@ def with_sizes(batch=1):
             numpy_helper.from_array(np.array(64, np.float32), 'network'),
         ]
     )
-    # Before the image, so that no order decides.
+    # Insert it before the image input, so that the order of inputs cannot help.
     model.graph.input.insert(
         0, helper.make_tensor_value_info('orig_target_sizes', TensorProto.INT64, (batch, 2))
     )
@@ -232,9 +232,7 @@ def with_sizes(batch=1):
 
 @needs_builder
 @pytest.mark.parametrize(('batch', 'options'), [(1, ()), ('N', ('--batch', '1'))])
-def test_a_model_that_is_told_the_size_of_its_boxes_is_calibrated(
-    batch, options, tmp_path, monkeypatch
-):
+def test_model_with_image_sizes_as_input_is_calibrated(batch, options, tmp_path, monkeypatch):
     parsed = parsed_models(monkeypatch)
     path = tmp_path / 'net.onnx'
     onnx.save_model(with_sizes(batch), path)
@@ -245,12 +243,12 @@ def test_a_model_that_is_told_the_size_of_its_boxes_is_calibrated(
     assert manifest.decoder.family == 'labels_boxes_scores'
     open_side = 1 if batch == 1 else -1
     assert TensorSpec('orig_target_sizes', (open_side, 2), 'int64') in manifest.inputs
-    model = parsed[0]  # FP16 may be built behind it, to compare
+    model = parsed[0]  # an FP16 model may follow, for the comparison
     assert sum(node.op_type == 'QuantizeLinear' for node in model.graph.node) == 2
 
 
-def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
-    """Ranges of boxes are those of the network's own size, not of 0 or of one pixel."""
+def test_calibration_feeds_the_same_auxiliary_inputs_as_the_pipeline(tmp_path):
+    """Ranges of boxes must come from the network's own size, not from a size of 0 or 1 pixel."""
     from trt_perception.building.calibration.activations import collect_histograms
     from trt_perception.building.calibration.images import CalibrationImages, select_images
     from trt_perception.model.preprocessing import Preprocessing
@@ -266,10 +264,12 @@ def test_calibration_shows_the_model_what_the_pipeline_does(tmp_path):
     assert found['final'].largest > 20
 
 
-def test_an_operator_that_onnx_runtime_lacks_comes_with_what_to_do(tmp_path, golden_messages):
+def test_operator_missing_in_onnx_runtime_gives_a_remedy(tmp_path, golden_messages):
     value = helper.make_tensor_value_info('images', TensorProto.DOUBLE, (1, 3, 8, 8))
     output = helper.make_tensor_value_info('output', TensorProto.DOUBLE, (1, 3, 8, 8))
-    node = helper.make_node('Asinh', ['images'], ['output'])  # on the CPU for float32 only
+    node = helper.make_node(
+        'Asinh', ['images'], ['output']
+    )  # ONNX Runtime has this operator on the CPU in float32 only
     graph = helper.make_graph([node], 'wide', [value], [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
     (tmp_path / 'net.onnx').write_bytes(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""The head of a detector is found by its structure, whatever its nodes are called."""
+"""Tests that a detector's head is found by its structure, independent of names."""
 
 import numpy as np
 import onnx
@@ -34,7 +34,7 @@ def test_output_layers_are_found(family):
     assert find_head(model, macs(model)) == head
 
 
-def test_the_decoding_is_all_that_stands_behind_the_output_layers():
+def test_decoding_is_everything_behind_the_output_layers():
     model, layers, _ = small_detectors.anchor_free()
     behind = {node.name for node in model.graph.node[10:]} & set(find_head(model).decoding)
     kinds = {node.op_type for node in model.graph.node if node.name in behind}
@@ -42,14 +42,14 @@ def test_the_decoding_is_all_that_stands_behind_the_output_layers():
         'Add', 'Concat', 'Div', 'Identity', 'Mul', 'Reshape', 'Sigmoid', 'Softmax', 'Split',
         'Sub', 'Transpose',
     }  # fmt: skip
-    # The activations of the head's hidden layers are no decoding.
+    # Activations of the head's hidden layers do not belong to the decoding.
     readers = {name for node in model.graph.node if node.name in layers for name in node.input}
     hidden = [node.name for node in model.graph.node if set(node.output) & readers]
     assert len(hidden) == 2
     assert not set(hidden) & set(find_head(model).decoding)
 
 
-def test_bins_must_count_up():
+def test_bin_weights_must_have_equal_steps():
     model, layers, fixed = small_detectors.anchor_free()
     node = next(node for node in model.graph.node if node.name == fixed[0])
     weights = next(t for t in model.graph.initializer if t.name == node.input[1])
@@ -61,16 +61,16 @@ def test_bins_must_count_up():
     assert head.layers == tuple(sorted([layers[1], fixed[0]], key=lambda name: int(name[1:])))
 
 
-def test_a_network_of_residual_blocks_has_no_head():
+def test_residual_network_gets_a_strict_head():
     model = small_detectors.features()
     loose = find_head(model)
-    assert len(loose.layers) == 5  # the walk slips past every block
+    assert len(loose.layers) == 5  # the search passes all residual blocks
     head = find_head(model, macs(model))
     assert head.strict
     assert head.layers == ()
 
 
-def test_nodes_get_names_of_their_own():
+def test_nodes_get_unique_names():
     model, *_ = small_detectors.anchor_free()
     for node in model.graph.node[::2]:
         node.name = ''
@@ -83,7 +83,7 @@ def test_nodes_get_names_of_their_own():
     assert names[1] == kept
 
 
-def test_patterns_match_whole_names_with_case():
+def test_patterns_match_whole_names_case_sensitively():
     model, *_ = small_detectors.raw_maps()
     names = [node.name for node in model.graph.node]
     assert match_nodes(model, ['n1?']) == tuple(
@@ -94,7 +94,7 @@ def test_patterns_match_whole_names_with_case():
     assert match_nodes(model, ['a[0]']) == ('a[0]',)
 
 
-def test_a_pattern_without_a_node_is_an_error_with_close_names(golden_messages):
+def test_pattern_without_a_match_is_an_error_with_close_names(golden_messages):
     model, *_ = small_detectors.raw_maps()
     model.graph.node[0].name = '/model.22/cv3.0/Conv'
     with golden_messages.raises(ConfigError):
@@ -103,7 +103,7 @@ def test_a_pattern_without_a_node_is_an_error_with_close_names(golden_messages):
         match_nodes(model, ['N1'])
 
 
-def test_multiply_accumulates_are_counted_by_hand():
+def test_macs_equal_a_manual_count():
     net = small_detectors.Net()
     x = net.conv('images', 3, 8, size=3, stride=2, silu=False)
     weight = net.constant(np.ones((8, 4, 2, 2)))
@@ -123,7 +123,7 @@ def test_multiply_accumulates_are_counted_by_hand():
     ]
 
 
-def test_open_dimensions_count_as_given():
+def test_dynamic_dimensions_use_the_given_shapes():
     model, *_ = small_detectors.raw_maps()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'batch'
     once = sum(layer.macs for layer in count_layer_macs(model))
@@ -132,7 +132,7 @@ def test_open_dimensions_count_as_given():
     assert four == 4 * once
 
 
-def test_values_that_are_fixed():
+def test_constants_are_recognised():
     one, two = np.float32([1]), np.float32([2])
     nodes = [
         helper.make_node('Constant', [], ['constant'], value=numpy_helper.from_array(one)),

@@ -1,4 +1,4 @@
-"""Reading ONNX models for building: external weights, versions, damage, names; slimming."""
+"""Tests of reading ONNX models: external weights, versions, damage, names; and of slimming."""
 
 import hashlib
 import os
@@ -58,7 +58,7 @@ def refusal(path):
     return worded(caught.value)
 
 
-def test_what_is_read(tmp_path):
+def test_load_onnx_returns_the_content_of_the_file(tmp_path):
     path = saved(tmp_path, small_model())
     source = load(path)
     assert source.inputs == (TensorSpec('images', (-1, 3, 4, 4), 'float32'),)
@@ -72,9 +72,9 @@ def test_what_is_read(tmp_path):
     assert check_model(source) == ()
 
 
-def test_external_weights_come_in_and_count(tmp_path):
+def test_external_weights_are_embedded_and_hashed(tmp_path):
     model = small_model()
-    # save_model empties the tensors of the model that it is given
+    # save_model empties the tensors of its argument
     path = saved(
         tmp_path, small_model(), save_as_external_data=True, location='w.bin', size_threshold=0
     )
@@ -115,7 +115,7 @@ def test_weights_outside_the_folder_are_not_read(tmp_path, location, golden_mess
     golden_messages.add(refusal(path))
 
 
-def test_weights_behind_a_link_to_elsewhere_are_not_read(tmp_path, golden_messages):
+def test_link_to_weights_outside_the_folder_is_refused(tmp_path, golden_messages):
     (tmp_path / 'folder').mkdir()
     path, content = external_model(tmp_path / 'folder', 'w.bin')
     (tmp_path / 'secret').write_bytes(content)
@@ -123,7 +123,7 @@ def test_weights_behind_a_link_to_elsewhere_are_not_read(tmp_path, golden_messag
     golden_messages.add(refusal(path))
 
 
-def test_links_of_a_model_hub_are_followed(tmp_path):
+def test_links_in_a_model_hub_cache_are_followed(tmp_path):
     for name in ('blobs', 'snapshot'):
         (tmp_path / name).mkdir()
     path, content = external_model(tmp_path / 'blobs', 'w.bin')
@@ -136,7 +136,7 @@ def test_links_of_a_model_hub_are_followed(tmp_path):
 
 
 def external_places(location):
-    """Return models with a weight elsewhere that is no initializer, by its place."""
+    """Return models with an external weight outside the initializers, by place."""
     tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[4, 4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key='location', value=location)
@@ -158,7 +158,7 @@ def external_places(location):
 
 
 @pytest.mark.parametrize('place', external_places('w.bin'))
-def test_weights_come_in_from_wherever_they_are_kept(
+def test_external_weights_are_embedded_at_any_place_in_the_model(
     tmp_path, monkeypatch, place, golden_messages
 ):
     (tmp_path / 'folder').mkdir()
@@ -180,10 +180,10 @@ def test_weights_come_in_from_wherever_they_are_kept(
         golden_messages.add(refusal(path))
 
 
-def test_a_folder_that_becomes_a_link_while_weights_are_opened(
+def test_folder_replaced_by_a_link_during_opening_is_refused(
     tmp_path, monkeypatch, golden_messages
 ):
-    """What was opened counts, not what the path led to a moment ago."""
+    """The check must use the opened file, because the path may change before."""
     for name in ('folder/inner', 'secret'):
         (tmp_path / name).mkdir(parents=True)
     path, content = external_model(tmp_path / 'folder', 'inner/w.bin')
@@ -202,7 +202,9 @@ def test_a_folder_that_becomes_a_link_while_weights_are_opened(
     golden_messages.add(refusal(path))
 
 
-def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch, golden_messages):
+def test_weights_file_shared_by_many_tensors_is_limited_in_size(
+    tmp_path, monkeypatch, golden_messages
+):
     path, content = external_model(tmp_path, 'w.bin')
     (tmp_path / 'w.bin').write_bytes(content)
     monkeypatch.setattr('trt_perception.building.graph.onnx_model._MAX_BYTES', len(content) - 1)
@@ -210,7 +212,7 @@ def test_one_file_of_weights_cannot_stand_for_gigabytes(tmp_path, monkeypatch, g
         load(path)
 
 
-def test_weights_that_are_missing_or_short(tmp_path, golden_messages):
+def test_missing_or_truncated_weights_are_refused(tmp_path, golden_messages):
     path, content = external_model(tmp_path, 'w.bin')
     golden_messages.add(refusal(path))
     path, _ = external_model(tmp_path, 'w.bin', offset=8, length=len(content))
@@ -234,21 +236,21 @@ def test_weights_that_are_missing_or_short(tmp_path, golden_messages):
         b'\n<!DOCTYPE html>',
     ],
 )
-def test_what_is_no_onnx(tmp_path, content, golden_messages):
+def test_other_formats_are_refused(tmp_path, content, golden_messages):
     path = tmp_path / 'm.onnx'
     path.write_bytes(content)
     golden_messages.add(refusal(path))
 
 
 @pytest.mark.parametrize('share', [0.1, 0.5, 0.9, 0.99])
-def test_a_file_that_is_cut_off(tmp_path, share, golden_messages):
+def test_truncated_file_is_refused(tmp_path, share, golden_messages):
     path = saved(tmp_path, small_model())
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     golden_messages.add(refusal(path))
 
 
-def test_no_such_file_and_another_suffix(tmp_path, golden_messages):
+def test_missing_file_and_other_suffix_are_refused(tmp_path, golden_messages):
     with golden_messages.raises(EngineError):
         read_model_file(tmp_path / 'none.onnx')
     with golden_messages.raises(EngineError):
@@ -256,13 +258,13 @@ def test_no_such_file_and_another_suffix(tmp_path, golden_messages):
 
 
 @pytest.mark.parametrize('newer', [{'ir': 99}, {'opset': 99}])
-def test_versions_that_nobody_knows_yet(tmp_path, newer, golden_messages):
+def test_unknown_versions_are_refused(tmp_path, newer, golden_messages):
     path = tmp_path / 'm.onnx'
     path.write_bytes(small_model(**newer).SerializeToString())
     golden_messages.add(refusal(path))
 
 
-def test_unknown_operators_are_listed_with_their_place(tmp_path, golden_messages):
+def test_unknown_operators_are_listed_with_their_nodes(tmp_path, golden_messages):
     nodes = [
         helper.make_node('MyOp', ['images'], ['a'], name='first', domain='my.domain'),
         helper.make_node('NotAnOp', ['a'], ['b'], name='second'),
@@ -275,13 +277,13 @@ def test_unknown_operators_are_listed_with_their_place(tmp_path, golden_messages
     }
     (warning,) = check_model(load(saved(tmp_path, model)))
     golden_messages.add(warning)
-    # An operator is only known from the opset on that brought it.
+    # An operator is unknown in opsets before its introduction.
     gelu = [helper.make_node('Gelu', ['images'], ['out'], name='gelu')]
     assert unknown_operators(small_model(gelu, opset=20)) == {}
     assert unknown_operators(small_model(gelu, opset=19)) == {'Gelu': ['gelu']}
 
 
-def test_operators_within_branches_are_found():
+def test_unknown_operators_in_branches_are_found():
     branch = helper.make_graph(
         [helper.make_node('NotAnOp', ['images'], ['y'], name='inner')],
         'branch',
@@ -292,7 +294,7 @@ def test_operators_within_branches_are_found():
     assert unknown_operators(small_model(nodes)) == {'NotAnOp': ['inner', 'inner']}
 
 
-def test_a_graph_that_breaks_the_rules(tmp_path):
+def test_invalid_graph_is_refused(tmp_path):
     nodes = [helper.make_node('Relu', ['nowhere'], ['out'])]
     with pytest.raises(EngineError, match='nowhere'):
         check_model(load(saved(tmp_path, small_model(nodes))))
@@ -301,7 +303,7 @@ def test_a_graph_that_breaks_the_rules(tmp_path):
 FEED = {'images': RANDOM.random((1, 3, 4, 4), np.float32)}
 
 
-def test_slimming_removes_what_does_nothing_and_keeps_the_rest():
+def test_slimming_removes_only_useless_nodes():
     model = small_model()
     slimmed, warning = slim(model, FEED)
     assert warning == ''
@@ -326,7 +328,7 @@ def test_slimming_removes_what_does_nothing_and_keeps_the_rest():
         (lambda m: m.graph.output[0].__setattr__('name', 'features'), 'other outputs'),
     ],
 )
-def test_a_slimmed_graph_that_differs_is_dropped(monkeypatch, change, says):
+def test_slimmed_graph_with_other_results_is_dropped(monkeypatch, change, says):
     def broken(model):
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
@@ -340,7 +342,7 @@ def test_a_slimmed_graph_that_differs_is_dropped(monkeypatch, change, says):
     assert says in warning
 
 
-def test_a_slimmer_that_fails_costs_nothing_but_a_warning(monkeypatch, golden_messages):
+def test_error_of_onnxslim_is_only_a_warning(monkeypatch, golden_messages):
     def fail(_):
         raise IndexError('inside')
 
@@ -360,17 +362,17 @@ def test_a_slimmer_that_fails_costs_nothing_but_a_warning(monkeypatch, golden_me
         ([0.0], [0.5], 0.5),
     ],
 )
-def test_difference_of_outputs(one, other, expected):
+def test_difference_is_relative_to_the_largest_value(one, other, expected):
     found = onnx_slim._difference(np.array(one), np.array(other))
     assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_difference_of_whole_numbers():
+def test_integers_must_be_equal():
     assert onnx_slim._difference(np.array([1]), np.array([1])) == 0
     assert onnx_slim._difference(np.array([1]), np.array([2])) == np.inf
 
 
-def test_random_inputs():
+def test_random_inputs_match_types_and_shapes():
     found = random_inputs(small_model(), {'images': (2, 3, 4, 4)})
     assert [(name, array.shape) for name, array in found.items()] == [('images', (2, 3, 4, 4))]
     assert found['images'].dtype == np.float32

@@ -1,4 +1,4 @@
-"""The decoder of a transformer is found by its queries."""
+"""Tests that the decoder of a transformer is found by its number of queries."""
 
 from pathlib import Path
 
@@ -23,27 +23,27 @@ def exported(family):
 
 @pytest.mark.parametrize(
     ('family', 'attention'),
-    # Each layer of a decoder has two products for self-attention; those for cross-attention are
-    # products in DETR, and samplings at each of three levels elsewhere.
+    # Each of two decoder layers has a Softmax for self-attention and one for cross-attention.
+    # Except in DETR, cross-attention samples each of three levels with GridSample.
     [
         ('rt_detr', {'GridSample': 6, 'Softmax': 4}),
         ('detr', {'GridSample': 0, 'Softmax': 4}),
         ('deformable_detr', {'GridSample': 6, 'Softmax': 4}),
     ],
 )
-def test_the_decoder_is_found_by_its_queries(family, attention):
+def test_query_decoder_is_found_by_the_number_of_queries(family, attention):
     model, shapes = exported(family)
     found = find_query_decoder(model, shapes)
     kinds = [node.op_type for node in model.graph.node if node.name in found.nodes]
     assert {kind: kinds.count(kind) for kind in attention} == attention
     assert 'Conv' not in kinds
     assert 0 < found.share < 0.2
-    # All that comes after the queries were chosen, or learned, up to the outputs.
+    # The decoder starts behind the selected or learned queries, and ends at the outputs.
     made = {name: node for node in model.graph.node for name in node.output}
     assert {made[output.name].name for output in model.graph.output} <= set(found.nodes)
 
 
-def test_names_with_levels_make_one_pattern():
+def test_names_with_levels_give_one_pattern():
     model, shapes = exported('rt_detr')
     nodes = set(find_query_decoder(model, shapes).nodes)
     for number, node in enumerate(model.graph.node):
@@ -56,7 +56,7 @@ def test_names_with_levels_make_one_pattern():
     assert '--keep-fp32 and --keep-float' in found.advice('int8')
 
 
-def test_a_feature_map_of_as_many_columns_belongs_to_no_decoder():
+def test_feature_map_as_wide_as_the_queries_is_not_in_the_decoder():
     net = Net()
     x = net.conv(net.conv('images', 3, 8, stride=2), 8, 8, stride=2)  # 16 x 16
     backbone = {node.name for node in net.nodes}
@@ -73,6 +73,6 @@ def test_a_feature_map_of_as_many_columns_belongs_to_no_decoder():
 
 
 @pytest.mark.parametrize('family', ['yolos'])
-def test_other_transformers_have_a_head_of_queries(family):
+def test_yolos_has_only_a_small_head_of_queries(family):
     found = find_query_decoder(*exported(family))
     assert len(found.nodes) < 25

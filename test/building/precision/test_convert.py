@@ -1,4 +1,4 @@
-"""FP16 and BF16: what is converted, what stays, and that it still computes the same."""
+"""Tests of conversion to FP16 and BF16: converted nodes, kept nodes, and equal results."""
 
 import ml_dtypes
 import numpy as np
@@ -40,7 +40,7 @@ def types(model):
 
 
 def result_types(model):
-    """Return the type of each named node's first result."""
+    """Return the type of the first output of each named node."""
     known = types(model)
     return {node.name: known[node.output[0]] for node in model.graph.node}
 
@@ -52,7 +52,7 @@ def test_fp16_computes_the_same_within_its_rounding(family):
     onnx.checker.check_model(done.model, full_check=True)
     for exact, half in zip(run(model), run(done.model), strict=True):
         assert half.dtype == np.float32
-        # Ten layers of 11 bits each, in units of the largest value.
+        # The rounding errors of ten layers with 11 bits, relative to the largest value.
         assert np.abs(half - exact).max() < 5e-3 * np.abs(exact).max()
         assert np.abs(half - exact).max() > 0
     made = result_types(done.model)
@@ -83,12 +83,12 @@ def test_the_decoding_stays_in_fp32():
     softmax = next(node for node in done.model.graph.node if node.op_type == 'Softmax')
     assert made[softmax.name] == TensorProto.FLOAT
     assert done.report.kept[softmax.name] == 'decoding of the outputs'
-    # One cast at the input, one behind each output layer.
+    # One Cast follows the input, and one Cast each output layer.
     assert done.report.casts == 3
     assert sum(node.op_type == 'Cast' for node in done.model.graph.node) == 3
 
 
-def test_weights_are_rounded_once_and_kept_once():
+def test_narrow_weights_replace_float32_weights():
     model, layers, _ = small_detectors.raw_maps()
     done = convert_precision(model, 'bf16', strongly_typed=True)
     before = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -101,7 +101,7 @@ def test_weights_are_rounded_once_and_kept_once():
         assert np.array_equal(numpy_helper.to_array(after[name]), exact)
 
 
-def test_layers_asked_for_stay_in_fp32(golden_messages):
+def test_requested_layers_stay_in_fp32(golden_messages):
     model, _layers, _ = small_detectors.anchor_free()
     first = next(node.name for node in model.graph.node if node.op_type == 'Conv')
     done = convert_precision(model, 'fp16', keep_fp32=[first], strongly_typed=True)
@@ -114,7 +114,7 @@ def test_layers_asked_for_stay_in_fp32(golden_messages):
         convert_precision(model, 'fp16', keep_fp32=['*'], strongly_typed=True)
 
 
-def test_a_weakly_typed_graph_keeps_its_types_and_names_what_to_keep():
+def test_weakly_typed_graph_keeps_its_types_and_names_fp32_nodes():
     model, layers, fixed = small_detectors.anchor_free()
     done = convert_precision(model, 'fp16', keep_fp32=[layers[0]], strongly_typed=False)
     assert done.model.graph.node == model.graph.node
@@ -124,7 +124,7 @@ def test_a_weakly_typed_graph_keeps_its_types_and_names_what_to_keep():
 
 
 @pytest.mark.parametrize('precision', ['fp32', 'tf32'])
-def test_fp32_is_left_alone(precision):
+def test_fp32_model_is_not_changed(precision):
     model, *_ = small_detectors.anchor_free()
     done = convert_precision(model, precision, strongly_typed=True)
     assert done.model.graph.node == model.graph.node
@@ -133,7 +133,7 @@ def test_fp32_is_left_alone(precision):
 
 
 def one_node(kind, constant=None, opset_version=17, **attributes):
-    """Return a model of one node between two convolutions."""
+    """Return a model with one node between two convolutions."""
     net = small_detectors.Net(opset_version)
     x = net.conv('images', 3, 8, silu=False)
     inputs = [x] if constant is None else [x, *constant(net)]
@@ -150,7 +150,7 @@ def test_scales_of_resize_stay_float32_while_it_computes_in_fp16():
     assert tensorrt_rtx_build.build(done.model.SerializeToString()) > 0
 
 
-def test_constants_that_fp16_cannot_hold_keep_their_node_in_fp32():
+def test_node_with_a_constant_outside_fp16_stays_in_fp32():
     model, name = one_node('Add', lambda net: [net.constant(np.full((8, 1, 1), 1e6))])
     done = convert_precision(model, 'fp16', strongly_typed=True)
     assert result_types(done.model)[name] == TensorProto.FLOAT
@@ -161,7 +161,7 @@ def test_constants_that_fp16_cannot_hold_keep_their_node_in_fp32():
     assert name not in convert_precision(model, 'bf16', strongly_typed=True).report.kept
 
 
-def test_constants_that_vanish_are_told():
+def test_constants_that_become_0_are_reported():
     values = np.array([1e-9, 2e-8, 4e-8, 0, 1, -1e-9, 1e-4, 5], np.float32).reshape(8, 1, 1)
     model, _ = one_node('Add', lambda net: [net.constant(values)])
     notes = convert_precision(model, 'fp16', strongly_typed=True).report.notes
@@ -169,7 +169,7 @@ def test_constants_that_vanish_are_told():
     assert zeros == 3
     assert len(notes) == 1
     assert notes[0].startswith(f'{zeros} of 8 numbers in')
-    # One small weight among many is nothing to tell.
+    # A single tiny weight among many is not reported.
     values = np.append(np.ones(511), 1e-9).astype(np.float32).reshape(8, 1, 64)
     model, _ = one_node('Add', lambda net: [net.constant(values)])
     assert convert_precision(model, 'fp16', strongly_typed=True).report.notes == ()
@@ -195,7 +195,7 @@ def test_subgraphs_keep_their_types():
     assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
 
 
-def test_constant_nodes_and_casts_follow():
+def test_constant_nodes_and_casts_are_converted():
     net = small_detectors.Net()
     x = net.conv('images', 3, 8, silu=False)
     offset = net.node('Constant', [], value=numpy_helper.from_array(np.float32([0.5])))
@@ -210,7 +210,7 @@ def test_constant_nodes_and_casts_follow():
     assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
 
 
-def test_a_model_in_fp16_stays_as_it_is(golden_messages):
+def test_fp16_model_is_not_converted(golden_messages):
     model, *_ = small_detectors.anchor_free()
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     again = convert_precision(half, 'fp16', strongly_typed=True)
@@ -229,7 +229,7 @@ def test_int8_needs_a_quantised_model(golden_messages):
         convert_precision(model, 'int8', strongly_typed=True)
 
 
-def test_bf16_uses_an_opset_that_has_it():
+def test_bf16_conversion_upgrades_the_opset():
     model, *_ = small_detectors.anchor_free(opset=17)
     assert opset_version(convert_precision(model, 'bf16', strongly_typed=True).model) == 22
     assert opset_version(convert_precision(model, 'fp16', strongly_typed=True).model) == 17

@@ -1,4 +1,4 @@
-"""Models made INT8 where TensorRT itself calibrates: data to calibrate with, no Q/DQ nodes."""
+"""Tests of INT8 models that TensorRT itself calibrates: calibration data, and no Q/DQ nodes."""
 
 import shutil
 
@@ -33,7 +33,7 @@ def precise(images, batch=1):
 
 
 @pytest.mark.parametrize('batch', [1, 3])
-def test_each_image_comes_once_as_at_run_time(batch):
+def test_batches_have_each_image_once_preprocessed_as_at_run_time(batch):
     images = select_images(CALIBRATION, 8)
     made = precise(images, batch)
     assert not any('Quantize' in node.op_type for node in made.model.graph.node)
@@ -41,21 +41,21 @@ def test_each_image_comes_once_as_at_run_time(batch):
     expected = [
         preprocess(frame_from_bgr(read_image_file(path)))[0].copy() for path in images.paths
     ]
-    for _ in range(2):  # TensorRT may ask for them again
+    for _ in range(2):  # TensorRT may read the batches twice
         batches = list(made.calibration_data.open_batches())
         assert (
             {each.shape for each in batches}
             == {made.calibration_data.batch_shape}
             == {(batch, 3, 64, 64)}
         )
-        # An odd rest fills no batch.
+        # An incomplete last batch is left out.
         np.testing.assert_array_equal(
             np.concatenate(batches), np.concatenate(expected)[: 8 // batch * batch]
         )
     assert any('8 images' in warning for warning in made.warnings)
 
 
-def test_images_that_cannot_serve_are_refused(tmp_path, golden_messages):
+def test_unusable_images_are_refused(tmp_path, golden_messages):
     for path in select_images(CALIBRATION, 8).paths[:3]:
         shutil.copy(path, tmp_path)
     with golden_messages.raises(ConfigError):

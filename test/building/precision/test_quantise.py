@@ -1,4 +1,4 @@
-"""INT8 and FP8 by Q/DQ: what is quantised, how well, and whether TensorRT takes it."""
+"""Tests of INT8 and FP8 quantisation: quantised layers, accuracy, and builds with TensorRT-RTX."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def quantised_digits(digits, images, tmp_path_factory):
 
 def session(model):
     options = onnxruntime.SessionOptions()
-    # Its optimiser moves FP8 across Transpose, for which it has no kernel then.
+    # ONNX Runtime's optimiser would move FP8 across Transpose, but has no kernel for that.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=['CPUExecutionProvider']
@@ -62,12 +62,12 @@ def test_calibration_saw_none_of_the_held_out_scenes():
     assert not demo & {path.read_bytes() for path in CALIBRATION.glob('*.jpg')}
 
 
-def test_nine_tenths_of_the_work_are_quantised(quantised_digits):
+def test_nine_tenths_of_the_macs_are_quantised(quantised_digits):
     done = quantised_digits['int8']
     assert done.report.macs['int8'] >= 0.9
     assert sum(done.report.macs.values()) == pytest.approx(1)
     assert (done.report.layers, done.report.quantised) == (50, 46)
-    # Counted anew from the graph: a layer is quantised whose two operands are dequantised.
+    # Count again in the graph: a layer is quantised if both operands are dequantised.
     made = {name: node for node in done.model.graph.node for name in node.output}
     layers = [node for node in done.model.graph.node if node.op_type == 'Conv']
     both = [
@@ -88,7 +88,7 @@ def test_nine_tenths_of_the_work_are_quantised(quantised_digits):
 @pytest.mark.parametrize(
     ('target', 'capabilities'), [('int8', ['86', '89']), ('fp8', ['89', '120'])]
 )
-def test_tensorrt_rtx_builds_it(target, capabilities, quantised_digits):
+def test_tensorrt_rtx_builds_the_quantised_model(target, capabilities, quantised_digits):
     model = quantised_digits[target].model
     onnx.checker.check_model(model, full_check=True)
     strong = convert_precision(model, target, strongly_typed=True)
@@ -104,7 +104,7 @@ def test_tensorrt_rtx_builds_it(target, capabilities, quantised_digits):
     [small_detectors.anchor_free, small_detectors.anchor_based, small_detectors.transformer],
 )
 @pytest.mark.parametrize('target', ['int8', 'fp8'])
-def test_other_families(family, target, images):
+def test_models_of_other_families_are_quantised(family, target, images):
     model, layers, fixed = family()
     done = quantise(model, CalibrationImages(images, SMALL), target=target)
     assert set(done.report.kept) == {*layers, *fixed}
@@ -135,14 +135,14 @@ def test_products_of_two_activations_stay_in_float(images):
             assert kinds != {'DequantizeLinear'}
 
 
-def test_only_what_layers_read_is_quantised(quantised_digits):
+def test_only_inputs_of_layers_are_quantised(quantised_digits):
     graph = quantised_digits['int8'].model.graph
     made = {name: node for node in graph.node for name in node.output}
     read = [node for node in graph.node if node.op_type == 'QuantizeLinear']
     assert read
     for node in read:
         source = made.get(node.input[0])
-        # Between a convolution and its activation nothing may stand.
+        # No node may lie between a convolution and its activation.
         assert source is None or source.op_type != 'Conv'
 
 
@@ -165,7 +165,7 @@ def test_weights_have_a_scale_for_each_output_channel(quantised_digits, digits):
     assert checked == 46
 
 
-def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised_digits, digits):
+def test_dequantised_model_computes_like_the_original(quantised_digits, digits):
     int8 = quantised_digits['int8'].model
     plain = dequantise(int8)
     onnx.checker.check_model(plain, full_check=True)
@@ -179,13 +179,13 @@ def test_without_its_q_and_dq_nodes_it_computes_what_the_original_does(quantised
     exact, found, rounded = (
         session(model).run(None, {'images': image})[0] for model in (digits, plain, int8)
     )
-    # Rounded weights remain, and activations are exact again.
+    # The weights stay rounded, but the activations are exact again.
     error = np.abs(found - exact).mean()
     assert 0 < error < np.abs(rounded - exact).mean()
     assert error < 0.01 * np.abs(exact).mean()
 
 
-def test_patterns_keep_more_in_float(digits, golden_messages):
+def test_patterns_keep_more_layers_in_float(digits, golden_messages):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
     few = CalibrationImages(select_images(CALIBRATION, 8), preprocessing)
     done = quantise(digits, few, keep_float=['/heads.*'])
@@ -199,7 +199,7 @@ def test_patterns_keep_more_in_float(digits, golden_messages):
             quantise(digits, few, keep_float=[pattern])
 
 
-def test_the_batch_may_be_open_or_larger_than_one(images):
+def test_dynamic_and_larger_batches_are_quantised(images):
     model, *_ = small_detectors.raw_maps()
     one = quantise(model, CalibrationImages(images, SMALL)).model
     for setting in ('batch', 4):
@@ -221,7 +221,7 @@ def test_the_batch_may_be_open_or_larger_than_one(images):
             )
 
 
-def test_what_cannot_be_quantised_is_refused(images, golden_messages):
+def test_unquantisable_models_are_refused(images, golden_messages):
     model, *_ = small_detectors.anchor_free()
     done = quantise(model, CalibrationImages(images, SMALL)).model
     with golden_messages.raises(EngineError):
@@ -236,7 +236,7 @@ def test_what_cannot_be_quantised_is_refused(images, golden_messages):
         quantise(model, CalibrationImages(images, SMALL))
 
 
-def test_a_model_that_overflows_is_refused_with_the_tensor(images, golden_messages):
+def test_overflowing_model_is_refused_with_the_tensor(images, golden_messages):
     net = small_detectors.Net()
     x = net.conv('images', 3, 8, silu=False)
     x = net.node('Div', [x, net.node('Sub', [x, x])])
@@ -248,7 +248,7 @@ def test_a_model_that_overflows_is_refused_with_the_tensor(images, golden_messag
 
 
 def changed(model, kind, place, tensor):
-    """Return a copy whose first Q/DQ node of a kind has another scale or zero point."""
+    """Return a copy whose first Q or DQ node has another scale or zero point."""
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     node = next(node for node in copied.graph.node if node.op_type == kind)
@@ -270,7 +270,7 @@ def changed(model, kind, place, tensor):
         ('DequantizeLinear', 1, np.float32(-1)),
     ],
 )
-def test_what_tensorrt_would_refuse_is_found(
+def test_faults_that_tensorrt_refuses_are_found(
     quantised_digits, kind, place, tensor, golden_messages
 ):
     model, name = changed(quantised_digits['int8'].model, kind, place, tensor)
@@ -279,8 +279,8 @@ def test_what_tensorrt_would_refuse_is_found(
     assert name in str(error.value)
 
 
-def test_biases_quantised_by_others_are_found(golden_messages):
-    """They are INT32, which TensorRT does not take."""
+def test_quantised_biases_are_refused(golden_messages):
+    """Such biases are INT32, which TensorRT refuses."""
     nodes = [
         helper.make_node('DequantizeLinear', ['bias', 'scale'], ['b'], name='bias_dq'),
         helper.make_node('Conv', ['images', 'w', 'b'], ['y'], name='conv'),
@@ -296,7 +296,7 @@ def test_biases_quantised_by_others_are_found(golden_messages):
         check_quantised(helper.make_model(graph))
 
 
-def test_missing_zero_points_and_old_opsets_are_found(quantised_digits, golden_messages):
+def test_missing_zero_points_and_old_opsets_are_refused(quantised_digits, golden_messages):
     model = onnx.ModelProto()
     model.CopyFrom(quantised_digits['int8'].model)
     check_quantised(model)
@@ -312,7 +312,7 @@ def test_missing_zero_points_and_old_opsets_are_found(quantised_digits, golden_m
         check_quantised(half)
 
 
-def test_a_quantised_model_is_built_as_what_it_is(quantised_digits, golden_messages):
+def test_quantised_model_is_built_only_in_its_own_type(quantised_digits, golden_messages):
     model = quantised_digits['int8'].model
     for precision in ('fp32', 'fp16', 'bf16'):
         with golden_messages.raises(EngineError):

@@ -1,4 +1,4 @@
-"""Data that are 0, nearly 0, too large or no numbers: what becomes of their scales."""
+"""Tests of the scales of data that are 0, nearly 0, too large or not finite."""
 
 import cv2
 import numpy as np
@@ -30,7 +30,7 @@ def images():
 
 @pytest.fixture
 def bright(tmp_path):
-    """Images that are nowhere darker than 100 of 255."""
+    """Return images without pixels below 100 of 255."""
     for number in range(8):
         small = np.random.default_rng(number).integers(100, 256, (6, 8, 3)).astype(np.uint8)
         picture = cv2.resize(small, (96, 80), interpolation=cv2.INTER_NEAREST)
@@ -40,8 +40,8 @@ def bright(tmp_path):
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
-def test_what_no_image_reaches_stays_in_float(bright, target):
-    """And computes what it did when the camera shows it, which no guessed scale could."""
+def test_layers_of_inactive_data_stay_in_float(bright, target):
+    """If the camera activates such data, results are correct, unlike with any guessed scale."""
     model, tensor = with_branch(('Neg', None), ('Add', 0.35), ('Relu', None))
     done = quantise(model, CalibrationImages(bright, SMALL), target=target)
     (name,) = readers(model, tensor)
@@ -94,7 +94,7 @@ def test_data_that_are_just_large_enough_are_quantised(images, target):
     for tensor, factor in zip(tensors, factors, strict=True):
         (name,) = readers(model, tensor)
         assert name not in done.report.kept
-        # The scale in FP16 reaches as far as the data do: none is cut.
+        # The scale in FP16 covers the whole range of the data, so no value is clipped.
         reader = next(node for node in strong.graph.node if node.name == name)
         scale = float(stored[made[reader.input[0]].input[1]])
         assert scale * most >= factor * 0.99
@@ -102,7 +102,7 @@ def test_data_that_are_just_large_enough_are_quantised(images, target):
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('factor', [1e5, 1e30])
-def test_data_beyond_fp16_are_told(images, factor):
+def test_data_beyond_fp16_give_a_warning(images, factor):
     model, tensor = with_branch(('Mul', factor))
     done = quantise(model, CalibrationImages(images, SMALL))
     (told,) = [text for text in done.report.warnings if '65504' in text]
@@ -111,7 +111,7 @@ def test_data_beyond_fp16_are_told(images, factor):
     built(done.model, 'int8')
 
 
-def test_data_without_a_range_in_fp32_stay_in_float(images):
+def test_data_too_large_for_a_scale_stay_in_float(images):
     net = small_detectors.Net()
     x = net.node('Mul', ['images', net.constant(3.4e38)])
     small = net.conv(net.node('Mul', ['images', net.constant(2.0)]), 3, 8)
@@ -127,7 +127,7 @@ def test_data_without_a_range_in_fp32_stay_in_float(images):
         assert np.isfinite(scale).all()
 
 
-def test_a_model_of_zeros_is_refused_with_what_to_check(images, golden_messages):
+def test_model_of_zeros_is_refused_with_a_remedy(images, golden_messages):
     net = small_detectors.Net()
     x = net.node('Mul', ['images', net.constant(0.0)])
     model = net.model([net.conv(net.conv(x, 3, 8, silu=False), 8, 8, silu=False)])
@@ -136,7 +136,7 @@ def test_a_model_of_zeros_is_refused_with_what_to_check(images, golden_messages)
     assert x in str(error.value)
 
 
-def test_the_cache_knows_that_a_tensor_was_0(images, tmp_path):
+def test_cache_keeps_ranges_of_0(images, tmp_path):
     model, tensor = with_branch(('Mul', 0.0))
     first, second = (
         quantise(model, CalibrationImages(images, SMALL), cache_dir=tmp_path) for _ in range(2)

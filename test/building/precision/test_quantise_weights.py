@@ -1,4 +1,4 @@
-"""Weights that are 0, nearly 0, or no numbers: what becomes of their scales."""
+"""Tests of the scales of weights that are 0, nearly 0, or not finite."""
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
-def test_channels_that_are_0_or_nearly_are_quantised(images, target):
+def test_channels_of_zeros_or_tiny_weights_are_quantised(images, target):
     model, node = with_channels(SMALL_WEIGHTS)
     done = quantise(model, CalibrationImages(images, SMALL), target=target)
     assert node.name not in done.report.kept
@@ -37,8 +37,8 @@ def test_channels_that_are_0_or_nearly_are_quantised(images, target):
     scale = stored[widening.input[1]].astype(np.float64).reshape(-1, 1, 1, 1)
     found = stored[widening.input[0]].astype(np.float64) * scale
     error = np.abs(found - numpy_helper.to_array(exact)).max(axis=(1, 2, 3))
-    # Half a level, or of FP8's 3 bits, and as much again where it is rounded anew; but at least
-    # half of FP16's step near 0.
+    # Half a level of INT8 or of FP8's 3 bits, twice because weights may be rounded twice; but at
+    # least half of FP16's step near 0.
     level = {'int8': 1 / 127, 'fp8': 1 / 16}[target]
     for channel, value in enumerate(SMALL_WEIGHTS):
         assert error[channel] <= max(value * level, 2**-25) * 1.02, value
@@ -46,7 +46,7 @@ def test_channels_that_are_0_or_nearly_are_quantised(images, target):
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
-def test_weights_of_nothing_but_zeros_are_quantised(images, target):
+def test_weights_of_zeros_are_quantised(images, target):
     model, node = with_channels([0.0] * 32)
     done = quantise(model, CalibrationImages(images, SMALL), target=target)
     assert node.name not in done.report.kept
@@ -54,8 +54,8 @@ def test_weights_of_nothing_but_zeros_are_quantised(images, target):
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
-def test_weights_that_are_no_numbers_are_named(images, value, golden_messages):
-    """Also behind the last tensor whose range is taken."""
+def test_weights_with_nan_or_infinity_are_named(images, value, golden_messages):
+    """The error must also name weights behind the last calibrated tensor."""
     for layer in (0, 3, 4):
         model, _ = with_channels([1.0, value], layer=layer)
         with golden_messages.raises(EngineError):
@@ -65,7 +65,7 @@ def test_weights_that_are_no_numbers_are_named(images, value, golden_messages):
 @pytest.mark.engine_build
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(-46, 3), min_size=1, max_size=32), st.sampled_from(TARGETS))
-def test_weights_of_any_size_make_an_engine(images, exponents, target):
+def test_weights_of_any_magnitude_build(images, exponents, target):
     values = [0.0 if power < -45 else 10.0**power for power in exponents]
     model, _ = with_channels(values)
     built(quantise(model, CalibrationImages(images, SMALL), target=target).model, target)
@@ -73,7 +73,7 @@ def test_weights_of_any_size_make_an_engine(images, exponents, target):
 
 @pytest.mark.engine_build
 @pytest.mark.parametrize('precision', TARGETS)
-def test_an_engine_of_it_is_built(tmp_path, monkeypatch, precision):
+def test_model_with_tiny_weights_builds(tmp_path, monkeypatch, precision):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     model, node = with_channels([1e-9, 0.0])
     onnx.save(model, tmp_path / 'net.onnx')

@@ -1,4 +1,4 @@
-"""Scales of models that came quantised, from training or another tool."""
+"""Tests of scales in models that were quantised in training or by another tool."""
 
 import functools
 
@@ -26,20 +26,20 @@ from trt_perception.errors import EngineError
 
 @functools.cache
 def quantised_once(second_channel):
-    """Return a model, a convolution in it, and the quantised model, serialised."""
+    """Return a model, its node under test, and the serialised quantised model."""
     model, node = with_channels([1.0, second_channel])
     images = select_images(CALIBRATION, 8)
     return model, node, quantise(model, CalibrationImages(images, SMALL)).model.SerializeToString()
 
 
 def quantised(scale, *, of, explicit=False, zero_channel=False):
-    """Return a quantised model, one of whose pairs has another scale, and its tensor and reader.
+    """Return a quantised model with a changed scale, the scaled tensor, and its reader.
 
     Args:
-        scale: of float32.
-        of: ``data`` or ``weights``; of those, channel 1 gets it.
-        explicit: weights are float32 with a pair of nodes, as training tools export them.
-        zero_channel: the weights of channel 1 are 0.
+        scale: the new scale, a float32.
+        of: ``data`` or ``weights``. In weights, channel 1 gets the scale.
+        explicit: whether weights are float32 with a Q/DQ pair, as training tools export them.
+        zero_channel: whether the weights of channel 1 are 0.
     """
     model, node, content = quantised_once(0.0 if zero_channel else 0.5)
     done = onnx.load_model_from_string(content)
@@ -72,7 +72,7 @@ def quantised(scale, *, of, explicit=False, zero_channel=False):
 @pytest.mark.parametrize(
     ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
 )
-def test_a_scale_that_is_no_positive_number_is_refused(scale, of, explicit, golden_messages):
+def test_scale_that_is_not_positive_is_refused(scale, of, explicit, golden_messages):
     model, tensor, reader = quantised(scale, of=of, explicit=explicit)
     with golden_messages.raises(EngineError) as error:
         convert_precision(model, 'int8', strongly_typed=True)
@@ -83,7 +83,7 @@ def test_a_scale_that_is_no_positive_number_is_refused(scale, of, explicit, gold
 @pytest.mark.engine_build
 @pytest.mark.parametrize('explicit', [False, True])
 @pytest.mark.parametrize('scale', [0.0, np.nan, np.inf])
-def test_a_channel_of_zeros_needs_no_scale(scale, explicit):
+def test_channel_of_zeros_accepts_any_scale(scale, explicit):
     model, *_ = quantised(scale, of='weights', explicit=explicit, zero_channel=True)
     with pytest.raises(EngineError):
         check_quantised(model)
@@ -97,10 +97,10 @@ def test_a_channel_of_zeros_needs_no_scale(scale, explicit):
     ('of', 'explicit'), [('data', False), ('weights', False), ('weights', True)]
 )
 @pytest.mark.parametrize('scale', [1e-42, 1e-12, 3e-8, 1e-7, 5e-6])
-def test_a_scale_that_fp16_does_not_hold_is_raised(scale, of, explicit):
+def test_scale_too_small_for_fp16_is_raised(scale, of, explicit):
     model, *_ = quantised(scale, of=of, explicit=explicit)
     before = model.SerializeToString()
-    # The same for TensorRT, from a scale to the next.
+    # Two scales are enough for real builds, because they differ little for TensorRT.
     strong = (built if scale in (1e-42, 1e-7) else converted)(model, 'int8')
     assert model.SerializeToString() == before
     least = min(float(value.min()) for value in scales(strong))
@@ -108,7 +108,7 @@ def test_a_scale_that_fp16_does_not_hold_is_raised(scale, of, explicit):
     assert least == np.ceil(np.float64(np.float32(scale)) * 2**24) / 2**24
 
 
-def test_scales_that_fit_no_weights_are_left_to_whoever_checks_shapes():
+def test_scales_of_a_wrong_shape_are_not_changed():
     from trt_perception.building.precision.quantise_scales import fit_scales
 
     model, *_ = quantised(1e-12, of='weights')
