@@ -174,7 +174,7 @@ def check_precision(
         layers: layers from parse_layers, with types.
         requested: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
         nodes: names of the convolutions and matrix products in the ONNX model; None if the model
-            is unknown. Then layers count whose kind or name is that of a convolution or matrix
+            is unknown. Then a layer counts if its kind or name is that of a convolution or matrix
             product.
         excluded_nodes: ONNX nodes that deliberately have another precision.
     """

@@ -126,7 +126,7 @@ def _profiles_from_sizes(
 ) -> tuple[ShapeProfile, ...]:
     """Return a profile of one shape for each value of --batch, with the size of --input-size.
 
-    A value that the options lack is taken from the model.
+    Other dimensions come from the model.
 
     Raises:
         EngineError: a dimension stays dynamic.

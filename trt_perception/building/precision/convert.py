@@ -173,9 +173,9 @@ def _check_source(model: onnx.ModelProto, precision: str, precisions: set[str]) 
     elif precision in ('fp32', 'tf32') and precisions & {'fp16', 'bf16'}:
         raise EngineError(
             'the model',
-            f'was exported in {", ".join(sorted(precisions))}, and {precision} was asked '
-            'for: what rounding took does not come back',
-            fix='export it in FP32',
+            f'was exported in {", ".join(sorted(precisions))}, and {precision} was requested: '
+            'rounded weights stay rounded',
+            fix='export the model in FP32',
         )
 
 
@@ -186,7 +186,7 @@ def _check_exported(
     if half not in precisions:
         raise EngineError(
             'the model',
-            f'was exported in {", ".join(sorted(precisions))}, and {precision} was asked for',
+            f'was exported in {", ".join(sorted(precisions))}, and {precision} was requested',
             fix='export the model in FP32, so that this tool can convert it',
         )
     if keep_fp32:

@@ -253,8 +253,8 @@ def _range_warnings(ranges: Mapping[str, float], unusable: Mapping[str, str]) ->
     if large:
         yield (
             f'{join_first(large)} exceed {_FP16_MAX:.0f}, the largest number in FP16. The engine '
-            'computes layers that are not quantised in FP16: keep the nodes that compute these '
-            'tensors in FP32 (--keep-fp32)'
+            'computes unquantised layers in FP16: keep the nodes that compute these tensors in '
+            'FP32 (--keep-fp32)'
         )
 
 
