@@ -1,4 +1,4 @@
-"""JPEG and PNG: what is asked for is known before it is decoded, and bombs stay closed."""
+"""Decode JPEG and PNG. Sizes are checked before decoding, and bombs are refused."""
 
 import io
 import re
@@ -37,7 +37,7 @@ def chunk(kind, content):
 
 
 def png(width, height, pixels=b''):
-    """Return a one-bit PNG of any declared size."""
+    """Return a one-bit PNG that declares a given size."""
     header = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
     return (
         b'\x89PNG\r\n\x1a\n'
@@ -53,7 +53,7 @@ def picture(width=37, height=21):
 
 
 def by_pillow(kind, **options):
-    """Write a picture by another library than the one that reads it."""
+    """Write an image with Pillow, because OpenCV reads the file."""
     file = io.BytesIO()
     Image.fromarray(picture()[..., ::-1]).save(file, kind, **options)
     return file.getvalue()
@@ -87,7 +87,7 @@ def test_every_truncation_is_refused(content):
     end = re.search(rb'\xff\xd9\0*$|IEND\xaeB`\x82$', content)
     last = end.start() + (2 if content.startswith(b'\xff') else 8)
     for size in {*range(0, last, 97), last - 1, last - 2}:
-        # EXIF bytes that look like an end may hide it from us, then OpenCV must see it.
+        # EXIF bytes can look like the end of the file. OpenCV must then detect the truncation.
         refusal(content[:size], 'not_decodable')
 
 
@@ -142,14 +142,14 @@ def test_a_jpeg_of_a_thousand_scans(monkeypatch, golden_messages):
 @pytest.mark.parametrize(
     ('options', 'most_side'),
     [
-        ({'progressive': True, 'subsampling': 2}, 2**13 * 2**0.5),  # 1.5 coefficients a pixel
+        ({'progressive': True, 'subsampling': 2}, 2**13 * 2**0.5),  # 1.5 coefficients per pixel
         ({'progressive': True, 'subsampling': 0}, 2**13),
-        ({'subsampling': 0}, 2**13 * 2**0.5),  # which are not kept
+        ({'subsampling': 0}, 2**13 * 2**0.5),  # libjpeg does not keep its coefficients
     ],
     ids=['4:2:0', '4:4:4', 'baseline'],
 )
 def test_coefficients_take_no_more_memory_than_pixels(options, most_side, monkeypatch):
-    """A progressive file of a kilobyte made libjpeg take two gigabytes."""
+    """Without this limit, libjpeg needed 2 GB for a progressive file of 1 KB."""
     asked = []
     monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
     jpeg = bytearray(by_pillow('jpeg', **options))

@@ -1,4 +1,4 @@
-"""Some of the detections of an image, with all that each of them carries."""
+"""Select detections of an image with all their values."""
 
 from dataclasses import fields
 
@@ -8,7 +8,7 @@ from trt_perception.images.detections import Detections, MaskGeometry, Masks
 
 
 def whole(count):
-    """Return detections that have everything, with i in each number of the i-th."""
+    """Return detections with all fields. Each value of the i-th object is i."""
     numbers = np.arange(count, dtype=np.float32)
     boxes = np.tile(numbers[:, None], (1, 4))
     geometry = MaskGeometry((9, 9), (1, 1), (0, 0))

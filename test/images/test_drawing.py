@@ -1,4 +1,4 @@
-"""Drawing: boxes where the detections say, a readable label, nothing else touched."""
+"""Draw boxes at their positions with readable labels, and change no other pixels."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ NAMES = ['cat', 'dog', 'a name that is much longer than its box is wide', 'Zwöl
 
 
 def drawn(rows, size=(320, 240), background=0):
-    """Return the picture and where it changed, for rows of box, score and class."""
+    """Return the image with detections, and its changed pixels. Rows: box, score and class."""
     picture = np.full((size[1], size[0], 3), background, np.uint8)
     detections = Detections(
         np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
@@ -40,7 +40,7 @@ def test_the_outline_is_where_the_box_is():
     colors = {tuple(pixel) for line in outline for pixel in line.tolist()}
     assert len(colors) == 1
     assert colors != {(0, 0, 0)}
-    # The inside is seen, and nothing but the label above is drawn outside.
+    # The inside stays visible. Only the label is drawn outside the box.
     assert not changed[102:180, 62:199].any()
     assert not changed[183:].any()
     assert not changed[:, :59].any()
@@ -58,7 +58,7 @@ def test_the_label_stands_inside_where_the_picture_ends(box):
 
 
 def dark(picture):
-    # A label's text is dark, all else is white or a bright colour (a sum of at least 433).
+    # The label's text is dark. All other pixels are white or bright (a sum of at least 433).
     return picture.sum(axis=2) < 300
 
 
@@ -126,7 +126,7 @@ def test_lines_and_label_grow_with_the_picture():
 
 
 def with_keypoints(points, skeleton):
-    """Return where a picture changed besides the box and its label."""
+    """Return the changed pixels outside the box and its label."""
     box = np.array([[200, 150, 210, 160]], np.float32)
     found = Detections(box, np.array([0.5], np.float32), np.array([0], np.int32))
     plain, changed = np.zeros((2, 240, 320, 3), np.uint8)
@@ -165,7 +165,7 @@ def test_oriented_boxes_are_drawn_as_they_are_turned():
     )
     draw_detections(picture, found, NAMES)
     changed = picture.any(axis=2)
-    reach = 30 * 2**0.5  # to a corner
+    reach = 30 * 2**0.5  # distance to a corner
     for x, y in [(160 + reach, 120), (160 - reach, 120), (160, 120 + reach)]:
         assert changed[round(y) - 2 : round(y) + 3, round(x) - 2 : round(x) + 3].any()
     assert changed[140:143, 180:183].any(), 'the middle of a side'

@@ -1,4 +1,4 @@
-"""Frame: a view of checked bytes, for every encoding, or an ImageError with its reason."""
+"""Wrap the bytes of each encoding as a Frame, or raise an ImageError with its reason."""
 
 import array
 
@@ -99,7 +99,7 @@ def test_byte_order_is_kept():
     assert not view(bytes(2), 1, 1, 2, 'mono16').big_endian
 
 
-# What is wrong, the reason it is counted under, and what the message must name.
+# The fault, the reason for its counter, and the words that the message must contain.
 REFUSED = {
     'no encoding': ({'encoding': ''}, 'unknown_encoding', ["''", 'bgr8', 'nv21']),
     'unknown encoding': ({'encoding': '32FC1'}, 'unknown_encoding', ["'32FC1'", 'bgr8', 'mono16']),
@@ -145,7 +145,7 @@ def test_refusals_name_reason_expected_and_found(change, reason, words, golden_m
 
 
 def test_more_bytes_than_any_camera_sends(golden_messages):
-    data = np.zeros(MAX_BYTES + 1, np.uint8)  # nobody touches them, so they take no memory
+    data = np.zeros(MAX_BYTES + 1, np.uint8)  # never written, so the pages need no memory
     assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
     with golden_messages.raises(ImageError) as caught:
         view(data, 2, 1, MAX_BYTES + 1)

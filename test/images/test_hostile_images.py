@@ -1,4 +1,4 @@
-"""Camera images that ask for more than they show, or that readers take differently."""
+"""Refuse camera images that request too much memory, or that decoders read differently."""
 
 import io
 import json
@@ -19,12 +19,12 @@ from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
 from trt_perception.images.image_source import ImageSource
 
-SIDE = 65_500  # squared, 32 times what is allowed
+SIDE = 65_500  # its square is 32 times the limit
 BGR = cv2.GaussianBlur(np.random.default_rng(4).integers(0, 256, (21, 37, 3), np.uint8), (5, 5), 1)
 
 
 def pillow(kind, mode='RGB', **options):
-    """Return the picture as another library writes it than the one that reads it."""
+    """Return the image as a file from Pillow, because OpenCV reads the file."""
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(BGR[..., ::-1])).convert(mode).save(file, kind, **options)
     return file.getvalue()
@@ -32,7 +32,7 @@ def pillow(kind, mode='RGB', **options):
 
 @pytest.fixture
 def refused(monkeypatch):
-    """Return a function that says why nobody reads some content; OpenCV must not see it."""
+    """Return a function that returns the refusal of a file. OpenCV must not receive the file."""
     monkeypatch.setattr(cv2, 'imdecode', None)
 
     def check(content):
@@ -61,7 +61,7 @@ PIXELS = chunk(b'IDAT', zlib.compress(bytes(20)))
 END = chunk(b'IEND', b'')
 FRAME = struct.pack('>HBHHB', 17, 8, SIDE, SIDE, 3) + b'\1\x22\0\2\x11\1\3\x11\1'
 JPEG, PROGRESSIVE = pillow('JPEG'), pillow('JPEG', progressive=True)
-FIRST = 2  # where the first segment of a JPEG may stand
+FIRST = 2  # offset of the first segment in a JPEG
 SCAN = PROGRESSIVE[PROGRESSIVE.rindex(b'\xff\xda') : -2]
 
 
@@ -70,10 +70,10 @@ def put(content, at, more):
 
 
 def two_faced():
-    """Return a JPEG whose frame is small for who takes marker 00 for a segment, else huge."""
+    """Return a JPEG with a small frame for readers that accept marker 00, else a huge one."""
     at = PROGRESSIVE.index(b'\xff\xc2')
     small = PROGRESSIVE[at : at + 19]
-    # For libjpeg the marker is none, the huge frame follows, and a comment that holds the small.
+    # libjpeg ignores marker 00, and reads the huge frame and a comment with the small one.
     inside = b'\xff\xc2' + FRAME + b'\xff\xfe' + struct.pack('>H', 2 + len(small))
     return put(PROGRESSIVE, at, b'\xff\0' + struct.pack('>H', 2 + len(inside)) + inside)
 
@@ -144,7 +144,7 @@ def test_other_formats_are_refused(kind, refused):
 
 
 def test_the_decoder_gets_what_pixels_need_and_no_more(monkeypatch):
-    """Texts, profiles, thumbnails, further pictures and what stands behind the end stay out."""
+    """Texts, profiles, thumbnails, further images and trailing bytes are left out."""
     texts = PngImagePlugin.PngInfo()
     texts.add_text('Raw profile type exif', '\nexif\n 99999999\n4142')
     texts.add_text('z', 'secret' * 9, zip=True)
@@ -177,7 +177,7 @@ def test_the_decoder_gets_what_pixels_need_and_no_more(monkeypatch):
 
 @pytest.mark.unmeasured
 def test_no_change_makes_a_picture_ask_for_more():
-    """Lengths, sizes, markers, chunks and tags changed; memory, time and size are looked at."""
+    """Change lengths, sizes, markers, chunks and tags. Check memory, time and image size."""
     script = Path(__file__).parents[1] / 'support' / 'fuzz' / 'picture_fuzz.py'
     done = subprocess.run(
         [sys.executable, script, '3', '1000'],
@@ -209,7 +209,7 @@ def test_opencv_itself_stops_at_the_limit(tmp_path):
 
 
 class Video:
-    """Stands in for cv2.VideoCapture: frames of some sizes, another one declared."""
+    """A stand-in for cv2.VideoCapture, with one declared size and frames of given sizes."""
 
     def __init__(self, declared, sizes):
         self._declared = declared

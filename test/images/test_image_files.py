@@ -1,4 +1,4 @@
-"""Image files: the pixels are OpenCV's, and files that are damaged or too large are refused."""
+"""Read image files to the same pixels as OpenCV, and refuse damaged or too large files."""
 
 import io
 import os
@@ -17,9 +17,9 @@ from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.image_files import read_image_file
 from trt_perception.images.image_source import IMAGE_SUFFIXES
 
-# Pillow warns of odd files. The package ignores that; pytest does not.
+# Pillow warns about unusual files. The package ignores the warnings, pytest does not.
 pytestmark = pytest.mark.filterwarnings('ignore:::PIL')
-HUGE = 65_000  # squared: 32 times the limit
+HUGE = 65_000  # its square is 32 times the limit
 
 
 def pixels(width, height, channels=3, dtype=np.uint8):
@@ -131,7 +131,7 @@ def test_samples_are_scaled_to_the_largest_value_that_a_pgm_declares(tmp_path):
 
 
 def refusal(path, content=None):
-    """Return why a file is refused: the reason and the message."""
+    """Return the reason and the message of a refused file."""
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ImageError) as caught:
@@ -141,7 +141,7 @@ def refusal(path, content=None):
 
 
 def tiff(order, width, height):
-    """Return a grey TIFF that has a single byte of pixels."""
+    """Return a grey TIFF with a single byte of pixel data."""
     tags = {256: width, 257: height, 258: 8, 259: 1, 262: 1, 273: 8, 278: height, 279: 1}
     rows = b''.join(struct.pack(f'{order}HHII', tag, 4, 1, each) for tag, each in tags.items())
     head = b'II*\0' if order == '<' else b'MM\0*'
@@ -185,7 +185,7 @@ def bombs():
 
 @pytest.fixture
 def undecoded(monkeypatch):
-    """No pixel may be decoded."""
+    """Make the decoding of pixels fail."""
     monkeypatch.setattr(ImageFile.ImageFile, 'load', lambda _: pytest.fail('it was decoded'))
 
 

@@ -1,4 +1,4 @@
-"""Which image files a folder, a pattern or a file stands for."""
+"""Find the image files of a folder, a pattern or a path."""
 
 import pytest
 
@@ -36,7 +36,9 @@ def test_links_that_lead_round_are_not_followed(folder):
     assert names(folder, folder / '**' / '*.jpg') == ['b/a.jpg']
     assert names(folder, folder / '**') == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
     assert names(folder, folder, subfolders=True) == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
-    assert names(folder, folder / 'one' / 'b' / '*.jpg') == ['one/b/a.jpg']  # named, so followed
+    assert names(folder, folder / 'one' / 'b' / '*.jpg') == [
+        'one/b/a.jpg'
+    ]  # the pattern names the link, so it is followed
 
 
 @pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])

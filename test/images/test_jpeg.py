@@ -1,4 +1,4 @@
-"""JPEGs written anew for a decoder other than libjpeg: the same pixels, and nothing unusual."""
+"""Rewrite plain JPEGs with equal pixels for other decoders than libjpeg."""
 
 import io
 import random
@@ -39,7 +39,7 @@ def read(content):
 
 
 def written(mode='RGB', **options):
-    """Return the scene as Pillow writes it."""
+    """Return the scene as a file from Pillow."""
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(BGR[..., ::-1])).convert(mode).save(
         file, options.pop('kind', 'JPEG'), **options
@@ -48,7 +48,7 @@ def written(mode='RGB', **options):
 
 
 def with_parts(change, content=FILE):
-    """Return a file with its segments changed."""
+    """Return a file after changing its segments."""
     parts = jpeg_fuzz.segments(content)
     change(dict(reversed(parts)), parts)
     return jpeg_fuzz.joined(parts)
@@ -106,7 +106,7 @@ def test_what_is_written_anew_shows_the_same_pixels(content):
 
 
 def set_body(marker, at, values):
-    """Return a change of some bytes of the first segment of a kind."""
+    """Return a function that changes bytes in the first segment with a marker."""
     return lambda body, _: body[marker].__setitem__(slice(at, at + len(values)), values)
 
 
@@ -235,7 +235,7 @@ def test_what_the_last_file_was_is_remembered():
 
 
 def outcome(read, content):
-    """Return what becomes of a file: the frame, or the reason why there is none."""
+    """Return the frame of a file, or the reason of the refusal."""
     try:
         frame = read(array(content))
     except ImageError as error:
@@ -260,7 +260,7 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
         assert found == outcome(JpegFrameReader(), content), (index, content.hex())
         outcomes['read' if isinstance(found, bytes) else found] += 1
         other = file if index % 3 else jpeg_fuzz.changed(rng, {'': file})
-        outcome(frames, other)  # it begins otherwise, mostly
+        outcome(frames, other)  # usually with different headers
     assert outcomes['read'] > 5
     assert outcomes['not_decodable'] > 5
 
@@ -274,7 +274,7 @@ def test_a_scan_may_hold_all_restart_markers():
 
 
 def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
-    """What passes is for OpenCV the same picture as the file it came from, damaged or not."""
+    """OpenCV decodes a rewritten JPEG to the pixels of its original, damaged or not."""
     rng = random.Random(7)
     outcomes = Counter()
     for _ in range(2400):
@@ -305,7 +305,7 @@ def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
 
 
 def simple_scan_end(content, at):
-    """Return what scan_end shall, byte by byte."""
+    """Return the expected result of find_scan_end, from a search byte by byte."""
     markers = b''
     while at + 1 < len(content):
         following = content[at + 1]
@@ -319,7 +319,7 @@ def simple_scan_end(content, at):
 
 @pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
 def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, golden_messages):
-    """Markers, fill bytes and ends at any place of the pieces that are looked through."""
+    """Markers, fill bytes and ends at each position of the searched chunks."""
     monkeypatch.setattr(compressed, '_SEARCH_BYTES', look)
     rng = np.random.default_rng(look)
     found = Counter()

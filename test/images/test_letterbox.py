@@ -1,4 +1,4 @@
-"""Letterbox: where an image lands in the network's input, by exact arithmetic, and back."""
+"""Check the letterbox and its inverse against exact arithmetic."""
 
 from fractions import Fraction
 
@@ -29,10 +29,10 @@ TABLE = [
     ((640, 479), (640, 640), (640, 479), 0, 80),  # 161 rows of padding: 80 above, 81 below
     ((479, 640), (640, 640), (479, 640), 80, 0),
     ((1919, 1079), (640, 640), (640, 360), 0, 140),  # 359.85
-    ((800, 2), (4, 4), (4, 1), 0, 1),  # 0.01 rows become one
+    ((800, 2), (4, 4), (4, 1), 0, 1),  # 0.01 rows round up to one
     ((2, 800), (4, 4), (1, 4), 1, 0),
-    ((4, 1), (2, 2), (2, 1), 0, 0),  # exactly half a pixel is rounded up
-    ((412, 618), (1, 2), (1, 2), 0, 0),  # also where 618 * (1 / 412) is below 1.5
+    ((4, 1), (2, 2), (2, 1), 0, 0),  # exactly half a pixel rounds up
+    ((412, 618), (1, 2), (1, 2), 0, 0),  # also if 618 * (1 / 412) is below 1.5
     ((32767, 1), (640, 640), (640, 1), 0, 319),
     ((1, 32767), (640, 640), (1, 640), 319, 0),
     ((1, 1), (1, 1), (1, 1), 0, 0),
@@ -62,11 +62,11 @@ def test_fills_one_side_keeps_the_shape_and_centres(source, network):
     assert width == network[0] or height == network[1]
     assert 1 <= width <= network[0]
     assert 1 <= height <= network[1]
-    # Each side is within half a pixel of the common scale, unless a pixel is the least there is.
+    # Each side differs from the common scale by at most half a pixel, but is at least 1.
     scale = min(Fraction(network[0], source[0]), Fraction(network[1], source[1]))
     for side, resized in zip(source, (width, height), strict=True):
         assert resized == 1 or abs(resized - side * scale) <= Fraction(1, 2)
-    # Symmetric; an odd pixel of padding goes right and below.
+    # The padding is symmetric. An odd pixel goes to the right or the bottom.
     assert network[0] - width - fitted.pad_left - fitted.pad_left in (0, 1)
     assert network[1] - height - fitted.pad_top - fitted.pad_top in (0, 1)
 
@@ -100,7 +100,7 @@ def test_to_source_inverts_the_forward_mapping(source, network, mode, data):
     share = st.fractions(0, 1, max_denominator=1000)
     point = data.draw(st.tuples(share, share, share, share))
     origin = [side * part for side, part in zip(source * 2, point, strict=True)]
-    # Half-pixel centres: a source coordinate x lands on x * resized / source + padding.
+    # Half-pixel centres: a source coordinate x maps to x * resized / source + padding.
     (width, height), left, top = placed(source, network, mode)
     forward = [
         origin[axis] * Fraction((width, height)[axis % 2], source[axis % 2])
@@ -109,7 +109,7 @@ def test_to_source_inverts_the_forward_mapping(source, network, mode, data):
     ]
     back = fitted.to_source(boxes([float(value) for value in forward]))[0]
     assert back.dtype == np.float32
-    # float32 holds a network coordinate to 2**-24 of its size, and the ratio magnifies that.
+    # float32 has a relative error of 2**-24, and the ratio scales this error.
     for axis in range(4):
         ratio = source[axis % 2] / (width, height)[axis % 2]
         tolerance = 2**-22 * (network[axis % 2] * ratio + source[axis % 2])
@@ -133,9 +133,9 @@ def test_corners_of_the_image_return_exactly():
 @pytest.mark.parametrize(
     ('box', 'expected'),
     [
-        ((0, 0, 640, 640), (0, 0, 1920, 1080)),  # padding is cut off
+        ((0, 0, 640, 640), (0, 0, 1920, 1080)),  # the padding is clipped
         ((-50, 100, 700, 320), (0, 0, 1920, 540)),
-        ((-100, -100, -10, -10), (0, 0, 0, 0)),  # wholly outside: no area is left
+        ((-100, -100, -10, -10), (0, 0, 0, 0)),  # completely outside: no area remains
         ((650, 600, 700, 640), (1920, 1080, 1920, 1080)),
         ((160, 230, 320, 320), (480, 270, 960, 540)),  # inside: unchanged by clipping
         ((-3e38, -3e38, 3e38, 3e38), (0, 0, 1920, 1080)),
@@ -184,7 +184,7 @@ def test_only_sampled_rows_make_the_resized_image(every, count):
     mixed = np.where(read.reshape(-1, 1), image, other)
     wanted = cv2.resize(image, (4, count))
     np.testing.assert_array_equal(cv2.resize(mixed, (4, count)), wanted)
-    # None of them is read in vain.
+    # Sampling needs each of these rows.
     for row in np.flatnonzero(read)[[0, -1]]:
         changed = image.copy()
         changed[row] = 255 - changed[row]
