@@ -125,47 +125,48 @@ class MeasurementControl:
         if self._progress is not None:
             self._progress.step(name)
 
-    def begin(self, what: str, most: int | None = None) -> None:
+    def begin(self, what: str, max_frames: int | None = None) -> None:
         """Start the clock of a measurement.
 
         Args:
             what: name of this part in progress reports.
-            most: maximum frames; ``count`` by default.
+            max_frames: maximum number of frames; ``count`` by default.
         """
-        self._begin(what, self.count if most is None else most, self.seconds)
+        self._begin(what, self.count if max_frames is None else max_frames, self.seconds)
 
-    def begin_warm_up(self, least: int = 0) -> None:
-        """Start the clock of a warm-up, which may have at least ``least`` frames."""
+    def begin_warm_up(self, min_frames: int = 0) -> None:
+        """Start the clock of a warm-up, whose maximum is at least ``min_frames``."""
         share = None if self.seconds is None else self.seconds * _WARM_UP_SHARE
-        self._begin('warming up', max(self.warmup, least), share)
+        self._begin('warming up', max(self.warmup, min_frames), share)
 
-    def _begin(self, what: str, most: int, limit: float | None) -> None:
-        self._what, self._max_frames, self._limit = what, most, limit
+    def _begin(self, what: str, max_frames: int, limit: float | None) -> None:
+        self._what, self._max_frames, self._limit = what, max_frames, limit
         self._start = time.perf_counter()
 
-    def must_continue(self, done: int, least: int = 1) -> bool:
+    def must_continue(self, done: int, min_frames: int = 1) -> bool:
         """Return whether to start another frame.
 
         Args:
             done: number of frames that started before.
-            least: minimum number of frames, unless ``begin`` set a lower maximum.
+            min_frames: number of frames that start even after a stop or the time limit, unless
+                ``begin`` set a lower maximum.
         """
         if done >= self._max_frames:
             return False
         seconds = time.perf_counter() - self._start
         if self._progress is not None:
             self._progress.frame(self._what, done, self._max_frames, seconds)
-        if done < least:
+        if done < min_frames:
             return True
         return not self.stopped and (self._limit is None or seconds < self._limit)
 
-    def runs_that_fit(self, seconds_each: float, most: int) -> int:
-        """Return how many runs of ``seconds_each`` fit into a measurement: 1 to ``most``."""
+    def runs_that_fit(self, seconds_each: float, max_runs: int) -> int:
+        """Return how many runs of ``seconds_each`` fit into a measurement: 1 to ``max_runs``."""
         if self.stopped:
             return 1
         if self.seconds is None or seconds_each <= 0:
-            return most
-        return min(most, max(1, int(self.seconds / seconds_each)))
+            return max_runs
+        return min(max_runs, max(1, int(self.seconds / seconds_each)))
 
 
 @contextlib.contextmanager

@@ -174,8 +174,8 @@ def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
         start = time.perf_counter()
         slot.detections()
         seconds.append(time.perf_counter() - start)
-    spread = TimeStatistics.of_seconds(seconds)
-    return StageTime(spread.mean, spread)
+    statistics = TimeStatistics.of_seconds(seconds)
+    return StageTime(statistics.mean, statistics)
 
 
 def _mean_seconds(

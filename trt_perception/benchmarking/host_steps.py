@@ -64,8 +64,9 @@ def measure_host_steps(
         marks.append(run(len(marks)))
     times = np.diff(np.array(marks), axis=1).T
     names = ('preprocess', 'inference', 'decode')
-    spreads = [TimeStatistics.of_seconds(row.tolist()) for row in times]
+    all_statistics = [TimeStatistics.of_seconds(row.tolist()) for row in times]
     stages = {
-        name: StageTime(spread.mean, spread) for name, spread in zip(names, spreads, strict=True)
+        name: StageTime(statistics.mean, statistics)
+        for name, statistics in zip(names, all_statistics, strict=True)
     }
     return stages, candidates

@@ -150,11 +150,11 @@ def measure_pipeline(
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin_warm_up()
-    _run_one_by_one(feeder, control, least=0)
+    _run_one_by_one(feeder, control, min_frames=0)
     control.begin('one at a time')
     latencies, alone = _run_one_by_one(feeder, control)
     control.begin_warm_up()
-    _run_saturated(feeder, control, least=0)
+    _run_saturated(feeder, control, min_frames=0)
     control.begin('full load')
     busy = _run_saturated(feeder, control)
     count = len(busy.results)
@@ -222,12 +222,12 @@ class _BatchFeeder:
 
 
 def _run_one_by_one(
-    feeder: _BatchFeeder, control: MeasurementControl, least: int = 1
+    feeder: _BatchFeeder, control: MeasurementControl, min_frames: int = 1
 ) -> tuple[list[float], list[Detections]]:
     """Return latencies of batches in seconds, and detections in the order of the frames."""
     latencies: list[float] = []
     results: list[Detections] = []
-    while control.must_continue(len(results), least):
+    while control.must_continue(len(results), min_frames):
         slot = len(latencies) % feeder.pipeline.depth
         start = time.perf_counter()
         feeder.enqueue(slot, len(results))
@@ -249,7 +249,7 @@ class _SaturatedRun:
 
 
 def _run_saturated(
-    feeder: _BatchFeeder, control: MeasurementControl, least: int = 1
+    feeder: _BatchFeeder, control: MeasurementControl, min_frames: int = 1
 ) -> _SaturatedRun:
     """Enqueue if a slot is free, else collect the oldest batch, as scheduling/worker.py does."""
     run = _SaturatedRun(0.0, 0.0, [], [], [], [])
@@ -260,7 +260,7 @@ def _run_saturated(
     start = time.perf_counter()
     more = True
     while True:
-        more = more and control.must_continue(submitted, least)
+        more = more and control.must_continue(submitted, min_frames)
         before = time.perf_counter()
         if free and more:
             feeder.enqueue(free[0], submitted)
@@ -270,12 +270,12 @@ def _run_saturated(
         elif not in_flight:
             break
         else:
-            slot, taken = in_flight.popleft()
+            slot, enqueued_s = in_flight.popleft()
             found = feeder.collect(slot)
             free.append(slot)
             now = time.perf_counter()
             run.collect_s.append(now - before)
-            run.latency_s.append(now - taken)
+            run.latency_s.append(now - enqueued_s)
             run.results += found
     run.wall_s = time.perf_counter() - start
     run.cpu_s = time.process_time() - cpu

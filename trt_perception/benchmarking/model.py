@@ -300,9 +300,9 @@ def _measure_at_depth(
             detections = detect_all(pipeline, whole, thresholds, control, batch)
             if control.stopped and len(detections) < len(whole):
                 break
-            taken = free - device.memory()[0] if device else None
+            memory_used = free - device.memory()[0] if device else None
             report = measure_pipeline(pipeline, whole, thresholds, detections, control, batch)
-            reports.append(replace(report, load_s=load_s, device_memory_bytes=taken))
+            reports.append(replace(report, load_s=load_s, device_memory_bytes=memory_used))
             first = first or detections
     return reports, first, pipeline.batch
 

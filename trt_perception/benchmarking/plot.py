@@ -47,10 +47,10 @@ def _plot_steps(axes: Any, report: ModelReport) -> None:
 
 def _plot_latency(axes: Any, report: ModelReport) -> None:
     """Draw the median latency in an idle pipeline, with a whisker to the 99th percentile."""
-    spreads = {_label(p): p.latency_ms for p in report.pipelines}
-    p50 = [spread.p50 for spread in spreads.values()]
-    above = [spread.p99 - spread.p50 for spread in spreads.values()]
-    bars = axes.bar(list(spreads), p50, yerr=([0] * len(p50), above), capsize=4)
+    all_statistics = {_label(p): p.latency_ms for p in report.pipelines}
+    p50 = [statistics.p50 for statistics in all_statistics.values()]
+    above = [statistics.p99 - statistics.p50 for statistics in all_statistics.values()]
+    bars = axes.bar(list(all_statistics), p50, yerr=([0] * len(p50), above), capsize=4)
     axes.bar_label(bars, labels=[f'{value:.2f}' for value in p50], padding=2)
     axes.axhline(report.engine_ms, color='black', linestyle=':', label='engine alone')
     axes.set_ylabel('latency, ms: p50, whisker to p99')

@@ -228,9 +228,9 @@ def _setting_text(best: BestSetting) -> str:
     )
 
 
-def _frame_counts(*spreads: TimeStatistics) -> str:
+def _frame_counts(*all_statistics: TimeStatistics) -> str:
     """Return the numbers of measured frames, or one number if all are equal."""
-    return ', '.join(str(count) for count in dict.fromkeys(each.count for each in spreads))
+    return ', '.join(str(count) for count in dict.fromkeys(each.count for each in all_statistics))
 
 
 def _ratio_table(report: ModelReport) -> str:

@@ -114,10 +114,10 @@ class AccuracyReport:
         return difference
 
     def drop(self, name: str) -> float:
-        """Return the loss of accuracy compared with the reference, which the build's gate limits.
+        """Return the loss of accuracy relative to the reference, for the gate of a build.
 
-        With annotations, the loss is the drop of mAP50, negative if mAP50 rose. Without, it is
-        1 - F1 of the agreement, and 0 if neither model found anything.
+        With annotations, the loss is the drop of mAP50, negative if mAP50 rose. Otherwise, the
+        loss is 1 - F1 of the agreement, and 0 if neither model detected anything.
         """
         m_ap50 = self.difference(name).get('mAP50')
         if m_ap50 is not None:

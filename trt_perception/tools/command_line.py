@@ -82,9 +82,9 @@ class ResultSaver:
             content: further arguments of ``write``.
         """
         try:
-            said = write(path, *content) or f'saved {path}'
+            message = write(path, *content) or f'saved {path}'
         except (TrtPerceptionError, OSError) as error:
             self.failed = True
             print_message(self._tool, f'not saved: {error}')
         else:
-            print(escape_controls(said), flush=True)
+            print(escape_controls(message), flush=True)

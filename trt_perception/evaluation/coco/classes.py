@@ -83,24 +83,28 @@ def match_classes(
     class_map = class_map or {}
     _check_class_map(class_map, class_names, annotations, model)
     by_name = _category_ids_by_name(annotations)
-    wanted = [class_map.get(name, name) for name in class_names]
-    ids = tuple(None if name is None else by_name.get(name) for name in wanted)
-    used = {box.category_id for boxes in annotations.objects.values() for box in boxes}
+    target_names = [class_map.get(name, name) for name in class_names]
+    ids = tuple(None if name is None else by_name.get(name) for name in target_names)
+    annotated_ids = {box.category_id for boxes in annotations.objects.values() for box in boxes}
     without_category = [
         name
-        for name, want, category in zip(class_names, wanted, ids, strict=True)
-        if category is None and want is not None
+        for name, target_name, category in zip(class_names, target_names, ids, strict=True)
+        if category is None and target_name is not None
     ]
-    without_class = [annotations.categories[id_] for id_ in sorted(used - set(ids))]
-    if not set(ids) & used or ((without_category or without_class) and not allow_subset):
+    without_class = [annotations.categories[id_] for id_ in sorted(annotated_ids - set(ids))]
+    if not set(ids) & annotated_ids or ((without_category or without_class) and not allow_subset):
         raise ConfigError(
             f'the class names of {model} and the categories of {annotations.path}',
             _describe_mismatch(
-                class_names, annotations, without_category, without_class, set(ids) & used
+                class_names, annotations, without_category, without_class, set(ids) & annotated_ids
             ),
             fix='give evaluate_engine a class map (--class-map FILE), a JSON file of '
             '{"class name": "category name", "another": null}'
-            + (', or --allow-subset, to measure common names only' if set(ids) & used else ''),
+            + (
+                ', or --allow-subset, to measure common names only'
+                if set(ids) & annotated_ids
+                else ''
+            ),
         )
     return ClassMap(
         ids,
@@ -121,8 +125,8 @@ def _check_class_map(
         (f'class of {model}', class_map, class_names),
         ('category of the annotations', targets, list(annotations.categories.values())),
     ):
-        there = set(known)
-        unknown = [name for name in names if name not in there]
+        known_names = set(known)
+        unknown = [name for name in names if name not in known_names]
         if unknown:
             raise ConfigError(
                 'the class map',

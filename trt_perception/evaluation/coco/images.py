@@ -45,8 +45,8 @@ def match_images(
         count = max(1, min(len(parts), _MAX_PATH_PARTS))
         if count not in files_by_end:
             files_by_end[count] = _files_by_path_end(images, count)
-        near = files_by_end[count].get(parts[-count:], [])
-        found = [path for path in near if path.parts[-len(parts) :] == parts]
+        candidates = files_by_end[count].get(parts[-count:], [])
+        found = [path for path in candidates if path.parts[-len(parts) :] == parts]
         found = found or files_by_end[1].get(parts[-1:], [])
         if len(found) > 1:
             raise ConfigError(

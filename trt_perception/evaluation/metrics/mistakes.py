@@ -141,37 +141,37 @@ def match_detections(
         measure: which shapes of the objects are compared.
     """
     ids = [classes.category_ids[class_id] for class_id in found.class_ids]
-    named = np.array([id_ or 0 for id_ in ids], np.int64)
-    counted = np.array([id_ is not None for id_ in ids], np.bool_)
+    detected_categories = np.array([id_ or 0 for id_ in ids], np.int64)
+    is_counted = np.array([id_ is not None for id_ in ids], np.bool_)
     measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
-    crowd = np.array([box.is_ignored for box in truth], np.bool_)
+    crowds = np.array([box.is_ignored for box in truth], np.bool_)
     categories = np.array([box.category_id for box in truth], np.int64)
     shapes, annotated_shapes = Shapes.from_detections(found), Shapes.from_annotations(truth)
     overlap = measure.overlaps(shapes, annotated_shapes)
-    same = named[:, None] == categories
-    free = measured & ~crowd
-    waiting = counted.copy()
+    same_class = detected_categories[:, None] == categories
+    is_free = measured & ~crowds
+    unmatched = is_counted.copy()
     right = []
-    for index in np.flatnonzero(counted):
-        best = np.where(free & same[index], overlap[index], 0.0)
+    for index in np.flatnonzero(is_counted):
+        best = np.where(is_free & same_class[index], overlap[index], 0.0)
         if best.size and best.max() >= _MIN_IOU:
             partner = int(best.argmax())
-            free[partner] = waiting[index] = False
+            is_free[partner] = unmatched[index] = False
             right.append((int(index), partner))
     # A crowd is larger than a detection, so use the covered share of the detection, not IoU.
     covered = measure.share_inside(shapes, annotated_shapes)
-    in_crowd = (same & (measured & crowd) & (covered >= _MIN_IOU)).any(axis=1) & waiting
-    waiting &= ~in_crowd
-    left = np.where(waiting[:, None] & free, overlap, 0.0)
-    wrong = match_by_iou(np.where(same, 0.0, left), _MIN_IOU)
-    for index, partner in wrong:
-        waiting[index] = free[partner] = False
+    in_crowd = (same_class & (measured & crowds) & (covered >= _MIN_IOU)).any(axis=1) & unmatched
+    unmatched &= ~in_crowd
+    remaining_overlap = np.where(unmatched[:, None] & is_free, overlap, 0.0)
+    wrong_pairs = match_by_iou(np.where(same_class, 0.0, remaining_overlap), _MIN_IOU)
+    for index, partner in wrong_pairs:
+        unmatched[index] = is_free[partner] = False
     return ImageMatches(
         tuple(right),
-        tuple(wrong),
-        tuple(int(index) for index in np.flatnonzero(waiting)),
-        tuple(int(index) for index in np.flatnonzero(free)),
-        tuple(int(index) for index in np.flatnonzero(in_crowd | ~counted)),
+        tuple(wrong_pairs),
+        tuple(int(index) for index in np.flatnonzero(unmatched)),
+        tuple(int(index) for index in np.flatnonzero(is_free)),
+        tuple(int(index) for index in np.flatnonzero(in_crowd | ~is_counted)),
     )
 
 
@@ -187,17 +187,19 @@ def count_mistakes(
     confusions: Counter[tuple[str, str]] = Counter()
     for mistakes, found, truth in images:
         for index, partner in mistakes.wrong_class:
-            taken_for = classes.category_ids[found.class_ids[index]]
-            assert taken_for is not None
-            is_ = truth[partner].category_id
-            confusions[classes.categories[is_], classes.categories[taken_for]] += 1
-    every = [mistakes for mistakes, _, _ in images]
+            detected_category = classes.category_ids[found.class_ids[index]]
+            assert detected_category is not None
+            true_category = truth[partner].category_id
+            confusions[
+                classes.categories[true_category], classes.categories[detected_category]
+            ] += 1
+    all_matches = [mistakes for mistakes, _, _ in images]
     angles = [angle for image in images for angle in _angle_errors(*image)]
     return MistakeCounts(
-        sum(len(one.right) for one in every),
-        sum(len(one.wrong_class) for one in every),
-        sum(len(one.false) for one in every),
-        sum(len(one.missed) for one in every),
+        sum(len(one.right) for one in all_matches),
+        sum(len(one.wrong_class) for one in all_matches),
+        sum(len(one.false) for one in all_matches),
+        sum(len(one.missed) for one in all_matches),
         tuple(
             (one, other, count)
             for (one, other), count in sorted(confusions.items(), key=lambda i: (-i[1], i[0]))
