@@ -264,5 +264,5 @@ def test_streams_that_break(monkeypatch, number, said):
     with standard_streams.guarded_streams() as output:
         print('this is lost', flush=True)
         print('and this')
-    assert standard_streams.lost(output) == said
+    assert standard_streams.lost_output_reason(output) == said
     assert isinstance(sys.stdout, Broken)
