@@ -1,4 +1,4 @@
-"""Files that belong together appear together or not at all."""
+"""Tests of writing several files together or not at all."""
 
 import os
 import stat
@@ -13,22 +13,22 @@ from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_atomically
 
 
-def listing(folder):
+def list_names(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_nothing_is_nothing(tmp_path):
+def test_no_files_change_nothing(tmp_path):
     write_atomically({})
-    assert listing(tmp_path) == {}
+    assert list_names(tmp_path) == {}
 
 
-def test_new_and_old_files(tmp_path):
+def test_new_files_appear_and_old_files_are_replaced(tmp_path):
     (tmp_path / 'b').write_bytes(b'old')
     write_atomically({tmp_path / 'a': b'1', tmp_path / 'b': b''})
-    assert listing(tmp_path) == {'a': b'1', 'b': b''}
+    assert list_names(tmp_path) == {'a': b'1', 'b': b''}
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+def test_link_is_replaced_and_its_target_stays(tmp_path):
     target = tmp_path / 'target'
     target.write_bytes(b'theirs')
     (tmp_path / 'link').symlink_to(target)
@@ -38,11 +38,11 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     assert not (tmp_path / 'link').is_symlink()
 
 
-def test_never_writable_for_everybody(tmp_path):
+def test_files_are_never_world_writable(tmp_path):
     before = os.umask(0)
     try:
         write_atomically({tmp_path / 'a': b'1'})
-        assert os.umask(0) == 0  # and the process's own mask is as it was
+        assert os.umask(0) == 0  # the umask of the process is unchanged
     finally:
         os.umask(before)
     mode = stat.S_IMODE((tmp_path / 'a').stat().st_mode)
@@ -51,10 +51,10 @@ def test_never_writable_for_everybody(tmp_path):
 
 
 @pytest.mark.parametrize('existing', [True, False])
-def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing, golden_messages):
+def test_one_file_that_cannot_be_written_leaves_all_unchanged(tmp_path, existing, golden_messages):
     if existing:
         (tmp_path / 'a').write_bytes(b'old')
-    before = listing(tmp_path)
+    before = list_names(tmp_path)
     with golden_messages.raises(WriteError):
         write_atomically({tmp_path / 'a': b'new', tmp_path / 'missing' / 'b': b'new'})
     (tmp_path / 'folder').mkdir()
@@ -63,21 +63,19 @@ def test_when_one_cannot_be_written_none_is_changed(tmp_path, existing, golden_m
     golden_messages.add(str(caught.value).partition(' (')[0])  # without the free space
     with golden_messages.raises(WriteError):
         write_atomically({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
-    assert listing(tmp_path) == before
+    assert list_names(tmp_path) == before
 
 
 @pytest.mark.parametrize('existing', [True, False])
 @pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), KeyboardInterrupt()])
 @pytest.mark.parametrize('links', [True, False])
 @pytest.mark.parametrize('stem', ['', 'x' * 100])
-def test_a_rename_that_fails_takes_back_those_before(
-    tmp_path, monkeypatch, existing, error, links, stem
-):
+def test_failed_rename_undoes_earlier_renames(tmp_path, monkeypatch, existing, error, links, stem):
     first, second = tmp_path / f'{stem}a', tmp_path / f'{stem}b'
     if existing:
         first.write_bytes(b'old a')
         second.write_bytes(b'old b')
-    before = listing(tmp_path)
+    before = list_names(tmp_path)
     replace = Path.replace
 
     def refuse(self, target):
@@ -93,7 +91,7 @@ def test_a_rename_that_fails_takes_back_those_before(
         monkeypatch.setattr(os, 'link', no_links)
     with pytest.raises((WriteError, KeyboardInterrupt)):
         write_atomically({first: b'new a', second: b'new b'})
-    assert listing(tmp_path) == before
+    assert list_names(tmp_path) == before
 
 
 FULL = """
@@ -110,7 +108,7 @@ except WriteError as error:
 """
 
 
-def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
+def test_full_disk_leaves_existing_files(tmp_path):
     (tmp_path / 'b').write_bytes(b'old')
     done = subprocess.run(
         [sys.executable, '-c', FULL, str(tmp_path)],
@@ -121,4 +119,4 @@ def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     )
     assert done.returncode == 1, done.stderr
     assert 'File too large (0.2 MiB ' in done.stdout
-    assert listing(tmp_path) == {'b': b'old'}
+    assert list_names(tmp_path) == {'b': b'old'}

@@ -1,7 +1,7 @@
-"""Work grows with the size of the input, not with its square.
+"""Tests that work grows with the size of the input, and not with its square.
 
-The limits are multiples of the time that a fixed loop takes in the same thread, and hundreds of
-times what the work takes. So neither other processes nor a slow machine matter.
+A limit is a multiple of the time of a fixed loop in the same thread, and hundreds of times the
+time of the work. Other processes and slow machines therefore do not matter.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ def at_most(loops):
     assert taken < loops * loop_s()
 
 
-def test_as_many_names_as_there_may_be_in_metadata():
-    # As Ultralytics writes them; longer texts are not read.
+def test_most_class_names_in_metadata_are_read_quickly():
+    # In the form of Ultralytics. Longer texts are not read.
     names = {index: f'{index:x}' for index in range(MOST)}
     names[MOST - 1] = names[MOST - 2]
     with at_most(4000):
@@ -70,7 +70,7 @@ def test_as_many_names_as_there_may_be_in_metadata():
     assert len(set(found.class_names)) == MOST
 
 
-def test_as_many_names_in_a_config_json():
+def test_most_class_names_in_config_json_are_read_quickly():
     config = {
         'model_type': 'yolos',
         'id2label': dict(zip(map(str, range(MOST)), TWICE, strict=True)),
@@ -84,20 +84,20 @@ def test_as_many_names_in_a_config_json():
     assert len(set(found.class_names)) == MOST
 
 
-def test_a_class_filter_of_thousands_of_names():
+def test_class_filter_with_thousands_of_names_is_fast():
     config = DetectorConfig.from_values({'class_filter': NAMES[-8000:]})
     with at_most(400):
         assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
 
-def test_names_that_stand_twice_are_found_at_once(golden_messages):
+def test_repeated_names_are_found_quickly(golden_messages):
     with at_most(2000), golden_messages.raises(ConfigError):
         load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
     with at_most(2000), golden_messages.raises(ConfigError):
         DetectorConfig.from_values({'model.class_names': TWICE})
 
 
-def test_a_class_map_of_all_names(tmp_path, golden_messages):
+def test_class_map_with_all_names_is_checked_quickly(tmp_path, golden_messages):
     path = tmp_path / 'truth.json'
     content = {
         'images': [{'id': 1, 'file_name': 'a.png', 'width': 9, 'height': 9}],
@@ -109,12 +109,12 @@ def test_a_class_map_of_all_names(tmp_path, golden_messages):
     with at_most(4000):
         matched = match_classes(NAMES, truth, class_map={name: f'its {name}' for name in NAMES})
     assert matched.category_ids == tuple(range(MOST))
-    # Nothing fits, and what is similar is looked for among a few.
+    # No class fits, and similar names are searched among a few names only.
     with at_most(4000), golden_messages.raises(ConfigError):
         match_classes(NAMES, truth)
 
 
-def test_pictures_of_one_name_in_thousands_of_folders():
+def test_image_files_with_one_name_in_thousands_of_folders_get_names_quickly():
     files = [Path(f'/data/drive/{number}/left/000001.jpg') for number in range(20_000)]
     names = [f'{number}/left/000001.jpg' for number in range(20_000)]
     images = tuple(CocoImage(number, name, None) for number, name in enumerate(names))
@@ -125,14 +125,14 @@ def test_pictures_of_one_name_in_thousands_of_folders():
     )
 
 
-def test_wrong_names_are_compared_with_a_few(tmp_path, golden_messages):
+def test_wrong_names_are_compared_with_few_known_names(tmp_path, golden_messages):
     path = tmp_path / 'build.yaml'
     path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
     with at_most(4000), golden_messages.raises(ConfigError):
         load_options(path, {'onnx': 'm.onnx'})
 
 
-def test_a_model_of_many_outputs(tmp_path):
+def test_model_with_many_outputs_is_checked_quickly(tmp_path):
     outputs = tuple(TensorSpec(f'o{n}', (1, 300, n), 'float32') for n in range(1, 400))
     with at_most(4000), pytest.raises((EngineError, MissingModelInfoError)) as caught:
         recognise(ModelInfo('x.onnx', IMAGE, outputs, {}), ModelOverrides())
@@ -140,7 +140,7 @@ def test_a_model_of_many_outputs(tmp_path):
 
 
 def wide_model(path):
-    """Write a model of as many classes as there may be, with one anchor that is always empty."""
+    """Write a model with the maximum number of classes and one anchor without objects."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -166,7 +166,7 @@ def wide_model(path):
 
 @pytest.fixture
 def node(tmp_path):
-    """A configured node, in this process, whose model has 65536 classes."""
+    """Return a configured node in this process, whose model has 65536 classes."""
     given = {
         'engine_path': str(wide_model(tmp_path / 'wide.onnx')),
         'model.class_names': list(NAMES),
@@ -186,7 +186,7 @@ def node(tmp_path):
     rclpy.shutdown(context=context)
 
 
-def test_a_node_of_65536_classes_answers_changes_of_parameters(node, golden_messages):
+def test_node_with_65536_classes_answers_parameter_changes(node, golden_messages):
     def change(name, value):
         with at_most(400):
             return node.set_parameters_atomically([Parameter(name, value=value)])
@@ -203,7 +203,7 @@ def test_a_node_of_65536_classes_answers_changes_of_parameters(node, golden_mess
     golden_messages.add(change('model.std', [1.0] * 500_000).reason)
 
 
-def test_a_request_that_names_one_parameter_a_thousand_times(node, golden_messages):
+def test_request_with_one_parameter_a_thousand_times_is_answered(node, golden_messages):
     from trt_perception.ros.runtime.services import answer_every_request
 
     answer_every_request(node, lambda service, error: None)
@@ -226,7 +226,7 @@ def test_a_request_that_names_one_parameter_a_thousand_times(node, golden_messag
             assert not answer.result.successful
         else:
             assert answer == kind.Response()
-    # All that there are, at once, are fine.
+    # A request with all parameters is valid.
     names = [parameter.name for parameter in PARAMETERS]
     answer = services[GetParameters](GetParameters.Request(names=names), GetParameters.Response())
     assert len(answer.values) == len(names)

@@ -1,4 +1,4 @@
-"""Files that are expensive to make again are read as they were written, or not at all."""
+"""Tests of the cache: an entry is read back unchanged, or ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def entry():
 
 
 @pytest.mark.parametrize('content', [b'', b'x', CONTENT])
-def test_what_was_written_is_read(content, tmp_path):
+def test_written_entry_is_read_back(content, tmp_path):
     write_cached('kernels', 'key', content)
     assert read_cached('kernels', 'key') == content
     assert (tmp_path / 'trt_perception' / 'kernels' / 'key').is_file()
@@ -45,7 +45,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize('damage', DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_entry_counts_as_none_until_it_is_written_again(
+def test_damaged_entry_is_ignored_until_it_is_written_again(
     entry, damage, caplog, golden_messages
 ):
     entry.write_bytes(damage(entry.read_bytes()))
@@ -63,22 +63,22 @@ def test_only_the_user_may_read_and_write_entries(entry):
 
 
 @pytest.mark.parametrize('mode', [0o602, 0o666, 0o777])
-def test_an_entry_that_everybody_may_write_counts_as_none(entry, mode):
+def test_world_writable_entry_is_ignored(entry, mode):
     entry.chmod(mode)
     assert read_cached('kernels', 'key') is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='giving files away needs root')
-def test_an_entry_of_somebody_else_counts_as_none(entry):
+def test_entry_of_another_user_is_ignored(entry):
     os.chown(entry, 12345, -1)
     assert read_cached('kernels', 'key') is None
 
 
 @pytest.mark.parametrize('what', ['fifo', 'folder', 'device', 'ring', 'empty'])
-def test_what_is_no_file_counts_as_none(entry, what):
+def test_entry_that_is_not_a_file_is_ignored(entry, what):
     entry.unlink()
     if what == 'fifo':
-        os.mkfifo(entry)  # reading would wait for ever
+        os.mkfifo(entry)  # a plain read would block for ever
     elif what == 'folder':
         entry.mkdir()
     elif what == 'empty':
@@ -88,26 +88,26 @@ def test_what_is_no_file_counts_as_none(entry, what):
     assert read_cached('kernels', 'key') is None
 
 
-def test_nothing_is_left_of_an_attempt(entry, caplog):
+def test_failed_write_leaves_no_files(entry, caplog):
     (entry.parent / 'folder').mkdir()
     write_cached('kernels', 'folder', CONTENT)
     assert 'cannot be written' in caplog.text
     assert {path.name for path in entry.parent.iterdir()} == {'key', 'folder'}
 
 
-def test_the_entries_used_last_are_kept():
+def test_recently_used_entries_are_kept():
     for index in range(32):
         write_cached('kernels', f'{index}', CONTENT)
         path = cache_folder('kernels') / f'{index}'
         os.utime(path, (index + 1, index + 1))
-    assert read_cached('kernels', '0') == CONTENT  # from now on not the oldest
+    assert read_cached('kernels', '0') == CONTENT  # from now on, this entry is not the oldest
     write_cached('kernels', 'new', CONTENT)
     assert read_cached('kernels', '0') == CONTENT
     assert read_cached('kernels', '1') is None
     assert len(list(cache_folder('kernels').iterdir())) == 32
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog):
+def test_folder_that_cannot_be_written_gives_a_warning(tmp_path, monkeypatch, caplog):
     (tmp_path / 'file').write_text('')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
     write_cached('kernels', 'key', CONTENT)

@@ -1,4 +1,4 @@
-"""A FIFO that nobody writes, where a file is expected: nobody waits for it."""
+"""Tests that readers of files do not wait for a FIFO without a writer."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ from trt_perception.evaluation.coco.classes import read_class_map
 from trt_perception.evaluation.report.worst_images import write_worst_images
 from trt_perception.model.files.model_file import read_model_file
 
-# Each moves the FIFO to where a reader looks for its file, and lets it read.
+# Each function moves the FIFO to the path of an expected file, and calls the reader.
 
 
 def as_store_entry(fifo):
@@ -35,11 +35,11 @@ def as_calibration_cache(fifo):
 
 def as_profile(fifo):
     environment = {'FASTRTPS_DEFAULT_PROFILES_FILE': str(fifo), 'ROS_DISTRO': 'jazzy'}
-    told = [finding.found for finding in check_shell(environment, folder=fifo.parent)]
-    assert any('regular file' in found for found in told)
+    findings = [finding.found for finding in check_shell(environment, folder=fifo.parent)]
+    assert any('regular file' in found for found in findings)
 
 
-def as_list_of_pictures(fifo):
+def as_image_report(fifo):
     fifo.rename(fifo.parent / 'pictures.json')
     write_worst_images(fifo.parent, [], ('a',), {}, 1)
 
@@ -66,14 +66,14 @@ NO_FILES = {
     'store': as_store_entry,
     'calibration cache': as_calibration_cache,
     'profile': as_profile,
-    'list of pictures': as_list_of_pictures,
+    'list of pictures': as_image_report,
     'model': as_model,
     'config.json': as_config_json,
 }
 
 
 @pytest.mark.parametrize('kind', NO_FILES)
-def test_nobody_waits_for_a_fifo(kind, tmp_path):
+def test_reader_does_not_wait_for_a_fifo(kind, tmp_path):
     fifo = tmp_path / 'fifo'
     os.mkfifo(fifo)
     errors = []
@@ -87,12 +87,12 @@ def test_nobody_waits_for_a_fifo(kind, tmp_path):
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     thread.join(20)
-    assert not thread.is_alive(), 'it waits'
+    assert not thread.is_alive(), 'the reader waits'
     assert all(isinstance(error, TrtPerceptionError) for error in errors), errors
 
 
 @pytest.mark.parametrize('option', ['--config', '--class-names-file', '--annotations'])
-def test_build_engine_ends_with_a_sentence(option, tmp_path):
+def test_build_engine_refuses_a_fifo_with_a_message(option, tmp_path):
     os.mkfifo(tmp_path / 'fifo')
     onnx = Path(__file__).parents[2] / 'models' / 'digits.onnx'
     more = ['--validate', tmp_path] if option == '--annotations' else []

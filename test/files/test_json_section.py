@@ -1,4 +1,4 @@
-"""What each wrong value is told, word for word."""
+"""Tests of the strict JSON reader and its messages."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.json_section import JsonSection, read_json, short_json
 
 
-def one(value):
+def section_with(value):
     return JsonSection({'key': value}, 'x.json')
 
 
@@ -36,12 +36,12 @@ def one(value):
     ],
     ids=map(str, itertools.count(1)),
 )
-def test_what_is_told(ask, value, golden_messages):
+def test_invalid_values_raise_errors(ask, value, golden_messages):
     with golden_messages.raises(ManifestError):
-        ask(one(value))
+        ask(section_with(value))
 
 
-def test_five_unknown_keys_are_named(golden_messages):
+def test_error_names_five_unknown_keys(golden_messages):
     with golden_messages.raises(ManifestError):
         JsonSection(dict.fromkeys('0123456'), 'x.json').finish()
 
@@ -54,12 +54,12 @@ def test_five_unknown_keys_are_named(golden_messages):
         b'{',
     ],
 )
-def test_what_is_no_object(text, golden_messages):
+def test_text_that_is_not_an_object_is_refused(text, golden_messages):
     with golden_messages.raises(ManifestError):
         read_json(text, 'x.json')
 
 
-def test_what_is_there_is_returned():
+def test_valid_values_are_returned():
     section = JsonSection(
         {'a': 5, 'b': 0.5, 'c': 7, 'd': False, 'e': 'x', 'f': [1], 'g': {'h': 1}, 'i': None}, 'x'
     )
@@ -77,7 +77,7 @@ def test_what_is_there_is_returned():
     section.finish()
 
 
-def test_another_kind_of_file_has_its_own_error_everywhere_in_it(golden_messages):
+def test_subclass_error_applies_to_nested_sections(golden_messages):
     class Section(JsonSection):
         error = ConfigError
 
@@ -89,7 +89,7 @@ def test_another_kind_of_file_has_its_own_error_everywhere_in_it(golden_messages
             section.integer('inner')
 
 
-def test_values_are_shown_as_json_and_short():
+def test_short_json_cuts_long_values():
     assert short_json(None) == 'null'
     assert short_json('x' * 58) == f'"{58 * "x"}"'
     assert short_json('x' * 59) == f'"{56 * "x"}…'

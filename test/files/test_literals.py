@@ -1,4 +1,4 @@
-"""Literals of metadata: what ``repr`` writes is read, and what is read is what Python reads."""
+"""Tests of literals: text from ``repr`` is read, with the values that Python reads."""
 
 import ast
 import itertools
@@ -33,7 +33,7 @@ NESTED = st.recursive(
 
 @settings(deadline=None)
 @given(NESTED)
-def test_what_repr_writes_is_read(value):
+def test_text_from_repr_is_read(value):
     assert read_literal(repr(value)) == value
 
 
@@ -42,7 +42,7 @@ TOKENS += ['.5', '2.', "'a'", '"b"', "'\\n'", "'\\x41'", "'\\d'", 'True', 'None'
 TOKENS += ['1_0', '0x1', '1j', "b'c'", '...', '*', '#', '\\', "'", 'é', '\0', "'''a'''", '1 1']
 
 
-def python_reads(text):
+def python_value(text):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -52,7 +52,7 @@ def python_reads(text):
 
 
 def random_text(rng):
-    """Return a literal that has some parts more, or fewer."""
+    """Return a literal with some parts added or removed."""
     value = [{0: 'a', 1: "b'", -2: ('c', 1.5e-3)}, [640, 640], {'nms': True, 'x': None}, ('', [1])]
     text = repr(rng.choice(value))
     for _ in range(rng.randrange(4)):
@@ -61,8 +61,8 @@ def random_text(rng):
     return text
 
 
-def test_what_is_read_is_what_python_reads():
-    """The other way round Python reads more: sets, bytes, numbers in other bases."""
+def test_accepted_literals_have_the_values_that_python_reads():
+    """Python also reads sets, bytes and numbers in other bases, so only one direction holds."""
     read = 0
     rng = random.Random(1)
     short = (''.join(parts) for parts in itertools.product(TOKENS, repeat=2))
@@ -71,7 +71,7 @@ def test_what_is_read_is_what_python_reads():
             value = read_literal(text)
         except ValueError:
             continue
-        fine, expected = python_reads(text.strip())
+        fine, expected = python_value(text.strip())
         assert fine, text
         assert value == expected, text
         assert type(value) is type(expected), text
@@ -88,12 +88,12 @@ def test_what_is_read_is_what_python_reads():
         *('[' * 17 + ']' * 17, '...', '1_000', '1e9999', 'true', 'nan', '1 if 1 else 2', '*[1]'),
     ],
 )
-def test_what_is_no_literal(text):
+def test_invalid_literals_are_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011
         read_literal(text)
 
 
-# What Python's own parser falls over, some of it with the process.
+# Texts that break Python's own parser. Some of them crash the process.
 HOSTILE = {
     'sum': '1+' * 500_000 + '1',
     'attributes': 'a.' * 500_000 + 'a',
@@ -126,8 +126,8 @@ for kind, text in texts.items():
 """
 
 
-def test_texts_made_to_break_python():
-    """In a process of their own, which says the last of them where it ends with one."""
+def test_malicious_texts_are_refused_with_little_memory():
+    """Another process reads the texts. If it crashes, its output ends with the guilty text."""
     ended = subprocess.run(
         [sys.executable, '-c', PROGRAM], input=json.dumps(HOSTILE), capture_output=True,
         text=True, timeout=60, check=False,

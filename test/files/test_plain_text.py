@@ -1,4 +1,4 @@
-"""What may be a name, and how other people's text is shown."""
+"""Tests of names, and of printing untrusted text."""
 
 import array
 import unicodedata
@@ -30,7 +30,7 @@ ACTING = [
         *('👩\u200d🚒', 'क्\u200dष', 'a\u00ad', '\ue000', '😀', '\U0010ffff'),
     ],
 )
-def test_names_of_all_languages_are_names(name):
+def test_names_in_any_language_are_valid(name):
     assert name_fault(name) is None
 
 
@@ -39,13 +39,13 @@ def test_names_of_all_languages_are_names(name):
     ['', 'x' * 257, None, 3, b'cat', ['cat'], 10**5000],
     ids=lambda name: type(name).__name__,
 )
-def test_what_is_no_short_text(name):
+def test_empty_long_or_other_values_are_not_names(name):
     fault = name_fault(name)
     assert fault['found'] == short_repr(name)
     assert ' 256 ' in fault['expected']
 
 
-def test_every_character_that_acts_is_refused(golden_messages):
+def test_control_characters_in_names_are_refused(golden_messages):
     assert len(ACTING) == 65 + 2048 + 14
     for character in ACTING:
         fault = name_fault(f'cat{character}dog')
@@ -54,7 +54,7 @@ def test_every_character_that_acts_is_refused(golden_messages):
         golden_messages.add(fault['expected'])
 
 
-def test_lists_of_names(golden_messages):
+def test_lists_of_names_are_checked(golden_messages):
     assert names_fault(()) is None
     assert names_fault(['a', 'b']) is None
     assert names_fault(['a', 'a'], distinct=False) is None
@@ -66,7 +66,7 @@ def test_lists_of_names(golden_messages):
 
 @settings(deadline=None)
 @given(st.text(st.one_of(st.characters(), st.sampled_from(ACTING)), max_size=300))
-def test_nothing_plain_or_shown_acts(text):
+def test_printed_text_has_no_control_characters(text):
     for safe in (escape_controls(text), short_repr(text), short_repr([text] * 100)):
         assert not set(safe) - {'\n', '\t'} & set(ACTING)
     assert escape_controls(text).count('\n') == text.count('\n')
@@ -74,7 +74,7 @@ def test_nothing_plain_or_shown_acts(text):
     assert len(short_repr(text)) <= 60
 
 
-def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is(golden_messages):
+def test_escape_controls_keeps_safe_text_and_says_the_full_length(golden_messages):
     assert escape_controls('größer\n\tals 自転車') == 'größer\n\tals 自転車'
     assert escape_controls('\x1b[2Jx\r\x9b\ud800') == '\\x1b[2Jx\\r\\x9b\\ud800'
     assert escape_controls(ValueError('a\0')) == 'a\\x00'
@@ -96,11 +96,11 @@ def test_plain_leaves_what_does_not_act_and_says_how_long_the_rest_is(golden_mes
     ],
     ids=range(7),
 )
-def test_values_are_shown_short(value, text):
+def test_short_repr_cuts_long_values(value, text):
     assert short_repr(value) == text
 
 
-def test_the_nearest_word():
+def test_closest_words_are_found():
     assert closest_words('confidence_treshold', ['iou_threshold', 'confidence_threshold']) == [
         'confidence_threshold'
     ]
@@ -110,18 +110,18 @@ def test_the_nearest_word():
     assert closest_words('node_1', ['node_2', 'node_3', 'other'], count=2) == ['node_3', 'node_2']
 
 
-def test_what_ends_a_line_for_python_acts():
+def test_line_ends_of_python_are_control_characters():
     ends = {chr(code) for code in range(0x110000) if len(f'a{chr(code)}b'.splitlines()) > 1}
     assert ends <= set(ACTING)
 
 
-def test_one_line():
+def test_to_one_line_joins_lines():
     assert to_one_line(ValueError('a\n  b\t c')) == 'a b c'
     assert to_one_line(ValueError('x' * 900), 200) == 'x' * 200
     assert to_one_line(MemoryError()) == 'MemoryError'
 
 
-def test_long_words_are_compared_with_fewer():
+def test_long_words_are_compared_with_fewer_words():
     looked_at = []
 
     def known(length):

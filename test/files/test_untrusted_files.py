@@ -1,7 +1,7 @@
-"""Hundreds of engines and manifests that are not what they should be.
+"""Tests with hundreds of damaged engines and manifests.
 
-Bytes that differ from their manifest never reach TensorRT: a stand-in runtime remembers every
-plan that it is given.
+Bytes that differ from their manifest must not reach TensorRT. A stand-in for its runtime records
+every plan that it receives.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ as_root = pytest.mark.skipif(
 )
 
 
-def test_the_stand_in_is_reached_by_a_good_engine(place, given):
+def test_valid_engine_reaches_the_stand_in_for_tensorrt(place, given):
     assert 'stand-in was reached' in str(attempt(place.engine))
     assert given == [PLAN]
 
 
-# Engines. Each takes a random generator and a place, and spoils it.
+# Engines. Each function damages the files of a place at random.
 
 
 def flip_bits(rng, place):
@@ -55,7 +55,7 @@ def replace_engine(rng, place):
 
 
 def grow_without_bytes(rng, place):
-    os.truncate(place.engine, rng.choice((2**30, 2**33, 2**34, 2**34 + 1)))  # sparse
+    os.truncate(place.engine, rng.choice((2**30, 2**33, 2**34, 2**34 + 1)))  # a sparse file
 
 
 def declare_another_size(rng, place):
@@ -75,7 +75,7 @@ def declare_another_hash(rng, place):
 
 
 def swap_links(rng, place):
-    """Let the engine, or its manifest, be a link to that of another engine."""
+    """Replace the engine or its manifest by a link to the file of another engine."""
     store = place.folder / 'store'
     store.mkdir()
     (store / 'other.engine').write_bytes(OTHER)
@@ -94,12 +94,12 @@ def break_links(rng, place):
     target.symlink_to(rng.choice((target, place.folder, place.folder / 'gone', '/dev/zero')))
 
 
-def open_to_all(rng, place):
+def make_world_writable(rng, place):
     target = rng.choice((place.engine, place.manifest))
     target.chmod(0o002 | rng.getrandbits(9))
 
 
-def give_away(rng, place):
+def change_owner(rng, place):
     os.chown(rng.choice((place.engine, place.manifest)), rng.randrange(1000, 60000), -1)
 
 
@@ -113,14 +113,14 @@ SPOILED = {
     declare_another_hash: 30,
     swap_links: 10,
     break_links: 30,
-    open_to_all: 30,
-    give_away: 10,
+    make_world_writable: 30,
+    change_owner: 10,
 }
 
 
 @pytest.mark.parametrize('spoil', SPOILED, ids=lambda spoil: spoil.__name__)
 def test_spoiled_engines_never_reach_tensorrt(spoil, place, given):
-    if spoil is give_away and os.geteuid() != 0:
+    if spoil is change_owner and os.geteuid() != 0:
         pytest.skip('giving files away needs root')
     for seed in range(SPOILED[spoil]):
         place.reset()
@@ -130,7 +130,7 @@ def test_spoiled_engines_never_reach_tensorrt(spoil, place, given):
         assert isinstance(error, EngineError), (seed, error)
 
 
-# Manifests.
+# Manifests
 
 
 def malformed():
@@ -188,8 +188,8 @@ def test_malformed_manifests_are_refused(place, given):
     print(f'{len(texts)} malformed manifests refused')
 
 
-def test_flipped_bits_in_a_manifest(place, given):
-    """They may make another manifest that holds; it must still be the engine's."""
+def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(place, given):
+    """Some flips give another valid manifest, which must still describe the engine."""
     whole = json.dumps(described(PLAN)).encode()
     rng = random.Random(3)
     outcomes = Counter()
@@ -210,11 +210,11 @@ def test_flipped_bits_in_a_manifest(place, given):
     assert outcomes['refused'] > 100
 
 
-# Owners and modes, as somebody who is not root.
+# Owners and modes, checked as a user other than root
 
 
 @contextlib.contextmanager
-def as_nobody():
+def act_as_nobody():
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(NOBODY)
@@ -242,7 +242,9 @@ def as_nobody():
     ],
 )
 @pytest.mark.parametrize('which', ['tiny.engine', 'tiny.engine.json'])
-def test_as_somebody_who_is_not_root(owner, mode, word, which, given, golden_messages):
+def test_owner_and_mode_are_checked_for_users_other_than_root(
+    owner, mode, word, which, given, golden_messages
+):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         place = Place(Path(folder) / 'models')
@@ -250,7 +252,7 @@ def test_as_somebody_who_is_not_root(owner, mode, word, which, given, golden_mes
         target = place.folder / which
         os.chown(target, owner, -1)
         target.chmod(mode)
-        with as_nobody():
+        with act_as_nobody():
             message = str(attempt(place.engine))
     assert (given == [PLAN]) == (not word), message
     golden_messages.add(message)

@@ -1,4 +1,4 @@
-"""Engines and manifests that change while they are read."""
+"""Tests with engines and manifests that change while they are read."""
 
 import contextlib
 import hashlib
@@ -15,8 +15,8 @@ pytest_plugins = ['support.fuzz.untrusted_fixtures']
 
 
 @contextlib.contextmanager
-def meanwhile(action):
-    """Do something over and over in another thread."""
+def repeat_in_thread(action):
+    """Repeat an action in another thread."""
     stop = threading.Event()
 
     def work():
@@ -33,7 +33,7 @@ def meanwhile(action):
 
 
 def read_or_none(path):
-    """Read a model; None where it is refused."""
+    """Return a model, or None if it is refused."""
     try:
         return read_model_file(path)
     except EngineError:
@@ -47,7 +47,7 @@ def link(path, target):
     new.replace(path)
 
 
-def test_links_that_are_swapped_while_they_are_opened(place, given):
+def test_links_may_be_swapped_while_they_are_opened(place, given):
     good, evil = place.folder / 'good', place.folder / 'evil'
     good.write_bytes(PLAN)
     evil.write_bytes(OTHER)
@@ -58,8 +58,8 @@ def test_links_that_are_swapped_while_they_are_opened(place, given):
         swaps['all'] += 1
 
     attempts = 0
-    with meanwhile(swap):
-        # A busy machine may let one of the two threads wait; both must get their turns.
+    with repeat_in_thread(swap):
+        # On a busy machine, one thread may wait. Continue until both threads had turns.
         while attempts < 400 or swaps['all'] < 100:
             attempt(place.engine)
             attempts += 1
@@ -67,8 +67,8 @@ def test_links_that_are_swapped_while_they_are_opened(place, given):
     print(f'{len(given)} of {attempts} loaded, {swaps["all"]} swaps')
 
 
-def test_pairs_that_are_swapped_while_they_are_opened(place):
-    """Whatever is read, model and manifest belong together."""
+def test_swapped_pairs_of_model_and_manifest_are_never_mixed(place):
+    """Each model that is read must have its own manifest."""
     for name, content in (('a', PLAN), ('b', OTHER)):
         (place.folder / name).write_bytes(content)
         (place.folder / f'{name}.json').write_text(json.dumps(described(content)))
@@ -80,7 +80,7 @@ def test_pairs_that_are_swapped_while_they_are_opened(place):
         link(place.manifest, place.folder / f'{name}.json')
 
     outcomes = Counter()
-    with meanwhile(swap):
+    with repeat_in_thread(swap):
         for _ in range(400):
             model = read_or_none(place.engine)
             outcomes['refused' if model is None else 'read'] += 1
@@ -90,8 +90,8 @@ def test_pairs_that_are_swapped_while_they_are_opened(place):
     print(dict(outcomes))
 
 
-def test_a_file_that_is_written_while_it_is_read(place):
-    """Bytes change in place, the size too: what is returned has the manifest's hash."""
+def test_file_written_during_reading_is_refused_or_intact(place):
+    """Bytes and size change in place. Returned bytes must have the hash in the manifest."""
     large = {letter: plan(letter, 3_000_000) for letter in 'ab'}
     place.engine.write_bytes(large['a'])
     place.manifest.write_text(json.dumps(described(large['a'])))
@@ -104,7 +104,7 @@ def test_a_file_that_is_written_while_it_is_read(place):
             file.truncate(3_000_000 + turn // 2)
 
     outcomes = Counter()
-    with meanwhile(write):
+    with repeat_in_thread(write):
         for _ in range(60):
             model = read_or_none(place.engine)
             outcomes['refused' if model is None else 'read'] += 1
@@ -113,7 +113,7 @@ def test_a_file_that_is_written_while_it_is_read(place):
     assert outcomes.total() == 60
 
 
-def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, golden_messages):
+def test_file_that_changes_size_during_reading_is_refused(place, monkeypatch, golden_messages):
     real = os.fstat
 
     def lying(size):
@@ -132,7 +132,7 @@ def test_a_file_that_grows_or_shrinks_under_the_reader(place, monkeypatch, golde
             read_model_file(place.engine)
 
 
-def test_gigabytes_that_nobody_vouches_for_are_not_read(place, monkeypatch, golden_messages):
+def test_large_file_without_a_manifest_is_not_read(place, monkeypatch, golden_messages):
     os.truncate(place.engine, 2**33)
     monkeypatch.setattr('trt_perception.model.files.model_file.read_exactly', None)
     read = json.dumps(described(PLAN)).encode()

@@ -1,9 +1,9 @@
-"""Whatever bytes a YAML or JSON file has, it is read or refused in words.
+"""Tests that any YAML or JSON file is read, or refused with a message.
 
-No traceback, no waiting, no gigabytes.
+Readers must not raise other exceptions, block, or use gigabytes of memory.
 
-Each case goes through our check and the library behind it, PyYAML or Python's json. Cases come
-from a seed, so each run has the same.
+Each case passes our check and the library behind it, PyYAML or Python's json. Cases come from a
+seed, so all runs have the same cases.
 """
 
 import argparse
@@ -35,8 +35,8 @@ QUERIES = (
     TensorSpec('logits', (1, 300, 2), 'float32'),
     TensorSpec('pred_boxes', (1, 300, 4), 'float32'),
 )
-# The parts of YAML, and values that trip readers: numbers of thousands of digits or in base 60,
-# tags, references, dates, characters that are none.
+# Parts of YAML, and values that break readers: numbers with thousands of digits or in base 60,
+# tags, aliases, dates, invalid characters.
 WORDS = [
     *('a', 'onnx', 'shapes', '-', ':', '- ', ': ', '\n', '\n  ', '{', '}', '[', ']', ','),
     *('&a ', '*a', '!!int ', '!!float ', '!!bool ', '!!set ', '!!binary ', '!!timestamp ', '!x '),
@@ -112,7 +112,7 @@ def as_json(rng, content):
     return text.encode(encoding, 'surrogatepass')
 
 
-# Each takes a random generator and a folder, and reads what it has spoiled there.
+# Each function writes a damaged file into the folder, and reads the file.
 
 
 def yaml_options(rng, folder):
@@ -198,7 +198,7 @@ READERS = [
 
 
 @pytest.mark.parametrize('reader', READERS, ids=lambda reader: reader.__name__)
-def test_is_read_or_refused_in_words(reader, tmp_path):
+def test_random_file_is_read_or_refused_with_a_message(reader, tmp_path):
     read = 0
     for seed in range(200):
         with contextlib.suppress(TrtPerceptionError):
@@ -227,7 +227,7 @@ def test_is_read_or_refused_in_words(reader, tmp_path):
     ],
     ids=range(14),
 )
-def test_words_of_a_refused_yaml(tmp_path, text, golden_messages):
+def test_refused_yaml_has_a_message(tmp_path, text, golden_messages):
     path = tmp_path / 'build.yaml'
     path.write_text(text if text.startswith('onnx') else f'{text}\nonnx: a.onnx\n')
     with golden_messages.raises(ConfigError) as caught:
@@ -250,15 +250,14 @@ def test_words_of_a_refused_yaml(tmp_path, text, golden_messages):
     ],
     ids=range(9),
 )
-def test_words_of_a_refused_json(text, golden_messages):
+def test_refused_json_has_a_message(text, golden_messages):
     from trt_perception.files.json_section import parse_json
 
     with golden_messages.raises(ValueError):
         parse_json(text)
 
 
-# A quarter of a mebibyte, or what takes a third of a second: minutes for some readers, and each of
-# these is what one has tripped over.
+# Texts of 256 KiB, or texts that take 0.3 s here. Some readers need minutes; each text broke one.
 LARGE = {
     'a list': 'a: [' + 'a,' * 130_000 + ']',
     'lines': 'a:\n' + '- a\n' * 25_000,
@@ -277,7 +276,7 @@ LARGE = {
 }
 
 
-# Those that are not read to their ends.
+# Kinds of text that are refused before their ends.
 GIVEN_UP = {
     'a list': ' 69632 values',
     'pairs of brackets': ' 4096 lists',
@@ -286,7 +285,7 @@ GIVEN_UP = {
 
 @pytest.mark.unmeasured
 @pytest.mark.parametrize('kind', LARGE)
-def test_a_large_yaml_takes_neither_minutes_nor_gigabytes(kind, tmp_path):
+def test_large_yaml_is_refused_in_little_time_and_memory(kind, tmp_path):
     path = tmp_path / 'build.yaml'
     path.write_text(LARGE[kind])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Ranges are used again exactly where everything is as it was."""
+"""Tests of the cache of ranges: ranges are reused only for equal inputs."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from trt_perception.building.precision.quantise import quantise
 RANGES = {'x': 1.5, 'y': 0.0}
 
 
-def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
+def test_second_calibration_reuses_ranges(tmp_path):
     model, *_ = small_detectors.anchor_free()
     images = select_images(CALIBRATION, 8)
     ran = []
@@ -42,7 +42,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
     assert 'calibrating' not in ran
     assert second.model == first.model
     assert again(cache_dir=None).report.cache == 'off'
-    # Ranges that depend on anything else have files of their own.
+    # Each other input gives another file.
     changed, *_ = small_detectors.anchor_free(opset=18)
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
     for change in (
@@ -57,7 +57,7 @@ def test_the_second_calibration_takes_the_ranges_of_the_first(tmp_path):
     assert len(list((tmp_path / 'new' / 'folder').iterdir())) == 5
 
 
-def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monkeypatch, tmp_path):
+def test_images_are_decoded_once_and_never_if_ranges_are_reused(monkeypatch, tmp_path):
     model, *_ = small_detectors.raw_maps()
     images = select_images(CALIBRATION, 8)
     decode, read = calibration_images.read_image, []
@@ -72,7 +72,7 @@ def test_each_image_is_decoded_once_and_not_at_all_where_ranges_are_reused(monke
     assert read == list(images.paths)
 
 
-def test_what_is_written_is_read(tmp_path, golden_messages):
+def test_written_ranges_are_read_back(tmp_path, golden_messages):
     path = tmp_path / 'ranges.json'
     assert write_ranges(path, RANGES) == ''
     found, sentence = read_ranges(path, ['y', 'x'])
@@ -85,7 +85,7 @@ def test_what_is_written_is_read(tmp_path, golden_messages):
     golden_messages.add(sentence)
 
 
-def test_each_part_names_another_file(tmp_path):
+def test_each_input_changes_the_file_name(tmp_path):
     model, *_ = small_detectors.raw_maps()
     identity = calibration_identity(model, select_images(CALIBRATION, 8), SMALL)
     parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]
@@ -109,11 +109,11 @@ def test_each_part_names_another_file(tmp_path):
         b'{}',
         b'[' * 100_000,
         *(json.dumps({'x': value}).encode() for value in (float('nan'), -1, True, '1', None, [1])),
-        # No float32.
+        # outside float32
         *(json.dumps({'x': value}).encode() for value in (1e39, 10**400, float('inf'), -1e-45)),
     ],
 )
-def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
+def test_damaged_cache_is_reported_and_not_used(tmp_path, content):
     path = tmp_path / 'ranges.json'
     path.write_bytes(content)
     found, sentence = read_ranges(path, ['x'])
@@ -121,21 +121,21 @@ def test_a_damaged_cache_is_said_and_not_used(tmp_path, content):
     assert str(path) in sentence
 
 
-def test_a_huge_cache_is_not_read(tmp_path, monkeypatch, golden_messages):
+def test_huge_cache_is_not_read(tmp_path, monkeypatch, golden_messages):
     path = tmp_path / 'ranges.json'
     write_ranges(path, RANGES)
     monkeypatch.setattr(calibration_cache, '_MAX_BYTES', 9)
     golden_messages.add(read_ranges(path, ['x'])[1])
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, golden_messages):
+def test_cache_that_cannot_be_written_is_not_an_error(tmp_path, golden_messages):
     folder = tmp_path / 'file'
     folder.write_text('')
     golden_messages.add(write_ranges(folder / 'ranges.json', RANGES))
     golden_messages.add(read_ranges(folder / 'ranges.json', ['x'])[1])
 
 
-def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):
+def test_failed_write_leaves_no_files(tmp_path, monkeypatch):
     path = tmp_path / 'ranges.json'
     write_ranges(path, RANGES)
 
@@ -148,7 +148,7 @@ def test_nothing_is_left_of_a_write_that_failed(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_identity_follows_what_it_is_made_of():
+def test_identity_changes_with_each_input():
     model, *_ = small_detectors.raw_maps()
     images = select_images(CALIBRATION, 8)
     identity = calibration_identity(model, images, SMALL)

@@ -1,4 +1,4 @@
-"""Which images are used for calibration, and which are refused."""
+"""Tests of the selection of calibration images, and of refused images."""
 
 import random
 
@@ -15,8 +15,8 @@ from trt_perception.model.preprocessing import Preprocessing
 NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']
 
 
-def picture(seed, size=(48, 64)):
-    """Return a picture whose large parts differ from seed to seed."""
+def make_image(seed, size=(48, 64)):
+    """Return an image whose large parts depend on the seed."""
     coarse = np.random.default_rng(seed).integers(0, 255, (6, 8, 3)).astype(np.uint8)
     return cv2.resize(coarse, size[::-1], interpolation=cv2.INTER_NEAREST)
 
@@ -29,8 +29,8 @@ def write(path, image):
 @pytest.fixture
 def folder(tmp_path):
     for index, name in enumerate(random.Random(1).sample(NAMES, len(NAMES))):
-        write(tmp_path / name, picture(index))
-    write(tmp_path / '.hidden/no.png', picture(9))
+        write(tmp_path / name, make_image(index))
+    write(tmp_path / '.hidden/no.png', make_image(9))
     (tmp_path / 'labels.txt').write_text('1 2 3')
     return tmp_path
 
@@ -40,7 +40,7 @@ def names(images, folder):
 
 
 def check(images, input_size=(64, 48)):
-    """Read all images; return the warnings."""
+    """Read all images, and return the warnings."""
     done = []
     checked = CalibrationImages(
         images, Preprocessing(input_size), lambda _step, *counts: done.append(counts)
@@ -51,20 +51,20 @@ def check(images, input_size=(64, 48)):
     return tuple(checked.warnings)
 
 
-def test_a_folder_is_read_with_its_subfolders_in_natural_order(folder):
+def test_folder_and_subfolders_are_read_in_natural_order(folder):
     images = select_images(folder)
     assert names(images, folder) == [*NAMES[:4], 'sub/IMG4.PNG', 'sub/img3.png']
     assert images.found == 6
     assert images.as_dict()['used'] == 6
 
 
-def test_a_pattern_and_one_file(folder):
+def test_pattern_and_single_file_are_sources(folder):
     assert names(select_images(f'{folder}/img*'), folder) == NAMES[:4]
     assert len(select_images(f'{folder}/**/*.png').paths) == 4
     assert names(select_images(folder / 'img2.png'), folder) == ['img2.png']
 
 
-def test_a_list_names_files_relative_to_itself(folder, golden_messages):
+def test_list_names_files_relative_to_itself(folder, golden_messages):
     listed = folder / 'sub' / 'list.txt'
     listed.write_text(f'# chosen\n\n  ../img10.png\nimg3.png\n{folder}/img2.png\nimg3.png\n')
     found = [path.resolve() for path in select_images(listed).paths]
@@ -81,9 +81,9 @@ def test_a_list_names_files_relative_to_itself(folder, golden_messages):
         select_images(listed)
 
 
-def test_the_choice_follows_the_seed(folder):
+def test_selection_depends_on_the_seed(folder):
     for index in range(40):
-        write(folder / f'more/{index}.png', picture(index))
+        write(folder / f'more/{index}.png', make_image(index))
     chosen = select_images(folder, 10, seed=3)
     assert chosen == select_images(folder, 10, seed=3)
     assert chosen.found == 46
@@ -97,7 +97,7 @@ def test_the_choice_follows_the_seed(folder):
     assert select_images(folder, 46).paths == select_images(folder, 1000, seed=9).paths
 
 
-def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory):
+def test_hash_depends_on_contents_and_order_only(folder, tmp_path_factory):
     before = select_images(folder).sha256
     moved = tmp_path_factory.mktemp('moved')
     for path in select_images(folder).paths:
@@ -107,12 +107,12 @@ def test_the_hash_is_of_contents_and_order_not_of_names(folder, tmp_path_factory
     assert select_images(moved).sha256 == before
     (moved / 'img1.png').rename(moved / 'img99.png')
     assert select_images(moved).sha256 != before
-    write(folder / 'img1.png', picture(77))
+    write(folder / 'img1.png', make_image(77))
     assert select_images(folder).sha256 != before
 
 
 @pytest.mark.parametrize('source', ['nowhere', '*.gif', 'empty'])
-def test_no_images(tmp_path, source, golden_messages):
+def test_source_without_images_is_refused(tmp_path, source, golden_messages):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'empty' / 'readme.md').write_text('')
     with golden_messages.raises(ConfigError):
@@ -123,7 +123,7 @@ def test_no_images(tmp_path, source, golden_messages):
     ('name', 'content'),
     [('a.png', b''), ('a.png', b'no picture'), ('a.jpg', b'\xff\xd8\xff\xe0 more \xff\xd9')],
 )
-def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, golden_messages):
+def test_error_names_a_file_that_is_not_an_image(tmp_path, name, content, golden_messages):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         read_image(tmp_path / name)
@@ -132,9 +132,9 @@ def test_what_is_no_image_is_an_error_that_names_it(tmp_path, name, content, gol
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png'])
 @pytest.mark.parametrize('share', [0.3, 0.9])
-def test_an_image_that_was_cut_is_an_error(tmp_path, suffix, share):
+def test_truncated_image_is_refused(tmp_path, suffix, share):
     path = tmp_path / f'cut{suffix}'
-    write(path, picture(0, (480, 640)))
+    write(path, make_image(0, (480, 640)))
     content = path.read_bytes()
     read_image(path)
     path.write_bytes(content[: int(share * len(content))])
@@ -142,8 +142,8 @@ def test_an_image_that_was_cut_is_an_error(tmp_path, suffix, share):
         read_image(path)
 
 
-def test_grey_images_become_bgr_and_frames_keep_pixels(tmp_path):
-    write(tmp_path / 'grey.png', picture(0)[..., 0])
+def test_grey_image_becomes_bgr_and_frame_keeps_pixels(tmp_path):
+    write(tmp_path / 'grey.png', make_image(0)[..., 0])
     bgr = read_image(tmp_path / 'grey.png')
     assert bgr.shape == (48, 64, 3)
     frame = frame_from_bgr(bgr[:, ::2])
@@ -157,20 +157,20 @@ def fill(folder, count, make):
     return select_images(folder)
 
 
-def test_too_few_images(tmp_path, golden_messages):
+def test_too_few_images_are_refused(tmp_path, golden_messages):
     with golden_messages.raises(ConfigError):
-        check(fill(tmp_path, 7, picture))
-    (few,) = check(fill(tmp_path, 8, picture))
+        check(fill(tmp_path, 7, make_image))
+    (few,) = check(fill(tmp_path, 8, make_image))
     golden_messages.add(few)
-    assert check(fill(tmp_path, 100, picture)) == ()
+    assert check(fill(tmp_path, 100, make_image)) == ()
 
 
-def test_images_that_are_all_alike(tmp_path, golden_messages):
+def test_images_that_are_alike_are_refused(tmp_path, golden_messages):
     rng = np.random.default_rng(0)
     for name, make in {
-        'same': lambda _: picture(0),
-        # One camera that never moved: noise is not another scene.
-        'noise': lambda _: picture(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
+        'same': lambda _: make_image(0),
+        # A camera that never moved: noise does not make another scene.
+        'noise': lambda _: make_image(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
         'flat': lambda number: np.full((48, 64, 3), 20 * number, np.uint8),
     }.items():
         with golden_messages.raises(ConfigError):
@@ -180,8 +180,8 @@ def test_images_that_are_all_alike(tmp_path, golden_messages):
 def test_doubtful_images_are_counted(tmp_path, golden_messages):
     def make(index):
         if index < 3:
-            return picture(0)
-        return np.full((48, 64, 3), 128, np.uint8) if index == 3 else picture(index)
+            return make_image(0)
+        return np.full((48, 64, 3), 128, np.uint8) if index == 3 else make_image(index)
 
     warnings = check(fill(tmp_path, 100, make), input_size=(130, 100))
     golden_messages.add('\n'.join(warnings))
@@ -189,8 +189,8 @@ def test_doubtful_images_are_counted(tmp_path, golden_messages):
     assert check(select_images(tmp_path), input_size=(128, 200))[2:] == ()
 
 
-def test_one_image_that_cannot_be_read_stops_all(tmp_path, golden_messages):
-    images = fill(tmp_path, 8, picture)
+def test_unreadable_image_stops_the_iteration(tmp_path, golden_messages):
+    images = fill(tmp_path, 8, make_image)
     images.paths[5].write_bytes(b'gone bad')
     with golden_messages.raises(ConfigError):
         check(images)

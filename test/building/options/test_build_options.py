@@ -1,4 +1,4 @@
-"""Options of build_engine: values, combinations, the command line, files of class names."""
+"""Tests of the options of build_engine: values, rules, command line, files of class names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
 
 
-def test_only_the_model_is_required(golden_messages):
+def test_only_the_onnx_option_is_required(golden_messages):
     golden_messages.add(refusal({}))
     found = options()
     assert found.precision == 'fp16'
@@ -46,23 +46,23 @@ def test_only_the_model_is_required(golden_messages):
         ),
     ],
 )
-def test_a_profile_in_each_notation(given, low, best, high):
+def test_profile_is_read_in_each_notation(given, low, best, high):
     (profile,) = options(shapes=given).shapes
     assert profile == ShapeProfile(low, best, high)
     assert options(shapes=str(profile)).shapes == (profile,)
 
 
-def test_several_profiles():
+def test_several_profiles_are_read():
     found = options(shapes=['1x3x64x64', '4x3x32x32:4x3x64x64:4x3x96x96']).shapes
     assert [profile.opt for profile in found] == [(1, 3, 64, 64), (4, 3, 64, 64)]
 
 
 @pytest.mark.parametrize('given', [8.6, '8.6', '86', 'sm_86', 'SM86', ['8.6', 8.6]])
-def test_a_compute_capability_in_each_notation(given):
+def test_compute_capability_is_read_in_each_notation(given):
     assert options(compute_capabilities=given).compute_capabilities == ('8.6',)
 
 
-def test_compute_capabilities_of_two_digits():
+def test_compute_capability_with_two_major_digits_is_read():
     found = options(compute_capabilities=[12.0, '100', 7.5]).compute_capabilities
     assert found == ('12.0', '10.0', '7.5')
 
@@ -119,16 +119,16 @@ REFUSED = [
 ]
 
 
-def test_each_refused_value_is_told_what_is_expected():
+def test_error_of_a_refused_value_says_what_is_expected():
     told = [refusal({'onnx': 'm.onnx', **given}) for given in REFUSED]
     golden.check('building/refused_options.txt', '\n'.join(told))
 
 
-def test_a_dla_in_fp16_is_fine():
+def test_dla_accepts_fp16():
     assert options(dla_core=0, gpu_fallback=True).dla_core == 0
 
 
-def test_as_dict_makes_the_same_options_again():
+def test_options_from_as_dict_are_equal():
     first = options(
         shapes=['1x3x64x64', '1x3x32x32:1x3x32x32:2x3x32x32'],
         input_size='64x48',
@@ -150,7 +150,7 @@ def parse(*arguments):
     return given_options(parser.parse_args(arguments))
 
 
-def test_the_command_line_gives_only_what_was_typed():
+def test_command_line_gives_typed_options_only():
     assert parse() == {}
     found = parse(
         *['--onnx', 'm.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
@@ -180,26 +180,26 @@ def test_the_command_line_gives_only_what_was_typed():
         ('1, 255', (1, 255)),
     ],
 )
-def test_batch_sizes(given, found):
+def test_batch_sizes_are_sorted_and_distinct(given, found):
     assert options(batch=given).batch == found
 
 
-def test_a_word_for_a_number_is_wrong_usage(capsys):
+def test_text_instead_of_a_number_is_a_usage_error(capsys):
     with pytest.raises(SystemExit):
         parse('--store-keep-days', 'two')
     assert '--store-keep-days: invalid ' in capsys.readouterr().err
 
 
-def test_the_table_is_complete():
+def test_option_table_is_complete():
     groups = [option.group for option in OPTIONS]
-    assert groups == sorted(groups, key=groups.index)  # each under one heading
+    assert groups == sorted(groups, key=groups.index)  # options of a group follow each other
     for option in OPTIONS:
         assert option.description.endswith('.')
         if option.kind in ('int', 'float') and not option.is_list:
             assert option.limits is not None, f'{option.name} has no range'
 
 
-def test_class_names_come_from_a_file(tmp_path):
+def test_class_names_are_read_from_a_file(tmp_path):
     path = tmp_path / 'names.txt'
     path.write_text('person\n traffic light \nKöter\n\n')
     found = read_class_names(options(class_names_file=str(path)))
@@ -208,7 +208,7 @@ def test_class_names_come_from_a_file(tmp_path):
     assert read_class_names(options()) == ()
 
 
-def test_a_file_of_names_that_is_refused(tmp_path):
+def test_invalid_file_of_class_names_is_refused(tmp_path):
     path, told = tmp_path / 'names.txt', []
     for text in ('', 'a\n\nb\n', 'a\na\n', 'x' * 300, 'y\n' * 3_000_000):
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""build.yaml: each option, what is refused in which line, and paths that stay in its folder."""
+"""Tests of build.yaml: every option, errors with their lines, and paths within the folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def yaml_file(folder, text):
     return path
 
 
-def test_yaml_holds_every_option(tmp_path):
+def test_yaml_accepts_every_option(tmp_path):
     text = """
 onnx: model.onnx
 precision: int8
@@ -81,25 +81,25 @@ def test_paths_in_a_yaml_stay_in_its_folder(tmp_path, value):
         assert option.flag in found or 'cannot be' in found
 
 
-def test_the_command_line_may_lead_anywhere(tmp_path):
+def test_command_line_paths_may_leave_the_folder(tmp_path):
     config = yaml_file(tmp_path, 'onnx: ../a.onnx\nvalidate: /data/val\nstore: ~/engines\n')
     assert len(refusal({}, config).splitlines()) == 3
     found = load_options(config, {'onnx': '../a.onnx', 'validate': '/data/val', 'store': '~/e'})
     assert (found.onnx, found.validate) == (Path('../a.onnx'), '/data/val')
 
 
-def test_the_command_line_wins(tmp_path):
+def test_command_line_replaces_yaml_values(tmp_path):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nbatch: 2\nverbose: true\n')
     found = load_options(config, {'onnx': 'b.onnx', 'verbose': False})
     assert (found.onnx, found.batch, found.verbose) == (Path('b.onnx'), (2,), False)
 
 
-def test_combinations_are_judged_after_both_are_joined(tmp_path):
+def test_rules_apply_to_the_merged_options(tmp_path):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nannotations: a.json\n')
     assert load_options(config, {'validate': 'images'}).validate == 'images'
 
 
-def test_each_wrong_key_has_its_line_and_sentence(tmp_path, golden_messages):
+def test_each_wrong_key_gets_a_line_and_a_sentence(tmp_path, golden_messages):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nprecison: fp16\n\nbatch: many\n')
     golden_messages.add('\n'.join(sorted(refusal({'workspace_mib': -1}, config).splitlines())))
 
@@ -129,7 +129,7 @@ REFUSED = [
 ]
 
 
-def test_each_refused_yaml_is_told_why_and_where(tmp_path):
+def test_error_of_a_refused_yaml_gives_reason_and_line(tmp_path):
     told = [refusal({}, yaml_file(tmp_path, text)) for text in REFUSED]
     golden.check('building/refused_yaml.txt', golden.without_folder('\n'.join(told), tmp_path))
 
@@ -148,24 +148,24 @@ def test_each_refused_yaml_is_told_why_and_where(tmp_path):
         ('batch: ~', None),
     ],
 )
-def test_numbers_are_what_people_take_for_numbers(tmp_path, text, value):
+def test_numbers_follow_yaml_1_2(tmp_path, text, value):
     found = load_options(yaml_file(tmp_path, f'onnx: a.onnx\n{text}\n'), {})
     assert getattr(found, text.partition(':')[0]) == value
 
 
-def test_yaml_that_cannot_be_read(tmp_path, golden_messages):
+def test_unreadable_yaml_is_refused(tmp_path, golden_messages):
     golden_messages.add(refusal({}, tmp_path / 'none.yaml'))
     golden_messages.add(refusal({}, tmp_path))
     (tmp_path / 'b.yaml').write_bytes(b'onnx: \xff')
     golden_messages.add(refusal({}, tmp_path / 'b.yaml'))
 
 
-def test_an_empty_yaml_gives_the_defaults(tmp_path):
+def test_empty_yaml_gives_the_defaults(tmp_path):
     assert load_options(yaml_file(tmp_path, ''), {'onnx': 'm.onnx'}) == options(onnx='m.onnx')
 
 
 @pytest.mark.parametrize('slash', ['', '/'])
-def test_a_place_outside_the_folder_is_said_once(tmp_path, slash, golden_messages):
+def test_path_outside_the_folder_is_shown_once(tmp_path, slash, golden_messages):
     (tmp_path / 'a').mkdir()
     elsewhere = f'{tmp_path}/b'
     config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')
