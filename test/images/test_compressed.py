@@ -76,7 +76,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
-def test_size_and_pixels_are_those_that_opencv_reads(content):
+def test_size_and_pixels_equal_opencv(content):
     expected = cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     assert expected.shape == (21, 37, 3)
     assert (decode_image_file(array(content)) == expected).all()
@@ -91,7 +91,7 @@ def test_every_truncation_is_refused(content):
         refusal(content[:size], 'not_decodable')
 
 
-def test_other_bytes_between_the_parts_are_no_truncation(golden_messages):
+def test_other_bytes_between_segments_are_reported_as_damage(golden_messages):
     at = WRITTEN['baseline jpeg'].index(b'\xff\xdb')
     damaged = WRITTEN['baseline jpeg'][:at] + b'\0\0' + WRITTEN['baseline jpeg'][at:]
     message = refusal(damaged, 'not_decodable')
@@ -123,7 +123,7 @@ def test_bombs_are_refused_before_they_are_decoded(monkeypatch, golden_messages)
     golden_messages.add(refusal(bytes(jpeg), 'too_large'))
 
 
-def test_the_largest_allowed_is_given_to_the_decoder(monkeypatch):
+def test_image_of_the_largest_size_reaches_the_decoder(monkeypatch):
     asked = []
     monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
     refusal(png(2**14, 2**13), 'not_decodable')
@@ -132,7 +132,7 @@ def test_the_largest_allowed_is_given_to_the_decoder(monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_jpeg_of_a_thousand_scans(monkeypatch, golden_messages):
+def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
     monkeypatch.setattr(compressed.cv2, 'imdecode', None)
     jpeg = by_pillow('jpeg', progressive=True)
     at = jpeg.rindex(b'\xff\xda')
@@ -148,7 +148,7 @@ def test_a_jpeg_of_a_thousand_scans(monkeypatch, golden_messages):
     ],
     ids=['4:2:0', '4:4:4', 'baseline'],
 )
-def test_coefficients_take_no_more_memory_than_pixels(options, most_side, monkeypatch):
+def test_coefficients_need_at_most_the_memory_of_the_pixels(options, most_side, monkeypatch):
     """Without this limit, libjpeg needed 2 GB for a progressive file of 1 KB."""
     asked = []
     monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
@@ -160,16 +160,16 @@ def test_coefficients_take_no_more_memory_than_pixels(options, most_side, monkey
     assert len(asked) == 1
 
 
-def test_endless_fill_bytes_end():
+def test_jpeg_with_only_fill_bytes_is_refused():
     refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable')
 
 
-def test_pixels_of_another_size_than_the_header_says(monkeypatch, golden_messages):
+def test_decoded_size_other_than_the_declared_one_is_refused(monkeypatch, golden_messages):
     monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: picture(9, 9))
     golden_messages.add(refusal(by_pillow('png'), 'not_decodable'))
 
 
-def test_what_opencv_raises_is_an_image_error(monkeypatch, golden_messages):
+def test_exception_of_opencv_becomes_an_image_error(monkeypatch, golden_messages):
     def raising(*_):
         raise cv2.error('out of memory')
 

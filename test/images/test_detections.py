@@ -22,7 +22,7 @@ def whole(count):
     )
 
 
-def test_some_detections_keep_all_that_they_carry():
+def test_selected_detections_keep_all_their_values():
     taken = whole(4).take(np.array([2, 0]))
 
     for field in fields(taken):
@@ -35,7 +35,7 @@ def test_some_detections_keep_all_that_they_carry():
             assert value.reshape(2, -1)[:, 0].tolist() == [2, 0], field.name
 
 
-def test_what_the_task_lacks_stays_missing():
+def test_fields_without_values_stay_none():
     taken = Detections.empty().take(np.zeros(0, np.bool_))
 
     assert (len(taken), taken.keypoints, taken.oriented, taken.masks) == (0, None, None, None)

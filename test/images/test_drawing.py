@@ -29,7 +29,7 @@ def test_no_detections_change_nothing():
     assert picture.shape == (240, 320, 3)
 
 
-def test_the_outline_is_where_the_box_is():
+def test_outline_is_at_the_box():
     picture, changed = drawn([([60.4, 100.2, 200.3, 180.6], 0.5, 0)])
     outline = [
         picture[100, 60:201],
@@ -50,7 +50,7 @@ def test_the_outline_is_where_the_box_is():
 
 
 @pytest.mark.parametrize('box', [[60, 0, 200, 100], [60, 3, 200, 100]])
-def test_the_label_stands_inside_where_the_picture_ends(box):
+def test_label_is_inside_the_box_at_the_top_border(box):
     _, changed = drawn([(box, 0.5, 0)])
     top = box[1]
     assert changed[top + 2 : top + 12, 62:90].any()
@@ -63,13 +63,13 @@ def dark(picture):
 
 
 @pytest.mark.parametrize('left', [-30, 0, 290, 318])
-def test_the_label_is_whole_where_the_picture_ends_beside_it(left):
+def test_label_is_complete_at_the_side_borders(left):
     inside, _ = drawn([([60, 100, 90, 180], 0.5, 0)], background=255)
     at_the_edge, _ = drawn([([left, 100, left + 30, 180], 0.5, 0)], background=255)
     assert dark(at_the_edge[70:99]).sum() == dark(inside[70:99]).sum() > 20
 
 
-def test_the_label_says_class_and_score():
+def test_label_contains_class_and_score():
     def label(score, class_id):
         picture, _ = drawn([([60, 100, 200, 180], score, class_id)], background=255)
         return dark(picture[70:99])
@@ -98,7 +98,7 @@ def test_neighbouring_classes_have_different_bright_colours():
             assert np.abs(color - other).max() > 20
 
 
-def test_later_classes_lie_over_earlier_ones_and_all_are_drawn():
+def test_all_boxes_are_drawn_and_later_ones_are_on_top():
     _, changed = drawn([([10 + 30 * i, 100, 30 + 30 * i, 120], 0.9, 0) for i in range(9)])
     for index in range(9):
         assert changed[120, 10 + 30 * index : 30 + 30 * index].all()
@@ -106,13 +106,13 @@ def test_later_classes_lie_over_earlier_ones_and_all_are_drawn():
 
 @pytest.mark.parametrize('size', [(1, 1), (3, 2), (40, 30), (4000, 20)])
 @pytest.mark.parametrize('class_id', range(len(NAMES)))
-def test_any_picture_and_name_can_be_drawn_on(size, class_id):
+def test_images_and_names_of_all_sizes_can_be_drawn(size, class_id):
     width, height = size
     picture, _ = drawn([([0, 0, width, height], 1.0, class_id)], size)
     assert picture.shape == (height, width, 3)
 
 
-def test_lines_and_label_grow_with_the_picture():
+def test_lines_and_label_grow_with_the_image():
     widths, heights = [], []
     for side in (320, 1280, 3840):
         box = [0.2 * side, 0.4 * side, 0.8 * side, 0.6 * side]
@@ -154,7 +154,7 @@ def test_keypoints_at_the_border_are_drawn_as_far_as_they_are_inside():
     assert changed[239, 319]
 
 
-def test_oriented_boxes_are_drawn_as_they_are_turned():
+def test_oriented_boxes_are_drawn_rotated():
     picture = np.zeros((240, 320, 3), np.uint8)
     square = np.array([[160, 120, 60, 60, np.pi / 4]], np.float32)
     found = Detections(

@@ -20,7 +20,7 @@ def test_the_encodings_are_those_of_the_design():
 
 
 @pytest.mark.parametrize('encoding', ENCODINGS)
-def test_rows_and_height_follow_from_each_other(encoding):
+def test_rows_and_height_are_inverse(encoding):
     for height in (4, 6, 480, MAX_SIDE - 1):
         assert PIXEL_FORMATS[encoding].rows(height) == byte_rows(encoding, height)
         assert PIXEL_FORMATS[encoding].height(byte_rows(encoding, height)) == height
@@ -79,14 +79,14 @@ OWNERS = {
 
 
 @pytest.mark.parametrize('make', OWNERS.values(), ids=OWNERS.keys())
-def test_any_owner_of_bytes_is_viewed_and_not_copied(make):
+def test_all_buffer_types_are_viewed_without_a_copy(make):
     owner = make(bytes(range(12)))
     frame = view(owner)
     assert frame.data.tolist() == list(range(12))
     assert np.shares_memory(frame.data, np.frombuffer(owner, np.uint8))
 
 
-def test_a_change_of_the_owner_is_seen_and_read_only_memory_stays_so():
+def test_view_shows_changes_of_its_buffer_and_stays_read_only():
     owner = array.array('B', bytes(12))
     frame = view(owner)
     owner[7] = 99
@@ -144,7 +144,7 @@ def test_refusals_name_reason_expected_and_found(change, reason, words, golden_m
     assert isinstance(caught.value, TrtPerceptionError)
 
 
-def test_more_bytes_than_any_camera_sends(golden_messages):
+def test_image_above_the_byte_limit_is_refused(golden_messages):
     data = np.zeros(MAX_BYTES + 1, np.uint8)  # never written, so the pages need no memory
     assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
     with golden_messages.raises(ImageError) as caught:
@@ -162,7 +162,7 @@ def test_more_bytes_than_any_camera_sends(golden_messages):
         (['nv12', 'nv21'], (1, 1)),
     ],
 )
-def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, golden_messages):
+def test_odd_sizes_are_refused_with_shared_chroma(encodings, size_wh, golden_messages):
     width, height = size_wh
     for encoding in encodings:
         step = row_bytes(encoding, width)
@@ -173,7 +173,7 @@ def test_odd_sizes_are_refused_where_chroma_is_shared(encodings, size_wh, golden
 
 
 @pytest.mark.parametrize('encoding', ['uyvy', 'yuyv', 'yuv422', 'yuv422_yuy2'])
-def test_packed_yuv_takes_odd_heights(encoding):
+def test_packed_yuv_accepts_odd_heights(encoding):
     assert view(bytes(12), 2, 3, 4, encoding).height == 3
 
 
@@ -212,9 +212,7 @@ def test_arbitrary_descriptions_are_valid_or_refused(data, width, height, step, 
     st.integers(0, 20),
     st.integers(-1, 1),
 )
-def test_a_true_description_is_accepted_and_one_byte_more_or_less_is_not(
-    encoding, width, height, padding, error
-):
+def test_only_the_exact_number_of_bytes_is_accepted(encoding, width, height, padding, error):
     step = row_bytes(encoding, width) + padding
     data = bytes(max(0, step * byte_rows(encoding, height) + error))
     if error == 0 and fits(encoding, width, height):

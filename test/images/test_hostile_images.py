@@ -143,7 +143,7 @@ def test_other_formats_are_refused(kind, refused):
     assert 'expected JPEG or PNG' in str(refused(pillow(kind)))
 
 
-def test_the_decoder_gets_what_pixels_need_and_no_more(monkeypatch):
+def test_decoder_receives_only_the_parts_for_the_pixels(monkeypatch):
     """Texts, profiles, thumbnails, further images and trailing bytes are left out."""
     texts = PngImagePlugin.PngInfo()
     texts.add_text('Raw profile type exif', '\nexif\n 99999999\n4142')
@@ -176,7 +176,7 @@ def test_the_decoder_gets_what_pixels_need_and_no_more(monkeypatch):
 
 
 @pytest.mark.unmeasured
-def test_no_change_makes_a_picture_ask_for_more():
+def test_changed_files_never_need_more_memory_or_time():
     """Change lengths, sizes, markers, chunks and tags. Check memory, time and image size."""
     script = Path(__file__).parents[1] / 'support' / 'fuzz' / 'picture_fuzz.py'
     done = subprocess.run(
@@ -192,7 +192,7 @@ def test_no_change_makes_a_picture_ask_for_more():
     assert found['outcomes']['refused by OpenCV'] > 10
 
 
-def test_opencv_itself_stops_at_the_limit(tmp_path):
+def test_opencv_refuses_images_above_the_limit_in_commands(tmp_path):
     (tmp_path / 'tool.py').write_text(
         'import cv2, numpy, sys\n'
         'def main():\n'
@@ -239,7 +239,7 @@ class Video:
         ((0, 0), [(40, 30)], 'no pixels'),
     ],
 )
-def test_frames_of_a_video_are_of_the_size_that_it_declares(
+def test_video_frames_must_have_the_declared_size(
     declared, sizes, says, tmp_path, monkeypatch, golden_messages
 ):
     path = tmp_path / 'drive.mp4'

@@ -106,7 +106,7 @@ def upside_down(width, height):
 
 
 @pytest.mark.parametrize('name', FORMATS)
-def test_pixels_are_those_of_opencv(name, tmp_path):
+def test_pixels_equal_opencv(name, tmp_path):
     path = tmp_path / 'image'
     for width, height in [(1, 1), (1, 9), (67, 50)]:
         content = FORMATS[name](width, height)

@@ -30,7 +30,7 @@ def test_images_of_a_pattern_and_a_file(folder):
     assert names(folder, folder / 'c.PNG', subfolders=True) == ['c.PNG']
 
 
-def test_links_that_lead_round_are_not_followed(folder):
+def test_circular_links_are_not_followed(folder):
     for name in ('one', 'two'):
         (folder / name).symlink_to(folder)
     assert names(folder, folder / '**' / '*.jpg') == ['b/a.jpg']

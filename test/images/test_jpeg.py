@@ -90,7 +90,7 @@ USUAL = {
 
 
 @pytest.mark.parametrize('content', USUAL.values(), ids=USUAL)
-def test_what_is_written_anew_shows_the_same_pixels(content):
+def test_rewritten_jpeg_has_the_same_pixels(content):
     frame = read(content)
     assert not isinstance(frame, str), frame
     expected = by_opencv(content)
@@ -203,13 +203,13 @@ OTHERS = {
     [(kind, content) for kind, contents in OTHERS.items() for content in contents],
     ids=[f'{kind} {i}' for kind, contents in OTHERS.items() for i, _ in enumerate(contents)],
 )
-def test_what_is_unusual_is_not_written(kind, content, golden_messages):
+def test_unusual_file_is_not_rewritten(kind, content, golden_messages):
     found = read(content)
     assert isinstance(found, str), kind
     golden_messages.add(found)
 
 
-def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
+def test_each_format_that_the_cpu_decodes_is_logged_once(caplog):
     frames = JpegFrameReader()
     for content in (FILE, OTHERS['PNG'][0], OTHERS['progressive JPEG'][0], *OTHERS['PNG'], FILE):
         frame = frames(array(content))
@@ -222,7 +222,7 @@ def test_what_is_decoded_here_is_said_once_for_each_kind(caplog):
     assert [r.message for r in caplog.records] == [f'{said}PNG', f'{said}progressive JPEG']
 
 
-def test_what_the_last_file_was_is_remembered():
+def test_speed_of_the_last_file_is_remembered():
     frames = JpegFrameReader()
     assert not frames.is_fast_to_decode
     png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded(jpeg_fuzz.scene(2600, 1700))
@@ -244,7 +244,7 @@ def outcome(read, content):
 
 
 @pytest.mark.parametrize('interval', [0, 1, 5])
-def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(interval):
+def test_reused_headers_give_the_same_frame_as_a_new_reader(interval):
     rng = random.Random(interval)
     file = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), interval=interval)
     outcomes = Counter()
@@ -265,7 +265,7 @@ def test_a_file_that_begins_as_the_last_one_is_read_as_if_it_were_the_first(inte
     assert outcomes['not_decodable'] > 5
 
 
-def test_a_scan_may_hold_all_restart_markers():
+def test_scan_with_all_restart_markers_is_accepted():
     content = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), '420', interval=1)
     assert content.count(b'\xff\xd7') > 30
     assert not isinstance(read(content), str)
@@ -273,7 +273,7 @@ def test_a_scan_may_hold_all_restart_markers():
     assert read(swapped) == 'JPEG with unusual restart markers'
 
 
-def test_whatever_is_changed_pixels_are_those_that_opencv_reads():
+def test_pixels_of_changed_files_equal_opencv():
     """OpenCV decodes a rewritten JPEG to the pixels of its original, damaged or not."""
     rng = random.Random(7)
     outcomes = Counter()
@@ -318,7 +318,7 @@ def simple_scan_end(content, at):
 
 
 @pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
-def test_where_a_scan_ends_and_what_is_in_it(monkeypatch, look, golden_messages):
+def test_end_and_markers_of_a_scan_are_found(monkeypatch, look, golden_messages):
     """Markers, fill bytes and ends at each position of the searched chunks."""
     monkeypatch.setattr(compressed, '_SEARCH_BYTES', look)
     rng = np.random.default_rng(look)

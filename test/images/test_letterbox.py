@@ -56,7 +56,7 @@ def test_agrees_with_exact_arithmetic(source, network, mode):
 
 @settings(deadline=None, max_examples=100)
 @given(sizes, sizes)
-def test_fills_one_side_keeps_the_shape_and_centres(source, network):
+def test_letterbox_fills_one_side_keeps_the_shape_and_centres(source, network):
     fitted = Letterbox.fit(source, network, 'letterbox')
     width, height = fitted.resized_wh
     assert width == network[0] or height == network[1]
@@ -73,7 +73,7 @@ def test_fills_one_side_keeps_the_shape_and_centres(source, network):
 
 @given(sizes, sizes)
 @settings(deadline=None, max_examples=50)
-def test_top_left_is_the_same_size_without_padding_before_it(source, network):
+def test_top_left_has_the_same_size_without_leading_padding(source, network):
     centred = Letterbox.fit(source, network, 'letterbox')
     expected = Letterbox(source, network, centred.resized_wh, 0, 0)
     assert Letterbox.fit(source, network, 'letterbox_top_left') == expected
@@ -149,13 +149,13 @@ def test_boxes_are_clipped_to_the_image(box, expected):
 
 @settings(deadline=None, max_examples=100)
 @given(sizes, sizes, modes, st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4))
-def test_nothing_leaves_the_image(source, network, mode, box):
+def test_mapped_boxes_stay_inside_the_image(source, network, mode, box):
     mapped = Letterbox.fit(source, network, mode).to_source(boxes(box))[0]
     assert (mapped >= 0).all()
     assert (mapped <= np.array(source * 2)).all()
 
 
-def test_the_argument_is_left_alone():
+def test_argument_is_not_changed():
     box = boxes([-5, -5, 700, 700])
     Letterbox.fit((100, 50), (64, 64), 'letterbox').to_source(box)
     assert box.tolist() == [[-5, -5, 700, 700]]
@@ -168,7 +168,7 @@ def test_the_argument_is_left_alone():
         *((every, 480) for every in (3, 4, 9)),
     ],
 )
-def test_only_sampled_rows_make_the_resized_image(every, count):
+def test_only_sampled_rows_affect_the_resized_image(every, count):
     rng = np.random.default_rng(every)
     height = every * count
     letterbox = Letterbox.fit((4 * every, height), (4, count), 'letterbox')
@@ -191,6 +191,6 @@ def test_only_sampled_rows_make_the_resized_image(every, count):
         assert (cv2.resize(changed, (4, count)) != wanted).any()
 
 
-def test_irregular_rows_are_not_told():
+def test_irregular_rows_return_none():
     for height, size in ((1081, 640), (1080, 600), (1080, 1920), (100, 480)):
         assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_rows is None
