@@ -137,46 +137,40 @@ def resolve_model_spec(
         _check_tensors(model, manifest)
     image, auxiliary_inputs = split_inputs(model.name, model.inputs)
     if manifest is not None:
-        description = apply_overrides(manifest, overrides)
+        known = apply_overrides(manifest, overrides)
     else:
-        description = recognise(model, overrides, run_for_shapes)
-        for sentence in description.evidence:
+        known = recognise(model, overrides, run_for_shapes)
+        for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
-    preprocessing = description.preprocessing
-    description.task.check_preprocessing(model.name, preprocessing)
+    preprocessing = known.preprocessing
+    known.task.check_preprocessing(model.name, preprocessing)
     resolved = _image_input(model.name, image, preprocessing, overrides.parameter_name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
-    classes = len(description.class_names)
+    classes = len(known.class_names)
     # An engine with a dynamic batch may report the outputs with the batch of its first profile.
-    has_dynamic_batch = len(image.shape) == 4 and image.shape[0] < 0
+    is_dynamic = len(image.shape) == 4 and image.shape[0] < 0
     _check_outputs(
-        model.name,
-        description.decoder,
-        description.task,
-        model.outputs,
-        classes,
-        batch,
-        any_batch=has_dynamic_batch,
+        model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_dynamic
     )
-    if description.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
+    if known.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
         raise EngineError(
             model.name,
             tensors_text(model.inputs),
             expected='a second input orig_target_sizes, which defines the units of boxes with '
-            f'{description.decoder}',
+            f'{known.decoder}',
             fix='export the detector with this input',
         )
     return ModelSpec(
         resolved,
         model.outputs,
         preprocessing,
-        description.decoder,
-        description.class_names,
+        known.decoder,
+        known.class_names,
         manifest is not None,
-        description.evidence,
+        known.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
-        description.task,
+        known.task,
     )
 
 

@@ -112,8 +112,7 @@ def recognise(
     Args:
         model: the loaded model.
         overrides: values of the user.
-        run_for_shapes: runs the model once if outputs have dynamic dimensions; None to skip the
-            run.
+        run_for_shapes: runs the model once if outputs have dynamic dimensions; may be None.
 
     Raises:
         MissingModelInfoError: a value is unknown that parameters can set. The error lists them.
@@ -133,13 +132,11 @@ def recognise(
     info = add_task_of_outputs(model, info, class_names)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
-    decoders_with_other_names: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # decoders with other class names
     if overrides.decoder:
         evidence.append(f'{overrides.parameter_name("decoder")} -> {overrides.decoder}')
     else:
-        decoders, decoders_with_other_names = _find_decoders_for_names(
-            model, size, len(class_names), info, overrides
-        )
+        decoders, others = _find_decoders_for_names(model, size, len(class_names), info, overrides)
         if len(decoders) == 1:
             by = f' by {info.exporter}' if info.decoder_candidates else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {decoders[0]}')
@@ -150,7 +147,7 @@ def recognise(
         values['input_size'] = size
     state = RecognitionState(
         decoders=decoders,
-        decoders_with_other_names=decoders_with_other_names,
+        decoders_with_other_names=others,
         class_count=len(class_names),
         missing_fields=tuple(key for key in REQUIRED_FIELDS if key not in values),
         with_preprocessing=tuple(
