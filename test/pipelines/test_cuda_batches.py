@@ -1,4 +1,4 @@
-"""Batches through the pipeline on the GPU: every frame reaches its own place, whatever the others.
+"""Tests of batches on the GPU: every frame reaches its own place, with any other frames.
 
 The GPU is the stand-in that does everything as late as CUDA may; what is expected of the input
 tensor is the host's preprocessing. TensorRT is the stand-in, whose engines do nothing.

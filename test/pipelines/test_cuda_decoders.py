@@ -1,4 +1,4 @@
-"""Outputs that the host decodes behind the GPU: with stand-ins here, for real on a GPU."""
+"""Tests of GPU outputs that the host decodes, with stand-ins or on a real GPU."""
 
 from __future__ import annotations
 

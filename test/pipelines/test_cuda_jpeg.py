@@ -1,4 +1,4 @@
-"""JPEGs through the pipeline on the GPU: decoded in threads, and by the CPU where nvJPEG refuses.
+"""Tests of JPEG files on the GPU: decoded in threads, and on the CPU if nvJPEG refuses them.
 
 GPU and nvJPEG are the stand-ins of support/gpu/late_gpu.py and late_nvjpeg.py.
 """
@@ -158,7 +158,7 @@ def test_a_large_file_is_never_decoded_at_once(jpeg_pipeline, library):
 
 
 def test_nobody_waits_for_the_cpu(jpeg_pipeline, library, monkeypatch):
-    """What nvJPEG refuses at once, one of the threads decodes."""
+    """If nvJPEG refuses a file in the worker, one of the threads decodes the file."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = BAD_JPEG
     tried, decoded = [], []
@@ -178,7 +178,7 @@ def test_nobody_waits_for_the_cpu(jpeg_pipeline, library, monkeypatch):
 
 
 def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
-    """Frames overlap: each slot has a decoder of its own, and enqueue and done return at once."""
+    """Frames overlap: each slot has its own decoder, and enqueue and is_done return at once."""
     gpu, pipeline = jpeg_pipeline(depth=4)
     take_a_slot(pipeline, 3)
     allowed, inside, threads = threading.Event(), threading.Semaphore(0), set()

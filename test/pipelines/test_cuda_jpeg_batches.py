@@ -1,4 +1,4 @@
-"""JPEGs in batches: decoded side by side, among raw frames; a bad one costs its place only."""
+"""Tests of JPEG files in batches: decoded in parallel; a bad file affects only its own place."""
 
 import threading
 
@@ -21,7 +21,7 @@ pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 
 
 def bad(seed):
-    """Return a file that neither nvJPEG nor the CPU decodes: another size than is said of it."""
+    """Return a file that nvJPEG and the CPU refuse: its size differs from the frame's size."""
     frame = jpeg(seed)
     return undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
 
@@ -70,7 +70,7 @@ def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):
         enqueue(pipeline, 0, given)
         left = [None if at == place else frame for at, frame in enumerate(frames)]
         check(gpu, pipeline, 0, left, pipeline.collect(0))
-    # What nvJPEG alone refuses costs nobody anything.
+    # A file that only nvJPEG refuses does not affect any frame.
     library.status['nvjpegDecode'] = BAD_JPEG
     frames = [jpeg(at) for at in range(6)]
     enqueue(pipeline, 0, frames)

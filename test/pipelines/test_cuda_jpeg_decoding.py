@@ -1,4 +1,4 @@
-"""JPEGs through the pipeline on a real GPU: the same boxes, in order, whatever comes between them.
+"""Tests of JPEG files on a real GPU: equal boxes in order, with any frames between them.
 
 What is expected of the input tensor is the host's preprocessing of OpenCV's pixels.
 test/pipelines/test_cuda_jpeg.py does the same with stand-ins for GPU and nvJPEG.
@@ -94,7 +94,7 @@ def test_slots_overlap(opened, integrated, graph):
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
 def test_messages_are_read_in_the_threads(opened, integrated, graph):
-    """Files of sizes and kinds that change, some of them cut off, in all slots at once."""
+    """Files of different sizes and kinds, some truncated, run in all slots at the same time."""
     pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
     rng, camera = random.Random(6), JpegFrameReader()
     files = [

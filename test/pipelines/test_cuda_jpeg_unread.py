@@ -1,4 +1,4 @@
-"""Messages that are read in the pipeline's threads: files, what is decoded there, what is bad."""
+"""Tests of messages that the pipeline's threads read: valid files, bad files, CPU decoding."""
 
 import ctypes
 import functools
@@ -121,7 +121,7 @@ def check(gpu, pipeline, slot, frames, wanted):
 
 @pytest.mark.parametrize('kind', ['420', 'png'])
 def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipeline, kind):
-    """By what the camera's file before was, so that nobody waits for the CPU again and again."""
+    """The camera's previous file decides, so that CPU decoding delays the worker only once."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     files = JpegFrameReader()
     for turn in range(3):
@@ -200,7 +200,7 @@ def test_thresholds_are_those_of_the_moment_when_the_frame_was_given(jpeg_pipeli
 
 
 def of_one_that_is_gone():
-    """Return a message's frame and a reference to the message, which nobody else has."""
+    """Return the frame of a message and a weak reference to the message."""
 
     def read(file):
         try:

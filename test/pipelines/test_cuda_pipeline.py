@@ -1,4 +1,4 @@
-"""The whole pipeline on a GPU against the host's, with the digits detector built here."""
+"""Tests of the GPU pipeline against the host pipeline, with an engine of the digits detector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels leave in pinned memory, read without a GPU."""
+"""Tests of reading the kernels' results from pinned memory, without a GPU."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Frames on their way to the GPU: from the memory where they lie, or copied, always whole.
+"""Tests of frame uploads: from the frame's memory or a copy of the pixels, always complete.
 
 The GPU is the stand-in that does everything as late as CUDA may; what is expected of the input
 tensor is the host's preprocessing.

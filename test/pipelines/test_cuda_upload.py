@@ -1,4 +1,4 @@
-"""Frames on their way to a real GPU: from the memory where they lie, or copied, always whole.
+"""Tests of frame uploads to a real GPU: from the frame's memory or a copy, always complete.
 
 The engine's model depends on every pixel; what is expected of its input tensor is the host's
 preprocessing. test/pipelines/test_cuda_slot.py does the same with a stand-in for the GPU.

@@ -1,4 +1,4 @@
-"""Real exports of other libraries against those libraries' own post-processing, as recorded.
+"""Tests of real exports against the recorded results of the exporting libraries.
 
 test/data/exports/record.py made each folder: the model that the library exported, the files that
 it saved beside it, and what it said of one picture of the network's own size. Weights are random.
@@ -180,7 +180,7 @@ def inside(xyxy, shape):
 
 
 def found_in(family, tmp_path):
-    """Return what is recorded, the model's spec and what it finds in the recorded image."""
+    """Return the recorded values, the model's specification and its detections in the image."""
     told = expected(family)
     pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     height, width = told['image'].shape[:2]

@@ -1,4 +1,4 @@
-"""What Ultralytics' exporter writes, against what its own predictor finds, as recorded.
+"""Tests of Ultralytics exports against the recorded results of Ultralytics' predictor.
 
 test/data/exports/record_ultralytics.py recorded metadata, shapes, output and boxes; the network
 between input and output is a constant here.

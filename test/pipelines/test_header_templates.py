@@ -1,4 +1,4 @@
-"""Headers that are kept by what they say are those that would be made anew."""
+"""Tests of header templates: a stored template equals a newly computed header."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Several frames at once on the CPU, against ONNX Runtime by itself on each of them."""
+"""Tests of batches on the CPU: results equal ONNX Runtime's on each single frame."""
 
 from __future__ import annotations
 

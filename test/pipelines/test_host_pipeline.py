@@ -1,4 +1,4 @@
-"""The CPU pipeline end to end, on ONNX models written here, whose boxes known pixels decide."""
+"""End-to-end tests of the CPU pipeline, with ONNX models that turn known pixels into boxes."""
 
 import json
 import sys

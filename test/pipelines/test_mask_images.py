@@ -1,4 +1,4 @@
-"""Pictures of masks: whose memory is written again, and when."""
+"""Tests of mask images: which memory is reused, and when."""
 
 import gc
 import threading
@@ -27,7 +27,7 @@ class Buffer:
 
 
 class Event:
-    """An event that is done when somebody waits for it, or says so."""
+    """An event that is done after a wait, or when the test sets it."""
 
     def __init__(self, *, blocking):
         self.blocking = blocking

@@ -1,4 +1,4 @@
-"""What a pipeline hands over for each frame."""
+"""Tests of the result that a pipeline returns for each frame."""
 
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections

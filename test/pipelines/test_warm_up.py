@@ -1,4 +1,4 @@
-"""A pipeline is made ready by a grey image through every slot."""
+"""Tests of the warm-up: a grey image runs through every slot."""
 
 from dataclasses import replace
 from types import SimpleNamespace
