@@ -244,7 +244,7 @@ def test_the_page_has_every_kind():
     table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')
     told = [(row[1], codes(row[0])[0]) for row in rows(table)]
     assert sorted(told) == sorted(kinds)
-    listed = re.findall(r'^    (\w+)  ', watchdog.__doc__, re.MULTILINE)
+    listed = re.findall(r'^- (\w+): ', watchdog.__doc__, re.MULTILINE)
     assert listed == [kind for _, kind in told]
 
 
