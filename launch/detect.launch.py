@@ -109,7 +109,7 @@ def given_parameters(values, alone):
             ''
             if alone
             else '\nan included launch file sees all arguments of the one that includes it: '
-            'where those are meant for something else, include it in '
+            'if they have another purpose, include it in '
             'GroupAction([…], forwarding=False)'
         )
         raise ValueError(f'{error}{cure}') from error

@@ -43,7 +43,7 @@ SCENES = {
     'good cameras': ([heard(), heard('/image/compressed'), heard('/b', lost=None)], []),
     'too few images for a rate': ([heard(received=2, rate_hz=None)], []),
     'no topic': ([], []),
-    'nobody publishes': ([unpublished('/image')], []),
+    'no publisher': ([unpublished('/image')], []),
     'publisher went': ([heard(reliability=())], []),
     'silent': ([heard(received=0)], []),
     'one of a hundred lost': ([heard(lost=1, received=99)], []),

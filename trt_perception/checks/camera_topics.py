@@ -68,7 +68,7 @@ def fix_other_type(name: str, topic: str) -> str:
     if topic.endswith('/compressed'):
         raw = topic.removesuffix('/compressed')
         return f'start with {start_arguments(raw, "compressed", name)}'
-    return f'mend what publishes it, or start with {start_arguments("/its/topic", camera=name)}'
+    return f'repair its publisher, or start with {start_arguments("/its/topic", camera=name)}'
 
 
 def both_transports(topic: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ __all__ = ['CameraReport', 'CameraScene', 'check_cameras']
 _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
 # Added to the finding of a missing topic if the user gave no topic.
-_GUESSED: Final = ' on this topic, the default (say another with --image-topic)'
+_GUESSED: Final = ' on this topic, the default (choose another with --image-topic)'
 _OFF: Final = ' (it is switched off: enabled is false)'
 # Single images are lost at the start. Losses above 1 % are a fault of the transport.
 _LOSS_SHARE: Final = 0.01
@@ -155,8 +155,8 @@ def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
             found = f'{scene.other_types[plan.topic]}, expected {_RAW_TYPE}'
             fix = fix or fix_other_type(plan.name, plan.topic)
         else:
-            found = 'nobody publishes'
-            fix = fix or 'start the camera, or mend the remapping of its topic'
+            found = 'no publisher'
+            fix = fix or 'start the camera, or correct the remapping of its topic'
         if not plan.enabled:
             yield Finding(_AREA, name, 'green', found + _OFF)
         else:
@@ -294,10 +294,13 @@ def _not_published(topic: _Topic) -> _Problem:
     if topic.is_sent_both_ways:
         sent = other_transport_topic(report.topic)
         raw = min(report.topic, sent)
-        return 'nobody publishes', f'start with {start_arguments(raw, _transport_of(sent))}'
+        return 'no publisher', f'start with {start_arguments(raw, _transport_of(sent))}'
     if report.received:
-        return 'its publisher went meanwhile', 'start the camera again'
-    return 'somebody reads it, nobody publishes', 'start the camera, or mend the remapping'
+        return 'its publisher has disappeared', 'start the camera again'
+    return (
+        'the topic has a subscriber but no publisher',
+        'start the camera, or correct the remapping',
+    )
 
 
 def _wrong_name(topic: _Topic) -> _Problem:
@@ -320,7 +323,7 @@ def _silent(topic: _Topic) -> _Problem:
 def _unreadable(topic: _Topic) -> _Problem:
     if not topic.report.fault:
         return None
-    fix = 'mend what publishes this topic; the detector drops such images and counts them'
+    fix = 'repair the publisher of this topic; the detector drops such images and counts them'
     return f'its last image cannot be read: {topic.report.fault}', fix
 
 

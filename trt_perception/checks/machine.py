@@ -40,8 +40,8 @@ def check_machine(
             _AREA,
             'shared memory of a killed process',
             'red',
-            f'{", ".join(path.name for path in ports)}: it was killed while it made them, and '
-            'programs that send there, or start, hang without end',
+            f'{", ".join(path.name for path in ports)}: a process was killed while '
+            'creating them, and programs that send to them, or start, hang forever',
             repair_command(ports),
         )
     yield _caches(cache_folder('kernels').parent)
@@ -55,7 +55,7 @@ def _socket_buffer(file: Path) -> Finding:
     except (OSError, ValueError) as error:
         return Finding(_AREA, name, 'yellow', f'cannot be read: {error}', fix)
     if size < _SOCKET_BYTES:
-        found = f'{size} bytes, less than one image: what comes over the network is lost in bursts'
+        found = f'{size} bytes, less than one image: images over the network are lost in bursts'
         return Finding(_AREA, name, 'yellow', found, fix)
     return Finding(_AREA, name, 'green', f'{size} bytes')
 

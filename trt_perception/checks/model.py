@@ -104,12 +104,12 @@ def _check_plan(
     built = '.'.join(map(str, header.version))
     installed = modules[header.module]
     if not installed.version:
-        found = f'built by {header.module} {built}, which is not here: {installed.error}'
+        found = f'built by {header.module} {built}, which is not installed: {installed.error}'
         yield Finding(
             _AREA, 'plan', 'red', found, f'install {header.module} {built}, or {rebuild}'
         )
     elif installed.version.split('.')[:3] != built.split('.')[:3]:
-        found = f'built by {header.module} {built}, here is {installed.version}'
+        found = f'built by {header.module} {built}, but {installed.version} is installed'
         yield Finding(_AREA, 'plan', 'red', found, rebuild)
     else:
         yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}')

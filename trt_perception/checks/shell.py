@@ -112,7 +112,7 @@ def _distribution(environment: Mapping[str, str]) -> Finding:
         return Finding(_AREA, 'distribution', 'red', 'no ROS 2 is sourced', fix)
     if name not in TESTED:
         fix = f'use {" or ".join(TESTED)} where you can'
-        return Finding(_AREA, 'distribution', 'yellow', f'{name}, on which nobody tested', fix)
+        return Finding(_AREA, 'distribution', 'yellow', f'{name}, which was not tested', fix)
     return Finding(_AREA, 'distribution', 'green', name)
 
 

@@ -138,7 +138,7 @@ def check_packages(
         yield Finding(_AREA, 'Python', 'green', f'{version}, {sys.executable}')
     else:
         fix = f'use Python {low[0]}.{low[1]} to {high[0]}.{high[1]}'
-        yield Finding(_AREA, 'Python', 'yellow', f'{version}, on which nobody tested', fix)
+        yield Finding(_AREA, 'Python', 'yellow', f'{version}, which was not tested', fix)
     source = 'source the setup.bash of ROS 2 and of the workspace, with the Python it is built for'
     fixes = {
         'numpy': 'sudo apt install python3-numpy',

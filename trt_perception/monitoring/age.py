@@ -14,7 +14,7 @@ _BEHIND_NS: Final = 600 * 10**9
 # A single impossible stamp is ignored. Impossible stamps for this long come from another clock.
 _PATIENCE_S: Final = 0.9
 _NO_CLOCK: Final = (
-    'use_sim_time is set and no clock is published on /clock, so nobody knows how old the '
+    'use_sim_time is set and no clock is published on /clock, so the node cannot tell how old the '
     'detections are: let the simulator publish it, or ros2 bag play --clock, or set use_sim_time '
     'to false'
 )

@@ -290,7 +290,7 @@ class CameraWatchdog:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
             state = 'is back, and no image yet' if topic.publishers else gone
             return Problem(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
-        alone = f'nobody publishes on {self._topic}; {instead}'
+        alone = f'no publisher on {self._topic}; {instead}'
         if topic.publishers:
             appeared = f'a camera has appeared on {self._topic}, and no image yet'
             return Problem(Level.OK, '', appeared)
@@ -365,7 +365,7 @@ class CameraWatchdog:
             return None
         summary = _drop_summary(bad, refusal)
         if set(bad) == {'not_published'}:
-            message = f'what was found in some images cannot be published: {summary}'
+            message = f'detections of some images cannot be published: {summary}'
             return Problem(Level.WARN, 'not_published', message)
         return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
 

@@ -73,7 +73,7 @@ def _cameras_fault(names: Sequence[str]) -> Fault | None:
             expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
             return Fault(found=short_repr(name), expected=expected)
         if name == _NODE_STATUS_NAME:
-            expected = 'another name: the status of that is of the node itself'
+            expected = 'another name: the status of this name belongs to the node'
             return Fault(found=short_repr(name), expected=expected)
     return names_fault(names)
 

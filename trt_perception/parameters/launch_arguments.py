@@ -147,14 +147,14 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
     """
     braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
     if braces:
-        expected = f'no other braces than those of {_CAMERA}'
+        expected = f'only braces of {_CAMERA}'
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     several = len(cameras) > 1
     if several and topic and _CAMERA not in topic:
         expected = f'a topic for each of {", ".join(cameras)}, as in /{_CAMERA}/image_raw'
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     if not cameras and _CAMERA in topic:
-        fix = 'say which cameras there are: cameras:=front,rear, or by cameras in params_file'
+        fix = 'name the cameras: cameras:=front,rear, or by cameras in params_file'
         raise ConfigError('image_topic', f'{short_repr(topic)}, and no cameras', fix=fix)
     if not topic:
         return []

@@ -88,11 +88,11 @@ class OptionParser(argparse.ArgumentParser):
             return ''
         if (dashes or colon) and (parameter := self._parameter(name)):
             given = shlex.quote(f'{parameter}:={value or "VALUE"}')
-            return f'{word} is no option; did you mean the parameter, {self._before} {given}?'
+            return f'{word} is not an option; did you mean the parameter, {self._before} {given}?'
         if dashes == '--':
             close = closest_words(f'--{name}', options)
-            return f'--{name} is no option; did you mean {close[0]}?' if close else ''
+            return f'--{name} is not an option; did you mean {close[0]}?' if close else ''
         option = f'--{name.replace("_", "-")}'
         if colon and not dashes and option in options:
-            return f'{word} is no option; did you mean {option} {shlex.quote(value)}?'
+            return f'{word} is not an option; did you mean {option} {shlex.quote(value)}?'
         return ''

@@ -238,7 +238,7 @@ class DetectorNode(LifecycleNode):
         if not self._release():
             return TransitionCallbackReturn.ERROR
         gone = join_first(self._node_parameters.reset_camera_values())
-        forgotten = f'; forgotten is what was set for cameras: {gone}' if gone else ''
+        forgotten = f'; per-camera parameters were reset: {gone}' if gone else ''
         self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)
 

@@ -149,7 +149,7 @@ class NodeParameters:
             for change in changes
             for name in self.configs.camera_parameters_overriding(change.name)
         ]
-        return f'cameras keep values of their own: {join_first(names)}' if names else ''
+        return f'cameras keep their own values: {join_first(names)}' if names else ''
 
     def _convert_types(self, changes: list[RosParameter]) -> list[RosParameter]:
         """Convert integers to doubles, and type empty lists, before rclpy checks the types."""

@@ -33,9 +33,9 @@ def same_name_problem(node: Node) -> str:
         return ''
     return (
         f'{count} nodes are called {name}: all publish on the same topics, and a transition or a '
-        'parameter reaches any of them; end all but one, or start each in a namespace of its own, '
+        'parameter reaches any of them; end all but one, or start each in a separate namespace, '
         'with namespace:=front (detect.launch.py) or --ros-args -r __ns:=/front (detector_node); '
-        'one that was killed is forgotten within 20 s'
+        'a killed node disappears within 20 s'
     )
 
 

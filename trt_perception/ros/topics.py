@@ -99,7 +99,7 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
             raise ConfigError(
                 f'topic {full}',
                 f'stands for both {named[full]} and {name}',
-                fix='give each a name of its own (-r, --remap)',
+                fix='give each a separate name (-r, --remap)',
             )
         named[full] = name
 
@@ -135,13 +135,13 @@ def unused_remappings(
         if node.resolve_topic_name(base, only_expand=True) not in full or (
             base != topic and what != 'image'
         ):
-            sentences.append(f'{typed} is for no topic of this node, which has {there}')
+            sentences.append(f'{typed} matches no topic of this node; the node has {there}')
         elif base != topic and node.resolve_topic_name(base) != node.resolve_topic_name(
             base, only_expand=True
         ):
             compressed = f'{node.resolve_topic_name(base)}/compressed'
             sentences.append(
-                f'{typed} is for no topic: {base} is remapped, and with it {compressed}'
+                f'{typed} matches no topic: {base} is remapped, and with it {compressed}'
             )
     return sentences
 

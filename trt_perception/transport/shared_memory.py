@@ -58,4 +58,4 @@ def _is_unfinished(path: Path) -> bool:
 def repair_command(ports: Sequence[Path]) -> str:
     """Return the command that releases the waiting processes and removes the ports."""
     files = ' '.join(map(str, ports))
-    return f'truncate -s 1 {files}; rm {files}; start again what still hangs'
+    return f'truncate -s 1 {files}; rm {files}; restart programs that still hang'

@@ -39,7 +39,7 @@ def silence_of_cameras(client, model, until, intake):
     try:
         detector.to('configure')
         detector.to('activate')
-        until(detector, 'no publisher', 'nobody publishes', limit_s=11.0)
+        until(detector, 'no publisher', 'no publisher on', limit_s=11.0)
         detector.to('deactivate', 'activate')
         kept_out = detector.create_camera(best_effort)
         until(detector, 'QoS mismatch', 'set image_qos.reliability')

@@ -228,7 +228,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
     except ConfigError as error:
         fix = "give --image-topic as in '/{camera}/image_raw'"
         if not cameras:
-            fix = "say which cameras there are: -p 'cameras:=[front, rear]', or by --params-file"
+            fix = "name the cameras: -p 'cameras:=[front, rear]', or by --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
     request = {
         # Without plans, the transport of the detector is unknown.

@@ -151,7 +151,7 @@ def _intake_finding(context: rclpy.Context) -> Finding:
         found = f'rclpy takes the images, for twice the CPU: {error}'
         fix = 'nothing, if the CPU suffices; else report it, with the versions of ROS 2'
         return Finding('cameras', 'image intake', 'yellow', found, fix)
-    found = 'a thread of its own takes the images, through the C interface of ROS 2'
+    found = 'a separate thread takes the images, through the C interface of ROS 2'
     return Finding('cameras', 'image intake', 'green', found)
 
 
@@ -257,7 +257,7 @@ class _TopicListener:
             try:
                 message = deserialize_message(self._last, self._kind)
             except rclpy_implementation.RMWError:
-                fault = f'{len(self._last)} bytes that are no message of its type'
+                fault = f'{len(self._last)} bytes that are not a message of its type'
         if message is not None:
             encoding = escape_controls(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
@@ -301,7 +301,7 @@ def _same_name_findings(counts: Mapping[str, int]) -> list[Finding]:
     """Return a finding for each name that several nodes share."""
     fix = (
         'end all but one, or start each with a namespace or a name of its own (--ros-args '
-        '-r __ns:=/front or -r __node:=other); one that was killed is forgotten within 20 s'
+        '-r __ns:=/front or -r __node:=other); a killed node disappears within 20 s'
     )
     return [
         Finding('nodes', name, 'yellow', f'{count} nodes are called {name}', fix)

@@ -87,7 +87,7 @@ def explain_ros_error(error: Exception) -> list[str]:
     if isinstance(error, rclpy_implementation.UnknownROSArgsError):
         with contextlib.suppress(ValueError, SyntaxError):  # Jazzy's message is a Python list
             words = literal_eval(str(error))
-            return [f'{word} is no ROS argument{_suggestion(word)}' for word in words]
+            return [f'{word} is not a ROS argument{_suggestion(word)}' for word in words]
     return [str(error)]
 
 

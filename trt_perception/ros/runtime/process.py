@@ -104,8 +104,9 @@ def _warn_of_unfinished_ports() -> None:
     """Warn about unfinished shared memory before the middleware may wait for it forever."""
     if ports := unfinished_ports():
         print(
-            f'warning: a process was killed while it made {", ".join(map(str, ports))}, and '
-            f'programs wait for that without end, maybe this one: {repair_command(ports)}',
+            f'warning: a process was killed while creating {", ".join(map(str, ports))}, and '
+            f'programs wait for this file forever, maybe also this program: '
+            f'{repair_command(ports)}',
             file=sys.stderr,
             flush=True,
         )

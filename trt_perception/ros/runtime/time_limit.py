@@ -35,7 +35,11 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
 
     def watch() -> None:
         if not done.wait(seconds):
-            print(f'error: {what} hangs since {seconds:g} s; leaving', file=sys.stderr, flush=True)
+            print(
+                f'error: {what} has not returned for {seconds:g} s; exiting',
+                file=sys.stderr,
+                flush=True,
+            )
             faulthandler.dump_traceback(_STDERR)
             os._exit(EXIT_TIME_LIMIT)
 
