@@ -8,7 +8,7 @@ PACKAGE = 'trt_perception'
 
 
 def data_files():
-    """Return (target, sources) for all that is installed next to the Python modules."""
+    """Return (target, sources) of all files that are installed besides the Python modules."""
     share = f'share/{PACKAGE}'
     files = [
         ('share/ament_index/resource_index/packages', [f'resource/{PACKAGE}']),
@@ -31,10 +31,10 @@ setup(
     data_files=data_files(),
     install_requires=['setuptools'],
     # CUDA's major version must not exceed the driver's: cu12 for JetPack 6, cu13 for JetPack 7 and
-    # r580.
+    # driver r580.
     extras_require={
         'test': ['pytest'],
-        # Without ROS, whose rosdep installs these from package.xml.
+        # For use without ROS 2. With ROS 2, rosdep installs these from package.xml.
         'python': [
             'numpy',
             'opencv-python-headless',
@@ -53,10 +53,10 @@ setup(
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],
-        # JPEG on the GPU; a later release may have other layouts. For CUDA 12 there is
-        # nvidia-nvjpeg-cu12, and JetPack has its own.
+        # JPEG on the GPU. Later releases may have other struct layouts. CUDA 12 needs
+        # nvidia-nvjpeg-cu12. JetPack contains nvJPEG.
         'jpeg': ['nvidia-nvjpeg>=13.0,<14'],
-        # JetPack has its own TensorRT; for CUDA 12 there is tensorrt-cu12.
+        # JetPack contains TensorRT. CUDA 12 needs tensorrt-cu12.
         'tensorrt': ['tensorrt-cu13>=10.3'],
         'tensorrt-rtx': ['tensorrt-rtx-cu13'],
     },
