@@ -54,7 +54,7 @@ def report(options, cameras, sent):
     print(f'images, detections and summary: {options.output}/')
     if foreign := other_classes(options.truth, cameras[first].classes):
         print(f'note: {foreign}')
-    return max(told(name, summary) for name, summary in summaries.items())
+    return max(print_count_problems(name, summary) for name, summary in summaries.items())
 
 
 def measured_camera(options, camera, results):
@@ -77,7 +77,7 @@ def measured_camera(options, camera, results):
     }
 
 
-def told(name, summary):
+def print_count_problems(name, summary):
     """Print the problems of a camera's counts; return the exit code."""
     where = f'{name}: ' if name else ''
     if summary['not_delivered'] is None:

@@ -12,7 +12,7 @@ from support.optional_packages import needs
 from support.oracles.evaluation_support import (
     CLASSES,
     WrittenModel,
-    by_hand,
+    expected_stats,
     found,
     pictures,
     truth,
@@ -239,7 +239,7 @@ def digits():
 def test_digits_equal_pycocotools_by_hand(digits, tmp_path):
     _, model, _ = digits
     (tmp_path / 'truth.json').write_bytes((ROOT / 'demo' / 'truth.json').read_bytes())
-    stats = by_hand(tmp_path, model.rows)
+    stats = expected_stats(tmp_path, model.rows)
     ours = model.metrics
     figures = list(ours.figures.values())[:5]
     assert figures == pytest.approx(list(stats[:5]), abs=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.optional_packages import needs
-from support.oracles.evaluation_support import CLASSES, by_hand, found, truth, written
+from support.oracles.evaluation_support import CLASSES, expected_stats, found, truth, written
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.results import coco_rows
@@ -172,7 +172,7 @@ def test_random_cases_equal_pycocotools_by_hand(tmp_path, seed):
         entry['id'] += 1  # by hand, 0 would not count as found
     answers = {number: found(*some) for number, some in rows.items()}
     metrics, rows = measured(tmp_path, content, answers)
-    stats = by_hand(tmp_path, rows)
+    stats = expected_stats(tmp_path, rows)
     assert 0.1 < metrics.figures['mAP50'] < 0.9
     names = ['mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large', 'AR100']
     assert list(metrics.figures) == names

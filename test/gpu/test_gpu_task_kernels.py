@@ -12,8 +12,8 @@ from support.gpu.gpu_support import needs_gpu, to_device
 from support.oracles.task_outputs import (
     TASKS,
     assert_same,
-    by_kernels,
-    by_the_host,
+    decode_on_host,
+    decode_with_kernels,
     random_outputs,
     spec_of,
 )
@@ -60,8 +60,8 @@ def test_what_is_found_is_what_the_host_finds(device, name, passing, dtype):
     kernels = FrameKernels(device, spec, DecodingLimits(class_agnostic=passing == 900))
     config = DetectorConfig(class_agnostic_nms=passing == 900)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
-    found, geometries = by_kernels(kernels, Gpu(), spec, outputs, SIZES, FOR_ALL)
-    expected = by_the_host(outputs, spec, geometries, FOR_ALL, config)
+    found, geometries = decode_with_kernels(kernels, Gpu(), spec, outputs, SIZES, FOR_ALL)
+    expected = decode_on_host(outputs, spec, geometries, FOR_ALL, config)
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
         if one.masks is not None and passing == 33:
@@ -82,8 +82,10 @@ def test_numbers_of_masks_are_those_of_the_host(device, count, dtype):
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     outputs = random_outputs(np.random.default_rng(count), spec, count)
     with MaskImagePool(device) as images:
-        found, geometries = by_kernels(kernels, Gpu(), spec, outputs, IMAGES, thresholds, images)
-        expected = by_the_host(outputs, spec, geometries, thresholds)
+        found, geometries = decode_with_kernels(
+            kernels, Gpu(), spec, outputs, IMAGES, thresholds, images
+        )
+        expected = decode_on_host(outputs, spec, geometries, thresholds)
         for one, other, size in zip(found, expected, IMAGES, strict=True):
             assert_same(one, other)
             numbers, told = (np.full(size[::-1], 0xFFFF, np.uint16) for _ in range(2))

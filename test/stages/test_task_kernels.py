@@ -10,8 +10,8 @@ from support.gpu.host_kernels import needs_compiler
 from support.oracles.task_outputs import (
     TASKS,
     assert_same,
-    by_kernels,
-    by_the_host,
+    decode_on_host,
+    decode_with_kernels,
     random_outputs,
     spec_of,
 )
@@ -113,8 +113,8 @@ def test_what_is_found_is_what_the_host_finds(name, transposed):
     rng = np.random.default_rng(len(name))
     for passing in (0, 1, 31, 33, 700):
         outputs = random_outputs(rng, spec, passing)
-        found, geometries = by_kernels(kernels, Host(), spec, outputs, SIZES, FOR_ALL)
-        expected = by_the_host(outputs, spec, geometries, FOR_ALL, config)
+        found, geometries = decode_with_kernels(kernels, Host(), spec, outputs, SIZES, FOR_ALL)
+        expected = decode_on_host(outputs, spec, geometries, FOR_ALL, config)
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
         assert (sum(map(len, expected)) > 10) == (passing > 30)
@@ -130,7 +130,9 @@ def in_one_image(name, limits, passing, thresholds):
     spec = spec_of(TASKS[name], (96, 64), 3, 1200)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
     kernels, sizes = emulated(spec, **vars(limits)), SIZES[:1]
-    (found,), geometries = by_kernels(kernels, Host(), spec, outputs, sizes, [thresholds], times=1)
+    (found,), geometries = decode_with_kernels(
+        kernels, Host(), spec, outputs, sizes, [thresholds], times=1
+    )
     (expected,) = decode(outputs, spec, geometries, [thresholds], limits)
     assert_same(found, expected)
     return found
@@ -185,8 +187,10 @@ def test_numbers_of_masks_are_those_of_the_host():
     for count in (300, 7, 0):
         outputs = random_outputs(np.random.default_rng(count), spec, count)
         images = MaskImagePool(_Device)
-        found, geometries = by_kernels(kernels, Host(), spec, outputs, IMAGES, thresholds, images)
-        expected = by_the_host(outputs, spec, geometries, thresholds)
+        found, geometries = decode_with_kernels(
+            kernels, Host(), spec, outputs, IMAGES, thresholds, images
+        )
+        expected = decode_on_host(outputs, spec, geometries, thresholds)
         for one, other, size in zip(found, expected, IMAGES, strict=True):
             assert_same(one, other)
             assert one.masks is None

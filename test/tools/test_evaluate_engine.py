@@ -11,7 +11,7 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.support_models import identity
 from support.models.tiny_model import CLASS_NAMES, expected_detections, write_tiny_model
 from support.optional_packages import needs
-from support.oracles.evaluation_support import by_hand, truth, written
+from support.oracles.evaluation_support import expected_stats, truth, written
 from trt_perception.tools import evaluate_engine
 from trt_perception.tools.model_arguments import detector_config
 
@@ -79,7 +79,7 @@ def test_a_model_that_finds_everything(place, capsys, golden_messages):
     for annotation in place['content']['annotations']:
         annotation['id'] += 1  # by hand, an object with the id 0 is never found
     written(folder, place['content'])
-    stats = by_hand(folder, rows)
+    stats = expected_stats(folder, rows)
     assert model['metrics']['mAP'] == pytest.approx(stats[0], abs=1e-12)
 
 

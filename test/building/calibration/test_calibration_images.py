@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.building.messages import worded
+from support.building.messages import without_variable_text
 from trt_perception.building.calibration.images import CalibrationImages, read_image, select_images
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import frame_from_bgr
@@ -127,7 +127,7 @@ def test_error_names_a_file_that_is_not_an_image(tmp_path, name, content, golden
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         read_image(tmp_path / name)
-    golden_messages.add(worded(caught.value))
+    golden_messages.add(without_variable_text(caught.value))
 
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png'])

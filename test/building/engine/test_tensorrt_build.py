@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from support.building.messages import worded
+from support.building.messages import without_variable_text
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.release import find_tensorrt
 from trt_perception.building.options.sources import load_options
@@ -61,7 +61,7 @@ def build(content, tensorrt, **given):
 def refusal(content, tensorrt, **given):
     with pytest.raises(EngineError) as caught:
         build(content, tensorrt, **given)
-    return worded(caught.value)
+    return without_variable_text(caught.value)
 
 
 def half(content):

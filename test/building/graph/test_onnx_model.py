@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from support.building.messages import worded
+from support.building.messages import without_variable_text
 from trt_perception.building.graph import onnx_slim
 from trt_perception.building.graph.onnx_model import check_model, load_onnx, unknown_operators
 from trt_perception.building.graph.onnx_slim import random_inputs, slim
@@ -55,7 +55,7 @@ def refusal(path):
     with pytest.raises(EngineError) as caught:
         load(path)
     assert str(path) in str(caught.value)
-    return worded(caught.value)
+    return without_variable_text(caught.value)
 
 
 def test_load_onnx_returns_the_content_of_the_file(tmp_path):

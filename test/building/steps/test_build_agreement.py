@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from support.building.messages import worded
+from support.building.messages import without_variable_text
 from support.gpu.gpu_support import BUILT_ON_CPU
 from support.models.detector_models import listing, report_of
 from support.models.digits import CALIBRATION, DIGITS, INT8, SCENES, SOME_SCENES, save_digits
@@ -35,7 +35,9 @@ pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 def wording(record):
     """Return a record's warning, without what differs between machines."""
     share = 'nothing' if record.f1 is None else f'{record.f1:.1%}'
-    return worded(record.warning.replace(share, 'SHARE').replace(str(DIGITS.parent), 'MODELS'))
+    return without_variable_text(
+        record.warning.replace(share, 'SHARE').replace(str(DIGITS.parent), 'MODELS')
+    )
 
 
 def summed_up(report):
@@ -92,7 +94,9 @@ def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, gold
     found = done.report['agreement']
     assert found['f1'] < 0.5
     assert found['reference_detections'] > 100
-    golden_messages.add(worded(done.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE')))
+    golden_messages.add(
+        without_variable_text(done.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE'))
+    )
     assert done.report['error'] in capsys.readouterr().err
     assert done.report['steps'][-1]['name'] == 'validate'
     assert done.report['steps'][-1]['status'] == 'failed'
@@ -314,7 +318,7 @@ def test_on_a_gpu_every_precision_is_held_to_it(
     assert done.code == 1
     assert done.report['agreement']['f1'] < 0.5
     share = f'{done.report["agreement"]["f1"]:.1%}'
-    golden_messages.add(worded(done.report['error'].replace(share, 'SHARE')))
+    golden_messages.add(without_variable_text(done.report['error'].replace(share, 'SHARE')))
     assert build('--precision', precision).code == 0  # nothing to see it on
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from support import golden
-from support.building.messages import told
+from support.building.messages import text_of_messages
 from support.models.detector_models import (
     KNOWN,
     detector_model,
@@ -163,7 +163,7 @@ def test_each_refusal_is_told_and_changes_no_file(tmp_path, refused):
     for name, (code, write) in REFUSED.items():
         (tmp_path / name).mkdir()
         messages.append(refused(*write(tmp_path / name), code=code))
-    golden.check('building/refused_builds.txt', told(messages, tmp_path))
+    golden.check('building/refused_builds.txt', text_of_messages(messages, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from support import golden
-from support.building.messages import told
+from support.building.messages import text_of_messages
 from support.models.detector_models import KNOWN, listing, run, write_detector, write_images
 from support.programs import executable, small_disk
 from trt_perception.building.options.sources import load_options
@@ -35,7 +35,7 @@ def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
         refused(*calibrated, '--qdq-onnx', other, code=2),
         refused(*calibrated, '--qdq-onnx', qdq, *report, code=2),
     ]
-    golden.check('building/refused_qdq_onnx.txt', told(messages, tmp_path))
+    golden.check('building/refused_qdq_onnx.txt', text_of_messages(messages, tmp_path))
 
 
 def test_a_full_disk(tmp_path):
@@ -65,7 +65,7 @@ def test_folders_that_cannot_take_the_engine(tmp_path, refused):
         messages.append(refused(*given, '--json', tmp_path / folder / 'x.json', code=2))
     (tmp_path / 'net.engine').mkdir()
     messages.append(refused(*given, code=2))
-    golden.check('building/refused_folders.txt', told(messages, tmp_path))
+    golden.check('building/refused_folders.txt', text_of_messages(messages, tmp_path))
 
 
 def test_a_folder_without_permission(tmp_path, capsys, golden_messages):
@@ -93,7 +93,7 @@ def test_files_of_others_are_not_overwritten(tmp_path, refused):
         (tmp_path / name).write_bytes(content)
         messages.append(refused(*given, code=2))
         (tmp_path / name).unlink()
-    golden.check('building/refused_overwriting.txt', told(messages, tmp_path))
+    golden.check('building/refused_overwriting.txt', text_of_messages(messages, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from support.nodes.graph import image_message, order
-from support.nodes.intake_taker import VGA, intakes, spot
+from support.nodes.intake_taker import VGA, image_number, intakes
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.each_distro
 def test_growth_loses_no_image(make_taker):
     taker = make_taker(image_qos_depth=10)
     numbers = []
-    taker.open(lambda arrived: numbers.append(spot(arrived)))
+    taker.open(lambda arrived: numbers.append(image_number(arrived)))
     taker.camera(VGA, '1920x1080', '3840x2160', '16x12', hz=10, count=8)
     taker.client.spin_until(lambda: len(numbers) == 8, 'all images')
     assert numbers == list(range(1, 9))
@@ -133,7 +133,7 @@ def test_images_of_this_process_and_another_are_taken_alike(make_taker):
     assert frame_from_image(taker.images[0]).data[0] == 5
     taker.camera(VGA, hz=20, count=3)
     taker.wait(4)
-    assert [spot(image) for image in taker.images[1:]] == [1, 2, 3]
+    assert [image_number(image) for image in taker.images[1:]] == [1, 2, 3]
     taker.client.node.destroy_publisher(camera)
 
 
@@ -151,12 +151,12 @@ def test_no_image_is_torn_by_overload_or_slow_readers(make_taker):
         held += newest[-2:]
         newest.clear()
         if len(held) > 8:
-            checked += len([spot(image) for image in held])
+            checked += len([image_number(image) for image in held])
             del held[:5]
         if checked and checked % 100 < 9:
             taker.input.close()  # readers keep their images
             taker.open(newest.append)
-    assert len({spot(image) for image in held}) == len(held)
+    assert len({image_number(image) for image in held}) == len(held)
 
 
 # Cameras that start, end and change
@@ -170,7 +170,7 @@ def test_images_of_a_restarted_camera_arrive(make_taker):
         before = len(taker.images)
         taker.wait(before + 5)
         camera.close()
-        assert spot(taker.images[-1]) >= 5
+        assert image_number(taker.images[-1]) >= 5
 
 
 def test_best_effort_camera_changes_the_subscription(make_taker):

@@ -7,7 +7,7 @@ import pytest
 from sensor_msgs.msg import Image
 
 from support.nodes.graph import order
-from support.nodes.intake_taker import VGA, intakes, spot
+from support.nodes.intake_taker import VGA, image_number, intakes
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
@@ -91,7 +91,7 @@ def test_each_camera_gets_its_own_images(several):
             'of one camera'
         )
         assert width * height * 3 < taker.images[0].size < width * height * 3 + 200
-        numbers = [spot(image) for image in taker.images]
+        numbers = [image_number(image) for image in taker.images]
         assert numbers == sorted(set(numbers))
     assert intakes() == 1
 
@@ -104,7 +104,7 @@ def test_many_cameras_have_several_threads(several):
         taker.camera('64x48', hz=50)
     for taker in takers:
         taker.wait(5)
-        numbers = [spot(image) for image in taker.images]
+        numbers = [image_number(image) for image in taker.images]
         assert numbers == sorted(set(numbers))
     # A new subscription joins the thread with the fewest cameras. An empty thread ends.
     for taker in takers[:2]:
@@ -141,7 +141,7 @@ def test_no_image_is_torn_where_several_threads_lend_memory(several):
             taker.wait(2)
             held += [taker.images.pop(), taker.images.pop()]
         if len(held) > 12:
-            checked += len([spot(image) for image in held])
+            checked += len([image_number(image) for image in held])
             del held[:7]
     assert takers[0].buffers.count < 50
 

@@ -9,7 +9,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
-from support.fuzz.message_fuzz import Fuzz, cases, said
+from support.fuzz.message_fuzz import Fuzz, cases, message_fields
 from support.fuzz.raw_messages import swapped, written
 from trt_perception.ros.wire.cdr import read_compressed, read_image
 
@@ -47,7 +47,9 @@ def test_messages_of_rclpy_are_parsed(kind):
     rng = random.Random(1)
     for _ in range(500):
         message = message_of(kind, rng)
-        assert said(READERS[kind](array_of(serialize_message(message)))) == said(message)
+        assert message_fields(
+            READERS[kind](array_of(serialize_message(message)))
+        ) == message_fields(message)
 
 
 @pytest.mark.parametrize('kind', READERS)
@@ -56,8 +58,10 @@ def test_big_endian_messages_are_read(kind):
     for _ in range(200):
         message = message_of(kind, rng)
         content = swapped(message)
-        assert said(deserialize_message(content, kind)) == said(message)  # rclpy agrees
-        assert said(READERS[kind](array_of(content))) == said(message)
+        assert message_fields(deserialize_message(content, kind)) == message_fields(
+            message
+        )  # rclpy agrees
+        assert message_fields(READERS[kind](array_of(content))) == message_fields(message)
 
 
 @pytest.fixture(scope='module')
@@ -89,4 +93,4 @@ def test_handwritten_messages_equal_those_of_rclpy():
             message = message_of(kind, rng)
             ours, theirs = written(message, '<')[0], serialize_message(message)
             assert len(ours) <= len(theirs) <= len(ours) + 3  # rclpy pads the end
-            assert said(deserialize_message(ours, kind)) == said(message)
+            assert message_fields(deserialize_message(ours, kind)) == message_fields(message)

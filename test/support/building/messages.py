@@ -17,7 +17,7 @@ _OTHERS = {
 }
 
 
-def worded(message):
+def without_variable_text(message):
     """Return a message without versions, engine sizes and texts of other packages."""
     text = str(message)
     for pattern, words in _OTHERS.items():
@@ -25,6 +25,6 @@ def worded(message):
     return text
 
 
-def told(messages, folder):
-    """Return messages without the temporary folder, and with the replacements of `worded`."""
-    return worded(golden.without_folder(''.join(messages), folder))
+def text_of_messages(messages, folder):
+    """Return messages without the temporary folder and variable text."""
+    return without_variable_text(golden.without_folder(''.join(messages), folder))

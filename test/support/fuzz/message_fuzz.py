@@ -113,7 +113,7 @@ def _shaken(rng, content):
     return bytes(content)
 
 
-def said(message):
+def message_fields(message):
     """Return a message's fields by the names that rclpy's classes and the package's share."""
     names = ('height', 'width', 'encoding', 'is_bigendian', 'step', 'format')
     fields = {name: getattr(message, name) for name in names if hasattr(message, name)}
@@ -179,13 +179,13 @@ class Fuzz:
         if case.change == 'truncated':
             self.wrong.append(f'{case}: read as {view}')
         try:
-            theirs = said(deserialize_message(case.content, case.kind))
+            theirs = message_fields(deserialize_message(case.content, case.kind))
         except Exception:
             return
-        if said(view) == theirs:
+        if message_fields(view) == theirs:
             self.agreed += 1
         else:
-            self.wrong.append(f'{case}: {said(view)}, by rclpy {theirs}')
+            self.wrong.append(f'{case}: {message_fields(view)}, by rclpy {theirs}')
 
     def _count(self, kind, cases):
         """Check that each image is published or dropped with its reason, and the worker lives."""

@@ -27,7 +27,7 @@ def intakes():
     return sum(thread.name == 'intake' for thread in threading.enumerate())
 
 
-def spot(arrived):
+def image_number(arrived):
     """Return an image's number; check that all sampled pixels have it."""
     frame = frame_from_image(arrived)
     number = arrived.header.stamp.sec

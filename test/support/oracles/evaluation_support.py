@@ -75,7 +75,7 @@ def found(*rows, class_names=CLASSES):
     )
 
 
-def by_hand(tmp_path, rows):
+def expected_stats(tmp_path, rows):
     """Return the twelve figures of truth.json, computed like pycocotools' own example."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval

@@ -112,7 +112,7 @@ def batch_of(addresses, most):
     return content
 
 
-def by_the_host(outputs, spec, geometries, thresholds, config=None):
+def decode_on_host(outputs, spec, geometries, thresholds, config=None):
     """Return the detections of the first frames of a batch, decoded on the host."""
     config = config or DetectorConfig()
     return decode(
@@ -136,7 +136,7 @@ def assert_same(found, expected, within=1e-3):
             np.testing.assert_allclose(one, other, atol=within, rtol=0)
 
 
-def by_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, times=2):
+def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, times=2):
     """Return the detections of frames of these sizes, decoded by kernels in the last repetition.
 
     Args:
