@@ -65,4 +65,4 @@ def test_few_tests_may_be_tried_once_more(reruns, fails, capsys):
     session.config.pluginmanager.getplugin.return_value = reporter
     pytest_sessionfinish(session)
     assert (session.exitstatus == 1) is fails
-    assert ('were tried once more' in capsys.readouterr().out) is fails
+    assert ('ran once more' in capsys.readouterr().out) is fails
