@@ -8,7 +8,7 @@ import pytest
 
 from trt_perception import commands
 
-RUN = 'import sys; from trt_perception import commands; sys.exit(commands._run("tool"))'
+RUN = 'import sys; from trt_perception import commands; sys.exit(commands._run_main("tool"))'
 STOP = 'signal.raise_signal(signal.SIGINT)'
 
 

@@ -111,14 +111,14 @@ def test_memory_may_come_back_while_some_is_looked_for(images):
         ending.clear()
         return True
 
-    event.done = done
+    event.is_done = done
     taken = []
     looking = threading.Thread(target=lambda: taken.append(images.lend((3, 2))), daemon=True)
     looking.start()
     looking.join(30)
     assert [image.device_pointer for image in taken] == [place]
     assert len(images._free) == 1
-    del event.done
+    del event.is_done
     taken.clear()
 
 
