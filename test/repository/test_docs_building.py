@@ -57,7 +57,7 @@ def test_packages_are_those_of_the_extra():
     setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
     (extra,) = re.findall(r"'build': \[(.*?)\]", setup, re.DOTALL)
     packages = sorted(re.findall(r"'([^']+)'", extra))
-    message = next(text for text in literals().splitlines() if 'the extra "build" of this' in text)
+    message = next(text for text in literals().splitlines() if 'of the extra "build" into' in text)
     for text in (*PAGES, message):
         (line,) = re.findall(r'python3 -m pip install (onnx .*)', text)
         assert sorted(shlex.split(line)) == packages
