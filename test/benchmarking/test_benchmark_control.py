@@ -1,4 +1,4 @@
-"""When measurements end: frames, seconds, Ctrl-C; and what is said until then."""
+"""Tests of the end of measurements by frames, seconds or Ctrl-C, and of progress reports."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Return a clock of a list of one entry, which stands until a test moves it."""
+    """Return a list with the current time in seconds, which only the test changes."""
     now = [0.0]
     monkeypatch.setattr(control.time, 'perf_counter', lambda: now[0])
     return now
@@ -55,17 +55,17 @@ def test_frames_end_a_measurement(clock):
     assert runs(control, clock, 0) == 3
 
 
-def test_seconds_end_it_before(clock):
+def test_time_limit_ends_a_measurement_early(clock):
     control = MeasurementControl(1000, seconds=10)
     control.begin('x')
     assert runs(control, clock, 0.5) == 20
     control.begin('x')
-    assert runs(control, clock, 60) == 1  # never none
+    assert runs(control, clock, 60) == 1  # at least one frame
     control.begin('x')
     assert runs(control, clock, 60, least=3) == 3
 
 
-def test_a_warm_up_takes_a_fifth_and_may_have_none(clock):
+def test_warm_up_takes_a_fifth_of_the_time_or_no_frames(clock):
     control = MeasurementControl(1000, warmup=100, seconds=10)
     control.begin_warm_up()
     assert runs(control, clock, 0.5, least=0) == 4
@@ -75,7 +75,7 @@ def test_a_warm_up_takes_a_fifth_and_may_have_none(clock):
     assert runs(MeasurementControl(1000), clock, 0, least=0) == 0
 
 
-def test_stopped_it_ends_with_the_first_frame(clock):
+def test_stopped_measurement_ends_after_its_first_frame(clock):
     control = MeasurementControl(1000)
     control.begin('x')
     control.stopped = True
@@ -83,14 +83,14 @@ def test_stopped_it_ends_with_the_first_frame(clock):
     assert control.runs_that_fit(0.001, 500) == 1
 
 
-def test_runs_of_a_known_time(clock):
+def test_runs_that_fit_into_the_time_limit(clock):
     assert MeasurementControl(1000, seconds=10).runs_that_fit(0.5, 1000) == 20
     assert MeasurementControl(1000, seconds=10).runs_that_fit(0.001, 1000) == 1000
     assert MeasurementControl(1000, seconds=10).runs_that_fit(60, 1000) == 1
     assert MeasurementControl(1000).runs_that_fit(60, 1000) == 1000
 
 
-def test_lines_say_how_far_it_has_come(clock, capsys, golden_messages):
+def test_progress_lines_show_finished_frames(clock, capsys, golden_messages):
     with BenchmarkProgress(2) as progress:
         control = MeasurementControl(100, progress=progress)
         control.step('model: steps')
@@ -101,7 +101,7 @@ def test_lines_say_how_far_it_has_come(clock, capsys, golden_messages):
 
 
 @pytest.mark.parametrize('depth', [1, 3])
-def test_a_pipeline_is_measured_for_so_long(clock, depth):
+def test_pipeline_measurement_ends_at_the_time_limit(clock, depth):
     frames = [load_frames('', (10 + number, 8), 'mono8', 1)[0] for number in range(3)]
     pipeline = RecordingPipeline(depth)
     control = MeasurementControl(1000, warmup=100, seconds=10)
@@ -113,12 +113,12 @@ def test_a_pipeline_is_measured_for_so_long(clock, depth):
     pipeline.clock = tick
     report = measure_pipeline(pipeline, frames, Thresholds(), expected, control)
     assert report.latency_ms.count == 10
-    assert report.busy_latency_ms.count == 10 + depth - 1  # those that were in flight
+    assert report.busy_latency_ms.count == 10 + depth - 1  # and the batches in flight
     assert not pipeline.flying
 
 
 @pytest.mark.parametrize('depth', [1, 3])
-def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
+def test_stopped_pipeline_measurement_collects_all_frames(clock, depth):
     frames = [load_frames('', (10 + number, 8), 'mono8', 1)[0] for number in range(3)]
     pipeline = RecordingPipeline(depth)
     control = MeasurementControl(1000, warmup=100)
@@ -138,7 +138,7 @@ def test_a_pipeline_that_is_stopped_ends_whole(clock, depth):
     assert detect_all(pipeline, frames, Thresholds(), control) == []
 
 
-def test_nothing_is_measured_that_was_stopped_before(
+def test_stop_before_the_first_measurement_saves_nothing(
     tmp_path, monkeypatch, capsys, golden_messages
 ):
     @contextlib.contextmanager
@@ -164,7 +164,7 @@ def benchmark(*arguments):
     return [executable('benchmark_engine'), *map(str, arguments), '--size', '64x48']
 
 
-# benchmark_engine, which says every 0.1 s how far it has come: nobody waits 10 s for its word.
+# benchmark_engine with progress reports every 0.1 s instead of 10 s, to save time.
 TALKATIVE = """
 import sys
 from trt_perception.benchmarking import control
@@ -178,17 +178,17 @@ sys.exit(main())
     ('step', 'pipelines'), [('[1/4] small.onnx: steps', 0), ('[2/4] small.onnx: depth 1', 1)]
 )
 @needs('matplotlib')
-def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
+def test_ctrl_c_keeps_finished_measurements(model, tmp_path, step, pipelines):
     saved, plot = tmp_path / 'result.json', tmp_path / 'plot.png'
     outputs = '--json', saved, '--plot', plot
-    # The first measurement ends by its seconds; nobody waits for the second.
+    # The first measurement ends at its time limit. The second is interrupted.
     seconds = 600 if not pipelines else 2
     arguments = benchmark(
         model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds
     )
     program = Program([sys.executable, '-c', TALKATIVE, *arguments[1:]], UNMEASURED)
     program.wait_for_output(step)
-    # Not before there is something: opening the model is no measurement.
+    # Wait until a measurement has begun, because opening the model is not a measurement.
     program.wait_for_output('step by step' if not pipelines else 'depth 1')
     program.send(signal.SIGINT)
     assert program.wait() == 130
@@ -205,7 +205,7 @@ def test_ctrl_c_keeps_what_was_measured(model, tmp_path, step, pipelines):
     assert plot.read_bytes().startswith(b'\x89PNG')
 
 
-def test_a_second_ctrl_c_gives_up():
+def test_second_ctrl_c_exits_at_once():
     control = MeasurementControl(10)
     with stop_on_interrupt(control):
         signal.raise_signal(signal.SIGINT)
@@ -215,7 +215,7 @@ def test_a_second_ctrl_c_gives_up():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_shell_in_the_background_ignores_ctrl_c():
+def test_ctrl_c_stays_ignored_in_background_shells():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         control = MeasurementControl(10)
@@ -246,13 +246,13 @@ def test_seconds_are_kept(model, tmp_path):
     ('given', 'seconds', 'frames'),
     [([], 10, 1000), (['--frames', 5], None, 5), (['--frames', 5, '--seconds', 3], 3, 5)],
 )
-def test_frames_that_were_asked_for_are_not_cut_off(model, given, seconds, frames):
+def test_requested_frames_have_no_time_limit(model, given, seconds, frames):
     options = benchmark_engine._parser().parse_args([str(model), *map(str, given)])
     wanted = benchmark_engine._prepare(options)[3]
     assert (wanted.seconds, wanted.count) == (seconds, frames)
 
 
-# Pictures in which there is something to find.
+# Images with objects to detect.
 
 
 def test_the_demos_scenes_are_the_default():
@@ -267,26 +267,26 @@ def test_the_demos_scenes_are_the_default():
     assert {(f.width, f.height) for f in load_frames('', None, 'bgr8', 2)} == {(1920, 1080)}
 
 
-def test_without_them_pictures_are_made(monkeypatch):
+def test_synthetic_images_replace_missing_demo_scenes(monkeypatch):
     monkeypatch.setattr(benchmark_frames, 'demo_scenes_folder', lambda: '')
     frames = load_frames('', (64, 48), 'bgr8', 3)
     assert len({frame.data.tobytes() for frame in frames}) == 3
 
 
-def test_nms_has_something_to_do(tmp_path):
+def test_demo_scenes_have_boxes_that_nms_removes(tmp_path):
     saved = tmp_path / 'result.json'
     command = [executable('benchmark_engine'), ROOT / 'models' / 'digits.onnx']
     command += ['--json', saved, '--frames', '1', '--warmup', '0']
     ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
     (report,) = json.loads(saved.read_text())['models']
-    # More boxes before NMS than after it, and some after it, in every picture.
+    # In every image, NMS must remove some boxes and keep some.
     assert min(report['candidates']) > 8
     assert 1 < report['pipelines'][0]['detections'] < min(report['candidates'])
     assert 'NMS were' not in ended.stdout
 
 
-def test_a_model_that_finds_nothing_is_told(model, capsys):
+def test_model_without_detections_is_reported(model, capsys):
     given = [str(model), '--frames', '1', '--size', '64x48']
     assert benchmark_engine.main([*given, '--confidence', '1']) == 0
     assert 'NMS had no work' in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The parts of the benchmark on known values: order of work and frames."""
+"""Tests of the parts of the benchmark on known values: order of work and frames."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from trt_perception.pipelines.pipeline import Result
 
 
 class RecordingPipeline:
-    """Returns the frame's width as the score; knows what is in flight."""
+    """A pipeline that returns the frame's width as score, and records the slots in flight."""
 
     def __init__(self, depth, batch=1):
         self.depth = depth
@@ -30,7 +30,7 @@ class RecordingPipeline:
     def enqueue(self, slot, frames, thresholds):
         assert len(frames) == len(thresholds) == self.batch
         assert slot not in self.flying
-        # Nothing is in two places at once.
+        # The same memory must not be in two slots.
         inside = [*frames, *(frame for flying in self.flying.values() for frame in flying)]
         assert len({frame.width for frame in inside}) == len(inside)
         self.flying[slot] = frames
@@ -65,7 +65,7 @@ def test_the_pipeline_is_kept_full_and_in_order(depth):
 
 
 @pytest.mark.parametrize(('batch', 'depth'), [(2, 1), (2, 3), (4, 2)])
-def test_batches_are_the_same_in_each_turn(batch, depth):
+def test_batches_repeat_in_the_same_order(batch, depth):
     widths = [8 + 2 * number for number in range(12)]
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in widths]
     pipeline = RecordingPipeline(depth, batch)
@@ -76,7 +76,7 @@ def test_batches_are_the_same_in_each_turn(batch, depth):
     report = measure_pipeline(pipeline, *given, batch)
     assert pipeline.most == depth
     assert pipeline.order == widths + 2 * (widths + widths[:8])
-    # Times are of batches, rates of frames.
+    # Times are per batch, rates per frame.
     assert report.latency_ms.count == report.busy_latency_ms.count == 20 // batch
     assert (report.batch, report.name) == (batch, f'batch {batch}, depth {depth}')
     assert report.unequal == 0
@@ -84,7 +84,7 @@ def test_batches_are_the_same_in_each_turn(batch, depth):
     assert measure_pipeline(pipeline, *swapped, batch).unequal == 40
 
 
-def test_spread():
+def test_time_statistics():
     spread = TimeStatistics.of_seconds([0.001 * value for value in range(1001)])
     figures = spread.mean, spread.p50, spread.p95, spread.p99, spread.p999, spread.max
     assert figures == pytest.approx((500, 500, 950, 990, 999, 1000))
@@ -99,7 +99,7 @@ def test_synthetic_frames(encoding):
     assert [f.data.tobytes() for f in frames] == [f.data.tobytes() for f in again]
 
 
-def test_frames_from_a_folder_start_over(tmp_path):
+def test_frames_from_a_folder_repeat(tmp_path):
     for name, size in (('a.png', (40, 30)), ('b.png', (50, 20))):
         cv2.imwrite(str(tmp_path / name), synthetic_image(size, seed=1))
     sizes = [(f.width, f.height) for f in load_frames(str(tmp_path), None, 'bgr8', 3)]

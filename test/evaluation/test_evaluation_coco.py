@@ -1,4 +1,4 @@
-"""Annotations: what is read, what is refused and in which words; names and files that match."""
+"""Tests of annotation files and of matching class names and image files."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def changed(key, **values):
     return content
 
 
-def test_what_is_read(tmp_path):
+def test_annotations_are_read(tmp_path):
     content = truth([(1, 'dog', BOX, {'iscrowd': 1, 'area': 5}), (1, 'cat', (0, 0, 3, 7))])
     del content['annotations'][1]['area'], content['annotations'][1]['iscrowd']
     del content['images'][0]['width'], content['images'][0]['height']
@@ -89,14 +89,14 @@ def test_some_boxes_reach_beyond_their_image(tmp_path):
     assert len(read_annotations(written(tmp_path, truth(boxes))).objects[100]) == 3
 
 
-def test_ids_that_stand_twice(tmp_path, golden_messages):
+def test_repeated_ids_are_refused(tmp_path, golden_messages):
     content = truth([(1, 'cat', BOX)])
     content['images'][1]['id'] = 100
     with golden_messages.raises(ConfigError):
         read_annotations(written(tmp_path, content))
 
 
-def test_files_that_are_none(tmp_path, golden_messages):
+def test_unreadable_annotation_files_are_refused(tmp_path, golden_messages):
     os.mkfifo(tmp_path / 'pipe', 0o600)
     with (tmp_path / 'large').open('wb') as file:
         file.truncate(MAX_BYTES + 1)
@@ -139,7 +139,7 @@ def test_names_decide_not_numbers(tmp_path):
     assert classes.ignored_classes == classes.ignored_categories == ()
 
 
-def test_a_category_that_nothing_is_annotated_with_needs_no_class(tmp_path):
+def test_category_without_objects_needs_no_class(tmp_path):
     classes = matched(tmp_path, ('cat',), BOTH[:1])
     assert classes.category_ids == (7,)
     assert classes.categories == {7: 'cat'}
@@ -166,7 +166,7 @@ def test_long_lists_are_cut(tmp_path, golden_messages):
         matched(tmp_path, names, BOTH)
 
 
-def test_a_subset_when_it_is_allowed(tmp_path, golden_messages):
+def test_subset_is_measured_if_allowed(tmp_path, golden_messages):
     classes = matched(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
     assert classes.category_ids == (None, 17)
     assert classes.categories == {17: 'dog'}
@@ -194,7 +194,7 @@ def test_reading_a_class_map(tmp_path, golden_messages):
             read_class_map(written(tmp_path, wrong))
 
 
-def test_a_category_name_that_stands_twice(tmp_path, golden_messages):
+def test_repeated_category_name_is_refused(tmp_path, golden_messages):
     content = truth(BOTH)
     content['categories'][1]['name'] = 'cat'
     annotations = read_annotations(written(tmp_path, content))
@@ -217,7 +217,7 @@ def annotated(tmp_path, *names):
     [
         ('a.png', ['x/a.png', 'x/b.png'], 'x/a.png'),
         ('y/a.png', ['x/a.png', 'y/a.png'], 'y/a.png'),
-        ('val2017/a.png', ['images/a.png'], 'images/a.png'),  # the folder did not move along
+        ('val2017/a.png', ['images/a.png'], 'images/a.png'),  # the folder was not copied
         ('C:\\data\\y\\a.png', ['y/a.png'], 'y/a.png'),
         ('/elsewhere/a.png', ['x/a.png'], 'x/a.png'),
         ('../a.png', ['x/a.png'], 'x/a.png'),
@@ -230,7 +230,7 @@ def test_files_by_name(tmp_path, name, files, expected):
     assert path == tmp_path / expected
 
 
-def test_a_name_that_two_files_have(tmp_path, golden_messages):
+def test_file_name_of_two_files_is_refused(tmp_path, golden_messages):
     paths = [tmp_path / 'x' / 'a.png', tmp_path / 'y' / 'a.png']
     with golden_messages.raises(ConfigError):
         match_images(annotated(tmp_path, 'a.png'), paths)
@@ -267,7 +267,7 @@ def test_reading_a_picture(tmp_path, golden_messages):
 
 
 @pytest.mark.parametrize('suffix', ['.png', '.jpg'])
-def test_a_picture_that_is_cut_off(tmp_path, suffix):
+def test_truncated_image_is_refused(tmp_path, suffix):
     path = tmp_path / f'a{suffix}'
     noise = np.random.default_rng(1).integers(0, 255, (300, 400, 3), dtype=np.uint8)
     cv2.imwrite(str(path), noise)
@@ -278,12 +278,12 @@ def test_a_picture_that_is_cut_off(tmp_path, suffix):
         read_image(path)
 
 
-def test_a_picture_is_turned_as_it_was_annotated(tmp_path):
+def test_image_is_turned_to_its_annotated_size(tmp_path):
     path = tmp_path / 'a.jpg'
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :16] = 255
     encoded = cv2.imencode('.jpg', pixels)[1].tobytes()
-    # Exif's orientation 6: to be turned by 90 degrees clockwise. Big-endian TIFF, one entry.
+    # Exif orientation 6, rotate by 90 degrees clockwise: big-endian TIFF with one entry.
     exif = b'Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0'
     segment = b'\xff\xe1' + (len(exif) + 2).to_bytes(2, 'big') + exif
     path.write_bytes(encoded[:2] + segment + encoded[2:])

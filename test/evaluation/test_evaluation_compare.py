@@ -1,4 +1,4 @@
-"""Models held against each other: figures, agreement, what a gate looks at; and the digits."""
+"""Tests of the comparison of models: metrics, agreement, the gate's loss, and the digits model."""
 
 import json
 from dataclasses import replace
@@ -61,9 +61,9 @@ def test_no_detections_agree():
         (found(('cat', 0.9, BOX)), found(('cat', 0.9, NEAR)), 1, 2 / 3, 1),
         (found(('cat', 0.9, BOX)), found(('cat', 0.9, FAR)), 0, None, 0),
         (found(('cat', 0.9, BOX)), found(('dog', 0.9, BOX)), 0, None, 0),
-        # Each is in one pair at most.
+        # Each detection is in one pair at most.
         (found(('cat', 0.9, BOX)), found(('cat', 0.9, BOX), ('cat', 0.8, NEAR)), 1, 1, 2 / 3),
-        # The best pair first, whichever has the better score.
+        # The pair with the larger IoU comes first, independent of scores.
         (
             found(('cat', 0.9, NEAR), ('cat', 0.8, BOX)),
             found(('cat', 0.9, BOX)),
@@ -127,7 +127,7 @@ def test_models_with_annotations(tmp_path):
     assert report.difference('shifted') == pytest.approx({'mAP': -0.6, 'mAP50': 0, 'mAP75': -1})
     drops = {name: report.drop(name) for name in models}
     assert drops == pytest.approx({'same': 0, 'shifted': 0, 'shy': 0, 'blind': 1})
-    # Where scores are low, mAP does not see it and the node's thresholds do.
+    # Low scores do not change mAP, but the node's thresholds remove the detections.
     f1 = {name: report.agreements[name].overall.f1 for name in models}
     assert f1 == pytest.approx({'same': 1, 'shifted': 1, 'shy': 0, 'blind': 0})
     assert {thresholds.confidence_threshold for _, thresholds in reference.asked} == {0.001}
@@ -171,7 +171,7 @@ def test_nothing_found_is_no_drop(tmp_path):
 
 
 @needs('pycocotools')
-def test_pictures_that_nobody_annotated_are_left_out(tmp_path):
+def test_images_without_annotations_are_skipped(tmp_path):
     paths = pictures(tmp_path, 4)
     annotations = written(tmp_path, truth([(1, 'cat', BOX)], images=3))
     model = WrittenModel({1: found(('cat', 0.9, BOX)), 3: found(('cat', 0.95, BOX))})
@@ -182,7 +182,7 @@ def test_pictures_that_nobody_annotated_are_left_out(tmp_path):
 
 
 @needs('pycocotools')
-def test_what_does_not_belong_together(tmp_path, golden_messages):
+def test_mismatched_inputs_are_refused(tmp_path, golden_messages):
     paths = pictures(tmp_path, 1)
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     cats = WrittenModel({})
@@ -199,7 +199,7 @@ def test_what_does_not_belong_together(tmp_path, golden_messages):
         compare_models({'cats': cats}, paths, progress=quiet)
 
 
-def test_progress_can_end_it(tmp_path):
+def test_exception_of_progress_ends_the_comparison(tmp_path):
     def interrupt(step, done, total):
         if done == 2:
             raise KeyboardInterrupt
@@ -221,7 +221,7 @@ def test_without_pycocotools(tmp_path, monkeypatch, golden_messages):
     compare_models({'any': WrittenModel({})}, paths, progress=quiet)
 
 
-# The digits.
+# The digits model.
 
 
 @pytest.fixture(scope='module')
@@ -249,7 +249,7 @@ def test_digits_equal_pycocotools_by_hand(digits, tmp_path):
 def test_digits_equal_the_figures_of_the_independent_evaluation(digits):
     recorded = json.loads((ROOT / 'models' / 'digits.metrics.json').read_text())['demo']
     metrics = digits[1].metrics
-    # Decoded and resized by another OpenCV: single grey levels differ.
+    # Another release of OpenCV decoded and resized the images, so single grey levels differ.
     assert metrics.figures['mAP50'] == pytest.approx(recorded['mAP50'], abs=0.002)
     assert metrics.figures['mAP'] == pytest.approx(recorded['mAP50_95'], abs=0.002)
 
@@ -272,7 +272,7 @@ def test_agreement_is_none_between_models_of_different_classes(digits):
     assert accuracy_report([model, other], few, Thresholds()).agreements == {'other': None}
 
 
-def test_agreement_is_by_name_whatever_the_order(digits):
+def test_agreement_matches_classes_by_name(digits):
     dataset, model, _ = digits
     few = Dataset(dataset.images[:5])
     last = len(model.class_names) - 1

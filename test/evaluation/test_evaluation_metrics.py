@@ -1,4 +1,4 @@
-"""Mean average precision: cases whose figure is known, and pycocotools run by hand."""
+"""Tests of mean average precision on cases with known figures, and against pycocotools."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ BOX = (100, 100, 100, 100)
 
 
 def measured(tmp_path, content, answers):
-    """Return the figures, and the rows they were made from."""
+    """Return the metrics, and the rows of their detections."""
     annotations = read_annotations(written(tmp_path, content))
     classes = match_classes(CLASSES, annotations)
     rows = [
@@ -43,7 +43,7 @@ def shifted(pixels):
         ([(0, 'cat', BOX)], {0: found(('cat', 0.3, shifted(20)))}, 0.4, 1, 0),
         # IoU 1/3.
         ([(0, 'cat', BOX)], {0: found(('cat', 0.3, shifted(50)))}, 0, 0, 0),
-        # A false one that is surer halves the precision, one less sure changes nothing.
+        # A false detection with a higher score halves the precision. A lower score has no effect.
         (
             [(0, 'cat', BOX)],
             {0: found(('cat', 0.3, BOX), ('cat', 0.4, (0, 0, 50, 50)))},
@@ -58,7 +58,7 @@ def shifted(pixels):
             1,
             1,
         ),
-        # A second one on the same object is false.
+        # A second detection of the same object is false.
         (
             [(0, 'cat', BOX), (1, 'cat', BOX)],
             {0: found(('cat', 0.9, BOX), ('cat', 0.8, BOX)), 1: found(('cat', 0.7, BOX))},
@@ -66,9 +66,9 @@ def shifted(pixels):
             (51 + 50 * 2 / 3) / 101,
             (51 + 50 * 2 / 3) / 101,
         ),
-        # One of two found: precision 1 at the 51 recalls from 0 to 0.5.
+        # One of two objects is found: precision 1 at the 51 recalls from 0 to 0.5.
         ([(0, 'cat', BOX), (1, 'cat', BOX)], {1: found(('cat', 0.3, BOX))}, *[51 / 101] * 3),
-        # Of another class: neither found nor what it is.
+        # Detection of another class: one false and one missed.
         ([(0, 'cat', BOX), (1, 'dog', BOX)], {0: found(('dog', 0.9, BOX))}, 0, 0, 0),
         # Mean over classes, not over objects.
         (
@@ -76,13 +76,13 @@ def shifted(pixels):
             {3: found(('dog', 0.9, BOX))},
             *[0.5] * 3,
         ),
-        # A picture without objects can have false detections.
+        # An image without objects can have false detections.
         (
             [(0, 'cat', BOX)],
             {0: found(('cat', 0.3, BOX)), 1: found(('cat', 0.4, BOX))},
             *[0.5] * 3,
         ),
-        # Within a crowd nothing is false, and nothing is missed.
+        # A crowd is not missed, and detections inside it are not false.
         (
             [(0, 'cat', BOX), (0, 'cat', (200, 0, 100, 100), {'iscrowd': 1})],
             {
@@ -105,12 +105,12 @@ def test_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
     assert sum(one.detections for one in metrics.classes.values()) == len(rows)
 
 
-def test_sizes_are_told_apart(tmp_path):
+def test_small_medium_and_large_objects_are_separate(tmp_path):
     boxes = [(0, 'cat', (0, 0, 31, 31)), (0, 'cat', (50, 0, 33, 33)), (0, 'cat', (100, 0, 97, 97))]
     metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (50, 0, 33, 33)))})
     sizes = [metrics.figures[f'mAP_{size}'] for size in ('small', 'medium', 'large')]
     assert sizes == [0, pytest.approx(1), 0]
-    # The outline's area counts where the file has one, not the box's.
+    # The area of the outline replaces that of the box, if the file has an area.
     boxes = [(0, 'cat', (0, 0, 97, 97), {'area': 1000})]
     metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (0, 0, 97, 97)))})
     sizes = [metrics.figures[f'mAP_{size}'] for size in ('small', 'medium', 'large')]
@@ -169,7 +169,7 @@ def test_random_cases_equal_pycocotools_by_hand(tmp_path, seed):
         rows[number] += [(CLASSES[rng.integers(2)], rng.random(), random_box())] * 2
     content = truth(boxes, images=images)
     for entry in content['annotations']:
-        entry['id'] += 1  # by hand, 0 would not count as found
+        entry['id'] += 1  # pycocotools ignores matches with id 0
     answers = {number: found(*some) for number, some in rows.items()}
     metrics, rows = measured(tmp_path, content, answers)
     stats = expected_stats(tmp_path, rows)

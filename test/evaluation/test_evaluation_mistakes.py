@@ -1,4 +1,4 @@
-"""Which detections count as right, wrong, false or missed, and how that is drawn."""
+"""Tests of correct, wrong, false and missed detections, and of their drawings."""
 
 import cv2
 import numpy as np
@@ -36,14 +36,14 @@ def true(category, xywh=BOX, crowd=False):
         ([('cat', 0.9, NEAR)], [true(CAT)], [(0, 0)], [], [], []),
         ([('cat', 0.9, FAR)], [true(CAT)], [], [], [0], [0]),
         ([('dog', 0.9, NEAR)], [true(CAT)], [], [(0, 0)], [], []),
-        # A second one on an object that was found is false, of whatever class.
+        # A second detection of a found object is false, whatever its class.
         ([('cat', 0.9, BOX), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
         ([('cat', 0.9, BOX), ('dog', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
-        # The one with the right class takes it, though another is surer.
+        # The detection of the right class takes the object, despite a lower score.
         ([('dog', 0.9, BOX), ('cat', 0.8, NEAR)], [true(CAT)], [(1, 0)], [], [0], []),
-        # The surer of two takes it, though the other fits better: as COCO does.
+        # The higher score takes the object, despite a smaller overlap, as in COCO.
         ([('cat', 0.9, NEAR), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
-        # Of two objects the one that fits best.
+        # A detection takes the object with the larger overlap.
         ([('cat', 0.9, BOX)], [true(CAT, NEAR), true(CAT)], [(0, 1)], [], [], [0]),
     ],
 )
@@ -57,20 +57,20 @@ def test_judge(detections, truth, right, wrong, false, missed):
     assert len(mistakes) == len(wrong) + len(false) + len(missed)
 
 
-def test_within_a_crowd_nothing_is_a_mistake():
+def test_detections_inside_a_crowd_are_not_mistakes():
     crowd = true(CAT, (0, 0, 300, 200), crowd=True)
     detections = found(('cat', 0.9, BOX), ('cat', 0.8, NEAR), ('dog', 0.7, ELSEWHERE))
     mistakes = match_detections(detections, [crowd], MAP)
     assert mistakes.ignored == (0, 1)
     assert mistakes.false == (2,)  # a crowd of cats
     assert mistakes.missed == ()
-    # Half of its area must be inside.
+    # At least half of the detection must be inside the crowd.
     for left, expected in ((250, (0,)), (260, ())):
         mistakes = match_detections(found(('cat', 0.9, (left, 0, 100, 100))), [crowd], MAP)
         assert mistakes.ignored == expected
 
 
-def test_what_is_not_judged_and_not_measured():
+def test_ignored_classes_and_categories():
     only_dogs = ClassMap((None, DOG), {DOG: 'dog'}, ('cat',), ('cat',))
     mistakes = match_detections(
         found(('cat', 0.9, BOX), ('dog', 0.8, BOX)), [true(CAT)], only_dogs
@@ -119,7 +119,7 @@ def test_each_kind_of_mistake_has_its_colour():
 
 
 @pytest.mark.parametrize('size', [(2, 3), (100, 5000), (6000, 4000)])
-def test_any_size_is_drawn_in_a_size_to_look_at(size):
+def test_images_of_any_size_are_drawn_legibly(size):
     detections = found(('cat', 0.9, (0, 0, *size)))
     picture = np.zeros((size[1], size[0], 3), np.uint8)
     mistakes = match_detections(detections, [], MAP)
@@ -143,7 +143,7 @@ def test_the_worst_come_first(tmp_path):
     written = write_worst_images(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)
     assert [path.name for path in written] == ['montage.jpg', '01_002.jpg', '02_000.jpg']
     assert all(cv2.imread(str(path)) is not None for path in written)
-    # The next run removes these, and nothing that it did not write.
+    # The next run removes only these files.
     folder = tmp_path / 'a' / 'b'
     (folder / '03_mine.jpg').write_text('kept')
     again = write_worst_images(folder, entries, CLASSES, MAP.categories, 1)
@@ -156,7 +156,7 @@ def test_the_worst_come_first(tmp_path):
 
 
 @pytest.mark.parametrize('content', ['[', '[]', '{"files": ["../a.jpg", "mine.jpg", 3]}'])
-def test_a_list_of_pictures_removes_nothing_else(tmp_path, content):
+def test_file_list_removes_only_own_images(tmp_path, content):
     folder = tmp_path / 'worst'
     folder.mkdir()
     for path in (tmp_path / 'a.jpg', folder / 'mine.jpg'):

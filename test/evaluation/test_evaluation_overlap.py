@@ -1,4 +1,4 @@
-"""Overlap of masks, oriented boxes and keypoints, held against pycocotools and OpenCV."""
+"""Tests of the overlap of masks, oriented boxes and keypoints against pycocotools and OpenCV."""
 
 from dataclasses import replace
 
@@ -85,7 +85,7 @@ def test_masks_are_written_as_pycocotools_writes_them():
     assert list(found_ones.runs) == [encoded(whole) for whole in wholes]
 
 
-def test_two_empty_masks_overlap_as_their_boxes_do():
+def test_empty_masks_overlap_by_their_boxes():
     nothing, something = (encoded(np.full((5, 10), there)) for there in (False, True))
     boxes = np.array([[0.0, 0, 10, 5], [0, 0, 5, 5]])
 
@@ -107,7 +107,7 @@ def test_mask_that_was_not_read_overlaps_with_nothing():
 
 
 @pytest.mark.parametrize('text', ['', 'o', '\0', 'zé', 'ooooooooo1', '€1'])
-def test_what_is_no_run_lengths(text):
+def test_invalid_run_lengths_are_refused(text):
     with pytest.raises(ValueError, match='run'):
         decode_counts(text)
 
@@ -137,7 +137,7 @@ def corners(box):
     return oriented_corners(box[None])[0].astype(np.float32)
 
 
-def test_oriented_boxes_overlap_as_opencv_says():
+def test_overlap_of_oriented_boxes_equals_opencv():
     rng = np.random.default_rng(3)
     one, other = random_oriented(rng, 60), random_oriented(rng, 50)
     ours = oriented_overlaps(one, other)
@@ -157,7 +157,7 @@ def of_pairs(one, other, *crowd):
     return np.concatenate([np.diag(oriented_overlaps(one[g], other[g], *crowd)) for g in groups])
 
 
-def test_oriented_boxes_that_are_the_same_inside_or_touch():
+def test_equal_nested_and_touching_oriented_boxes():
     rng = np.random.default_rng(4)
     boxes = random_oriented(rng, 200)
     swapped = boxes[:, [0, 1, 3, 2, 4]] + [0, 0, 0, 0, np.pi / 2]
@@ -185,7 +185,7 @@ def test_upright_oriented_boxes_are_boxes():
 
 
 @pytest.mark.parametrize('sigmas', [(), (0.05,), tuple(np.linspace(0.02, 0.1, 17))])
-def test_similarity_of_keypoints_is_cocos(sigmas):
+def test_similarity_of_keypoints_equals_pycocotools(sigmas):
     rng = np.random.default_rng(6)
     measure = measure_of(Pose(COCO_KEYPOINTS), sigmas)
     points = rng.uniform(0, 100, (5, 17, 3))
@@ -198,7 +198,7 @@ def test_similarity_of_keypoints_is_cocos(sigmas):
         Shapes(np.zeros((5, 4)), areas, [], points, nothing),
     )
     evaluation = COCOeval(iouType='keypoints')
-    if sigmas:  # those of COCO are pycocotools' own
+    if sigmas:  # COCO's sigmas are the default of pycocotools
         evaluation.params.kpt_oks_sigmas = np.broadcast_to(sigmas, 17)
     evaluation._gts = {
         (1, 1): [
@@ -217,7 +217,7 @@ def test_similarity_of_keypoints_is_cocos(sigmas):
     assert not measure.overlaps(detections, unlabelled).any()
 
 
-def test_what_is_measured_follows_the_task():
+def test_task_selects_the_measure():
     four = Pose(KeypointSpec(('a', 'b', 'c', 'd'), 2))
     assert measure_of(DETECT) == BOXES
     assert measure_of(Segment(mask_coefficients=32)) == MASKS
@@ -238,7 +238,7 @@ def test_what_is_measured_follows_the_task():
         ([Obb(), DETECT], []),
     ],
 )
-def test_what_cannot_be_measured(tasks, sigmas, golden_messages):
+def test_unusable_sigmas_and_tasks_are_refused(tasks, sigmas, golden_messages):
     with golden_messages.raises(ConfigError):
         common_measure({f'm{number}': task for number, task in enumerate(tasks)}, sigmas)
 

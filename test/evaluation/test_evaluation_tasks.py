@@ -1,4 +1,4 @@
-"""Masks, keypoints and oriented boxes: what is read of annotations, and what is refused."""
+"""Tests of annotated masks, keypoints and oriented boxes, valid and invalid."""
 
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_wrong_shapes_are_refused(tmp_path):
         said.append(
             f'{task.name} {str(more)[:70]}\n  {golden.without_folder(str(caught.value), tmp_path)}'
         )
-        # Nobody asks for it where boxes are measured, or where the category is not.
+        # The shape is not read if boxes are measured, or if the category is not measured.
         annotations = read_annotations(tmp_path / 'truth.json')
         assert read_shapes(annotations, BOXES, (7,)) == annotations
         assert read_shapes(annotations, measure_of(task), (17,)) == annotations
@@ -145,7 +145,7 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
 
 
 @pytest.mark.parametrize('size', [(2**31, 1), (1, 32768), (20000, 20000)])
-def test_masks_of_images_that_nobody_reads_are_refused(tmp_path, size, golden_messages):
+def test_masks_of_oversized_images_are_refused(tmp_path, size, golden_messages):
     content = truth([(0, 'cat', BOX, {'segmentation': [SQUARE[0], SQUARE[0]]})])
     content['images'][0]['width'], content['images'][0]['height'] = size
     content['annotations'][0]['bbox'] = [0, 0, 2, 2]
@@ -158,11 +158,11 @@ def test_keypoints_in_another_order_are_refused(tmp_path, golden_messages):
     content['categories'][0]['keypoints'] = ['b', 'a', 'c', 'd']
     with golden_messages.raises(ConfigError):
         read(tmp_path, content, FOUR)
-    content['categories'][0]['keypoints'] = ['w', 'x', 'y', 'z']  # other words for the same
+    content['categories'][0]['keypoints'] = ['w', 'x', 'y', 'z']  # other names are accepted
     assert only(read(tmp_path, content, FOUR)).keypoints
 
 
-def test_a_file_that_changes_meanwhile(tmp_path, golden_messages):
+def test_file_that_changes_between_reads_is_refused(tmp_path, golden_messages):
     annotations = read_annotations(written(tmp_path, truth([(0, 'cat', BOX)])))
     written(tmp_path, truth([(0, 'cat', BOX, {'segmentation': SQUARE})] * 2))
     with golden_messages.raises(ConfigError):
@@ -170,9 +170,9 @@ def test_a_file_that_changes_meanwhile(tmp_path, golden_messages):
 
 
 @pytest.mark.parametrize('task', [SEGMENT, FOUR, OBB], ids=str)
-def test_the_digits_say_what_every_task_needs(task):
+def test_digits_have_annotations_of_every_task(task):
     annotations = read_annotations(ROOT / 'demo' / 'truth.json')
-    if task is FOUR:  # by the names that the categories give
+    if task is FOUR:  # keypoint names from the categories
         corners = 'top_left', 'top_right', 'bottom_right', 'bottom_left'
         task = Pose(KeypointSpec(corners, 3))
     read = read_shapes(annotations, measure_of(task), annotations.categories)

@@ -1,4 +1,4 @@
-"""Masks, keypoints and oriented boxes: what is measured, what is compared and held to gates."""
+"""Tests of metrics, comparison and gates for masks, keypoints and oriented boxes."""
 
 import contextlib
 import io
@@ -47,7 +47,7 @@ from trt_perception.model.tasks.detect import DETECT
 pytestmark = needs('pycocotools')
 
 
-# What is measured.
+# Metrics.
 
 
 def scene(seed, images=8):
@@ -87,7 +87,7 @@ def scene(seed, images=8):
         rows[number].append(('cat', rng.random(), np.array(other), 1.0, corners(other)))
     content = truth(boxes, images=images)
     for entry in content['annotations']:
-        entry['id'] += 1  # by hand, 0 would not count as found
+        entry['id'] += 1  # pycocotools ignores matches with id 0
     answers = {}
     for number, some in rows.items():
         some = sorted(some, key=lambda row: -row[1])
@@ -134,7 +134,7 @@ def by_hand(folder, rows, kind, sigmas=()):
 def test_masks_equal_pycocotools_by_hand(tmp_path, seed):
     content, answers = scene(seed)
     metrics, rows = measured(tmp_path, content, answers, SEGMENT)
-    for row in rows:  # else pycocotools takes the box's area for the mask's
+    for row in rows:  # otherwise pycocotools uses the area of the box
         del row['bbox'], row['keypoints'], row['keypoint_scores']
     stats = by_hand(tmp_path, rows, 'segm')
     assert list(metrics.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)
@@ -185,12 +185,12 @@ def test_a_turned_scene_has_the_figures_of_the_upright_one(tmp_path, seed):
         xywh[:, 2:] -= xywh[:, :2]
         answers[number] = replace(detections, oriented=turned(xywh).astype(np.float32))
     metrics, _ = measured(tmp_path, content, answers, OBB)
-    # Rows hold millionths: a pair may lie within that of an IoU that counts.
+    # Rows are rounded to 1e-6, so the IoU of a pair may cross a threshold.
     assert metrics.figures == pytest.approx(upright.figures, abs=0.002)
     assert metrics.figures['mAP50'] == pytest.approx(upright.figures['mAP50'], abs=1e-9)
 
 
-def test_an_upright_box_is_not_enough(tmp_path):
+def test_oriented_box_with_wrong_angle_is_not_found(tmp_path):
     turned = [150, 130, 120, 30, np.pi / 6]
     content = truth([(0, 'cat', (90, 74, 119, 112), {'oriented_bbox': turned})])
     box = found(('cat', 0.9, (90, 74, 119, 112)))
@@ -202,7 +202,7 @@ def test_an_upright_box_is_not_enough(tmp_path):
     assert measured(tmp_path, content, answers, DETECT)[0].figures['mAP50'] == pytest.approx(1)
 
 
-# What is compared, and held to gates.
+# Comparison and gates.
 
 
 def models(folder):
@@ -251,11 +251,11 @@ def test_the_gate_refuses_labels_without_masks_before_it_builds(tmp_path, golden
     check_labels(images, None, CLASSES, SEGMENT)
 
 
-# What is drawn.
+# Drawings.
 
 
 def shapes(task, folder):
-    """Return what was found and what is there, once matching and once not, in each task."""
+    """Return detections and objects of each task, once matching and once different."""
     turned = np.array([[150, 130, 120, 30, np.pi / 6]], np.float32)
     corners = [[100, 100, 2], [200, 100, 2], [200, 160, 2], [0, 0, 0]]
     more = {
@@ -279,7 +279,7 @@ def shapes(task, folder):
 
 
 @pytest.mark.parametrize('task', [SEGMENT, FOUR, OBB], ids=str)
-def test_what_matches_by_its_box_alone_is_drawn_as_a_mistake(tmp_path, task):
+def test_match_by_box_alone_is_drawn_as_a_mistake(tmp_path, task):
     right, wrong, box = shapes(task, tmp_path)
     annotations = Dataset.read(pictures(tmp_path, 1), tmp_path / 'truth.json')
     classes = annotations.class_map(CLASSES)

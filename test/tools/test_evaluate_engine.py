@@ -30,7 +30,7 @@ def run(*arguments):
 
 @pytest.fixture
 def place(tmp_path):
-    """Return arguments by name: a model, three pictures and what is to be found in them."""
+    """Return arguments by name: a model, three images and their annotations."""
     import cv2
     import numpy as np
 

@@ -30,7 +30,7 @@ def run(main, *words):
 
 @pytest.fixture(scope='module', params=FAMILIES)
 def place(request, tmp_path_factory):
-    """Return a model, an image, and annotations that are what the model found in it."""
+    """Return a model, an image, and annotations that equal the model's detections."""
     tmp_path = tmp_path_factory.mktemp('place')
     family, confidence = FAMILIES[request.param]
     told = recorded(family)
@@ -85,7 +85,7 @@ def test_what_detect_images_wrote_is_found_again(place, capsys):
     entry = content['models']['model.onnx']
     assert content['compared'] == entry['metrics']['of'] == place['kind']
     assert entry['box_metrics']['of'] == 'boxes'
-    # Surer than anything that a lower threshold lets through, so nothing false is before it.
+    # The scores exceed those of all other detections, so no false detection comes first.
     assert entry['metrics']['mAP50'] == pytest.approx(1, abs=0.02)
     assert entry['box_metrics']['mAP50'] == pytest.approx(1, abs=0.02)
     shares = entry['at_threshold']

@@ -191,7 +191,8 @@ def test_standard_output_may_be_closed(place):
     json.loads(files[0].read_text())
 
 
-# What is no file. Nothing here names a device of this machine, which a mistake would replace.
+# Targets that are not files. No test names a device of this machine, because a mistake would
+# replace the device.
 
 
 def test_a_pipe_is_not_replaced(tmp_path):
