@@ -42,7 +42,7 @@ class Event:
     def record(self, stream):
         self.pending = True
 
-    def done(self):
+    def is_done(self):
         return not self.pending
 
     def synchronize(self):
