@@ -58,10 +58,10 @@ class HostEvent:
     def record(self, stream):
         pass
 
-    def done(self):
+    def is_done(self):
         return True
 
-    synchronize = close = done
+    synchronize = close = is_done
 
 
 class Host:
