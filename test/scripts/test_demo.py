@@ -30,7 +30,7 @@ def test_a_model_with_none_of_the_classes_measures_no_accuracy(tmp_path):
     assert summary['precision'] is None
     assert summary['recall'] is None
     assert summary['published'] > 0
-    note = 'the scenes show 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and the model has none of these'
+    note = 'the scenes show 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, but the model has only these'
     # Before the pictures are sent, and below the table.
     assert note in ended.stderr
     assert note in ended.stdout

@@ -43,7 +43,7 @@ def test_packages_of_the_extra_that_are_missing():
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith('build_engine: building engines: needs onnx, not installed')
+    assert done.stderr.startswith('build_engine: building engines: needs the package onnx')
     assert len(done.stderr.splitlines()) == 1
 
 
