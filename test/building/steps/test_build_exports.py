@@ -73,5 +73,6 @@ def test_an_engine_that_no_pipeline_would_load_is_not_written(
     monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN) == 1
-    golden_messages.add(capsys.readouterr().err)
+    # The last line is the error. Warnings before it depend on the environment.
+    golden_messages.add(capsys.readouterr().err.splitlines()[-1])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ['net.onnx']
