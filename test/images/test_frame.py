@@ -99,45 +99,36 @@ def test_byte_order_is_kept():
     assert not view(bytes(2), 1, 1, 2, 'mono16').big_endian
 
 
-# The fault, the reason for its counter, and the words that the message must contain.
+# The fault, and the reason for its counter. The golden file has the messages.
 REFUSED = {
-    'no encoding': ({'encoding': ''}, 'unknown_encoding', ["''", 'bgr8', 'nv21']),
-    'unknown encoding': ({'encoding': '32FC1'}, 'unknown_encoding', ["'32FC1'", 'bgr8', 'mono16']),
-    'encodings have a case': ({'encoding': 'BGR8'}, 'unknown_encoding', ["'BGR8'"]),
-    'no bytes': ({'data': b''}, 'bad_length', ['12 bytes', 'got 0']),
-    'no width': ({'width': 0}, 'bad_size', ['0x2', f'1 to {MAX_SIDE}']),
-    'no height': ({'height': 0}, 'bad_size', ['2x0']),
-    'negative width': ({'width': -2}, 'bad_size', ['-2x2']),
-    'negative height': ({'height': -2}, 'bad_size', ['2x-2']),
-    'too wide': ({'width': MAX_SIDE + 1, 'step': 10**6}, 'bad_size', [f'{MAX_SIDE + 1}x2']),
-    'too high': ({'height': 2**32 - 1}, 'bad_size', ['2x4294967295']),
-    'step 0': ({'step': 0}, 'bad_step', ['at least 6', 'got 0']),
-    'negative step': ({'step': -6}, 'bad_step', ['got -6']),
-    'step one too small': ({'step': 5}, 'bad_step', ['at least 6', 'got 5', '2-pixel-wide bgr8']),
-    'one byte too few': ({'data': bytes(11)}, 'bad_length', ['12 bytes', 'got 11', 'step 6']),
-    'one byte too many': ({'data': bytes(13)}, 'bad_length', ['12 bytes', 'got 13', '2x2']),
-    'last row without its padding': (
-        {'data': bytes(14), 'step': 8},
-        'bad_length',
-        ['16 bytes', 'got 14'],
-    ),
-    'huge step': ({'step': 2**32 - 1}, 'bad_length', [str(2 * (2**32 - 1))]),
-    'nv12 without chroma': (
-        {'data': bytes(4), 'step': 2, 'encoding': 'nv12'},
-        'bad_length',
-        ['6 bytes', 'got 4'],
-    ),
-    'mono16 counts two bytes': ({'step': 3, 'encoding': 'mono16'}, 'bad_step', ['at least 4']),
+    'no encoding': ({'encoding': ''}, 'unknown_encoding'),
+    'unknown encoding': ({'encoding': '32FC1'}, 'unknown_encoding'),
+    'encodings have a case': ({'encoding': 'BGR8'}, 'unknown_encoding'),
+    'no bytes': ({'data': b''}, 'bad_length'),
+    'no width': ({'width': 0}, 'bad_size'),
+    'no height': ({'height': 0}, 'bad_size'),
+    'negative width': ({'width': -2}, 'bad_size'),
+    'negative height': ({'height': -2}, 'bad_size'),
+    'too wide': ({'width': MAX_SIDE + 1, 'step': 10**6}, 'bad_size'),
+    'too high': ({'height': 2**32 - 1}, 'bad_size'),
+    'step 0': ({'step': 0}, 'bad_step'),
+    'negative step': ({'step': -6}, 'bad_step'),
+    'step one too small': ({'step': 5}, 'bad_step'),
+    'one byte too few': ({'data': bytes(11)}, 'bad_length'),
+    'one byte too many': ({'data': bytes(13)}, 'bad_length'),
+    'last row without its padding': ({'data': bytes(14), 'step': 8}, 'bad_length'),
+    'huge step': ({'step': 2**32 - 1}, 'bad_length'),
+    'nv12 without chroma': ({'data': bytes(4), 'step': 2, 'encoding': 'nv12'}, 'bad_length'),
+    'mono16 counts two bytes': ({'step': 3, 'encoding': 'mono16'}, 'bad_step'),
     'bayer without neighbours': (
         {'data': bytes(8), 'width': 4, 'step': 4, 'encoding': 'bayer_rggb8'},
         'bad_size',
-        ['4x2', '3 to'],
     ),
 }
 
 
-@pytest.mark.parametrize(('change', 'reason', 'words'), REFUSED.values(), ids=REFUSED.keys())
-def test_refusals_name_reason_expected_and_found(change, reason, words, golden_messages):
+@pytest.mark.parametrize(('change', 'reason'), REFUSED.values(), ids=REFUSED.keys())
+def test_refusals_name_reason_expected_and_found(change, reason, golden_messages):
     with golden_messages.raises(ImageError) as caught:
         view(**change)
     assert caught.value.reason == reason
