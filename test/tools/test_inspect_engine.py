@@ -262,7 +262,7 @@ def test_a_real_engine_tells_its_types(built, name):
     assert max(layer_precisions(found.layers), key=layer_precisions(found.layers).get) == name
     check = check_precision(found.layers, name, convolutions())
     assert (check.share, check.node_count) == (1.0, 50)
-    assert check_precision(found.layers, name).counted >= 40
+    assert check_precision(found.layers, name).node_count >= 40
     assert found.verbosity == 'detailed'
     assert found.context_bytes[0] > 0
     assert found.inputs[0].shape == (1, 3, 480, 640)
