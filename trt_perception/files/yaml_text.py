@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _yaml_error('a key must be one word', key)
+                raise _yaml_error('a key must be plain text, not a list or mapping', key)
             if key.value in seen:
                 raise _yaml_error(f'the key {short_repr(key.value)} is repeated', key)
             seen.add(key.value)
