@@ -226,7 +226,7 @@ def test_ctrl_c_stays_ignored_in_background_shells():
         signal.signal(signal.SIGINT, before)
 
 
-def test_seconds_are_kept(model, tmp_path):
+def test_seconds_limit_ends_a_measurement(model, tmp_path):
     saved = tmp_path / 'result.json'
     ended = subprocess.run(
         benchmark(model, '--json', saved, '--frames', 10**9, '--seconds', 0.2),

@@ -130,9 +130,7 @@ def test_each_frame_has_the_boxes_that_it_has_alone(opened, batch):
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_an_open_batch_runs_as_many_as_there_are_and_a_fixed_one_is_filled(
-    opened, batch, monkeypatch
-):
+def test_dynamic_batch_has_only_the_frames_and_fixed_batch_is_filled(opened, batch, monkeypatch):
     pipeline = opened(batch)
     detect_batch(pipeline, [colours(seed) for seed in (1, 2)], Thresholds())
     ran, run = [], pipeline._model.run
@@ -144,8 +142,8 @@ def test_an_open_batch_runs_as_many_as_there_are_and_a_fixed_one_is_filled(
     assert ran == ([1, 2, 4] if batch == OPEN else [4, 4, 4])
 
 
-def test_one_that_holds_to_one_inside_runs_them_one_by_one(tmp_path, caplog, golden_messages):
-    """Its input says that the batch is open; behind it a reshape says 1."""
+def test_model_with_inner_batch_of_one_runs_frame_by_frame(tmp_path, caplog, golden_messages):
+    """The input declares a dynamic batch, but a reshape inside the model fixes it to 1."""
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(
         tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 6, 8))
