@@ -16,10 +16,11 @@ from torch import nn
 
 PROTOTYPES = 32
 PROTOTYPE_STRIDE = 4
-# Number of task values in a row, after the box bins and the classes.
+# Number of task values in each row, after the box bins and the class logits.
 CARRIED = {'segment': PROTOTYPES, 'obb': 1, 'pose': 2 * len(CORNERS)}
-WIDTHS = {'segment': 32, 'obb': 48, 'pose': 48}  # channels of the branches for these values
-FINE = ('obb', 'pose')  # also read stride 4; masks use it through their prototypes
+WIDTHS = {'segment': 32, 'obb': 48, 'pose': 48}  # channels of the branch for the task values
+# Their branch also reads features at stride 4. Masks use this stride through their prototypes.
+FINE = ('obb', 'pose')
 TASKS = tuple(CARRIED)
 
 

@@ -248,7 +248,7 @@ def test_the_page_has_every_kind():
     assert listed == [kind for _, kind in told]
 
 
-# What concerns the whole node.
+# Problems of the whole node, not of one camera.
 
 WELL = Problem(Level.OK, '', 'active')
 BAD = Problem(Level.WARN, 'unreadable', 'it is damaged')

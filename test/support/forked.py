@@ -57,7 +57,10 @@ def _at_first():
 
 
 def can_fork(command, environment):
-    """Return whether a fork behaves like the command in this environment."""
+    """Return whether a fork of the server can replace a new process for the command.
+
+    The variables that Python reads before the imports must equal those of the server.
+    """
     program, *words = map(Path, command[:2])
     is_program = program.parent.name == 'trt_perception' and program.name in PROGRAMS
     is_script = command[0] == sys.executable and bool(words) and words[0].name in SCRIPTS

@@ -42,7 +42,7 @@ def place(request, tmp_path_factory):
     assert run(detect_images, *words, '--confidence', confidence) == 0
     truth = tmp_path / 'found' / 'detections.json'
     content = json.loads(truth.read_text())
-    # An empty mask is nothing that could be found.
+    # Leave out objects with an empty mask: no model could find them.
     rows = content['annotations'] = [row for row in content['annotations'] if row['area']]
     assert len(rows) > 3
     truth.write_text(json.dumps(content))

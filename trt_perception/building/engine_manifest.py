@@ -39,7 +39,7 @@ __all__ = [
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
-    """Return the options that affect the engine and differ from their defaults, by name."""
+    """Return options by name, if they affect the engine and differ from their defaults."""
     found: dict[str, OptionValue] = {}
     values = options.as_dict()
     for row in OPTIONS:
@@ -66,7 +66,10 @@ def with_description(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> ModelFile:
-    """Return a model with a new manifest from the recognition. Its own manifest is replaced."""
+    """Return a copy of the model file whose manifest is made from the recognised description.
+
+    An existing manifest is replaced.
+    """
     manifest = Manifest(
         task=recognised.task,
         onnx=file_identity(file),

@@ -53,7 +53,8 @@ _PNG_CRITICAL: Final = (b'PLTE', b'IDAT', b'IEND')
 _PNG_ANCILLARY_BIT: Final = 0x20
 
 _JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
-# By the byte after 0xff: zero, a fill byte or a restart marker do not end a scan.
+# Indexed by the byte after 0xff: whether the two bytes end the scan. Zero (an escaped 0xff),
+# 0xd0 to 0xd7 (restart markers) and 0xff (a fill byte) do not.
 _IS_SCAN_END: Final = ~np.isin(np.arange(256), (0x00, *range(0xD0, 0xD8), 0xFF))
 # Bytes to search at a time. Most camera images fit, and the chunk fits the processor's caches.
 _SEARCH_BYTES: Final = 2**20

@@ -99,12 +99,14 @@ class Letterbox:
 
     @property
     def sampled_rows(self) -> RowGroups | None:
-        """Return the rows that bilinear sampling reads; None if all, or at irregular distances.
+        """Return the rows that bilinear sampling reads.
+
+        None if sampling reads every row, or if the rows are not evenly spaced.
 
         Row i of the resized image samples the source at r * (i + 1/2) - 1/2, with the ratio r.
         For an odd integer r, this is the centre of one source row. For an even r, the position is
-        halfway between two rows. Example: a 1080p image for an input of 640 pixels has r = 3, so
-        sampling reads one row of three.
+        halfway between two rows. Example: a 1920 x 1080 image for an input of 640 pixels has
+        r = 3, so sampling reads one row in three.
         """
         height, resized = self.source_wh[1], self.resized_wh[1]
         every, rest = divmod(height, resized)

@@ -72,7 +72,8 @@ class DeliveryCounter:
 
         Args:
             count: number of publishers.
-            changed: whether publishers came or went. A new publisher starts its own numbers.
+            changed: whether publishers came or went. The sequence numbers of a new publisher
+                start again.
         """
         self._several = count > 1
         if changed:

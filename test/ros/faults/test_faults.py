@@ -187,7 +187,7 @@ def test_fault_in_activate(nodes, fault, tmp_path, check_report):
         node.switch()
         detector.to(*mend, 'activate')
         detector.connect(PICTURE)
-        # The error is gone, and the watch is on.
+        # The node no longer reports the error, and the watchdog observes the camera again.
         detector.wait_for_status(
             lambda status, values: (
                 status.level == DiagnosticStatus.OK and values['state'] == 'active'
@@ -196,7 +196,7 @@ def test_fault_in_activate(nodes, fault, tmp_path, check_report):
         )
         detector.destroy_camera()
         detector.wait_for_status(
-            lambda status, _: status.level == DiagnosticStatus.ERROR, 'a word of the camera'
+            lambda status, _: status.level == DiagnosticStatus.ERROR, 'the missing camera error'
         )
         detector.camera = detector.create_camera(QoSProfile(depth=10))
 

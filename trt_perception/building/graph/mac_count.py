@@ -143,6 +143,7 @@ def _quantised_type(name: str, index: GraphIndex) -> int | None:
     if node is None or node.op_type != 'DequantizeLinear':
         return None
     if len(node.input) < 3:
-        return int(TensorProto.UINT8)  # the default of both operators
+        # The default of QuantizeLinear. DequantizeLinear takes the type of its first input.
+        return int(TensorProto.UINT8)
     zero_point = index.initializers.get(node.input[2])
     return None if zero_point is None else zero_point.data_type

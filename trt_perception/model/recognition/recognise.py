@@ -94,7 +94,7 @@ class ModelDescription:
 def apply_overrides(
     manifest: Manifest, overrides: ModelOverrides, evidence: tuple[str, ...] = ()
 ) -> ModelDescription:
-    """Return the description in a manifest, with the values of the user instead of its own."""
+    """Describe a model by its manifest. Values that the user has set replace the manifest's."""
     return ModelDescription(
         PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
         replace(manifest.preprocessing, **overrides.preprocessing),
@@ -107,12 +107,13 @@ def apply_overrides(
 def recognise(
     model: ModelInfo, overrides: ModelOverrides, run_for_shapes: RunForShapes | None = None
 ) -> ModelDescription:
-    """Return the description of a model without a manifest.
+    """Describe a model that has no manifest.
 
     Args:
         model: the loaded model.
-        overrides: values of the user.
-        run_for_shapes: runs the model once if outputs have dynamic dimensions; may be None.
+        overrides: values that the user has set, used instead of recognised values.
+        run_for_shapes: runs the model once if outputs have dynamic dimensions. If None, dynamic
+            dimensions stay unknown.
 
     Raises:
         MissingModelInfoError: a value is unknown that parameters can set. The error lists them.

@@ -48,7 +48,8 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             start_parameter_services=False,
         )
         configs = NodeParameters(node).configs
-    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+    except Exception as error:
+        # rclpy raises several exception types for unreadable arguments and YAML.
         if isinstance(error, ValuesError):
             mistakes = list(error.mistakes)
         else:

@@ -36,7 +36,8 @@ def parse_own_arguments(parser: OptionParser, command_line: list[str]) -> argpar
     try:
         check_ros_arguments(command_line)
         own = remove_ros_args(command_line)[1:]
-    except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+    except Exception as error:
+        # rclpy raises several exception types for unreadable arguments and YAML.
         sys.exit(report_wrong_usage(error))
     options: argparse.Namespace
     options, unknown = parser.parse_known_args(own)

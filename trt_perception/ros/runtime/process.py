@@ -67,7 +67,8 @@ def run_node(
         _warn_of_unfinished_ports()
         try:
             rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
-        except Exception as error:  # rclpy has several for arguments and YAML that it cannot read
+        except Exception as error:
+            # rclpy raises several exception types for unreadable arguments and YAML.
             return report_wrong_usage(error)
         try:
             with time_limit('the start of the node', START_LIMIT_S):
