@@ -1,7 +1,9 @@
 """Tests of the readers with a header cache: their frames equal those of a new reader."""
 
+import contextlib
 import gc
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -171,6 +173,32 @@ def test_reader_keeps_no_memory_of_a_message(reader, content):
         reader(arrived(content, buffers))
         gc.collect()
     assert buffers.count == 1
+
+
+@pytest.mark.parametrize(
+    ('reader', 'message'),
+    [
+        (FrameReader(), Image(width=1, height=1, step=3, encoding='bgr8', data=b'abc')),
+        (CompressedReader(bytes), CompressedImage(format='é' * 2000, data=b'abc')),
+    ],
+    ids=['raw', 'compressed'],
+)
+@pytest.mark.parametrize('frame_id', ['front' + '\0' * 4000, 'front\0' + 'x' * 2**24])
+def test_reader_keeps_little_of_a_message(reader, message, frame_id):
+    message.header.frame_id = 'y' * len(frame_id)
+    content = written(message, '<')[0].replace(b'y' * len(frame_id), frame_id.encode())
+    incoming = arrived(content)
+
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ImageError):
+            reader(incoming)
+        gc.collect()
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert kept_bytes < 2**16
 
 
 @pytest.mark.parametrize(

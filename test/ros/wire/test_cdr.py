@@ -1,6 +1,7 @@
 """Tests of the parser: values equal those of rclpy, and no byte beyond the end is read."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from std_msgs.msg import Header
 
 from support.fuzz.message_fuzz import Fuzz, cases, message_fields
 from support.fuzz.raw_messages import swapped, written
+from trt_perception.errors import ImageError
 from trt_perception.ros.wire.cdr import read_compressed, read_image
 
 pytestmark = pytest.mark.each_distro
@@ -94,3 +96,66 @@ def test_handwritten_messages_equal_those_of_rclpy():
             ours, theirs = written(message, '<')[0], serialize_message(message)
             assert len(ours) <= len(theirs) <= len(ours) + 3  # rclpy pads the end
             assert message_fields(deserialize_message(ours, kind)) == message_fields(message)
+
+
+STRINGS = {
+    'frame_id': (Image, lambda message: message.header),
+    'encoding': (Image, lambda message: message),
+    'frame_id ': (CompressedImage, lambda message: message.header),
+    'format': (CompressedImage, lambda message: message),
+}
+
+
+def with_string(field, string):
+    """Return a message class, and a message whose string has these bytes and a final NUL."""
+    kind, owner = STRINGS[field]
+    message = kind(data=bytes(300))
+    text = 'x' * len(string)
+    setattr(owner(message), field.strip(), text)
+    return kind, written(message, '<')[0].replace(text.encode(), string)
+
+
+def string_of(field, message):
+    return getattr(STRINGS[field][1](message), field.strip())
+
+
+@pytest.mark.parametrize('field', STRINGS)
+@pytest.mark.parametrize('string', [b'cam', b'cam\0', b'cam' + bytes(4092), bytes(7), b'x' * 4095])
+def test_string_up_to_4_kib_is_read_and_nuls_at_its_end_are_padding(field, string):
+    kind, content = with_string(field, string)
+
+    found = READERS[kind](array_of(content))
+
+    assert message_fields(found) == message_fields(deserialize_message(content, kind))
+    assert string_of(field, found) == string.rstrip(b'\0').decode()
+
+
+@pytest.mark.parametrize('field', STRINGS)
+@pytest.mark.parametrize('string', [b'cam\0x', b'cam\0' + b'x' * 3000, b'\0cam', b'a\0\0\0b\0'])
+def test_bytes_after_the_end_of_a_string_are_refused(field, string):
+    kind, content = with_string(field, string)
+
+    with pytest.raises(ImageError, match=field.strip()) as caught:
+        READERS[kind](array_of(content))
+
+    assert caught.value.reason == 'bad_message'
+
+
+@pytest.mark.parametrize('field', STRINGS)
+@pytest.mark.parametrize(
+    'string', [b'x' * 4096, b'\xff' * 2**25, b'cam' + bytes(2**25)], ids=['4097', 'x', 'NULs']
+)
+def test_string_above_4_kib_is_refused_before_it_is_copied(field, string):
+    kind, content = with_string(field, string)
+    message = array_of(content)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImageError, match=field.strip()) as caught:
+            READERS[kind](message)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert caught.value.reason == 'bad_message'
+    assert most < 2**16

@@ -39,9 +39,9 @@ _INTEGER_LAYOUTS: Final = {
 }
 _ENCAPSULATION_BYTES: Final = 4
 _STAMP_OFFSET: Final = _ENCAPSULATION_BYTES
-# Longer strings are cut here. Later checks refuse far shorter strings, and decoding 200 MB would
-# hold the GIL for seconds and need a gigabyte.
-_MAX_TEXT_BYTES: Final = 2**16
+# Later checks refuse far shorter strings. Decoding 200 MB would hold the GIL for seconds, and the
+# header caches keep the strings of each camera.
+_MAX_STRING_BYTES: Final = 4096
 
 
 class StampView(NamedTuple):
@@ -220,13 +220,21 @@ class _Reader:
         return layout.unpack_from(self._memory, start)
 
     def read_string(self, name: str, size: int) -> str:
-        """Read `size` bytes as a string. The string ends at its first NUL, or after 64 KiB.
+        """Read `size` bytes as a string. NULs at its end are padding.
 
         Bytes that are not UTF-8 become replacement characters, as in rclpy.
         """
         start, self._offset = self._offset, self._end_offset(self._offset, size, name)
-        text = self._memory[start : min(self._offset, start + _MAX_TEXT_BYTES)]
-        return str(text, 'utf-8', 'replace').partition('\0')[0]
+        if size > _MAX_STRING_BYTES:
+            raise _bad_message(
+                f'{name} with {size} bytes', f'strings of at most {_MAX_STRING_BYTES} bytes'
+            )
+        text = bytes(self._memory[start : self._offset]).rstrip(b'\0')
+        if b'\0' in text:
+            raise _bad_message(
+                f'bytes after the NUL of {name}', 'no bytes after the end of a string'
+            )
+        return text.decode('utf-8', 'replace')
 
     def read_bytes(self, name: str, size: int) -> _Bytes:
         """Return a view of the next `size` bytes, uint8 (size,)."""
