@@ -17,7 +17,7 @@ import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from demo_recorder import Recorder
-from demo_results import other_classes, report
+from demo_results import other_classes, report_results
 from demo_tasks import TASKS
 from rclpy.signals import SignalHandlerOptions
 
@@ -79,7 +79,7 @@ def main():
         recorder.destroy_node()
         rclpy.try_shutdown()
     try:
-        return report(options, recorder.cameras, sent)
+        return report_results(options, recorder.cameras, sent)
     except RuntimeError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1

@@ -20,7 +20,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
 
 
-def report(options, cameras, sent):
+def report_results(options, cameras, sent):
     """Measure against the truth, write all files, print the table; return the exit code.
 
     Args:

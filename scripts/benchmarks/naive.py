@@ -30,7 +30,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
-from trt_perception.stages.host_preprocess import channel_image, resize
+from trt_perception.stages.host_preprocess import pixels_and_bgr_order, resize
 from trt_perception.tools.arguments import integer_at_least
 from trt_perception.tools.model_arguments import add_model_arguments, detector_config
 
@@ -138,9 +138,9 @@ def measure_naive(pipeline, frames, config, control):
 
 def naive_tensor(frame, preprocessing, letterbox):
     """Return a frame as the network's input, a new array of shape (1, 3, height, width)."""
-    image, order = channel_image(frame)
-    if image.shape[2] != 3 or order != (0, 1, 2):
-        image = np.ascontiguousarray(image[..., order])
+    image, bgr_order = pixels_and_bgr_order(frame)
+    if image.shape[2] != 3 or bgr_order != (0, 1, 2):
+        image = np.ascontiguousarray(image[..., bgr_order])
     size = letterbox.resized_wh
     resized = resize(image, size, antialias=preprocessing.antialias)
     right = letterbox.network_wh[0] - size[0] - letterbox.pad_left

@@ -93,10 +93,10 @@ def test_runs_that_fit_into_the_time_limit(clock):
 def test_progress_lines_show_finished_frames(clock, capsys, golden_messages):
     with BenchmarkProgress(2) as progress:
         control = MeasurementControl(100, progress=progress)
-        control.step('model: steps')
+        control.announce('model: steps')
         control.begin('one at a time')
         runs(control, clock, 1)
-        control.step('model: depth 1')
+        control.announce('model: depth 1')
     golden_messages.add(capsys.readouterr().err)
 
 

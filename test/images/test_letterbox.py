@@ -172,13 +172,13 @@ def test_only_sampled_rows_affect_the_resized_image(every, count):
     rng = np.random.default_rng(every)
     height = every * count
     letterbox = Letterbox.fit((4 * every, height), (4, count), 'letterbox')
-    rows = letterbox.sampled_rows
+    rows = letterbox.sampled_row_pattern
     if every < 3:
         assert rows is None
         return
     read = np.zeros((count, every), bool)
-    read[:, rows.first : rows.first + rows.rows] = True
-    assert (rows.every, rows.count) == (every, count)
+    read[:, rows.first_row : rows.first_row + rows.rows_per_group] = True
+    assert (rows.distance, rows.group_count) == (every, count)
     image = rng.integers(0, 256, (height, 4 * every), np.uint8)
     other = rng.integers(0, 256, image.shape, np.uint8)
     mixed = np.where(read.reshape(-1, 1), image, other)
@@ -193,4 +193,4 @@ def test_only_sampled_rows_affect_the_resized_image(every, count):
 
 def test_irregular_rows_return_none():
     for height, size in ((1081, 640), (1080, 600), (1080, 1920), (100, 480)):
-        assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_rows is None
+        assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_row_pattern is None

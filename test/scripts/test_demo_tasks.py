@@ -75,7 +75,7 @@ def reported(folder, task, file):
         arrivals_ns={stamp: stamp * 10**9 for stamp in detections},
         counts=lambda: counts,
     )
-    assert demo_results.report(options, {'': camera}, {'': sent}) == 0
+    assert demo_results.report_results(options, {'': camera}, {'': sent}) == 0
     content = json.loads((folder / 'detections.json').read_text())
     found = [one for image in content.values() for one in image]
     assert len(found) > 100

@@ -51,8 +51,8 @@ class BenchmarkProgress:
         if self._bar is not None:
             self._bar.close()
 
-    def step(self, name: str) -> None:
-        """Report the next measurement."""
+    def announce(self, name: str) -> None:
+        """Show the name of the measurement that starts now."""
         self._number += 1
         self._name = name
         self._next_report_s = time.perf_counter() + self._interval_s
@@ -120,10 +120,10 @@ class MeasurementControl:
         self._start = 0.0
         self._limit: float | None = None
 
-    def step(self, name: str) -> None:
-        """Report the next measurement."""
+    def announce(self, name: str) -> None:
+        """Show the name of the measurement that starts now."""
         if self._progress is not None:
-            self._progress.step(name)
+            self._progress.announce(name)
 
     def begin(self, what: str, max_frames: int | None = None) -> None:
         """Start the clock of a measurement.

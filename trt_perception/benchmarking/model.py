@@ -208,7 +208,7 @@ def _measure_on_gpu(
     control: MeasurementControl,
     encodings: Sequence[Frame],
 ) -> ModelReport | None:
-    control.step(f'{model.path.name}: engine and steps')
+    control.announce(f'{model.path.name}: engine and steps')
     single = replace(options.pipeline, depth=1, use_cuda_graph=False, max_batch=1)
     with closing(CudaPipeline(model, single)) as pipeline:
         if control.stopped:
@@ -229,7 +229,7 @@ def _measure_on_host(
     options: BenchmarkOptions,
     control: MeasurementControl,
 ) -> ModelReport | None:
-    control.step(f'{model.path.name}: steps')
+    control.announce(f'{model.path.name}: steps')
     opened = HostPipeline(model, options.pipeline, provider=options.provider)
     with closing(opened) as pipeline:
         if control.stopped:
@@ -280,7 +280,7 @@ def _measure_at_depth(
     at_depth = replace(options.pipeline, depth=depth, max_batch=most)
     device = None if model.is_onnx else Device(at_depth.device_id)
     free = device.memory()[0] if device else 0
-    control.step(f'{model.path.name}: {measurement_name(options.batches[0], depth)}')
+    control.announce(f'{model.path.name}: {measurement_name(options.batches[0], depth)}')
     start = time.perf_counter()
     pipeline: Pipeline = (
         HostPipeline(model, at_depth, provider=options.provider, open_batch=most)
@@ -294,7 +294,7 @@ def _measure_at_depth(
         thresholds = options.thresholds
         for index, batch in enumerate(each for each in options.batches if each <= pipeline.batch):
             if index:
-                control.step(f'{model.path.name}: {measurement_name(batch, depth)}')
+                control.announce(f'{model.path.name}: {measurement_name(batch, depth)}')
             whole = frames_in_place[: len(frames_in_place) // batch * batch]
             _allocate_for_largest(pipeline, whole, thresholds, batch)
             detections = detect_all(pipeline, whole, thresholds, control, batch)

@@ -72,15 +72,15 @@ def check_output_paths(options: BuildOptions) -> str:
     """
     check_report_path(options)
     engine = options.engine_path()
-    _check_model(engine, options, '--output', _is_plan, 'a TensorRT engine')
+    _check_model_target(engine, options, '--output', _is_plan, 'a TensorRT engine')
     if options.qdq_onnx is not None:
-        _check_model(
+        _check_model_target(
             options.qdq_onnx, options, '--qdq-onnx', _has_qdq_nodes, 'a model with Q/DQ nodes'
         )
     return 'replaces' if os.path.lexists(engine) else ''
 
 
-def _check_model(
+def _check_model_target(
     path: Path, options: BuildOptions, option: str, is_ours: Callable[[Path], bool], kind: str
 ) -> None:
     ours = ((path, is_ours, kind), (manifest_path(path), _is_manifest, 'a manifest'))

@@ -100,7 +100,7 @@ class CameraScene:
     other_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def plans_with_topic(self) -> list[CameraPlan]:
+    def plans_with_known_topic(self) -> list[CameraPlan]:
         """The plans of cameras whose topic is known."""
         return [plan for plan in self.plans if plan.topic]
 
@@ -117,7 +117,7 @@ class CameraScene:
 
 def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report each camera of the detector without a publisher, then each topic of images."""
-    wanted = scene.plans_with_topic
+    wanted = scene.plans_with_known_topic
     if not scene.reports:
         fix = (
             'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
@@ -139,7 +139,7 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
 
 def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report the cameras of the detector whose images have no publisher in either transport."""
-    published, wanted = scene.published, scene.plans_with_topic
+    published, wanted = scene.published, scene.plans_with_known_topic
     missing = [plan for plan in wanted if published.isdisjoint(both_transports(plan.topic))]
     read = {topic for plan in wanted for topic in both_transports(plan.topic)}
     free = [
@@ -170,12 +170,12 @@ class _Topic:
 
     Attributes:
         scene: all observations.
-        report: observation of this topic.
+        camera_report: observation of this topic.
         plan: plan of the camera; None if the topic belongs to no camera of the detector.
     """
 
     scene: CameraScene
-    report: CameraReport
+    camera_report: CameraReport
     plan: CameraPlan | None
 
     @property
@@ -193,19 +193,21 @@ class _Topic:
     @property
     def is_sent_both_ways(self) -> bool:
         """Whether the other transport of the same images is published, too."""
-        return other_transport_topic(self.report.topic) in self.scene.published
+        return other_transport_topic(self.camera_report.topic) in self.scene.published
 
     @property
     def has_wrong_type(self) -> bool:
         """Whether the detector expects raw images on this topic, but the images are compressed."""
-        is_raw_topic = any(plan.topic == self.report.topic for plan in self.scene.plans_with_topic)
+        is_raw_topic = any(
+            plan.topic == self.camera_report.topic for plan in self.scene.plans_with_known_topic
+        )
         is_spare = self.transport == 'compressed' and self.is_sent_both_ways
-        return self.report.compressed and is_raw_topic and not is_spare
+        return self.camera_report.compressed and is_raw_topic and not is_spare
 
     @property
     def is_read(self) -> bool:
         """Whether the detector reads this topic, not the same images in the other transport."""
-        is_taken = self.transport == 'auto' or self.report.compressed == (
+        is_taken = self.transport == 'auto' or self.camera_report.compressed == (
             self.transport == 'compressed'
         )
         return self.plan is not None and (
@@ -215,7 +217,7 @@ class _Topic:
 
 def _check_topic(topic: _Topic) -> Finding:
     """Return the finding of a topic: its first problem, or its facts."""
-    report = topic.report
+    report = topic.camera_report
     unusable = _first_problem(_UNUSABLE, topic) if report.received else None
     problem = unusable or _first_problem(_PROBLEMS, topic)
     name, found = _shown(topic.name, report.topic), _facts(report)
@@ -254,14 +256,14 @@ def _wrong_type(topic: _Topic) -> _Problem:
     if not topic.has_wrong_type:
         return None
     found = f'sensor_msgs/msg/CompressedImage, expected {_RAW_TYPE}'
-    return found, fix_other_type(topic.name, topic.report.topic)
+    return found, fix_other_type(topic.name, topic.camera_report.topic)
 
 
 def _less_reliable(topic: _Topic) -> _Problem:
     plan = topic.plan
     if plan is None or not topic.is_read or plan.reliability != 'reliable':
         return None
-    if 'reliable' in topic.report.reliability:
+    if 'reliable' in topic.camera_report.reliability:
         return None
     own = f'camera.{plan.name}.' if plan.name else ''
     parameter = f'{own}image_qos.reliability'
@@ -270,9 +272,9 @@ def _less_reliable(topic: _Topic) -> _Problem:
 
 
 def _other_transport(topic: _Topic) -> _Problem:
-    if not topic.is_read and topic.scene.plans_with_topic:
+    if not topic.is_read and topic.scene.plans_with_known_topic:
         return None
-    report, published = topic.report, topic.scene.published
+    report, published = topic.camera_report, topic.scene.published
     raw = report.topic.removesuffix('/compressed')
     if report.compressed and raw not in published and topic.transport == 'raw':
         fix = f'start with {fix_transport(topic.name, raw, "compressed")}'
@@ -288,7 +290,7 @@ def _other_transport(topic: _Topic) -> _Problem:
 
 
 def _not_published(topic: _Topic) -> _Problem:
-    report = topic.report
+    report = topic.camera_report
     if report.is_published:
         return None
     if topic.is_sent_both_ways:
@@ -304,7 +306,7 @@ def _not_published(topic: _Topic) -> _Problem:
 
 
 def _wrong_name(topic: _Topic) -> _Problem:
-    report = topic.report
+    report = topic.camera_report
     if report.is_readable:
         return None
     base = report.topic.removesuffix('/compressed')
@@ -314,28 +316,31 @@ def _wrong_name(topic: _Topic) -> _Problem:
 
 
 def _silent(topic: _Topic) -> _Problem:
-    if topic.report.received:
+    if topic.camera_report.received:
         return None
     fix = f'look at the camera’s own log; if its images are large: {topic.scene.profile_fix}'
-    return f'silent for {topic.report.seconds:.0f} s', fix
+    return f'silent for {topic.camera_report.seconds:.0f} s', fix
 
 
 def _unreadable(topic: _Topic) -> _Problem:
-    if not topic.report.fault:
+    if not topic.camera_report.fault:
         return None
     fix = 'repair the publisher of this topic; the detector drops such images and counts them'
-    return f'its last image cannot be read: {topic.report.fault}', fix
+    return f'its last image cannot be read: {topic.camera_report.fault}', fix
 
 
-def _lost(topic: _Topic) -> _Problem:
-    lost, sent = topic.report.lost or 0, (topic.report.lost or 0) + topic.report.received
+def _images_lost(topic: _Topic) -> _Problem:
+    lost, sent = (
+        topic.camera_report.lost or 0,
+        (topic.camera_report.lost or 0) + topic.camera_report.received,
+    )
     if lost <= _LOSS_SHARE * sent:
         return None
     return f'{lost} of {sent} lost on the way', topic.scene.profile_fix
 
 
 def _several_publishers(topic: _Topic) -> _Problem:
-    count = len(topic.report.reliability)
+    count = len(topic.camera_report.reliability)
     if count <= 1:
         return None
     fix = 'let one camera publish each topic, by a namespace or remapping'
@@ -344,7 +349,7 @@ def _several_publishers(topic: _Topic) -> _Problem:
 
 def _too_large(topic: _Topic) -> _Problem:
     segment_bytes = topic.scene.segment_bytes
-    if topic.report.message_bytes <= segment_bytes:
+    if topic.camera_report.message_bytes <= segment_bytes:
         return None
     found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
     return found, topic.scene.profile_fix
@@ -352,15 +357,15 @@ def _too_large(topic: _Topic) -> _Problem:
 
 def _best_effort(topic: _Topic) -> _Problem:
     has_profile = topic.scene.segment_bytes > _DEFAULT_SEGMENT_BYTES
-    is_small = topic.report.message_bytes <= LARGE_MESSAGE_BYTES
-    if has_profile or is_small or 'best_effort' not in topic.report.reliability:
+    is_small = topic.camera_report.message_bytes <= LARGE_MESSAGE_BYTES
+    if has_profile or is_small or 'best_effort' not in topic.camera_report.reliability:
         return None
     found = 'best effort on the default transport loses images under load'
     return found, topic.scene.profile_fix
 
 
 def _needs_cv_bridge(topic: _Topic) -> _Problem:
-    encoding = topic.report.cv_bridge_encoding
+    encoding = topic.camera_report.cv_bridge_encoding
     if not encoding:
         return None
     fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
@@ -373,6 +378,6 @@ def _transport_of(topic: str) -> str:
 
 _UNUSABLE: Final = (_wrong_type, _less_reliable, _other_transport)
 _PROBLEMS: Final = (
-    *(_not_published, _wrong_name, _silent, _unreadable, _lost, _several_publishers),
+    *(_not_published, _wrong_name, _silent, _unreadable, _images_lost, _several_publishers),
     *(_too_large, _best_effort, _needs_cv_bridge),
 )

@@ -291,7 +291,7 @@ class _HeaderParser:
                 _segment(_SCAN, bytes((len(scan),)) + selectors + _WHOLE_SCAN),
             )
         )
-        return _JpegFormat(header, size_wh, *self._expected_scan(len(frame)))
+        return _JpegFormat(header, size_wh, *self._min_scan_bytes_and_restart_markers(len(frame)))
 
     def _read_quantisation(self, body: bytes) -> None:
         for at in range(0, len(body), 65):
@@ -333,8 +333,8 @@ class _HeaderParser:
         if body[:1] != bytes((len(numbers),)) or named != numbers or body[-3:] != _WHOLE_SCAN:
             raise _NotPlainError('JPEG with several scans')
 
-    def _expected_scan(self, components: int) -> tuple[int, bytes]:
-        """Return the least bytes of entropy-coded data, and the expected restart markers."""
+    def _min_scan_bytes_and_restart_markers(self, components: int) -> tuple[int, bytes]:
+        """Return the minimum bytes of entropy-coded data, and the expected restart markers."""
         height, width = struct.unpack_from('>HH', self._frame, 1)
         across, down = self._frame[7] >> 4, self._frame[7] & 15
         units = -(-width // (8 * across)) * -(-height // (8 * down))

@@ -14,26 +14,26 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['Letterbox', 'ResizeMode', 'RowGroups']
+__all__ = ['Letterbox', 'ResizeMode', 'RowPattern']
 
 ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
 
 
 @dataclass(frozen=True)
-class RowGroups:
-    """Groups of adjacent rows at regular distances in an image.
+class RowPattern:
+    """A regular pattern of image rows: groups of adjacent rows at equal distances.
 
     Attributes:
-        first: first row of the first group.
-        rows: number of rows in a group.
-        every: distance between the first rows of adjacent groups, in rows.
-        count: number of groups.
+        first_row: index of the first row of the first group.
+        rows_per_group: number of rows in a group.
+        distance: distance between the first rows of adjacent groups, in rows.
+        group_count: number of groups.
     """
 
-    first: int
-    rows: int
-    every: int
-    count: int
+    first_row: int
+    rows_per_group: int
+    distance: int
+    group_count: int
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Letterbox:
         return mapped
 
     @property
-    def sampled_rows(self) -> RowGroups | None:
-        """Return the rows that bilinear sampling reads.
+    def sampled_row_pattern(self) -> RowPattern | None:
+        """The pattern of the source rows that bilinear sampling reads.
 
         None if sampling reads every row, or if the rows are not evenly spaced.
 
@@ -109,11 +109,11 @@ class Letterbox:
         r = 3, so sampling reads one row in three.
         """
         height, resized = self.source_wh[1], self.resized_wh[1]
-        every, rest = divmod(height, resized)
-        if rest or every < 3:
+        distance, rest = divmod(height, resized)
+        if rest or distance < 3:
             return None
-        rows = 1 if every % 2 else 2
-        return RowGroups((every - rows) // 2, rows, every, resized)
+        rows = 1 if distance % 2 else 2
+        return RowPattern((distance - rows) // 2, rows, distance, resized)
 
     @property
     def ratio(self) -> npt.NDArray[np.float32]:

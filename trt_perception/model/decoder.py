@@ -174,15 +174,19 @@ class ObjectDecoder(Decoder):
     def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
         """See Decoder."""
         if task == DETECT:
-            return self.box_outputs(classes)
+            return self.expected_box_outputs(classes)
         if self.allows_task_values and task.task_value_count:
-            return (*self.box_outputs(classes, task.task_value_count), *_prototypes(task))
-        further = self.task_outputs(task) if task.name in self.tasks_with_own_outputs else ()
-        return (*self.box_outputs(classes), *further) if further else ()
+            return (*self.expected_box_outputs(classes, task.task_value_count), *_prototypes(task))
+        further = (
+            self.expected_task_outputs(task) if task.name in self.tasks_with_own_outputs else ()
+        )
+        return (*self.expected_box_outputs(classes), *further) if further else ()
 
     @abstractmethod
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
-        """Return the outputs that hold boxes, scores and classes.
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
+        """Return the outputs with boxes, scores and classes that a model must have.
 
         Args:
             classes: the number of class names; None if unknown.
@@ -190,8 +194,8 @@ class ObjectDecoder(Decoder):
                 ``allows_task_values`` is set.
         """
 
-    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:  # noqa: ARG002
-        """Return the outputs that the task adds to the box outputs.
+    def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:  # noqa: ARG002
+        """Return the outputs that a model for this task must have besides the box outputs.
 
         Args:
             task: its name is one of ``tasks_with_own_outputs``.

@@ -169,7 +169,7 @@ class CameraWatchdog:
             or self._no_images(now)
             or self._all_dropped(now, refusal)
             or self._slow_model(now)
-            or self._lost(now)
+            or self._lost_in_transport(now)
             or self._some_dropped(now, refusal)
             or self._no_problem(now)
         )
@@ -340,7 +340,7 @@ class CameraWatchdog:
             'engine, to have every image processed',
         )
 
-    def _lost(self, now: _CountSnapshot) -> Problem | None:
+    def _lost_in_transport(self, now: _CountSnapshot) -> Problem | None:
         then = self._snapshots[0]
         if now.not_delivered is None or then.not_delivered is None:
             return None

@@ -18,7 +18,7 @@ from trt_perception.gpu import (
     copy_parts_async,
 )
 from trt_perception.images.frame import Frame
-from trt_perception.images.letterbox import Letterbox, RowGroups
+from trt_perception.images.letterbox import Letterbox, RowPattern
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.header_templates import HeaderTemplates
 
@@ -57,7 +57,7 @@ class _StagedFrame(NamedTuple):
     header: _DeviceHeader | None  # None on an integrated GPU, which reads the header in place
     source: int = 0  # host address of the header
     size: int = 0  # bytes to copy from `source`; 0 if the device has the header
-    rows: RowGroups | None = None  # rows of the pixels to copy separately
+    rows: RowPattern | None = None  # rows of the pixels to copy separately
 
 
 class FrameMemory:
@@ -235,13 +235,13 @@ class FramePlace:
             copy_async(header.address, source, size, self._stream)
             self._last_sent_header = header
         if rows is not None:
-            start = header.pixels + rows.first * frame.step
+            start = header.pixels + rows.first_row * frame.step
             copy_parts_async(
                 header.address + start,
                 source + start,
-                rows.rows * frame.step,
-                rows.every * frame.step,
-                rows.count,
+                rows.rows_per_group * frame.step,
+                rows.distance * frame.step,
+                rows.group_count,
                 self._stream,
             )
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.frame import Frame
-from trt_perception.images.letterbox import Letterbox, RowGroups
+from trt_perception.images.letterbox import Letterbox, RowPattern
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
@@ -33,7 +33,7 @@ class HeaderTemplate(NamedTuple):
 
     letterbox: Letterbox
     content: npt.NDArray[np.uint8]
-    rows: RowGroups | None
+    rows: RowPattern | None
 
 
 class HeaderTemplates:
@@ -75,9 +75,9 @@ class HeaderTemplates:
             self._templates[key] = template
         return template
 
-    def _rows_to_upload(self, frame: Frame, letterbox: Letterbox) -> RowGroups | None:
-        rows = letterbox.sampled_rows
+    def _rows_to_upload(self, frame: Frame, letterbox: Letterbox) -> RowPattern | None:
+        rows = letterbox.sampled_row_pattern
         if rows is None or self._preprocessing.antialias or not frame.format.rows_are_independent:
             return None
-        skipped_rows = frame.height - rows.rows * rows.count
+        skipped_rows = frame.height - rows.rows_per_group * rows.group_count
         return rows if skipped_rows * frame.step >= _MIN_SKIPPED_BYTES else None

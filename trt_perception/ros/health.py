@@ -141,7 +141,7 @@ class NodeHealth:
         of_name = same_name_problem(self._node)
         change = self.engine.describe_change() if self.engine is not None else ''
         notes = tuple(note for note in (change, *self._log.shown_warnings) if note)
-        if self._has_several_cameras:
+        if self._has_named_cameras:
             wanted = [
                 counts
                 for camera, counts in zip(self._cameras, parts, strict=True)
@@ -158,7 +158,7 @@ class NodeHealth:
             self.publish()
 
     @property
-    def _has_several_cameras(self) -> bool:
+    def _has_named_cameras(self) -> bool:
         """Whether the cameras have names. Each named camera has a status."""
         return bool(self._cameras[0].name)
 

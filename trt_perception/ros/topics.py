@@ -122,7 +122,7 @@ def unused_remappings(
     # Camera drivers usually publish on image_raw.
     meant = {name: name for name in _CAMERA_TOPICS} | {'image_raw': 'image'}
     sentences = []
-    for typed, rule in _remappings(arguments):
+    for typed, rule in _typed_remap_rules(arguments):
         name, colon, topic = rule.partition(':=')[0].rpartition(':')
         base = topic.removesuffix('/compressed')
         last = base.rpartition('/')[2]
@@ -146,7 +146,7 @@ def unused_remappings(
     return sentences
 
 
-def _remappings(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _typed_remap_rules(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the remappings of a command line: as typed, and the rule alone.
 
     ROS 1 style rules have no ``-r`` in front.

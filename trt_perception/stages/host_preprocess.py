@@ -16,7 +16,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 
-__all__ = ['HostPreprocessor', 'channel_image', 'frame_to_bgr', 'resize']
+__all__ = ['HostPreprocessor', 'frame_to_bgr', 'pixels_and_bgr_order', 'resize']
 
 _BGR: Final = (0, 1, 2)
 _RGB: Final = (2, 1, 0)
@@ -39,7 +39,7 @@ _CONVERSIONS: Final[dict[str, int]] = {
 }
 
 
-def channel_image(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, int]]:
+def pixels_and_bgr_order(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, int]]:
     """Return a frame's pixels as 8-bit channels, and the channels of blue, green and red.
 
     Returns:
@@ -67,10 +67,10 @@ def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.
         frame: a decoded frame in any pixel format.
         out: array for the result, uint8 (height, width, 3). If None, a new array is allocated.
     """
-    image, order = channel_image(frame)
+    image, bgr_order = pixels_and_bgr_order(frame)
     if out is None:
         out = np.empty((frame.height, frame.width, 3), np.uint8)
-    for target, source in enumerate(order):  # five times faster than image[..., order]
+    for target, source in enumerate(bgr_order):  # five times faster than image[..., bgr_order]
         out[..., target] = image[..., source]
     return out
 
@@ -162,7 +162,7 @@ class HostPreprocessor:
             The whole tensor, (batch, 3, height, width) or (batch, height, width, 3), in the
             preprocessing's dtype and valid until the next call; and the frame's geometry.
         """
-        image, order = channel_image(frame)
+        image, bgr_order = pixels_and_bgr_order(frame)
         letterbox = Letterbox.fit(
             (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
         )
@@ -173,7 +173,7 @@ class HostPreprocessor:
             letterbox.pad_left : letterbox.pad_left + width,
         ]
         inside[...] = resize(image, (width, height), antialias=self._preprocessing.antialias)
-        channels = order if self._preprocessing.color_order == 'bgr' else order[::-1]
+        channels = bgr_order if self._preprocessing.color_order == 'bgr' else bgr_order[::-1]
         for index, channel in enumerate(channels):
             target = self._channels[place, index]
             plane = target if self._plane is None else self._plane

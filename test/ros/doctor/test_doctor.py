@@ -289,7 +289,7 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
     executor = SingleThreadedExecutor(context=stranger.context)
     executor.add_node(stranger)
     listener = _TopicListener(stranger, topic)
-    assert listener.report().reliability == ()
+    assert listener.camera_report().reliability == ()
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
     jpeg = CompressedImage(format='jpeg', data=b'no JPEG')
     for kind, message, qos in ((Image, Image(), best_effort), (CompressedImage, jpeg, 5)):
@@ -299,15 +299,15 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
             listener.update()
             publisher.publish(message)
             executor.spin_once(timeout_sec=0.05)
-            return listener.report().received > 3
+            return listener.camera_report().received > 3
 
         client.spin_until(heard, f'images of {kind.__name__}')
-        report = listener.report()
+        report = listener.camera_report()
         assert report.compressed == (kind is CompressedImage)
         assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
         node.destroy_publisher(publisher)
         client.spin_until(lambda: listener.update() or not listener.publishers, 'nobody')
-        assert listener.report().received > 3  # what was heard is kept
+        assert listener.camera_report().received > 3  # what was heard is kept
 
 
 def topics(image_topic, cameras, node='/detector'):

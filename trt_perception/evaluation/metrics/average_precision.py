@@ -162,7 +162,7 @@ def _ground_truth_rows(
             'area': box.area,
             'iscrowd': int(box.crowd),
             'ignore': int(box.crowd),
-            **measure.ground_truth_fields(box),
+            **measure.extra_pycocotools_fields(box),
         }
         for number, (image_id, box) in enumerate(chosen, 1)
     ]

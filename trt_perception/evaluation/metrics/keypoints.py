@@ -121,7 +121,7 @@ class Keypoints(Measure):
             raise entry.error_at(key, f'a visibility of {wrong[0]}', expected)
         return replace(box, keypoints=tuple(map(float, points)))
 
-    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
+    def extra_pycocotools_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return keypoints, number of labelled keypoints, and whether the object is ignored."""
         points = box.keypoints or ()
         labelled = sum(flag > 0 for flag in points[2::3])

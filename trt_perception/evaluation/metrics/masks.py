@@ -73,7 +73,7 @@ class Masks(Measure):
         """Return the number of pixels of the mask."""
         return float(pycocotools('mask').area(box.mask))
 
-    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
+    def extra_pycocotools_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the mask."""
         return {_KEY: box.mask}
 

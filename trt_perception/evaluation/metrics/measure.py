@@ -104,7 +104,7 @@ class Measure:
         """Return the area of an object's shape in square pixels, used if the file has no area."""
         return box.area
 
-    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:  # noqa: ARG002
+    def extra_pycocotools_fields(self, box: AnnotatedObject) -> dict[str, Any]:  # noqa: ARG002
         """Return the fields of an annotated object that pycocotools needs besides its box."""
         return {}
 

@@ -54,7 +54,7 @@ class OrientedBoxes(Measure):
         assert box.oriented is not None
         return box.oriented[2] * box.oriented[3]
 
-    def ground_truth_fields(self, box: AnnotatedObject) -> dict[str, Any]:
+    def extra_pycocotools_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the oriented box."""
         return {_KEY: box.oriented}
 

@@ -52,7 +52,9 @@ class Dense(ObjectDecoder):
     objectness: bool = False
     transposed: bool = False
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         rows = class_axis_size(classes, self._first_class + value_count)
         return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)

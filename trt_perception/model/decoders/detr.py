@@ -63,7 +63,9 @@ class Detr(ObjectDecoder):
 
     activation: Annotated[str, choice_reader('sigmoid', 'softmax')]
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         width = class_axis_size(classes)
         if self.activation == 'softmax':  # one more for "no object"
@@ -73,7 +75,7 @@ class Detr(ObjectDecoder):
             OutputTensor('boxes', ('B', 'Q', 4), tensor_names=_BOXES),
         )
 
-    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+    def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks of the queries."""
         if task.prototype_count:
             return ()

@@ -33,7 +33,9 @@ class EfficientNms(ObjectDecoder):
     )
     documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('number', ('B', 1), INDEX_DTYPES, _NUMBER),

@@ -28,7 +28,9 @@ class EndToEnd(ObjectDecoder):
     documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
     allows_task_values: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'K', 6 + value_count)),)
 

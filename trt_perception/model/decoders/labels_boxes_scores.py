@@ -34,7 +34,9 @@ class LabelsBoxesScores(ObjectDecoder):
     is_transformer: ClassVar[bool] = True
     needs_size_input: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('labels', ('B', 'K'), INDEX_DTYPES, ('labels',)),

@@ -52,7 +52,9 @@ class Nanodet(ObjectDecoder):
     strides: Annotated[tuple[int, ...], read_strides]
     reg_max: Annotated[int, integer_reader(1, 64)]
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         width = class_axis_size(classes, 4 * (self.reg_max + 1))
         return (OutputTensor('output', ('B', 'N', width)),)

@@ -48,7 +48,9 @@ class OnnxNms(ObjectDecoder):
 
     box_format: Annotated[str, choice_reader('xyxy', 'yxyx', 'cxcywh')]
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOXES),

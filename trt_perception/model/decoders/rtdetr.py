@@ -42,7 +42,9 @@ class RtdetrUltralytics(ObjectDecoder):
     has_normalised_boxes: ClassVar[bool] = True
     is_transformer: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'Q', class_axis_size(classes, 4))),)
 
@@ -78,7 +80,9 @@ class RtdetrEndToEnd(ObjectDecoder):
     has_normalised_boxes: ClassVar[bool] = True
     is_transformer: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'K', 6)),)
 

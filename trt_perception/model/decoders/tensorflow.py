@@ -30,7 +30,9 @@ class Tensorflow(ObjectDecoder):
     documented_boxes: ClassVar[str] = 'top, left, bottom, right in 0…1'
     has_normalised_boxes: ClassVar[bool] = True
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return tuple(
             OutputTensor(name, shape, tensor_names=(tensor,), must_match_name=True)

@@ -40,7 +40,9 @@ class Torchvision(ObjectDecoder):
     is_background_first: ClassVar[bool] = True
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ('segment', 'pose')
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
             OutputTensor('boxes', ('M', 4), tensor_names=('boxes',)),
@@ -48,7 +50,7 @@ class Torchvision(ObjectDecoder):
             OutputTensor('scores', ('M',), tensor_names=('scores',)),
         )
 
-    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+    def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks, or the keypoints with their scores."""
         if task.has_masks and not task.prototype_count:
             return (OutputTensor('masks', ('M', 1, 'height', 'width'), tensor_names=('masks',)),)

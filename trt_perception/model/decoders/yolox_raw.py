@@ -51,7 +51,9 @@ class YoloxRaw(ObjectDecoder):
 
     strides: Annotated[tuple[int, ...], read_strides]
 
-    def box_outputs(self, classes: int | None, value_count: int = 0) -> tuple[OutputTensor, ...]:
+    def expected_box_outputs(
+        self, classes: int | None, value_count: int = 0
+    ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (OutputTensor('output', ('B', 'N', class_axis_size(classes, 5))),)
 

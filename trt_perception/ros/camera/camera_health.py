@@ -71,7 +71,7 @@ class ProblemLog:
             Whether the kind of problem has changed.
         """
         self._announcer = Announcer()
-        return self._set(problem)
+        return self._replace_problem(problem)
 
     def update(self, problem: Problem, time_s: float) -> bool:
         """Set the problem, and log it if a log line is due.
@@ -86,9 +86,9 @@ class ProblemLog:
         line = self._announcer.line(problem, time_s)
         if line is not None:
             log_at(self._log, _SEVERITIES[line[0]], line[1])
-        return self._set(problem)
+        return self._replace_problem(problem)
 
-    def _set(self, problem: Problem) -> bool:
+    def _replace_problem(self, problem: Problem) -> bool:
         has_changed = self.problem is None or problem.kind != self.problem.kind
         self.problem = problem
         return has_changed

@@ -18,7 +18,7 @@ from trt_perception.errors import ValuesError
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
-from trt_perception.ros.runtime.command_line import check_ros_arguments, explain_ros_error
+from trt_perception.ros.runtime.command_line import check_ros_arguments, ros_argument_mistakes
 
 __all__ = ['main', 'read_parameters']
 
@@ -53,7 +53,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
         if isinstance(error, ValuesError):
             mistakes = list(error.mistakes)
         else:
-            mistakes = explain_ros_error(error)
+            mistakes = ros_argument_mistakes(error)
         return {'values': {}, 'mistakes': mistakes, 'unused': []}
     default = NodeConfig().values()
     own = {name: value for name, value in configs.values().items() if name in default}

@@ -133,7 +133,9 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
         listeners = _listen(node, executor, topics, seconds)
         other_types = _other_types(node, topics)
         reports = [
-            listener.report() for topic, listener in listeners.items() if topic not in other_types
+            listener.camera_report()
+            for topic, listener in listeners.items()
+            if topic not in other_types
         ]
         same_names = shared_node_names(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
         intake = _intake_finding(context)
@@ -248,7 +250,7 @@ class _TopicListener:
             # The executor frees a subscription of another type in its next round: retry then.
             self._requested = None
 
-    def report(self) -> CameraReport:
+    def camera_report(self) -> CameraReport:
         """Return the observation of the topic."""
         description = cv_bridge_encoding = fault = ''
         compressed = self._kind is CompressedImage

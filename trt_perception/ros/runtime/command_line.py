@@ -22,7 +22,7 @@ from trt_perception.parameters.camera import suggest_parameter
 from trt_perception.process.option_parser import OptionParser
 
 __all__ = [
-    *('check_ros_arguments', 'explain_ros_error', 'mark_ros_arguments', 'parse_own_arguments'),
+    *('check_ros_arguments', 'ros_argument_mistakes', 'mark_ros_arguments', 'parse_own_arguments'),
     'report_wrong_usage',
 ]
 
@@ -74,13 +74,13 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
 
 def report_wrong_usage(error: Exception) -> int:
     """Print the mistakes of the command line, one line for each. Return the exit code."""
-    text = '\n'.join(explain_ros_error(error))
+    text = '\n'.join(ros_argument_mistakes(error))
     print(textwrap.indent(escape_controls(text), 'error: '), file=sys.stderr)
     return 2
 
 
-def explain_ros_error(error: Exception) -> list[str]:
-    """Return one sentence for each mistake in ROS arguments.
+def ros_argument_mistakes(error: Exception) -> list[str]:
+    """Return one sentence for each mistake in the ROS arguments that an exception describes.
 
     Args:
         error: exception of rclpy or of this package.
