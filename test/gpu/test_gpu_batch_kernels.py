@@ -1,4 +1,4 @@
-"""The kernels over a batch: each frame's numbers are those that it has alone, to the bit."""
+"""The kernels over a batch give each frame exactly the values that a batch of one gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW, Fra
 
 pytestmark = needs_gpu
 
-# The encoding and the size of each frame; one is missing in the middle, as after a fault.
+# The encoding and the size of each frame. The missing frame simulates a decoding failure.
 FRAMES = [
     ('bgr8', (801, 603)),
     ('nv12', (640, 360)),
@@ -51,30 +51,32 @@ def header_of(kernels, spec, frame, thresholds=Thresholds()):  # noqa: B008
 @pytest.mark.parametrize('dtype', ['float32', 'float16'])
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('count', [1, 2, 3, 8])
-def test_letterbox_of_a_batch(device, count, antialias, dtype):
+def test_letterbox_of_a_batch_equals_single_frames(device, count, antialias, dtype):
     spec = spec_for(Preprocessing((96, 64), antialias=antialias, dtype=dtype))
-    most = 8
+    max_batch = 8
     kernels = FrameKernels(device, spec, DecodingLimits())
-    frames = [each and frame_of(picture(*each[1], seed=3), each[0], 2) for each in FRAMES][:count]
-    shape = (most, *spec.input.shape[1:])
+    frames = [entry and frame_of(picture(*entry[1], seed=3), entry[0], 2) for entry in FRAMES][
+        :count
+    ]
+    shape = (max_batch, *spec.input.shape[1:])
     poison = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
-    with contextlib.ExitStack() as own:
+    with contextlib.ExitStack() as stack:
         addresses = []
         for frame in frames:
             if frame is None:
                 addresses.append(0)
                 continue
             content = np.concatenate([header_of(kernels, spec, frame), frame.data])
-            addresses.append(own.enter_context(to_device(content)).pointer)
-        batch = own.enter_context(to_device(batch_table(addresses)))
-        tensor = own.enter_context(to_device(poison))
-        stream = own.enter_context(gpu.Stream())
-        kernels.letterbox(batch.pointer, tensor.pointer, most, stream)
+            addresses.append(stack.enter_context(to_device(content)).pointer)
+        batch = stack.enter_context(to_device(batch_table(addresses)))
+        tensor = stack.enter_context(to_device(poison))
+        stream = stack.enter_context(gpu.Stream())
+        kernels.letterbox(batch.pointer, tensor.pointer, max_batch, stream)
         stream.synchronize()
         found = from_device(tensor.pointer, dtype, shape)
-    for place in range(most):
+    for place in range(max_batch):
         frame = frames[place] if place < count else None
-        if frame is None:  # nothing was written
+        if frame is None:  # the kernel writes nothing here
             assert np.isnan(found[place]).all()
         else:
             expected = run_letterbox(kernels, spec, frame)[0]
@@ -91,25 +93,25 @@ def test_letterbox_of_a_batch(device, count, antialias, dtype):
     ],
 )
 @pytest.mark.parametrize('count', [1, 2, 3, 8])
-def test_decoding_of_a_batch(device, count, decoder):
-    most, classes, anchors = 8, 11, 2100
+def test_decoding_of_a_batch_equals_single_frames(device, count, decoder):
+    max_batch, classes, anchors = 8, 11, 2100
     spec = spec_for(Preprocessing((640, 640)), classes, anchors, decoder)
     kernels = FrameKernels(device, spec, DecodingLimits(100))
     rng = np.random.default_rng(count)
-    # From nothing to more than NMS takes, each with its own geometry and thresholds.
+    # From zero boxes to more than NMS accepts. Each frame has its own geometry and thresholds.
     passing = [0, 1, 900, 2100, 300, 40, 1500, 7]
-    outputs = [random_output(rng, classes, anchors, each, decoder) for each in passing]
+    outputs = [random_output(rng, classes, anchors, boxes, decoder) for boxes in passing]
     geometries = [
-        Letterbox.fit(GEOMETRIES[place % 3], (640, 640), 'letterbox') for place in range(most)
+        Letterbox.fit(GEOMETRIES[place % 3], (640, 640), 'letterbox') for place in range(max_batch)
     ]
     thresholds = [
         Thresholds(0.25 + 0.05 * place, 0.3 + 0.05 * place, class_ids=((), (0, 3, 5))[place % 2])
-        for place in range(most)
+        for place in range(max_batch)
     ]
-    with contextlib.ExitStack() as own:
+    with contextlib.ExitStack() as stack:
 
         def put(array):
-            return own.enter_context(to_device(array)).pointer
+            return stack.enter_context(to_device(array)).pointer
 
         headers = []
         for place in range(count):
@@ -119,14 +121,14 @@ def test_decoding_of_a_batch(device, count, decoder):
             headers.append(0 if place == 2 else put(head))
         size = kernels.result_bytes
         batch, tensor = put(batch_table(headers)), put(np.concatenate(outputs))
-        scratch = put(np.zeros(most * kernels.scratch_bytes, np.uint8))
-        result = put(np.full(most * size, 0xFF, np.uint8))
-        stream = own.enter_context(gpu.Stream())
-        for _ in range(2):  # the second finds what the first left in the scratch memory
-            kernels.decode(batch, tensor, scratch, result, most, stream)
+        scratch = put(np.zeros(max_batch * kernels.scratch_bytes, np.uint8))
+        result = put(np.full(max_batch * size, 0xFF, np.uint8))
+        stream = stack.enter_context(gpu.Stream())
+        for _ in range(2):  # the second run starts with the scratch memory of the first run
+            kernels.decode(batch, tensor, scratch, result, max_batch, stream)
             stream.synchronize()
-        found = from_device(result, np.uint8, (most, size))
-    for place in range(most):
+        found = from_device(result, np.uint8, (max_batch, size))
+    for place in range(max_batch):
         rows = found[place]
         if place >= count or place == 2:
             assert (rows == 0xFF).all()
@@ -134,8 +136,8 @@ def test_decoding_of_a_batch(device, count, decoder):
         (expected,) = run_decode(
             kernels, spec, outputs[place], geometries[place], thresholds[place]
         )
-        taken = int(rows[:4].view(np.int32)[0])
-        assert taken == len(expected)
-        own_rows = rows[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:taken]
-        assert own_rows.tobytes() == expected.tobytes()
+        detections = int(rows[:4].view(np.int32)[0])
+        assert detections == len(expected)
+        result_rows = rows[RESULT_HEAD_BYTES:].view(RESULT_ROW)[:detections]
+        assert result_rows.tobytes() == expected.tobytes()
     kernels.close()

@@ -1,6 +1,6 @@
-"""Engines of several images on a GPU: each frame's boxes are those of an engine of one image.
+"""Engines with a batch size above 1 find the same boxes as an engine with batch size 1.
 
-Each engine runs in a process of its own, which a crash within TensorRT ends instead of the tests.
+Each engine runs in its own process. A crash inside TensorRT ends that process, not the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from test_gpu_devices import needs_two_gpus
-from test_gpu_profiles import apart, needs_open_shapes
+from test_gpu_profiles import in_new_process, needs_open_shapes
 
 from support.gpu.gpu_support import build_plan, from_device, needs_nvjpeg, needs_tensorrt
 from support.gpu.patch_pipeline import noise
@@ -73,7 +73,7 @@ each_engine = pytest.mark.parametrize(
 
 @pytest.fixture(scope='module')
 def engines(tmp_path_factory):
-    """Return a function that builds an engine of ENGINES once, and returns its path."""
+    """Return a function that builds each engine of ENGINES once and returns its path."""
     folder, built = tmp_path_factory.mktemp('engines'), {}
 
     def engine(kind):
@@ -87,29 +87,31 @@ def engines(tmp_path_factory):
     return engine
 
 
-def opened(path, **options):
+def open_pipeline(path, **options):
     return closing(CudaPipeline(read_model_file(path), PipelineOptions(**{'depth': 2, **options})))
 
 
 def blocks(width, height, seed):
-    """Return a frame of 16 x 12 colours, as many as the network has patches: many boxes."""
+    """Return a frame of 16 x 12 colour blocks, one for each patch of the network: many boxes."""
     colours = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), np.uint8)
     bgr = cv2.resize(colours, (width, height), interpolation=cv2.INTER_NEAREST)
     return Frame.view(bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8')
 
 
 def frames_of(rng, count):
-    """Return frames of different size, content and encoding, and thresholds for each."""
+    """Return frames of different sizes, contents and encodings, and thresholds for each frame."""
     frames, thresholds = [], []
     for _ in range(count):
         size = tuple(int(side) & ~1 for side in rng.integers(16, 400, 2))
         seed, encoding = int(rng.integers(0, 10**6)), str(rng.choice(ENCODINGS))
-        plain = rng.random() < 0.5
-        frames.append(blocks(*size, seed) if plain else noise(seed, encoding, size))
-        wanted = ((), (0, 2), (1, 2, 3))[int(rng.integers(0, 3))]
-        # Some let nothing through.
+        is_blocks = rng.random() < 0.5
+        frames.append(blocks(*size, seed) if is_blocks else noise(seed, encoding, size))
+        class_ids = ((), (0, 2), (1, 2, 3))[int(rng.integers(0, 3))]
+        # The highest threshold rejects all boxes.
         confidence = float(rng.choice([0.2, 0.3, 0.5, 0.9999]))
-        thresholds.append(Thresholds(confidence, float(rng.uniform(0.3, 0.7)), class_ids=wanted))
+        thresholds.append(
+            Thresholds(confidence, float(rng.uniform(0.3, 0.7)), class_ids=class_ids)
+        )
     return frames, thresholds
 
 
@@ -120,54 +122,61 @@ def assert_same(found, expected, pixels=0.01):
     np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=pixels, rtol=0)
 
 
-def check_batches(path, alone, use_graph):
-    """Hold batches of every size to frames by themselves; return how many boxes there were."""
+def check_batches(path, single_path, use_graph):
+    """Compare batches of every size with single frames. Return the number of boxes."""
     rng, total, empty = np.random.default_rng(11), 0, 0
-    with opened(alone) as one, opened(path, use_cuda_graph=use_graph) as pipeline:
+    with (
+        open_pipeline(single_path) as single,
+        open_pipeline(path, use_cuda_graph=use_graph) as pipeline,
+    ):
         for turn in range(30):
-            most = pipeline.batch
-            count = most if turn % 5 == 0 else min(most, (1, 2, 3, 8)[turn % 4])
+            max_batch = pipeline.batch
+            count = max_batch if turn % 5 == 0 else min(max_batch, (1, 2, 3, 8)[turn % 4])
             frames, thresholds = frames_of(rng, count)
             slot = turn % 2
             with copy_to_pipeline_memory(pipeline, frames) as placed:
-                given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
-                pipeline.enqueue(slot, given, thresholds)
+                inputs = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
+                pipeline.enqueue(slot, inputs, thresholds)
                 results = pipeline.collect(slot)
             assert len(results) == count
             item = pipeline.spec.input.size_bytes // pipeline.spec.batch
-            for at, (frame, own) in enumerate(zip(frames, thresholds, strict=True)):
-                # The input to the bit, the boxes within what another batch computes otherwise.
+            for at, (frame, frame_thresholds) in enumerate(zip(frames, thresholds, strict=True)):
+                # The input must be equal. Boxes may differ, because another batch size computes
+                # differently.
                 expected, _ = HostPreprocessor(pipeline.spec.preprocessing)(frame)
                 address = pipeline.slots[slot].input + at * item
-                seen = from_device(address, np.float32, expected.shape)
-                np.testing.assert_array_equal(seen, expected)
-                alike = detect_one(one, frame, own).detections
-                assert_same(results[at].detections, alike)
-                total += len(alike)
-                empty += len(alike) == 0
+                tensor = from_device(address, np.float32, expected.shape)
+                np.testing.assert_array_equal(tensor, expected)
+                single_result = detect_one(single, frame, frame_thresholds).detections
+                assert_same(results[at].detections, single_result)
+                total += len(single_result)
+                empty += len(single_result) == 0
     assert empty > 3
     return total
 
 
 @each_engine
 @pytest.mark.parametrize('use_graph', [True, False])
-def test_every_frame_of_a_batch_has_the_boxes_that_it_has_alone(engines, kind, use_graph):
-    assert apart(check_batches, engines(kind), engines('fixed 1'), use_graph) > 100
+def test_frames_of_a_batch_have_the_same_boxes_as_single_frames(engines, kind, use_graph):
+    assert in_new_process(check_batches, engines(kind), engines('fixed 1'), use_graph) > 100
 
 
 def check_sizes(path):
-    """Return which profile the contexts of each slot have, and whether they share memory."""
-    with opened(path) as pipeline:
+    """Return for all slots: profiles, memory blocks in each slot and in total, batch sizes."""
+    with open_pipeline(path) as pipeline:
         sizes = [slot._sizes for slot in pipeline.slots]
-        assert all(size.graph is not None for own in sizes for size in own)
-        used = [[each.context.native.active_optimization_profile for each in own] for own in sizes]
-        memory = [{each.context.memory.pointer for each in own} for own in sizes]
-        batches = [[each.batch for each in own] for own in sizes]
-    return used, [len(own) for own in memory], len(set.union(*memory)), batches
+        assert all(size.graph is not None for slot_sizes in sizes for size in slot_sizes)
+        profiles = [
+            [size.context.native.active_optimization_profile for size in slot_sizes]
+            for slot_sizes in sizes
+        ]
+        memory = [{size.context.memory.pointer for size in slot_sizes} for slot_sizes in sizes]
+        batches = [[size.batch for size in slot_sizes] for slot_sizes in sizes]
+    return profiles, [len(slot_sizes) for slot_sizes in memory], len(set.union(*memory)), batches
 
 
-def test_a_profile_set_has_a_graph_for_each_size(engines):
-    found = apart(check_sizes, engines('profiles 1, 4, 8'))
+def test_each_batch_size_has_its_own_profile_and_graph(engines):
+    found = in_new_process(check_sizes, engines('profiles 1, 4, 8'))
     assert found == ([[0, 1, 2]] * 2, [1, 1], 2, [[1, 4, 8]] * 2)
 
 
@@ -179,14 +188,14 @@ def jpeg_of(seed, size=(200, 120)):
 
 
 def check_jpegs(path):
-    with opened(path, jpeg_on_gpu=True) as pipeline:
+    with open_pipeline(path, jpeg_on_gpu=True) as pipeline:
         assert pipeline.decodes_jpeg
         for place in range(8):
             frames = [jpeg_of(at) if at % 2 else blocks(90, 70, at) for at in range(8)]
             file = jpeg_of(place)
             bad = undecoded_frame(file.jpeg, file.width - 1, file.height)
-            given = [bad if at == place else frame for at, frame in enumerate(frames)]
-            pipeline.enqueue(place % 2, given, [Thresholds(0.3)] * 8)
+            inputs = [bad if at == place else frame for at, frame in enumerate(frames)]
+            pipeline.enqueue(place % 2, inputs, [Thresholds(0.3)] * 8)
             end = time.monotonic() + 30
             while not pipeline.is_done(place % 2):
                 assert time.monotonic() < end
@@ -201,14 +210,14 @@ def check_jpegs(path):
 
 @needs_nvjpeg
 @pytest.mark.parametrize('kind', ['fixed 8', 'profiles 1, 4, 8'])
-def test_a_bad_file_costs_its_place_only(engines, kind):
-    assert apart(check_jpegs, engines(kind))
+def test_unreadable_jpeg_affects_no_other_frame_of_the_batch(engines, kind):
+    assert in_new_process(check_jpegs, engines(kind))
 
 
 def check_growth(path):
-    """Frames of growing size at each place: no memory of one reaches into another's."""
-    rng, found = np.random.default_rng(3), 0
-    with opened(path, depth=1) as pipeline:
+    """Frames grow at each place of a batch. No frame may overwrite the memory of another frame."""
+    rng, boxes = np.random.default_rng(3), 0
+    with open_pipeline(path, depth=1) as pipeline:
         for width in (40, 700, 41, 1900, 3000):
             sizes = [(width + 2 * at, 3 * width // 4 + 8 * at) for at in range(pipeline.batch)]
             frames = [blocks(*size, int(rng.integers(1000))) for size in sizes]
@@ -217,18 +226,18 @@ def check_growth(path):
             for frame, result in zip(frames, results, strict=True):
                 expected = detect_one(pipeline, frame, Thresholds(0.3)).detections
                 assert_same(result.detections, expected)
-                found += len(expected)
-    return found
+                boxes += len(expected)
+    return boxes
 
 
-def test_frames_that_grow(engines):
-    assert apart(check_growth, engines('profiles 1, 4, 8')) > 50
+def test_frames_of_growing_size_do_not_overlap_in_memory(engines):
+    assert in_new_process(check_growth, engines('profiles 1, 4, 8')) > 50
 
 
 def check_max_batch(path):
     model = read_model_file(path)
-    for most, expected in ((1, 1), (2, 4), (8, 8)):
-        options = PipelineOptions(depth=1, max_batch=most)
+    for max_batch, expected in ((1, 1), (2, 4), (8, 8)):
+        options = PipelineOptions(depth=1, max_batch=max_batch)
         with closing(CudaPipeline(model, options)) as pipeline:
             assert pipeline.batch == expected
             frame = blocks(200, 90, 1)
@@ -236,12 +245,12 @@ def check_max_batch(path):
     return True
 
 
-def test_one_camera_takes_no_memory_for_several(engines):
-    assert apart(check_max_batch, engines('profiles 1, 4, 8'))
+def test_max_batch_selects_the_smallest_sufficient_batch_size(engines):
+    assert in_new_process(check_max_batch, engines('profiles 1, 4, 8'))
 
 
 def half_digits(folder, batch, profiles=()):
-    """Build the digits in FP16 for so many images, -1 for any number; return the engine's path."""
+    """Build the digit model in FP16 with this batch size (-1: any). Return the engine's path."""
     model = onnx.load_model(DIGITS)
     if batch != 1:
         model = with_open_batch(model) if batch < 0 else with_batch(model, batch)
@@ -260,51 +269,56 @@ def half_digits(folder, batch, profiles=()):
 
 
 def check_half_precision(paths):
-    """Return F1 at an IoU of 0.9 of batches against images alone, and how many boxes there are."""
+    """Return the F1 (IoU 0.9) of each batched run against single images, and the box count."""
     frames = [frame_from_bgr(cv2.imread(str(scene))) for scene in sorted(SCENES.glob('*.jpg'))]
     runs = []
     for path in paths:
-        with opened(path) as pipeline:
-            found = []
+        with open_pipeline(path) as pipeline:
+            detections = []
             for first in range(0, len(frames), pipeline.batch):
                 chunk = frames[first : first + pipeline.batch]
                 pipeline.enqueue(0, chunk, [Thresholds()] * len(chunk))
-                found += [result.detections for result in pipeline.collect(0)]
-        runs.append(found)
-    alone, *others = runs
+                detections += [result.detections for result in pipeline.collect(0)]
+        runs.append(detections)
+    single_run, *others = runs
     scores = []
     for run in others:
         matched = 0
-        for one, other in zip(alone, run, strict=True):
-            overlap = box_iou(one.xyxy, other.xyxy)
-            overlap[one.class_ids[:, None] != other.class_ids] = 0
+        for single, other in zip(single_run, run, strict=True):
+            overlap = box_iou(single.xyxy, other.xyxy)
+            overlap[single.class_ids[:, None] != other.class_ids] = 0
             matched += sum(overlap[pair] >= 0.9 for pair in match_by_iou(overlap))
-        scores.append(2 * matched / sum(len(each) for each in (*alone, *run)))
-    return scores, sum(map(len, alone))
+        scores.append(
+            2
+            * matched
+            / sum(len(detections_of_image) for detections_of_image in (*single_run, *run))
+        )
+    return scores, sum(map(len, single_run))
 
 
-def test_half_precision_finds_the_same_objects(tmp_path):
-    """Batches of another size choose other kernels, which round otherwise."""
+def test_batches_in_half_precision_find_the_same_objects(tmp_path):
+    """Other batch sizes use other TensorRT kernels, which round differently."""
     shape = (3, 480, 640)
     sizes = [{'images': ((size, *shape),) * 3} for size in (1, 4, 8)]
     paths = [half_digits(tmp_path, 1), half_digits(tmp_path, 8), half_digits(tmp_path, -1, sizes)]
-    scores, boxes = apart(check_half_precision, paths)
+    scores, boxes = in_new_process(check_half_precision, paths)
     print(scores, boxes)
     assert boxes > 100
     assert min(scores) >= 0.99
 
 
 def check_two_gpus(path):
-    """Run the same batches on both, from one ring of memory; return how many boxes there were."""
+    """Run the same batches on both GPUs from shared buffers. Return the number of boxes."""
     rng, thresholds = np.random.default_rng(21), [Thresholds(0.3)] * 8
     batches = [[blocks(640, 360, int(rng.integers(10**6))) for _ in range(8)] for _ in '012']
-    with opened(path) as first, opened(path, device_ids=(1,)) as second:
+    with open_pipeline(path) as first, open_pipeline(path, device_ids=(1,)) as second:
         pipelines = first, second
         expected = [
             [detect_one(first, frame, Thresholds(0.3)).detections for frame in frames]
             for frames in batches
         ]
-        # A frame's memory is of either, whose header is in front of it: one GPU at a time.
+        # Only one GPU at a time may use a frame, because each pipeline writes its header in front
+        # of the pixels. Both pipelines may allocate the frame's memory.
         for owner in pipelines:
             for frames, alone in zip(batches, expected, strict=True):
                 with copy_to_pipeline_memory(owner, frames) as placed:
@@ -333,5 +347,5 @@ def check_two_gpus(path):
 
 @needs_two_gpus
 @pytest.mark.parametrize('kind', ['fixed 8', 'profiles 1, 4, 8'])
-def test_two_gpus_find_the_same_side_by_side(engines, kind):
-    assert apart(check_two_gpus, engines(kind)) > 50
+def test_two_gpus_in_parallel_find_the_same_objects(engines, kind):
+    assert in_new_process(check_two_gpus, engines(kind)) > 50

@@ -1,7 +1,8 @@
-"""build_engine and inspect_engine on a GPU: precision as built, latency, accuracy against FP32.
+"""build_engine and inspect_engine on a GPU: built precision, latency, accuracy against FP32.
 
-In processes of their own, because CUDA reads NVIDIA_TF32_OVERRIDE once. Where the environment
-variable OUT names a folder, reports, tables and layers of each precision are left there.
+Each command runs in its own process, because CUDA reads NVIDIA_TF32_OVERRIDE once. If the
+environment variable OUT names a folder, the tests write the report, the tables and the layers of
+each precision there.
 """
 
 import json
@@ -25,23 +26,25 @@ from trt_perception.model.files.model_file import read_model_file
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 LABELLED = ('--validate', ROOT / 'demo' / 'scenes', '--annotations', ROOT / 'demo' / 'truth.json')
-#: Full FP32 in FP32 engines; without it they compute in TF32.
+#: Engines with FP32 layers compute in full FP32. Without this variable they compute in TF32.
 FULL = {'NVIDIA_TF32_OVERRIDE': '0'}
 
 
-def run(tool, *arguments, full):
-    """Run a tool; return what it printed and the seconds it took."""
-    environment = {k: v for k, v in os.environ.items() if k not in FULL} | (FULL if full else {})
+def run(tool, *arguments, full_fp32):
+    """Run a tool. Return its output and the duration in seconds."""
+    environment = {k: v for k, v in os.environ.items() if k not in FULL} | (
+        FULL if full_fp32 else {}
+    )
     start = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, '-m', f'trt_perception.tools.{tool}', *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,
         timeout=240,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return f'{done.stdout}{done.stderr}', time.perf_counter() - start
+    assert process.returncode == 0, process.stdout + process.stderr
+    return f'{process.stdout}{process.stderr}', time.perf_counter() - start
 
 
 def keep(name, text):
@@ -51,35 +54,44 @@ def keep(name, text):
 
 @needs_tensorrt
 @pytest.mark.parametrize(
-    ('precision', 'layers', 'most'),
+    ('precision', 'layers', 'max_drop'),
     [
         ('fp32', 'fp32', 0.001),
-        ('tf32', 'fp32', 0.002),  # the inspector does not tell them apart
+        ('tf32', 'fp32', 0.002),  # the inspector cannot distinguish TF32 from FP32
         ('fp16', 'fp16', 0.002),
         ('bf16', 'bf16', 0.01),
     ],
 )
-def test_what_was_asked_is_what_was_built(tmp_path, precision, layers, most):
+def test_engine_has_the_requested_precision_and_accuracy(tmp_path, precision, layers, max_drop):
     engine, json_file = tmp_path / 'digits.engine', tmp_path / 'r.json'
-    full = precision == 'fp32'
-    given = ('--onnx', DIGITS, '--output', engine, '--precision', precision, '--json', json_file)
-    given += ('--store', tmp_path / 'store', *LABELLED, '--max-accuracy-drop', most)
-    text, seconds = run('build_engine', *given, full=full)
+    full_fp32 = precision == 'fp32'
+    arguments = (
+        '--onnx',
+        DIGITS,
+        '--output',
+        engine,
+        '--precision',
+        precision,
+        '--json',
+        json_file,
+    )
+    arguments += ('--store', tmp_path / 'store', *LABELLED, '--max-accuracy-drop', max_drop)
+    text, seconds = run('build_engine', *arguments, full_fp32=full_fp32)
     report = report_of(json_file)
-    again, seconds_again = run('build_engine', *given, full=full)
+    again, seconds_again = run('build_engine', *arguments, full_fp32=full_fp32)
     assert report_of(json_file)['reused'] is True
-    # As if it had been built elsewhere: the target fills in what it sees.
+    # Simulate an engine that another machine built: the target fills in the precision it reads.
     manifest = engine.with_name('digits.engine.json')
     content = json.loads(manifest.read_text())
     counts = content['build']['precision']['as_built']
     content['build']['precision']['as_built'] = 'unverified'
     manifest.write_text(json.dumps(content))
-    shown, _ = run(
+    inspected, _ = run(
         *('inspect_engine', engine, '--update-manifest', '--times', '50', '--layers', '100'),
-        full=full,
+        full_fp32=full_fp32,
     )
-    told = f'{text}\n{seconds:.1f} s; again, from the store: {seconds_again:.1f} s\n{again}'
-    keep(f'build_{precision}.txt', f'{told}\n{shown}')
+    printed = f'{text}\n{seconds:.1f} s; again, from the store: {seconds_again:.1f} s\n{again}'
+    keep(f'build_{precision}.txt', f'{printed}\n{inspected}')
     keep(f'build_{precision}.json', json.dumps(report, indent=1))
 
     assert content['build']['accuracy']['measure'] == 'mAP50'
@@ -94,9 +106,9 @@ def test_what_was_asked_is_what_was_built(tmp_path, precision, layers, most):
     accuracy = report['accuracy']
     assert 'not the engine' not in accuracy['runtime']
     assert accuracy['images'] == 60
-    assert abs(accuracy['reference'] - accuracy['built']) <= most
-    assert 'slowest first' in shown
-    # The engine itself was compared with ONNX Runtime's FP32, on all pictures that were given.
+    assert abs(accuracy['reference'] - accuracy['built']) <= max_drop
+    assert 'slowest first' in inspected
+    # build_engine compared the engine itself with ONNX Runtime in FP32, on all given images.
     agreement = report['agreement']
     assert agreement['runtime'] == accuracy['runtime']
     assert (agreement['images'], agreement['images_of']) == (60, 'validation')
@@ -108,8 +120,8 @@ def test_what_was_asked_is_what_was_built(tmp_path, precision, layers, most):
 
 
 @needs_tensorrt
-def test_an_engine_that_finds_something_else_is_refused(tmp_path, monkeypatch):
-    """TensorRT is given coarser weights than the original has."""
+def test_engine_with_different_detections_is_refused(tmp_path, monkeypatch):
+    """The test gives TensorRT coarser weights than the original model has."""
     real = engine_steps.build_plan
 
     def build_plan(content, *arguments, **named):
@@ -124,16 +136,16 @@ def test_an_engine_that_finds_something_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
-    given = ('--onnx', DIGITS, '--output', engine, '--json', report)
-    given += ('--validate', ROOT / 'demo' / 'scenes')
-    assert build(*given) == 1
-    found = report_of(report)
-    assert 'below 50% it is another detector' in found['error']
-    assert found['agreement']['f1'] < 0.5
-    assert 'not the engine' not in found['agreement']['runtime']
+    arguments = ('--onnx', DIGITS, '--output', engine, '--json', report)
+    arguments += ('--validate', ROOT / 'demo' / 'scenes')
+    assert build(*arguments) == 1
+    report_content = report_of(report)
+    assert 'below 50% it is another detector' in report_content['error']
+    assert report_content['agreement']['f1'] < 0.5
+    assert 'not the engine' not in report_content['agreement']['runtime']
     assert not engine.exists()
-    assert build(*given, '--accept-disagreement') == 0
+    assert build(*arguments, '--accept-disagreement') == 0
     keep('build_disagreement.json', report.read_text())
     record = read_model_file(engine).manifest.build.agreement
-    assert record.f1 == found['agreement']['f1']
+    assert record.f1 == report_content['agreement']['f1']
     assert record.warning in report_of(report)['warnings']

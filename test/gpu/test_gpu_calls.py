@@ -1,4 +1,4 @@
-"""What a frame costs in calls of CUDA and TensorRT, with and without a graph; without a GPU."""
+"""The number of CUDA and TensorRT calls for a frame, with and without a graph. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 def enqueue_and_count(pipeline, recorder, tensorrt):
-    """Return how often a frame's work was launched as a graph, and by TensorRT's own call."""
-    cuda, own = len(recorder.calls), len(tensorrt.calls)
+    """Return how many graph launches and how many TensorRT enqueue calls the frames needed."""
+    first_cuda_call, first_tensorrt_call = len(recorder.calls), len(tensorrt.calls)
     for slot in range(DEPTH):
         pipeline.enqueue(slot, [grey(64, 48)], [Thresholds()])
     for slot in range(DEPTH):
         pipeline.collect(slot)
-    launches = recorder.calls[cuda:].count('cudaGraphLaunch')
-    return launches, tensorrt.calls[own:].count('execute_async_v3')
+    launches = recorder.calls[first_cuda_call:].count('cudaGraphLaunch')
+    return launches, tensorrt.calls[first_tensorrt_call:].count('execute_async_v3')
 
 
 @pytest.mark.parametrize('in_place', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integrated, in_place):
+def test_each_frame_needs_one_upload_and_one_graph_launch(machine, config, integrated, in_place):
     recorder, tensorrt = machine(integrated=integrated)
     pipeline = open_by_parameters(config)
     uploads = []
@@ -36,24 +36,24 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
         uploads.append((source, size)) or copy(to, source, size, *how)
     )
     frames = [grey(width, height) for width, height in ((1920, 1081), (64, 48), (16, 8))]
-    with copy_to_pipeline_memory(pipeline, frames) as placed:
+    with copy_to_pipeline_memory(pipeline, frames) as placed_frames:
         if in_place:
-            frames = placed
-        else:  # the first one makes room for all
+            frames = placed_frames
+        else:  # the first frame allocates memory for all frames
             detect_one(pipeline, frames[0], Thresholds())
             uploads.clear()
         before = len(recorder.calls)
         for frame in frames:
             detect_one(pipeline, frame, Thresholds())
         calls = recorder.calls[before:]
-        # An integrated GPU reads the frame where it lies.
+        # An integrated GPU reads the frame directly from host memory.
         pixels = [] if integrated else [1920 * 1081, 64 * 48, 16 * 8]
         assert [size for _, size in uploads] == [header + size for size in pixels]
-        places = [frame.memory.buffer.pointer for frame in placed]
+        addresses = [frame.memory.buffer.pointer for frame in placed_frames]
         if in_place and not integrated:
-            assert [source for source, _ in uploads] == places
+            assert [source for source, _ in uploads] == addresses
         else:
-            assert not {source for source, _ in uploads} & set(places)
+            assert not {source for source, _ in uploads} & set(addresses)
         assert calls.count('cudaGraphLaunch') == 3
         assert not {'cuLaunchKernel', 'cudaMalloc', 'cudaHostAlloc'} & set(calls)
     pipeline.close()
@@ -62,7 +62,7 @@ def test_a_frame_is_one_upload_of_its_size_and_one_launch(machine, config, integ
 
 
 @pytest.mark.parametrize('failing', ['cudaStreamEndCapture', 'cudaGraphInstantiate'])
-def test_without_a_graph_frames_are_queued_call_by_call_after_one_warning(
+def test_failed_graph_capture_warns_once_and_queues_each_call(
     machine, config, caplog, failing, golden_messages
 ):
     recorder, tensorrt = machine()
@@ -78,7 +78,7 @@ def test_without_a_graph_frames_are_queued_call_by_call_after_one_warning(
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_graphs_are_launched_and_can_be_switched_off(machine, config, caplog):
+def test_cuda_graphs_can_be_switched_off(machine, config, caplog):
     from dataclasses import replace
 
     recorder, tensorrt = machine()

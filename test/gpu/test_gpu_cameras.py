@@ -1,4 +1,4 @@
-"""Cameras through one detector and engines on a GPU: each gets what is in its own images."""
+"""Several cameras share one detector and its engines on a GPU. No camera gets foreign boxes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_gpu_batches import assert_same, engines, opened
+from test_gpu_batches import assert_same, engines, open_pipeline
 from test_gpu_devices import needs_two_gpus
-from test_gpu_profiles import apart
+from test_gpu_profiles import in_new_process
 
 from support.gpu.engine_checks import colours
 from support.gpu.gpu_support import needs_tensorrt
@@ -26,8 +26,8 @@ pytestmark = [needs_tensorrt, pytest.mark.ros]
 CAMERAS = 12
 
 
-def check_cameras(path, alone, devices):
-    """Return how many boxes there were, and the frames of an average batch."""
+def check_cameras(path, single_path, devices):
+    """Return the number of boxes and the mean batch size of each pipeline."""
     rng = np.random.default_rng(5)
     sources = [
         [
@@ -38,18 +38,20 @@ def check_cameras(path, alone, devices):
     ]
     thresholds = [Thresholds(0.2 + 0.05 * camera) for camera in range(CAMERAS)]
     with ExitStack() as stack:
-        one = stack.enter_context(opened(alone))
+        single = stack.enter_context(open_pipeline(single_path))
         expected = [
-            [detect_one(one, frame, own).detections for frame in frames]
-            for frames, own in zip(sources, thresholds, strict=True)
+            [detect_one(single, frame, camera_thresholds).detections for frame in frames]
+            for frames, camera_thresholds in zip(sources, thresholds, strict=True)
         ]
-        pipelines = [stack.enter_context(opened(path, device_id=device)) for device in devices]
+        pipelines = [
+            stack.enter_context(open_pipeline(path, device_id=device)) for device in devices
+        ]
         buffers = MessageBuffers(pipelines[0].allocate)
         stack.callback(buffers.close)
         lending = threading.Lock()
 
         def place(frame):
-            """As a message lies in lent memory, which comes back once nobody reads it."""
+            """Copy a frame into a message buffer, which is free again after its last reader."""
             with lending:
                 lease = buffers.lend(frame.data.size)
             data = lease.array()[: frame.data.size]
@@ -59,12 +61,13 @@ def check_cameras(path, alone, devices):
         found, _, statistics = found_by_cameras(
             pipelines, sources, thresholds, 60, bad=(2, 7), place=place
         )
-        lent = buffers.count
+        buffer_count = buffers.count
     for camera, results in enumerate(found):
         for index, detections in results:
             assert_same(detections, expected[camera][index])
-    # One in each place of a slot and of a batch that is read or published, on each GPU.
-    assert lent <= sum((pipeline.depth + 2) * pipeline.batch for pipeline in pipelines)
+    # On each GPU: one buffer for each place of each slot, and for two batches that are being read
+    # or published.
+    assert buffer_count <= sum((pipeline.depth + 2) * pipeline.batch for pipeline in pipelines)
     return (
         sum(len(detections) for results in found for _, detections in results),
         [part.frames / part.batches for part in statistics],
@@ -73,14 +76,14 @@ def check_cameras(path, alone, devices):
 
 @pytest.mark.parametrize('kind', ['fixed 1', 'fixed 3', 'profiles 1, 4, 8'])
 def test_each_camera_gets_the_boxes_of_its_own_images(engines, kind):
-    boxes, (frames,) = apart(check_cameras, engines(kind), engines('fixed 1'), (0,))
+    boxes, (frames,) = in_new_process(check_cameras, engines(kind), engines('fixed 1'), (0,))
     assert boxes > 200
     assert frames > 1.02 or kind == 'fixed 1'
 
 
 @needs_two_gpus
 def test_each_camera_gets_the_boxes_of_its_own_images_on_two_gpus(engines):
-    path, alone = engines('profiles 1, 4, 8'), engines('fixed 1')
-    boxes, frames = apart(check_cameras, path, alone, (0, 1))
+    path, single_path = engines('profiles 1, 4, 8'), engines('fixed 1')
+    boxes, frames = in_new_process(check_cameras, path, single_path, (0, 1))
     assert boxes > 200
     assert len(frames) == 2

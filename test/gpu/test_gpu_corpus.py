@@ -1,6 +1,6 @@
-"""The fuzzer's frames through the kernels: what holds is read right, and nothing beyond it.
+"""The kernels read the fuzzer's valid frames correctly and never read past the frame.
 
-scripts/sanitize --corpus runs this under compute-sanitizer.
+scripts/sanitize --corpus runs these tests under compute-sanitizer.
 """
 
 import functools
@@ -25,7 +25,7 @@ def cases():
     return [case for case in corpus(1800) if not case.faults]
 
 
-def test_there_is_something_to_read():
+def test_corpus_covers_all_encodings_and_sizes():
     assert len(cases()) > 400
     assert len({case.encoding for case in cases()}) == 18
     assert max(case.width for case in cases()) == max(case.height for case in cases()) == 32767
@@ -36,14 +36,14 @@ def test_there_is_something_to_read():
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('resize', ['letterbox', 'stretch'])
-def test_frames_that_hold(resize, antialias):
+def test_valid_frames_give_the_same_input_as_on_the_host(resize, antialias):
     spec = spec_for(Preprocessing((96, 64), resize, antialias=antialias))
     kernels = FrameKernels(gpu.Device(0), spec, DecodingLimits())
     host = HostPreprocessor(spec.preprocessing)
     for case in cases():
         frame = case.frame()
         expected, _ = host(frame)
-        # Header and pixels lie in a buffer of exactly their size.
+        # Header and pixels fill a buffer of exactly their size.
         found = run_letterbox(kernels, spec, frame)
         assert np.abs(found - expected).max() <= 1 / 255 + 1e-6, case.name
     kernels.close()

@@ -1,7 +1,7 @@
-"""Two GPUs in one process: whatever is made on one of them is used and freed with it current.
+"""Two GPUs in one process: every CUDA call uses objects of the current device only.
 
-CUDA remembers the current device for each thread. Without a GPU, by a stand-in that remembers it
-likewise, and on which device each thing was made; with two of them, on these.
+CUDA stores the current device for each thread. The tests without a GPU use a stand-in, which also
+stores the device of each object. One test needs two real GPUs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class TwoGpus:
     """A stand-in for CUDA with two devices.
 
     Attributes:
-        made: how many things were made on each device.
-        owners: on which device each thing was made.
-        mistakes: (call, device of the thing, current device) where these differ.
+        made: the number of objects created on each device.
+        owners: the device of each object, by handle.
+        mistakes: (call, device of the object, current device) of each call on a wrong device.
     """
 
     def __init__(self):
@@ -107,7 +107,7 @@ def config(gpus, device, **parameters):
 
 
 def in_thread(work):
-    """Do something in a thread of its own; raise what it raised."""
+    """Call a function in a new thread. Raise the function's exception here."""
     errors = []
 
     def run():
@@ -124,34 +124,34 @@ def in_thread(work):
         raise errors[0]
 
 
-def test_the_current_device_is_the_one_that_is_used(gpus):
+def test_use_sets_the_current_device_of_the_thread(gpus):
     first, second = gpu.Device(0), gpu.Device(1)
     for device in (first, second, second, first, second, first):
         device.use()
         assert gpus.current == device.index
-    # A library, or somebody else's code, sets it behind our back.
+    # Another library or other code may change the current device.
     gpus.modules[2].cudaSetDevice(1)
     first.use()
     assert gpus.current == 0
 
-    def elsewhere():
+    def use_both():
         second.use()
         first.use()
         assert gpus.current == 0
         second.use()
         assert gpus.current == 1
 
-    in_thread(elsewhere)
+    in_thread(use_both)
     assert gpus.current == 0
 
 
-def test_a_device_that_is_not_there_is_refused(gpus, golden_messages):
+def test_unknown_device_is_refused(gpus, golden_messages):
     with golden_messages.raises(CudaError):
         gpu.Device(2)
 
 
 def work_with(pipelines):
-    """Let frames of two pipelines overlap in one thread."""
+    """Run overlapping frames of two pipelines in one thread."""
     for slot in (0, 1):
         for pipeline in pipelines:
             pipeline.enqueue(slot, [GREY], [Thresholds()])
@@ -161,8 +161,8 @@ def work_with(pipelines):
             pipeline.collect(slot)
 
 
-def test_one_ring_of_buffers_serves_both(gpus, monkeypatch):
-    """Each pipeline uploads from memory that the other one's device was current for."""
+def test_both_pipelines_upload_from_the_same_buffer(gpus, monkeypatch):
+    """Each pipeline uploads from memory that was allocated while the other device was current."""
     uploads = []
     runtime = gpus.modules[2]._module
     copy = runtime.cudaMemcpyAsync
@@ -175,54 +175,54 @@ def test_one_ring_of_buffers_serves_both(gpus, monkeypatch):
             closing.callback(pipeline.close)
         for owner in (0, 1):
             with copy_to_pipeline_memory(pipelines[owner], [GREY]) as (frame,):
-                del gpus.owners[frame.memory.buffer.pointer]  # page-locked memory belongs to all
+                del gpus.owners[frame.memory.buffer.pointer]  # page-locked memory has no device
                 for pipeline in pipelines:
                     uploads.clear()
                     pipeline.enqueue(0, [frame], [Thresholds()])
                     pipeline.collect(0)
                     assert uploads == [frame.memory.buffer.pointer]
-                # Freed by a thread that uses the other one.
+                # Free the memory while the other device is current.
                 gpu.Device(1 - owner).use()
     assert gpus.mistakes == []
 
 
-def test_where_the_second_cannot_be_opened_the_first_is_closed_cleanly(gpus):
+def test_first_pipeline_closes_cleanly_if_the_second_fails_to_open(gpus):
     calls = []
-    kept = {}
+    owners = {}
     runtime = gpus.modules[2]._module
     allocate, free = runtime.cudaMalloc, runtime.cudaFree
 
     def malloc(size):
         calls.append(size)
-        if gpus.current == 1 and len(calls) > most:
+        if gpus.current == 1 and len(calls) > max_calls:
             return (fake_cuda.cudaError_t.cudaErrorMemoryAllocation,)
         status, pointer = allocate(size)
-        kept[pointer] = gpus.current
+        owners[pointer] = gpus.current
         return status, pointer
 
-    def freed(pointer):
-        del kept[pointer]
+    def free_and_forget(pointer):
+        del owners[pointer]
         return free(pointer)
 
-    runtime.cudaMalloc, runtime.cudaFree = malloc, freed
-    most = 10**6
+    runtime.cudaMalloc, runtime.cudaFree = malloc, free_and_forget
+    max_calls = 10**6
     open_by_parameters(config(gpus, 0)).close()
-    needed = len(calls)
-    assert needed > 5
-    for left in range(needed):
+    calls_to_open = len(calls)
+    assert calls_to_open > 5
+    for succeeding in range(calls_to_open):
         calls.clear()
-        most = needed + left
+        max_calls = calls_to_open + succeeding
         with contextlib.ExitStack() as closing:
             closing.callback(open_by_parameters(config(gpus, 0)).close)
             with pytest.raises(CudaError) as caught:
                 open_by_parameters(config(gpus, 1))
             assert caught.value.status == 'cudaErrorMemoryAllocation'
-            assert set(kept.values()) == {0}
-        assert kept == {}
+            assert set(owners.values()) == {0}
+        assert owners == {}
     assert gpus.mistakes == []
 
 
-def test_two_pipelines_in_one_thread(gpus):
+def test_two_pipelines_in_one_thread_use_their_own_devices(gpus):
     with contextlib.ExitStack() as closing:
         pipelines = [open_by_parameters(config(gpus, device)) for device in (0, 1)]
         for pipeline in pipelines:
@@ -234,7 +234,7 @@ def test_two_pipelines_in_one_thread(gpus):
 
 
 class WatchedNvJpeg(FakeNvJpeg):
-    """Notes on which device each of its things is made and used."""
+    """A stand-in for nvJPEG that records on which device each object is created and used."""
 
     def __init__(self, gpus):
         super().__init__()
@@ -251,20 +251,22 @@ class WatchedNvJpeg(FakeNvJpeg):
             owner = self._owners.get(getattr(argument, 'value', None))
             if owner not in (None, self._gpus.current):
                 self.mistakes.append((name, owner, self._gpus.current))
-        known = set(self.live)
+        live_before = set(self.live)
         status = function(*arguments)
-        self._owners.update(dict.fromkeys(self.live - known, self._gpus.current))
+        self._owners.update(dict.fromkeys(self.live - live_before, self._gpus.current))
         return status
 
 
-def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
+def test_jpegs_of_two_pipelines_are_decoded_on_their_own_devices(gpus, monkeypatch):
     library = WatchedNvJpeg(gpus)
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
     _, content = cv2.imencode('.jpg', np.full((1800, 2000, 3), 114, np.uint8))
     frame = as_plain_jpeg(
         check_image_file(content.reshape(-1))
-    )  # larger than what a slot begins with
-    pipelines = [open_by_parameters(config(gpus, each, image_transport='auto')) for each in (0, 1)]
+    )  # larger than the first staging buffer
+    pipelines = [
+        open_by_parameters(config(gpus, device, image_transport='auto')) for device in (0, 1)
+    ]
     for status in (SUCCESS, BAD_JPEG):
         library.status['nvjpegDecode'] = status
         for slot in (0, 1):
@@ -274,7 +276,7 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
             for pipeline in pipelines:
                 pipeline.collect(slot)
                 assert pipeline.is_done(slot)
-    assert len(library.decoded) == 2 + 4  # a small file each when they are opened
+    assert len(library.decoded) == 2 + 4  # each pipeline decodes one small file when it opens
     for pipeline in pipelines:
         pipeline.close()
     assert not library.live
@@ -282,7 +284,7 @@ def test_jpegs_of_two_pipelines_in_one_thread(gpus, monkeypatch):
     assert gpus.mistakes == []
 
 
-def _why_not_two():
+def why_not_two_gpus():
     if why_no_gpu():
         return why_no_gpu()
     try:
@@ -292,34 +294,37 @@ def _why_not_two():
     return ''
 
 
-needs_two_gpus = pytest.mark.skipif(bool(_why_not_two()), reason=_why_not_two())
+needs_two_gpus = pytest.mark.skipif(bool(why_not_two_gpus()), reason=why_not_two_gpus())
 
 
 @pytest.mark.whole_gpu
 @needs_two_gpus
-def test_memory_comes_from_the_device_in_use():
-    """On two real GPUs: what is allocated is missing on the one that was made current last."""
+def test_memory_comes_from_the_current_device():
+    """On two real GPUs, an allocation reduces the free memory of the current device only."""
     size = 512 * 2**20
     devices = gpu.Device(0), gpu.Device(1)
 
-    def free():
-        left = []
+    def read_free_bytes():
+        free_bytes = []
         for device in devices:
             device.use()
-            left.append(device.memory()[0])
-        return left
+            free_bytes.append(device.memory()[0])
+        return free_bytes
 
-    def taken_by(device):
-        before = free()
+    def bytes_used_by(device):
+        before = read_free_bytes()
         device.use()
         with gpu.DeviceBuffer(size):
-            return [was - now for was, now in zip(before, free(), strict=True)]
+            return [
+                free_before - free_after
+                for free_before, free_after in zip(before, read_free_bytes(), strict=True)
+            ]
 
     def check():
         for device in (*devices, *reversed(devices)):
-            taken = taken_by(device)
-            assert taken[device.index] >= size
-            assert taken[1 - device.index] < size // 2
+            used = bytes_used_by(device)
+            assert used[device.index] >= size
+            assert used[1 - device.index] < size // 2
 
     check()
     in_thread(check)

@@ -1,4 +1,4 @@
-"""Engines of each kind of fixed shapes through the whole pipeline on a GPU."""
+"""Engines with each combination of fixed layout and data type run in a complete pipeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize('dtype', TOLERANCES)
 @pytest.mark.parametrize('decoder', LAYOUTS, ids=str)
-def test_each_layout_in_each_type(tmp_path, dtype, decoder):
+def test_each_layout_runs_in_each_data_type(tmp_path, dtype, decoder):
     plan = build_plan(patch_onnx(SIZE, decoder, dtype))
     path = write_engine(tmp_path / 'patches.engine', plan, SIZE, decoder, dtype)
     check_engine(path, patch_onnx(SIZE, decoder))
@@ -46,7 +46,7 @@ def test_input_and_output_may_have_different_types(tmp_path, dtype, output_dtype
 
 
 def nms_onnx():
-    """A detector with NonMaxSuppression inside: how many rows there are depends on the image."""
+    """Return a detector with a NonMaxSuppression node. Its number of rows depends on the image."""
     arrays = {
         'column': np.array([1, 3, 1]),
         'weights': np.ones((1, 3, 4), np.float32),
@@ -74,7 +74,7 @@ def nms_onnx():
     return model.SerializeToString()
 
 
-def test_an_engine_with_nms_inside_is_refused_with_the_reason(tmp_path):
+def test_engine_with_nms_inside_is_refused(tmp_path):
     try:
         plan = build_plan(nms_onnx())
     except AssertionError as error:
@@ -86,5 +86,5 @@ def test_an_engine_with_nms_inside_is_refused_with_the_reason(tmp_path):
 
 
 def test_the_letterbox_of_a_reference_frame_has_padding():
-    # Else the frames above would not show where boxes are mapped back to.
+    # Without padding, the tests above could not show that boxes are mapped back to the image.
     assert Letterbox.fit((200, 90), SIZE, 'letterbox').pad_top > 0

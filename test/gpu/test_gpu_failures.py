@@ -1,6 +1,6 @@
-"""What goes wrong when a pipeline is made on a GPU: a clear error, and nothing is kept.
+"""A pipeline that fails to open on a GPU raises a clear error and frees all memory.
 
-Real CUDA and TensorRT; test_gpu_rollback does the same with stand-ins, for every call.
+These tests use real CUDA and TensorRT. test_gpu_rollback checks every call with stand-ins.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 MIB = 2**20
 SIZE = (64, 48)
 DECODER = Dense()
-# TensorRT-RTX 1.4 keeps about 0.05 MiB for each execution context that there was, whoever made
-# it; the driver hands memory out in steps of 2 MiB.
+# TensorRT-RTX 1.4 never frees about 0.05 MiB for each execution context that a process created.
+# The driver allocates memory in steps of 2 MiB.
 CONTEXT_KEEPS = 64 * 1024
 STEP = 2 * MIB
 
@@ -52,8 +52,8 @@ def path(plan, tmp_path):
 
 
 @pytest.fixture
-def watched(monkeypatch):
-    """The recorder of all CUDA calls from here on; there must be nothing left in the end."""
+def recorder(monkeypatch):
+    """Record all CUDA calls from here on. All CUDA objects must be released at the end."""
     recorder = Recorder(bindings.load_bindings())
     monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     yield recorder
@@ -67,12 +67,12 @@ def frame(seed=0):
 
 
 def detect(pipeline):
-    """Return boxes and scores of some frames, each through another slot."""
-    found = []
+    """Return boxes and scores of several frames, which use the slots in turn."""
+    detections = []
     for index in range(2 * pipeline.depth):
         slot = index % pipeline.depth
-        found.append(detect_one(pipeline, frame(index), Thresholds(0.3), slot).detections)
-    return np.concatenate([np.column_stack([one.xyxy, one.scores]) for one in found])
+        detections.append(detect_one(pipeline, frame(index), Thresholds(0.3), slot).detections)
+    return np.concatenate([np.column_stack([result.xyxy, result.scores]) for result in detections])
 
 
 ALLOCATIONS = (
@@ -87,7 +87,7 @@ ALLOCATIONS = (
 
 @pytest.mark.whole_gpu
 @needs_tensorrt
-def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
+def test_failed_allocation_leaks_nothing(path, recorder, monkeypatch):
     config = DetectorConfig(engine_path=str(path))
     contexts = []
     create = TensorRtEngine.create_context
@@ -98,28 +98,28 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
     )
     for _ in range(3):
         open_by_parameters(config).close()
-    watched.calls.clear()
+    recorder.calls.clear()
     open_by_parameters(config).close()
-    calls = list(watched.calls)
+    calls = list(recorder.calls)
     device = gpu.Device(0)
-    before, contexts[:] = device.memory()[0], []
+    free_before, contexts[:] = device.memory()[0], []
     failed = 0
     for failing, name in enumerate(calls):
         if name not in ALLOCATIONS:
             continue
-        watched.calls.clear()
-        watched.fails = lambda index, _: (
+        recorder.calls.clear()
+        recorder.fails = lambda index, _: (
             'cudaErrorMemoryAllocation' if index == failing else None  # noqa: B023
         )
         with pytest.raises(CudaError, match=name):
             open_by_parameters(config)
-        assert watched.kinds() == []
+        assert recorder.kinds() == []
         failed += 1
-    watched.fails = lambda index, name: None
-    kept = before - device.memory()[0]
-    print(f'{failed} allocations failed, {len(contexts)} contexts were made, {kept} bytes kept')
+    recorder.fails = lambda index, name: None
+    leaked = free_before - device.memory()[0]
+    print(f'{failed} failed allocations, {len(contexts)} contexts, {leaked} bytes leaked')
     assert failed > 30
-    assert kept <= len(contexts) * CONTEXT_KEEPS + STEP
+    assert leaked <= len(contexts) * CONTEXT_KEEPS + STEP
     pipeline = open_by_parameters(config)
     assert len(detect(pipeline))
     pipeline.close()
@@ -127,16 +127,16 @@ def test_whichever_allocation_fails_nothing_is_kept(path, watched, monkeypatch):
 
 @pytest.mark.whole_gpu
 @needs_tensorrt
-def test_a_full_gpu_is_refused_and_nothing_is_kept(path):
+def test_full_gpu_is_reported_and_leaks_nothing(path):
     script = Path(__file__).parents[1] / 'support' / 'gpu' / 'full_gpu.py'
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script, path], capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stdout + process.stderr
+    report = json.loads(process.stdout.splitlines()[-1])
     for entry in report['attempts']:
         print({**entry, 'message': entry['message'][:600]})
-    print('kept in the end:', report['before'] - report['after'])
+    print('bytes still in use at the end:', report['before'] - report['after'])
     *failures, last = report['attempts']
     assert failures
     assert last['kind'] == ''
@@ -148,7 +148,7 @@ def test_a_full_gpu_is_refused_and_nothing_is_kept(path):
     )
 
 
-def refused(path, content, match):
+def load_and_expect_refusal(path, content, match):
     path.write_bytes(content)
     path.with_name(path.name + '.json').unlink(missing_ok=True)
     with pytest.raises(EngineError, match=match) as caught:
@@ -160,14 +160,14 @@ def refused(path, content, match):
 @needs_tensorrt
 @pytest.mark.skipif(
     not os.environ.get('FOREIGN_PLANS'),
-    reason='FOREIGN_PLANS names no folder with plans that other releases of TensorRT built',
+    reason='FOREIGN_PLANS must name a folder of plans that other TensorRT releases built',
 )
-def test_real_plans_of_other_releases_are_refused(path, watched):
+def test_real_plans_of_other_releases_are_refused(path, recorder):
     plans = sorted(Path(os.environ['FOREIGN_PLANS']).glob('*.engine'))
     assert plans
     for plan in plans:
         content = plan.read_bytes()
-        message = refused(path, content, 'cannot (load it|be imported)')
+        message = load_and_expect_refusal(path, content, 'cannot (load it|be imported)')
         assert '.'.join(map(str, content[24:28])) in message
         assert tensorrt().__version__ in message
         assert 'build_engine' in message
@@ -175,65 +175,65 @@ def test_real_plans_of_other_releases_are_refused(path, watched):
 
 
 @needs_tensorrt
-@pytest.mark.parametrize('other', ['SM75', 'SM89', 'SM120'])
-def test_a_plan_for_another_gpu_is_refused_or_right(path, tmp_path, watched, other):
-    """TensorRT-RTX decides: 1.4 compiles some plans for a GPU that they were not made for."""
+@pytest.mark.parametrize('target', ['SM75', 'SM89', 'SM120'])
+def test_plan_for_another_gpu_is_refused_or_computes_correctly(path, tmp_path, recorder, target):
+    """TensorRT-RTX 1.4 can compile some plans for a GPU other than the plan's target."""
     if not hasattr(tensorrt(), 'ComputeCapability'):
-        pytest.skip('only TensorRT-RTX builds plans for other GPUs than that of the machine')
-    content = build_plan(patch_onnx(SIZE, DECODER), capabilities=[other])
+        pytest.skip('only TensorRT-RTX builds plans for other GPUs than the one in the machine')
+    content = build_plan(patch_onnx(SIZE, DECODER), capabilities=[target])
     foreign = write_engine(tmp_path / 'foreign.engine', content, SIZE, DECODER)
     try:
         pipeline = open_by_parameters(DetectorConfig(engine_path=str(foreign)))
     except EngineError as error:
         pipeline, message = None, str(error)
     if pipeline is None:
-        print(other, message)
-        mine = gpu.Device(0).compute_capability
-        assert f'compute capability {mine[0]}.{mine[1]}' in message
+        print(target, message)
+        capability = gpu.Device(0).compute_capability
+        assert f'compute capability {capability[0]}.{capability[1]}' in message
         assert 'reported: nothing' not in message
         return
-    print(other, 'is loaded here')
+    print(target, 'loads on this GPU')
     found = detect(pipeline)
     pipeline.close()
-    own = open_by_parameters(DetectorConfig(engine_path=str(path)))
-    expected = detect(own)
-    own.close()
+    native = open_by_parameters(DetectorConfig(engine_path=str(path)))
+    expected = detect(native)
+    native.close()
     assert len(expected)
     np.testing.assert_allclose(found, expected, atol=1e-3, rtol=0)
 
 
 @needs_tensorrt
-@pytest.mark.parametrize('part', [0.0, 0.05, 0.5, 0.99])
-def test_a_truncated_plan_is_refused(path, plan, watched, part):
-    refused(path, plan[: max(64, int(len(plan) * part))], 'cannot load it')
+@pytest.mark.parametrize('share', [0.0, 0.05, 0.5, 0.99])
+def test_a_truncated_plan_is_refused(path, plan, recorder, share):
+    load_and_expect_refusal(path, plan[: max(64, int(len(plan) * share))], 'cannot load it')
 
 
 @needs_tensorrt
-def test_without_a_manifest_a_refusal_keeps_nothing(path, plan, watched):
-    refused(path, plan, r'model\.')
+def test_refused_plan_without_a_manifest_leaks_nothing(path, plan, recorder):
+    load_and_expect_refusal(path, plan, r'model\.')
 
 
 @needs_tensorrt
-def test_a_capture_that_fails_costs_the_graph_only(path, watched, monkeypatch, caplog):
+def test_failed_graph_capture_keeps_the_pipeline(path, recorder, monkeypatch, caplog):
     config = DetectorConfig(engine_path=str(path))
     with_graph = open_by_parameters(config)
     expected = detect(with_graph)
     with_graph.close()
 
-    class Broken(gpu.Graph):
+    class FailingGraph(gpu.Graph):
         def __init__(self, stream, record):
-            def and_wait():
+            def record_and_synchronize():
                 record()
-                stream.synchronize()  # which a capture forbids
+                stream.synchronize()  # not allowed during a capture
 
-            super().__init__(stream, and_wait)
+            super().__init__(stream, record_and_synchronize)
 
-    monkeypatch.setattr(cuda_slot, 'Graph', Broken)
+    monkeypatch.setattr(cuda_slot, 'Graph', FailingGraph)
     caplog.clear()
     pipeline = open_by_parameters(config)
-    watched.calls.clear()
+    recorder.calls.clear()
     found = detect(pipeline)
-    assert 'cudaGraphLaunch' not in watched.calls
+    assert 'cudaGraphLaunch' not in recorder.calls
     pipeline.close()
     warnings = [r.message for r in caplog.records if 'graph' in r.message.lower()]
     print(warnings)
@@ -244,39 +244,39 @@ def test_a_capture_that_fails_costs_the_graph_only(path, watched, monkeypatch, c
 
 
 @needs_tensorrt
-def test_graphs_can_be_switched_off(path, watched, caplog):
+def test_cuda_graphs_can_be_switched_off(path, recorder, caplog):
     found = []
     for use in (True, False):
         pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), use_cuda_graph=use))
-        watched.calls.clear()
+        recorder.calls.clear()
         found.append(detect(pipeline))
-        assert ('cudaGraphLaunch' in watched.calls) == use
+        assert ('cudaGraphLaunch' in recorder.calls) == use
         pipeline.close()
     np.testing.assert_array_equal(*found)
     assert not [record for record in caplog.records if 'graph' in record.message.lower()]
 
 
 @needs_tensorrt
-def test_a_kernel_that_does_not_compile_is_refused(path, watched, monkeypatch):
+def test_kernel_that_does_not_compile_is_reported(path, recorder, monkeypatch):
     monkeypatch.setitem(gpu_kernels._C_TYPES, 'float32', 'no_such_type')
     with pytest.raises(CudaError, match=r'NVRTC .* cannot compile[^$]*no_such_type'):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
-def bindings_missing():
+def are_bindings_missing():
     try:
         return importlib.util.find_spec('cuda.bindings') is None
     except ModuleNotFoundError:
         return True
 
 
-needs_bindings = pytest.mark.skipif(bindings_missing(), reason='needs cuda-bindings')
+needs_bindings = pytest.mark.skipif(are_bindings_missing(), reason='needs cuda-bindings')
 
 
-def python(code, **environment):
-    """Return what a fresh interpreter prints."""
+def run_python(code, **environment):
+    """Return the output of a new Python process."""
     folders = [entry for entry in sys.path if entry]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, '-c', code],
         capture_output=True,
         text=True,
@@ -284,12 +284,12 @@ def python(code, **environment):
         check=False,
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(folders), **environment},
     )
-    assert done.returncode == 0, done.stderr
-    print(done.stdout)
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    print(process.stdout)
+    return process.stdout
 
 
-DEVICE = """
+OPEN_DEVICE = """
 from trt_perception import gpu
 from trt_perception.errors import CudaError
 try:
@@ -300,31 +300,31 @@ except CudaError as error:
 
 
 @needs_bindings
-def test_a_missing_driver_is_named(tmp_path):
-    # The loader stops at a library of that name that is none.
+def test_missing_driver_is_reported(tmp_path):
+    # The loader opens a file of this name that is not a library.
     (tmp_path / 'libcuda.so.1').write_bytes(b'')
-    said = python(DEVICE, LD_LIBRARY_PATH=str(tmp_path))
-    assert re.search('no NVIDIA driver was found|no CUDA driver', said)
-    assert 'install the NVIDIA driver' in said
+    printed = run_python(OPEN_DEVICE, LD_LIBRARY_PATH=str(tmp_path))
+    assert re.search('no NVIDIA driver was found|no CUDA driver', printed)
+    assert 'install the NVIDIA driver' in printed
 
 
 @needs_tensorrt
-def test_a_driver_that_shows_no_gpu_is_named():
-    assert 'CUDA_VISIBLE_DEVICES' in python(DEVICE, CUDA_VISIBLE_DEVICES='')
+def test_hidden_gpu_is_reported():
+    assert 'CUDA_VISIBLE_DEVICES' in run_python(OPEN_DEVICE, CUDA_VISIBLE_DEVICES='')
 
 
 @needs_bindings
-def test_a_missing_compiler_is_named(tmp_path):
-    said = python(
+def test_missing_compiler_is_reported(tmp_path):
+    printed = run_python(
         """
 import cuda.pathfinder as pathfinder
 from cuda.pathfinder import DynamicLibNotFoundError
 load = pathfinder.load_nvidia_dynamic_lib
-def without(name):
+def load_without_nvrtc(name):
     if name == 'nvrtc':
-        raise DynamicLibNotFoundError('no libnvrtc here')
+        raise DynamicLibNotFoundError('libnvrtc is missing')
     return load(name)
-pathfinder.load_nvidia_dynamic_lib = without
+pathfinder.load_nvidia_dynamic_lib = load_without_nvrtc
 from trt_perception import gpu
 from trt_perception.errors import CudaError
 try:
@@ -334,13 +334,13 @@ except CudaError as error:
 """,
         XDG_CACHE_HOME=str(tmp_path),
     )
-    assert 'NVRTC is missing' in said
-    assert 'pip install nvidia-cuda-nvrtc' in said
-    assert 'apt install' in said
+    assert 'NVRTC is missing' in printed
+    assert 'pip install nvidia-cuda-nvrtc' in printed
+    assert 'apt install' in printed
 
 
 @needs_bindings
-def test_the_compilers_log_is_in_the_error(tmp_path, monkeypatch):
+def test_compile_error_has_the_compiler_log(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     try:
         gpu.compile_kernels('extern "C" __global__ void nothing() {}', (9, 0))

@@ -1,4 +1,4 @@
-"""The kernels against the host's stages: OpenCV's letterbox, NumPy's decoding."""
+"""The kernels against the host stages: the letterbox in OpenCV, the decoding in NumPy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def device():
 
 
 def picture(width, height, seed=0):
-    """Smooth gradients with noise: colours everywhere, and edges for the sampling to get wrong."""
+    """Return smooth gradients with noise. Their edges show sampling errors in all colours."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     bgr = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin(x / 9 + y / 13)], -1)
@@ -85,10 +85,10 @@ def run_letterbox(kernels, spec, frame, offset=0):
     head = np.zeros(kernels.header.size, np.uint8)
     content = kernels.header.content(frame, geometry, Thresholds())
     kernels.header.write(head, content, kernels.header.size + offset)
-    # What lies between is a message's own.
+    # A serialised message has other fields between the header and the pixels.
     between = np.full(offset, 0xA5, np.uint8)
     item = 4 if spec.input.dtype == 'float32' else 2
-    # Poisoned, so that an element that nobody writes is seen.
+    # NaN in every element shows elements that no thread writes.
     poison = np.full(int(np.prod(spec.input.shape)) * item, 0xFF, np.uint8)
     with (
         to_device(np.concatenate([head, between, frame.data])) as source,
@@ -109,7 +109,7 @@ def run_letterbox(kernels, spec, frame, offset=0):
 
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_letterbox_is_within_one_level_of_the_hosts(device, encoding, antialias):
+def test_letterbox_equals_the_host_letterbox(device, encoding, antialias):
     spec = spec_for(Preprocessing((640, 640), antialias=antialias))
     host = HostPreprocessor(spec.preprocessing)
     kernels = FrameKernels(device, spec, DecodingLimits())
@@ -131,7 +131,7 @@ def test_letterbox_is_within_one_level_of_the_hosts(device, encoding, antialias)
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('encoding', FORMATS)
 def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
-    """Small enough for compute-sanitizer, which scripts/sanitize runs this under."""
+    """The frames are small, so that scripts/sanitize can run this test under compute-sanitizer."""
     spec = spec_for(Preprocessing((96, 64), antialias=antialias))
     kernels = FrameKernels(device, spec, DecodingLimits())
     for width, height in ((64, 48), (7, 5), (4, 30), (300, 200)):
@@ -143,8 +143,8 @@ def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
 
 
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_small_frames_may_begin_anywhere(device, encoding):
-    """As in a message, whose pixels lie at a multiple of 4; any other place is as good."""
+def test_small_frames_may_start_at_any_offset(device, encoding):
+    """In a message, pixels start at a multiple of 4. The kernel accepts any offset."""
     spec = spec_for(Preprocessing((96, 64)))
     kernels = FrameKernels(device, spec, DecodingLimits())
     frame = frame_of(picture(62, 46), encoding, 2)
@@ -179,7 +179,7 @@ def test_letterbox_follows_the_preprocessing(device, preprocessing):
 
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [('float16', 2.0**-11), ('bfloat16', 2.0**-8)])
-def test_letterbox_rounds_to_the_inputs_type(device, dtype, tolerance):
+def test_letterbox_rounds_to_the_input_type(device, dtype, tolerance):
     exact = spec_for(Preprocessing((640, 640)))
     rounded = spec_for(Preprocessing((640, 640), dtype=dtype))
     frame = frame_of(picture(1280, 720), 'bgr8')
@@ -268,7 +268,9 @@ CASES = [
 
 @pytest.mark.parametrize('class_agnostic', [False, True])
 @pytest.mark.parametrize(('classes', 'anchors', 'passing', 'decoder'), CASES)
-def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, class_agnostic):
+def test_decoding_equals_the_host_decoding(
+    device, classes, anchors, passing, decoder, class_agnostic
+):
     spec = spec_for(Preprocessing((640, 640)), classes, anchors, decoder)
     kernels = FrameKernels(device, spec, DecodingLimits(class_agnostic=class_agnostic))
     rng = np.random.default_rng(passing + classes)
@@ -285,7 +287,7 @@ def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, c
                 max_detections=300,
                 class_agnostic=class_agnostic,
             )
-            # Twice: the second run finds what the first left in the scratch memory.
+            # The second run starts with the scratch memory of the first run.
             for rows in run_decode(kernels, spec, output, geometry, thresholds, times=2):
                 assert len(rows) == len(expected)
                 np.testing.assert_array_equal(rows['class_id'], expected.class_ids)
@@ -294,9 +296,9 @@ def test_decoding_equals_the_hosts(device, classes, anchors, passing, decoder, c
     kernels.close()
 
 
-@pytest.mark.parametrize('network_wh', [(640, 640), (200, 120)])  # whole cells and cut ones
+@pytest.mark.parametrize('network_wh', [(640, 640), (200, 120)])  # whole and partial cells
 @pytest.mark.parametrize('strides', [(8, 16, 32), (32, 8)])
-def test_decoding_of_cells_equals_the_hosts(device, network_wh, strides):
+def test_decoding_of_cells_equals_the_host_decoding(device, network_wh, strides):
     decoder = YoloxRaw(strides=strides)
     anchors = sum(-(-network_wh[0] // s) * -(-network_wh[1] // s) for s in strides)
     form = Dense(objectness=True, transposed=True)
@@ -331,7 +333,7 @@ def test_decoding_reads_half_precision(device):
     np.testing.assert_allclose(rows['xyxy'], expected.xyxy, atol=1e-3, rtol=0)
 
 
-def test_max_detections_bounds_the_rows(device):
+def test_max_detections_limits_the_rows(device):
     spec = replace(spec_for(Preprocessing((640, 640))))
     kernels = FrameKernels(device, spec, DecodingLimits(17))
     geometry = Letterbox.fit((640, 640), (640, 640), 'letterbox')

@@ -1,4 +1,4 @@
-"""Serialised images from the memory that they were taken into, on a real GPU."""
+"""Serialised images are uploaded directly from the message buffer, on a real GPU."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_serialised_image_is_uploaded_from_where_it_was_taken(opened, integrated):
+def test_serialised_image_is_uploaded_from_the_message_buffer(opened, integrated):
     pipeline = opened(integrated=integrated)
     buffers = MessageBuffers(pipeline.allocate)
     for seed, encoding in enumerate(sorted({*ENCODINGS.values()})):

@@ -1,4 +1,4 @@
-"""What is said where kernels do not compile, or compiler or driver are missing; without a GPU."""
+"""Errors about kernels that do not compile, a missing compiler or driver. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
     ],
     ids=['mistake', 'unknown GPU'],
 )
-def test_a_kernel_that_does_not_compile_shows_the_compilers_log(
-    machine, config, log, golden_messages
-):
+def test_compile_error_has_the_compiler_log(machine, config, log, golden_messages):
     recorder, tensorrt = machine(log=log)
     with golden_messages.raises(CudaError):
         open_by_parameters(config)
@@ -36,7 +34,7 @@ def raising(error):
     return function
 
 
-def test_a_missing_compiler_says_what_to_install(machine, config, golden_messages):
+def test_missing_compiler_error_says_what_to_install(machine, config, golden_messages):
     recorder, tensorrt = machine()
     library = recorder.modules[1]
     library.nvrtcVersion = raising(RuntimeError('Failure finding "libnvrtc.so"'))
@@ -53,7 +51,7 @@ def test_a_missing_compiler_says_what_to_install(machine, config, golden_message
         ('cudaErrorNoDevice', 13000),
     ],
 )
-def test_a_missing_or_old_driver_says_what_to_install(
+def test_missing_or_old_driver_error_says_what_to_install(
     machine, config, status, driver, golden_messages
 ):
     recorder, tensorrt = machine()
@@ -66,7 +64,7 @@ def test_a_missing_or_old_driver_says_what_to_install(
 
 
 @pytest.mark.parametrize(('module', 'call'), [(2, 'cudaGetDeviceCount'), (0, 'cuLibraryLoadData')])
-def test_a_driver_library_that_cannot_be_loaded_says_what_to_install(
+def test_unloadable_driver_library_error_says_what_to_install(
     machine, config, module, call, golden_messages
 ):
     recorder, tensorrt = machine()

@@ -1,6 +1,6 @@
-"""Engines of open shapes on a GPU: the right profile is taken, and its numbers are right.
+"""Engines with open shapes on a GPU use the right profile and give the right outputs.
 
-Each engine runs in a process of its own, which a crash within TensorRT ends instead of the tests.
+Each engine runs in its own process. A crash inside TensorRT ends that process, not the tests.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ needs_open_shapes = pytest.mark.skipif(bool(why_no_open_shapes()), reason=why_no
 
 
 def shapes(*sizes):
-    """Return a profile from (width, height) of smallest, usual and largest, or of all three."""
+    """Return a profile from (width, height) of minimum, optimum and maximum, or of all three."""
     low, usual, high = sizes * 3 if len(sizes) == 1 else sizes
     return {'images': tuple((1, 3, height, width) for width, height in (low, usual, high))}
 
 
 @pytest.fixture(scope='module')
 def fixed_plan():
-    """Two profiles of one shape each."""
+    """Build a plan with two profiles of one shape each."""
     return build_plan(patch_onnx(OPEN, DENSE), profiles=[shapes((64, 48)), shapes((128, 96))])
 
 
 @pytest.fixture(scope='module')
 def open_plan():
-    """Two profiles: 64 to 128 pixels wide, and 128 to 256."""
+    """Build a plan with two profiles: widths of 64 to 128 pixels, and of 128 to 256 pixels."""
     return build_plan(
         patch_onnx(OPEN, DENSE),
         profiles=[
@@ -51,14 +51,14 @@ def open_plan():
     )
 
 
-def apart(function, *arguments):
-    """Call a function in a process of its own."""
+def in_new_process(function, *arguments):
+    """Call a function in its own process."""
     with ProcessPoolExecutor(1, get_context('spawn')) as pool:
-        return pool.submit(_told, function, *arguments).result(timeout=120)
+        return pool.submit(_call_with_text_errors, function, *arguments).result(timeout=120)
 
 
-def _told(function, *arguments):
-    """Call a function; errors of the package do not pass between processes, their texts do."""
+def _call_with_text_errors(function, *arguments):
+    """Call a function. Convert the package's errors, which pickle cannot transfer, to text."""
     try:
         return function(*arguments)
     except TrtPerceptionError as error:
@@ -66,7 +66,7 @@ def _told(function, *arguments):
 
 
 def check_profile(path, size):
-    """Hold an engine's numbers to the host's; return which profile each slot has."""
+    """Compare an engine's output with the host. Return the profile index of each slot."""
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), pipeline_depth=2))
     try:
         chosen = [slot.context.native.active_optimization_profile for slot in pipeline.slots]
@@ -82,9 +82,9 @@ def check_profile(path, size):
 
 
 @pytest.mark.parametrize(('size', 'profile'), [((64, 48), 0), ((128, 96), 1)])
-def test_a_profile_of_one_shape(tmp_path, fixed_plan, size, profile):
+def test_profile_of_one_shape_is_selected_by_size(tmp_path, fixed_plan, size, profile):
     path = write_engine(tmp_path / 'fixed.engine', fixed_plan, size, DENSE, opened=True)
-    assert apart(check_profile, path, size) == [profile] * 2
+    assert in_new_process(check_profile, path, size) == [profile] * 2
 
 
 @needs_open_shapes
@@ -99,9 +99,9 @@ def test_a_profile_of_one_shape(tmp_path, fixed_plan, size, profile):
         ((256, 192), 1),
     ],
 )
-def test_the_profile_that_holds_the_size_is_taken(tmp_path, open_plan, size, profile):
+def test_profile_that_includes_the_size_is_selected(tmp_path, open_plan, size, profile):
     path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
-    assert apart(check_profile, path, size) == [profile] * 2
+    assert in_new_process(check_profile, path, size) == [profile] * 2
 
 
 def check_other_size(path, size):
@@ -113,13 +113,13 @@ def check_other_size(path, size):
         pipeline.close()
 
 
-def test_the_parameter_chooses_another_size(tmp_path, fixed_plan):
+def test_input_size_parameter_selects_another_profile(tmp_path, fixed_plan):
     path = write_engine(tmp_path / 'fixed.engine', fixed_plan, (64, 48), DENSE, opened=True)
-    assert apart(check_other_size, path, (128, 96)) > 0
+    assert in_new_process(check_other_size, path, (128, 96)) > 0
 
 
 def refusal(path):
-    """Return why an engine is refused, empty where it is not."""
+    """Return the error that refuses an engine; empty if the engine opens."""
     try:
         open_by_parameters(DetectorConfig(engine_path=str(path))).close()
     except EngineError as error:
@@ -128,18 +128,18 @@ def refusal(path):
 
 
 @pytest.mark.skipif(
-    bool(why_no_tensorrt()) or not why_no_open_shapes(), reason='open shapes run here'
+    bool(why_no_tensorrt()) or not why_no_open_shapes(), reason='this TensorRT runs open shapes'
 )
-def test_where_open_shapes_do_not_run_they_are_refused_with_what_to_do(tmp_path, open_plan):
+def test_engine_with_unsupported_open_shapes_is_refused_with_a_fix(tmp_path, open_plan):
     path = write_engine(tmp_path / 'open.engine', open_plan, (96, 80), DENSE, opened=True)
-    message = apart(refusal, path)
+    message = in_new_process(refusal, path)
     print(message)
     assert 'execute_async_v3 failed' in message
     assert message.endswith('build_engine --shapes 1x3x80x96')
 
 
 @pytest.mark.parametrize('size', [(56, 48), (264, 192), (64, 104), (256, 64)])
-def test_a_size_that_no_profile_holds_is_refused(tmp_path, open_plan, size):
+def test_size_outside_all_profiles_is_refused(tmp_path, open_plan, size):
     path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
     message = (
         rf'no profile includes the shape \[1, 3, {size[1]}, {size[0]}\], only .* to .*, .* to '
@@ -167,14 +167,14 @@ def check_batch(path, content):
 
 
 @pytest.mark.parametrize('largest', [1, pytest.param(4, marks=needs_open_shapes)])
-def test_an_open_batch_becomes_one(tmp_path, largest):
+def test_open_batch_dimension_becomes_1(tmp_path, largest):
     content = patch_onnx((64, 48), DENSE)
     model = onnx.load_from_string(content)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'batch'
     profile = {'images': ((1, 3, 48, 64), (1, 3, 48, 64), (largest, 3, 48, 64))}
     path = tmp_path / 'batch.engine'
     path.write_bytes(build_plan(model.SerializeToString(), profiles=[profile]))
-    assert apart(check_batch, path, content) > 0
+    assert in_new_process(check_batch, path, content) > 0
 
 
 def check_recognised(path):
@@ -187,9 +187,9 @@ def check_recognised(path):
         pipeline.close()
 
 
-def test_an_engine_without_manifest_is_asked_for_its_open_outputs(tmp_path, fixed_plan):
-    told = {'task': 'detect', 'imgsz': [48, 64], 'names': list(CLASS_NAMES), 'head': 'Detect'}
-    front = json.dumps(told).encode()
+def test_engine_without_a_manifest_reports_its_open_output_shapes(tmp_path, fixed_plan):
+    metadata = {'task': 'detect', 'imgsz': [48, 64], 'names': list(CLASS_NAMES), 'head': 'Detect'}
+    metadata_bytes = json.dumps(metadata).encode()
     path = tmp_path / 'ultralytics.engine'
-    path.write_bytes(len(front).to_bytes(4, 'little') + front + fixed_plan)
-    assert apart(check_recognised, path) > 0
+    path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + fixed_plan)
+    assert in_new_process(check_recognised, path) > 0

@@ -1,7 +1,7 @@
-"""A CudaPipeline that cannot be made leaves nothing behind, whichever call fails; without a GPU.
+"""A CudaPipeline that fails to open releases everything, whichever call fails. Needs no GPU.
 
-CUDA and TensorRT are stand-ins that count what they hand out. That the real ones behave alike is
-for test_gpu_failures to show, on a GPU.
+Stand-ins for CUDA and TensorRT count the objects that they hand out. test_gpu_failures checks on a
+GPU that the real libraries behave in the same way.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_closing_releases_all_that_opening_made(machine, config, integrated):
+def test_close_releases_all_objects(machine, config, integrated):
     recorder, tensorrt = machine(integrated=integrated)
     pipeline = open_by_parameters(config)
-    made = set(recorder.calls) & set(RELEASED_BY)
-    assert made == set(RELEASED_BY)
+    created = set(recorder.calls) & set(RELEASED_BY)
+    assert created == set(RELEASED_BY)
     kinds = recorder.kinds()
-    # Input, output, scratch memory, TensorRT's, where the frames of a batch are, and the frame. An
-    # integrated GPU reads frames where they lie: no device memory for them, but a place for their
-    # headers. Page-locked memory for frames comes with them.
+    # Device memory for input, output, scratch memory, TensorRT, the table of frame addresses, and
+    # the frame. An integrated GPU reads frames from host memory: it needs no device memory for
+    # frames, but page-locked memory for headers. The first frame allocates page-locked memory for
+    # pixels.
     assert kinds.count('cudaMalloc') == DEPTH * (5 if integrated else 6)
     assert kinds.count('cudaHostAlloc') == DEPTH * (2 if integrated else 1)
     assert kinds.count('cudaGraphInstantiate') == DEPTH
@@ -47,13 +48,13 @@ def test_closing_releases_all_that_opening_made(machine, config, integrated):
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def calls_of_opening(machine, config):
+def calls_to_open(machine, config):
     recorder, _ = machine()
     with contextlib.closing(open_by_parameters(config)):
         return recorder.calls.copy()
 
 
-def test_all_is_released_even_if_the_device_cannot_be_made_current(machine, config):
+def test_close_releases_all_objects_if_the_device_cannot_be_selected(machine, config):
     recorder, tensorrt = machine()
     pipeline = open_by_parameters(config)
     recorder.fails = lambda _, name: (
@@ -64,22 +65,22 @@ def test_all_is_released_even_if_the_device_cannot_be_made_current(machine, conf
     assert_nothing_is_left(recorder, tensorrt)
 
 
-# Between them a failure costs the graph, not the pipeline.
-CAPTURE = ('cudaStreamBeginCapture', 'cudaGraphInstantiate')
+# A failure between these two calls costs the graph, not the pipeline.
+CAPTURE_CALLS = ('cudaStreamBeginCapture', 'cudaGraphInstantiate')
 
 
 def is_captured(calls, index):
-    """Tell whether a call belongs to the capture of a graph."""
-    begins = [i for i, name in enumerate(calls[: index + 1]) if name == CAPTURE[0]]
-    return bool(begins) and CAPTURE[1] not in calls[begins[-1] : index]
+    """Return whether a call belongs to the capture of a graph."""
+    begins = [i for i, name in enumerate(calls[: index + 1]) if name == CAPTURE_CALLS[0]]
+    return bool(begins) and CAPTURE_CALLS[1] not in calls[begins[-1] : index]
 
 
-def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, monkeypatch):
-    calls = calls_of_opening(machine, config)
+def test_failed_cuda_call_leaves_no_objects(machine, config, tmp_path, monkeypatch):
+    calls = calls_to_open(machine, config)
     assert len(calls) > 100
     survived = 0
     for failing, name in enumerate(calls):
-        # With nothing in the cache, so that the kernels are compiled each time.
+        # An empty cache makes every run compile the kernels.
         monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / f'cache{failing}'))
         recorder, tensorrt = machine()
         recorder.fails = lambda index, _: (
@@ -91,7 +92,7 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
             pipeline.close()
             survived += 1
         else:
-            # The exception is kept until after the look: it must hold nothing either.
+            # The exception still exists during the check. It must not keep objects alive.
             with pytest.raises(CudaError) as caught:
                 open_by_parameters(config)
             is_named = name in str(caught.value)
@@ -103,12 +104,12 @@ def test_whichever_cuda_call_fails_nothing_is_left(machine, config, tmp_path, mo
 
 
 @pytest.mark.parametrize('status', ['cudaErrorMemoryAllocation', 'cudaErrorIllegalAddress'])
-def test_whichever_cuda_call_fails_nothing_of_nvjpeg_is_left(machine, config, monkeypatch, status):
+def test_failed_cuda_call_leaves_no_nvjpeg_objects(machine, config, monkeypatch, status):
     config = replace(config, image_transport='compressed')
     library = FakeNvJpeg()
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
-    calls_of_opening(machine, config)  # compiled kernels are in the cache from now on
-    calls = calls_of_opening(machine, config)
+    calls_to_open(machine, config)  # fills the cache with compiled kernels
+    calls = calls_to_open(machine, config)
     assert not library.live
     outcomes = Counter()
     for failing in range(len(calls)):
@@ -125,13 +126,15 @@ def test_whichever_cuda_call_fails_nothing_of_nvjpeg_is_left(machine, config, mo
         assert_nothing_is_left(recorder, tensorrt)
     sticky = status == 'cudaErrorIllegalAddress'
     assert outcomes[sticky] > 50
-    # Without memory for it there is no JPEG on the GPU; a lost context is never taken for that.
-    # Of a first file memory, a stream, waiting for it; of each thread a stream and an event.
+    # Failed allocations disable JPEG decoding on the GPU only: for the first file its memory, its
+    # stream and the wait; for each decoder its stream and its event. A lost context always fails
+    # the pipeline.
     assert outcomes['no JPEG'] == (0 if sticky else 3 + 2 * DEPTH)
 
 
-# What may take seconds: one of them may be in progress, and no other may follow.
-LONG = (
+# Each of these calls may take seconds. After a signal, the call in progress may finish, but no
+# other may start.
+LONG_CALLS = (
     'cudaGetDeviceCount',
     'deserialize_cuda_engine',
     'create_execution_context',
@@ -141,40 +144,38 @@ LONG = (
 
 
 @pytest.mark.parametrize(
-    ('call', 'time'), [*((call, 1) for call in LONG), ('create_execution_context', DEPTH)]
+    ('call', 'time'), [*((call, 1) for call in LONG_CALLS), ('create_execution_context', DEPTH)]
 )
-def test_a_signal_while_it_is_made_ends_it_before_the_next_long_call(
-    machine, config, call, time, monkeypatch
-):
-    asked, calls = threading.Event(), []
-    monkeypatch.setattr(interruption, '_END_REQUESTED', asked)
+def test_signal_stops_opening_before_the_next_long_call(machine, config, call, time, monkeypatch):
+    end_requested, calls = threading.Event(), []
+    monkeypatch.setattr(interruption, '_END_REQUESTED', end_requested)
     recorder, tensorrt = machine()
     answer = tensorrt.answer
 
-    def note(name):
+    def record_call(name):
         calls.append(name)
         if calls.count(call) == time:
-            asked.set()
+            end_requested.set()
 
-    def noted(name, *rest, **keywords):
-        note(name)
-        return answer(name, *rest, **keywords)
+    def recorded_answer(name, *arguments, **keywords):
+        record_call(name)
+        return answer(name, *arguments, **keywords)
 
-    monkeypatch.setattr(tensorrt, 'answer', noted)
-    recorder.fails = lambda _, name: note(name)
+    monkeypatch.setattr(tensorrt, 'answer', recorded_answer)
+    recorder.fails = lambda _, name: record_call(name)
     with pytest.raises(InterruptionError):
         open_by_parameters(config)
     last = len(calls) - calls[::-1].index(call)
-    assert not set(LONG) & set(calls[last:])
+    assert not set(LONG_CALLS) & set(calls[last:])
     assert calls.count(call) == time
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_a_lost_context_is_recognised_in_whichever_call_it_shows(machine, config):
-    calls_of_opening(machine, config)  # compiled kernels are in the cache from now on
-    calls = calls_of_opening(machine, config)
+def test_lost_context_is_recognised_in_each_call(machine, config):
+    calls_to_open(machine, config)  # fills the cache with compiled kernels
+    calls = calls_to_open(machine, config)
     for failing, name in enumerate(calls):
-        if name.startswith('nvrtc'):  # the compiler knows no GPU
+        if name.startswith('nvrtc'):  # the compiler does not use the GPU
             continue
         recorder, tensorrt = machine()
         recorder.fails = lambda index, called: (
@@ -189,7 +190,7 @@ def test_a_lost_context_is_recognised_in_whichever_call_it_shows(machine, config
 
 
 @pytest.mark.parametrize('call', REFUSALS)
-def test_whatever_tensorrt_refuses_nothing_is_left(machine, config, call):
+def test_failed_tensorrt_call_leaves_no_objects(machine, config, call):
     recorder, tensorrt = machine(refuses=call)
     with pytest.raises(EngineError, match='images' if call == 'infer_shapes' else REASON) as error:
         open_by_parameters(config)
@@ -197,7 +198,7 @@ def test_whatever_tensorrt_refuses_nothing_is_left(machine, config, call):
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_a_lost_context_behind_tensorrts_refusal_is_recognised(machine, config):
+def test_lost_context_is_recognised_when_tensorrt_fails(machine, config):
     recorder, tensorrt = machine(refuses='execute_async_v3')
     recorder.fails = lambda index, name: (
         'cudaErrorIllegalAddress' if 'execute_async_v3' in tensorrt.calls else None
@@ -207,9 +208,7 @@ def test_a_lost_context_behind_tensorrts_refusal_is_recognised(machine, config):
     assert caught.value.sticky
 
 
-def test_an_output_that_depends_on_the_data_is_refused_before_anything_is_allocated(
-    machine, config, golden_messages
-):
+def test_data_dependent_output_is_refused_before_allocation(machine, config, golden_messages):
     name, _, kind = OUTPUT
     recorder, tensorrt = machine(tensors={'outputs': ((name, (-1, 3), kind),)})
     with golden_messages.raises(EngineError):
@@ -218,33 +217,29 @@ def test_an_output_that_depends_on_the_data_is_refused_before_anything_is_alloca
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_a_second_input_is_refused(machine, config, golden_messages):
-    other = ('scale', (1, 2), 'FLOAT')
-    recorder, tensorrt = machine(tensors={'inputs': (INPUT, other)})
+def test_second_input_is_refused(machine, config, golden_messages):
+    second_input = ('scale', (1, 2), 'FLOAT')
+    recorder, tensorrt = machine(tensors={'inputs': (INPUT, second_input)})
     with golden_messages.raises(EngineError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
-def test_out_of_memory_says_how_much_of_what_and_what_to_do(
-    machine, config, call, golden_messages
-):
+def test_out_of_memory_error_names_the_amount_and_a_fix(machine, config, call, golden_messages):
     recorder, _ = machine()
     recorder.fails = lambda index, name: 'cudaErrorMemoryAllocation' if name == call else None
     with golden_messages.raises(CudaError):
         open_by_parameters(config)
 
 
-def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(
-    machine, config, golden_messages
-):
+def test_pipeline_can_close_after_a_frame_found_no_memory(machine, config, golden_messages):
     large = grey(4096, 4096)
     recorder, _ = machine()
     pipeline = open_by_parameters(config)
-    before = len(recorder.calls)
+    calls_before = len(recorder.calls)
     pipeline.enqueue(0, [large], [Thresholds()])
-    calls = recorder.calls[before:]
+    calls = recorder.calls[calls_before:]
     pipeline.close()
     assert {'cudaHostAlloc', 'cudaMalloc'} <= set(calls)
     for failing, name in enumerate(calls):
@@ -257,7 +252,7 @@ def test_a_frame_that_finds_no_room_to_grow_leaves_the_pipeline_closable(
         if is_captured(calls, failing):
             pipeline.enqueue(0, [large], [Thresholds()])
         elif name in ('cudaHostAlloc', 'cudaMalloc') and failing <= calls.index('cudaMalloc'):
-            # Memory for this frame: only the frame is lost.
+            # The pipeline drops only this frame when its memory is missing.
             pipeline.enqueue(0, [large], [Thresholds()])
             (refused,) = pipeline.collect(0)
             assert refused.reason == 'too_large'

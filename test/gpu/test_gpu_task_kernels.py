@@ -1,6 +1,6 @@
-"""The kernels of keypoints, oriented boxes and masks on a GPU, against the host's decoding.
+"""The kernels for keypoints, oriented boxes and masks on a GPU, against the host's decoding.
 
-``test/stages/test_task_kernels.py`` does the same with the kernels emulated.
+``test/stages/test_task_kernels.py`` compares emulated kernels with the host.
 """
 
 from contextlib import ExitStack
@@ -27,23 +27,23 @@ from trt_perception.stages.gpu_kernels import FrameKernels
 pytestmark = needs_gpu
 
 SIZES = [(1920, 1080), (333, 277), (64, 48)]
-FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
+THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
 
 class Gpu:
-    """A machine whose kernels work on the memory of the device."""
+    """A machine whose kernels use device memory. The same methods as the emulated machine."""
 
     def __enter__(self):
-        self._own = ExitStack()
-        self.stream = self._own.enter_context(gpu.Stream())
+        self._stack = ExitStack()
+        self.stream = self._stack.enter_context(gpu.Stream())
         self.synchronize = self.stream.synchronize
         return self
 
     def __exit__(self, *_):
-        self._own.close()
+        self._stack.close()
 
     def put(self, array):
-        return self._own.enter_context(to_device(array)).pointer
+        return self._stack.enter_context(to_device(array)).pointer
 
 
 @pytest.fixture(scope='module')
@@ -54,29 +54,29 @@ def device():
 @pytest.mark.parametrize('dtype', ['float32', 'float16'])
 @pytest.mark.parametrize('passing', [0, 1, 33, 900, 3000])
 @pytest.mark.parametrize('name', TASKS)
-def test_what_is_found_is_what_the_host_finds(device, name, passing, dtype):
-    """Those of 33 are small enough for compute-sanitizer: scripts/sanitize."""
+def test_detections_equal_those_of_the_host(device, name, passing, dtype):
+    """The cases with 33 boxes are small: scripts/sanitize runs them under compute-sanitizer."""
     spec = spec_of(TASKS[name], (640, 384), 20, 5040, batch=4, dtype=dtype)
     kernels = FrameKernels(device, spec, DecodingLimits(class_agnostic=passing == 900))
     config = DetectorConfig(class_agnostic_nms=passing == 900)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
-    found, geometries = decode_with_kernels(kernels, Gpu(), spec, outputs, SIZES, FOR_ALL)
-    expected = decode_on_host(outputs, spec, geometries, FOR_ALL, config)
-    for one, other in zip(found, expected, strict=True):
-        assert_same(one, other)
-        if one.masks is not None and passing == 33:
-            assert (one.masks.whole() == other.masks.whole()).all()
+    found, geometries = decode_with_kernels(kernels, Gpu(), spec, outputs, SIZES, THRESHOLDS)
+    expected = decode_on_host(outputs, spec, geometries, THRESHOLDS, config)
+    for on_gpu, on_host in zip(found, expected, strict=True):
+        assert_same(on_gpu, on_host)
+        if on_gpu.masks is not None and passing == 33:
+            assert (on_gpu.masks.whole() == on_host.masks.whole()).all()
     kernels.close()
 
 
-# Padding at the top, at the left, none, a border within a prototype pixel, less than one row.
+# Padding at the top, at the left, none, a border inside a prototype pixel, less than one row.
 IMAGES = [(1280, 720), (310, 2000), (640, 384), (1231, 771), (97, 301), (500, 20)]
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float16'])
 @pytest.mark.parametrize('count', [0, 7, 300])
-def test_numbers_of_masks_are_those_of_the_host(device, count, dtype):
-    """Those of 7 are run under compute-sanitizer, too."""
+def test_mask_numbers_equal_those_of_the_host(device, count, dtype):
+    """scripts/sanitize runs the cases with 7 boxes under compute-sanitizer."""
     spec = spec_of(TASKS['segment'], (640, 384), 3, 5040, batch=len(IMAGES), dtype=dtype)
     kernels = FrameKernels(device, spec, DecodingLimits())
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
@@ -86,13 +86,13 @@ def test_numbers_of_masks_are_those_of_the_host(device, count, dtype):
             kernels, Gpu(), spec, outputs, IMAGES, thresholds, images
         )
         expected = decode_on_host(outputs, spec, geometries, thresholds)
-        for one, other, size in zip(found, expected, IMAGES, strict=True):
-            assert_same(one, other)
-            numbers, told = (np.full(size[::-1], 0xFFFF, np.uint16) for _ in range(2))
-            one.numbered.number(numbers)
-            other.masks.number(told)
-            # Sums in another order: a logit of 1e-6 may be on the other side of 0.
-            assert (numbers != told).sum() <= 1e-4 * numbers.size
+        for on_gpu, on_host, size in zip(found, expected, IMAGES, strict=True):
+            assert_same(on_gpu, on_host)
+            numbers, expected_numbers = (np.full(size[::-1], 0xFFFF, np.uint16) for _ in range(2))
+            on_gpu.numbered.number(numbers)
+            on_host.masks.number(expected_numbers)
+            # The sums have another order, so a logit of about 1e-6 may change its sign.
+            assert (numbers != expected_numbers).sum() <= 1e-4 * numbers.size
             assert (numbers.max() > 0) == (count > 0)
-        del found, one
+        del found, on_gpu
     kernels.close()

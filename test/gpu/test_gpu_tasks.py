@@ -1,4 +1,4 @@
-"""Keypoints, oriented boxes, masks behind the GPU; what is no dense output the host decodes."""
+"""Keypoints, oriented boxes and masks with a GPU. The host decodes outputs that are not dense."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ END_TO_END = [
 LOW = Thresholds(confidence_threshold=0.02, wants_masks=True)
 
 
-def front_of(told):
-    """Return what Ultralytics' exporter writes in front of a plan."""
-    values = dict(told['metadata'].tolist())
+def metadata_bytes(recording):
+    """Return the metadata bytes that Ultralytics' exporter writes in front of a plan."""
+    values = dict(recording['metadata'].tolist())
     for key in ('names', 'imgsz', 'kpt_shape', 'kpt_names', 'args', 'end2end'):
         if key in values:
             values[key] = literal_eval(values[key])
@@ -44,8 +44,8 @@ def front_of(told):
     return len(text).to_bytes(4, 'little') + text
 
 
-def found_by(path, family):
-    """Return what a pipeline finds in the recorded image."""
+def detect_with(path, family):
+    """Return the detections of a pipeline in the recorded image."""
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
     found = detect_one(pipeline, frame_from_bgr(recorded(family)['image']), LOW).detections
     pipeline.close()
@@ -56,54 +56,56 @@ def assert_same(found, expected, within):
     assert len(found) == len(expected) > 3
     assert found.class_ids.tolist() == expected.class_ids.tolist()
     for name in ('xyxy', 'scores', 'keypoints', 'oriented'):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert np.abs(one - other).max() <= within
+        found_values, expected_values = getattr(found, name), getattr(expected, name)
+        assert (found_values is None) == (expected_values is None)
+        if found_values is not None:
+            assert np.abs(found_values - expected_values).max() <= within
     assert sum(part is None for part in (found.keypoints, found.oriented, found.pictured)) == 2
     if found.pictured is not None:
-        numbers, told = (np.empty(expected.masks.geometry.size_wh[::-1], 'u2') for _ in range(2))
+        numbers, expected_numbers = (
+            np.empty(expected.masks.geometry.size_wh[::-1], 'u2') for _ in range(2)
+        )
         found.pictured.number(numbers)
-        expected.masks.number(told)
-        assert len(np.unique(told)) > 3
-        assert (numbers != told).mean() <= (1e-3 if within else 0)
+        expected.masks.number(expected_numbers)
+        assert len(np.unique(expected_numbers)) > 3
+        assert (numbers != expected_numbers).mean() <= (1e-3 if within else 0)
 
 
-def collected(pipeline, outputs):
-    """Let the first slot's engine, a stand-in, have these outputs; return what is found."""
+def collect_with_outputs(pipeline, outputs):
+    """Write outputs for the first slot, in place of its engine. Return the detections."""
     result = pipeline.slots[0].result
     assert isinstance(result, HostDecoder)
     for name, value in outputs.items():
         content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         result._outputs[name].array[: content.size] = content
     found = pipeline.collect(0)[0].detections
-    for name in outputs:  # the next frame's
+    for name in outputs:  # clear the outputs for the next frame
         result._outputs[name].array[:] = 0
     return found
 
 
 @pytest.mark.parametrize('family', END_TO_END)
-def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
-    told = recorded(family)
-    written(told, tmp_path / 'made.onnx')
-    outputs = {'output0': told['output']}
-    if 'prototypes' in told:
-        outputs['output1'] = told['prototypes']
-    expected = found_by(tmp_path / 'made.onnx', family)
+def test_end_to_end_outputs_in_pinned_memory_are_decoded(family, monkeypatch, tmp_path):
+    recording = recorded(family)
+    written(recording, tmp_path / 'made.onnx')
+    outputs = {'output0': recording['output']}
+    if 'prototypes' in recording:
+        outputs['output1'] = recording['prototypes']
+    expected = detect_with(tmp_path / 'made.onnx', family)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     recorder = Recorder(fake_cuda.bindings())
     module = FakeTensorRt(
         '',
-        inputs=(('images', told['pixels'].shape, 'FLOAT'),),
+        inputs=(('images', recording['pixels'].shape, 'FLOAT'),),
         outputs=tuple((name, value.shape, 'FLOAT') for name, value in outputs.items()),
     )
     monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
     path = tmp_path / 'made.engine'
-    path.write_bytes(front_of(told) + PLAN)
+    path.write_bytes(metadata_bytes(recording) + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
-    pipeline.enqueue(0, [frame_from_bgr(told['image'])], [LOW])
-    found = collected(pipeline, outputs)
+    pipeline.enqueue(0, [frame_from_bgr(recording['image'])], [LOW])
+    found = collect_with_outputs(pipeline, outputs)
     assert_same(found, expected, 0)
     pipeline.close()
     assert recorder.kinds() == []
@@ -111,27 +113,27 @@ def test_what_lies_in_pinned_memory_is_decoded(family, monkeypatch, tmp_path):
 
 
 RFDETR = {'model_class_names': ('a', 'b', 'c', 'd', 'e'), 'max_detections': 300}
-# An image of another size than the network's, so that masks are interpolated.
+# The image size differs from the network size, so that masks are interpolated.
 GREY = np.full((150, 250, 3), 90, np.uint8)
 
 
 def rfdetr_outputs():
-    told = recorded('rfdetr_masks')
+    recording = recorded('rfdetr_masks')
     names = {'dets': 'pred_boxes', 'labels': 'logits', 'masks': 'pred_masks'}
-    return {name: told[key] for name, key in names.items()}
+    return {name: recording[key] for name, key in names.items()}
 
 
-def rfdetr_found(path):
+def rfdetr_detections(path):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
     found = detect_one(pipeline, frame_from_bgr(GREY), LOW).detections
     pipeline.close()
     return found
 
 
-def test_masks_of_queries_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
+def test_query_masks_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
     outputs = rfdetr_outputs()
     (tmp_path / 'made.onnx').write_bytes(network(outputs, (1, 3, 64, 96)))
-    expected = rfdetr_found(tmp_path / 'made.onnx')
+    expected = rfdetr_detections(tmp_path / 'made.onnx')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     recorder = Recorder(fake_cuda.bindings())
     module = FakeTensorRt(
@@ -145,27 +147,27 @@ def test_masks_of_queries_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
     path.write_bytes(PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
     pipeline.enqueue(0, [frame_from_bgr(GREY)], [LOW])
-    found = collected(pipeline, outputs)
+    found = collect_with_outputs(pipeline, outputs)
     assert_same(found, expected, 0)
     pipeline.close()
     assert recorder.mistakes == []
 
 
 @needs_tensorrt
-def test_an_engine_gives_the_masks_of_queries(tmp_path):
+def test_engine_gives_the_query_masks_of_its_onnx_file(tmp_path):
     (tmp_path / 'made.onnx').write_bytes(network(rfdetr_outputs(), (1, 3, 64, 96)))
     plan = build_plan((tmp_path / 'made.onnx').read_bytes())
     (tmp_path / 'made.engine').write_bytes(plan)
-    expected = rfdetr_found(tmp_path / 'made.onnx')
-    assert_same(rfdetr_found(tmp_path / 'made.engine'), expected, 1e-3)
+    expected = rfdetr_detections(tmp_path / 'made.onnx')
+    assert_same(rfdetr_detections(tmp_path / 'made.engine'), expected, 1e-3)
 
 
 @needs_tensorrt
 @pytest.mark.parametrize('family', [*DENSE, *END_TO_END])
-def test_an_engine_gives_what_its_onnx_file_gives(family, tmp_path):
-    told = recorded(family)
-    written(told, tmp_path / 'made.onnx')
+def test_engine_gives_the_detections_of_its_onnx_file(family, tmp_path):
+    recording = recorded(family)
+    written(recording, tmp_path / 'made.onnx')
     plan = build_plan((tmp_path / 'made.onnx').read_bytes())
-    (tmp_path / 'made.engine').write_bytes(front_of(told) + plan)
-    expected = found_by(tmp_path / 'made.onnx', family)
-    assert_same(found_by(tmp_path / 'made.engine', family), expected, 1e-3)
+    (tmp_path / 'made.engine').write_bytes(metadata_bytes(recording) + plan)
+    expected = detect_with(tmp_path / 'made.onnx', family)
+    assert_same(detect_with(tmp_path / 'made.engine', family), expected, 1e-3)

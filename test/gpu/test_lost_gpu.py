@@ -1,4 +1,4 @@
-"""A lost GPU context: counted, reported, and the process leaves with a code that is not zero."""
+"""A lost GPU context is counted and reported, and the process exits with a non-zero code."""
 
 import os
 import subprocess
@@ -18,11 +18,11 @@ from support.gpu.gpu_support import build_plan, why_no_tensorrt
 pytestmark = pytest.mark.ros
 
 ROOT = Path(__file__).resolve().parents[2]
-PROMISE_S = 2.0
+MAX_EXIT_S = 2.0
 
 
-def dies(argument, tmp_path):
-    """Run the node until it dies; return exit code, output and the diagnostics that were heard."""
+def run_until_exit(argument, tmp_path):
+    """Run the node until it exits. Return exit code, output, diagnostics and seconds to exit."""
     for index in range(20):
         cv2.imwrite(str(tmp_path / f'{index:02d}.png'), np.full((48, 64, 3), 114, np.uint8))
     replay = (
@@ -33,8 +33,8 @@ def dies(argument, tmp_path):
     listener = rclpy.create_node('listener', context=context)
     executor = rclpy.executors.SingleThreadedExecutor(context=context)
     executor.add_node(listener)
-    heard = []
-    listener.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 50)
+    diagnostics = []
+    listener.create_subscription(DiagnosticArray, '/diagnostics', diagnostics.append, 50)
     script = Path(__file__).parents[1] / 'support' / 'nodes' / 'lost_gpu_node.py'
     output = tmp_path / 'node.log'
     with output.open('w') as log:
@@ -58,15 +58,17 @@ def dies(argument, tmp_path):
     text = output.read_text()
     print(text)
     started = float(text.split('dead at ')[1].split()[0])
-    return node.returncode, text, heard, died - started
+    return node.returncode, text, diagnostics, died - started
 
 
-def check(code, text, heard, seconds, limit_s=PROMISE_S):
-    print(f'left after {seconds:.2f} s')
+def check(code, text, diagnostics, seconds, limit_s=MAX_EXIT_S):
+    print(f'exited after {seconds:.2f} s')
     assert code == 1
     assert 'GPU context is lost' in text
     assert seconds <= limit_s
-    errors = [s for message in heard for s in message.status if s.level == DiagnosticStatus.ERROR]
+    errors = [
+        s for message in diagnostics for s in message.status if s.level == DiagnosticStatus.ERROR
+    ]
     assert errors
     values = {entry.key: entry.value for entry in errors[-1].values}
     assert int(values['failed']) >= 1
@@ -75,13 +77,13 @@ def check(code, text, heard, seconds, limit_s=PROMISE_S):
     assert int(values['received']) == ended
 
 
-def test_the_process_leaves_when_the_context_is_lost(tmp_path):
-    # A machine that tests other things beside this one is slower.
-    check(*dies('pretend', tmp_path), limit_s=5 * PROMISE_S)
+def test_process_exits_after_a_lost_context(tmp_path):
+    # A machine that runs other tests at the same time is slower.
+    check(*run_until_exit('pretend', tmp_path), limit_s=5 * MAX_EXIT_S)
 
 
 @pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())
-def test_an_illegal_address_is_recognised(tmp_path):
+def test_illegal_address_ends_the_process(tmp_path):
     engine = tmp_path / 'digits.engine'
     engine.write_bytes(build_plan((ROOT / 'models' / 'digits.onnx').read_bytes()))
     manifest = (ROOT / 'models' / 'digits.onnx.json').read_text()
@@ -93,4 +95,4 @@ def test_an_illegal_address_is_recognised(tmp_path):
     size = os.stat(engine).st_size
     content['engine'] = {'file': engine.name, 'sha256': digest, 'size_bytes': size}
     engine.with_name('digits.engine.json').write_text(json.dumps(content))
-    check(*dies(str(engine), tmp_path))
+    check(*run_until_exit(str(engine), tmp_path))

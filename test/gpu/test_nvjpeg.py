@@ -1,4 +1,4 @@
-"""nvJPEG itself: OpenCV's pixels but for chroma's, and never a byte beside them."""
+"""nvJPEG itself: its pixels match OpenCV except for chroma, and it never writes past them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def frame_of(content):
     return frame
 
 
-def decoded(decoder, frame, step=None):
-    """Return why there are no pixels, and the pixels; nothing around them may be written."""
+def decode(decoder, frame, step=None):
+    """Return the refusal and the pixels. Check that the bytes around the pixels are unchanged."""
     step = step or frame.step
     size = frame.height * step + 2 * GUARD
     with gpu.DeviceBuffer(size) as buffer, gpu.Stream() as stream:
@@ -56,14 +56,14 @@ def by_opencv(frame):
     return decode_on_cpu(frame).plane().reshape(frame.height, frame.width, 3)
 
 
-def test_pixels_are_those_of_opencv(nvjpeg):
-    """But for rounding, and for chroma that is shared by four columns."""
+def test_pixels_match_opencv(nvjpeg):
+    """Rounding may differ, and so may chroma that four columns share."""
     if nvjpeg.version < (12, 1):
-        pytest.skip('does not interpolate chroma')
+        pytest.skip('this nvJPEG does not interpolate chroma')
     with nvjpeg.decoder() as decoder:
         for name, content in jpeg_fuzz.plain_files().items():
             frame = frame_of(content)
-            reason, found = decoded(decoder, frame)
+            reason, found = decode(decoder, frame)
             assert reason == ''
             difference = np.abs(found.astype(int) - by_opencv(frame))
             print(name, difference.mean(), difference.max())
@@ -74,20 +74,20 @@ def test_pixels_are_those_of_opencv(nvjpeg):
 def test_rows_may_be_padded(nvjpeg):
     frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
     with nvjpeg.decoder() as decoder:
-        _, expected = decoded(decoder, frame)
-        _, found = decoded(decoder, frame, step=512)
+        _, expected = decode(decoder, frame)
+        _, found = decode(decoder, frame, step=512)
     assert (found == expected).all()
 
 
-def test_a_decoder_takes_larger_and_smaller_files_in_turn(nvjpeg):
+def test_decoder_accepts_larger_and_smaller_files_in_turn(nvjpeg):
     files = [frame_of(content) for content in list(jpeg_fuzz.plain_files().values())[::7]]
     expected = []
     for frame in files:
         with nvjpeg.decoder() as decoder:
-            expected.append(decoded(decoder, frame)[1])
+            expected.append(decode(decoder, frame)[1])
     with nvjpeg.decoder() as decoder:
         for index in np.random.default_rng(3).permutation(len(files)):
-            reason, found = decoded(decoder, files[index])
+            reason, found = decode(decoder, files[index])
             assert reason == ''
             assert (found == expected[index]).all()
 
@@ -95,14 +95,14 @@ def test_a_decoder_takes_larger_and_smaller_files_in_turn(nvjpeg):
 def test_threads_share_the_library(nvjpeg):
     frames = [frame_of(jpeg_fuzz.encoded(jpeg_fuzz.scene(640, 480, seed))) for seed in range(4)]
     with nvjpeg.decoder() as decoder:
-        expected = [decoded(decoder, frame)[1] for frame in frames]
+        expected = [decode(decoder, frame)[1] for frame in frames]
     wrong = []
 
     def work(frame, pixels):
         gpu.Device(0).use()
-        with nvjpeg.decoder() as own:
+        with nvjpeg.decoder() as thread_decoder:
             for _ in range(50):
-                reason, found = decoded(own, frame)
+                reason, found = decode(thread_decoder, frame)
                 if reason or (found != pixels).any():
                     wrong.append(reason)
 
@@ -116,19 +116,19 @@ def test_threads_share_the_library(nvjpeg):
     assert wrong == []
 
 
-def test_another_size_than_was_checked_is_not_decoded(nvjpeg):
+def test_file_with_a_different_size_in_its_headers_is_refused(nvjpeg):
     frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
-    lying = undecoded_frame(frame.jpeg, 34, 23)
+    wrong_size = undecoded_frame(frame.jpeg, 34, 23)
     with nvjpeg.decoder() as decoder:
-        reason, found = decoded(decoder, lying)
+        reason, found = decode(decoder, wrong_size)
         assert reason == 'nvJPEG reads a different size in the headers'
         assert not found.any()
-        assert decoded(decoder, frame)[0] == ''
+        assert decode(decoder, frame)[0] == ''
 
 
-def test_what_is_no_jpeg_is_told_by_its_status(nvjpeg):
+def test_invalid_jpeg_is_refused_with_the_nvjpeg_status(nvjpeg):
     with nvjpeg.decoder() as decoder:
         for content in (b'', b'\xff\xd8', bytes(100), b'\xff\xd8\xff\xd9'):
-            assert decoded(decoder, undecoded_frame((content,), 8, 8))[0].startswith(
+            assert decode(decoder, undecoded_frame((content,), 8, 8))[0].startswith(
                 'NVJPEG_STATUS_'
             )

@@ -1,4 +1,4 @@
-"""How nvJPEG is found, opened and asked, with a stand-in for the library."""
+"""Finding, opening and calling nvJPEG, with a stand-in for the library."""
 
 import ctypes
 import ctypes.util
@@ -25,13 +25,13 @@ def library(monkeypatch):
 
 
 @pytest.fixture
-def fresh():
+def empty_cache():
     load_nvjpeg.cache_clear()
     yield
     load_nvjpeg.cache_clear()
 
 
-def test_a_file_goes_where_it_is_to_go(library):
+def test_decode_passes_file_destination_and_stream(library):
     with NvJpeg() as opened, opened.decoder() as decoder:
         assert decoder.decode((FILE,), (35, 23), 0x7000, 128, STREAM) == ''
         ((content, kind, pointer, pitch, stream, _),) = library.decoded
@@ -39,22 +39,22 @@ def test_a_file_goes_where_it_is_to_go(library):
     assert not library.live
 
 
-def test_closing_again_does_nothing(library):
+def test_second_close_does_nothing(library):
     opened = NvJpeg()
     decoder = opened.decoder()
-    for each in (decoder, decoder, opened, opened):
-        each.close()
+    for resource in (decoder, decoder, opened, opened):
+        resource.close()
     assert not library.live
 
 
 @pytest.mark.parametrize(('version', 'flags'), [((12, 0, 1), 4), ((12, 1), 36), ((13, 3, 2), 36)])
-def test_chroma_is_interpolated_where_the_release_can(library, monkeypatch, version, flags):
+def test_chroma_is_interpolated_if_the_release_supports_it(library, monkeypatch, version, flags):
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, version))
     NvJpeg().close()
     assert library.flags == flags
 
 
-def test_what_it_says_against_a_file_is_an_answer(library, golden_messages):
+def test_refused_file_gives_a_reason(library, golden_messages):
     parts = FILE[:100], memoryview(FILE)[100:]
     with NvJpeg() as opened, opened.decoder() as decoder:
         reason = decoder.decode(parts, (34, 23), 0x7000, 128, STREAM)
@@ -68,37 +68,39 @@ def test_what_it_says_against_a_file_is_an_answer(library, golden_messages):
     assert library.decoded == []
 
 
-def test_the_size_is_asked_for_once_for_headers_that_are_alike(library):
-    """But for another size, for other headers, and for what was not found to have it."""
-    bits = FILE.index(b'\xff\xda')
-    other = FILE.replace(b'JFIF', b'JFI2')
-    asked = []
+def test_size_is_read_once_for_equal_headers(library):
+    """The decoder asks again for another size, other headers, or a size that did not match."""
+    scan_offset = FILE.index(b'\xff\xda')
+    other_headers = FILE.replace(b'JFIF', b'JFI2')
+    requests = []
     answer = library.nvjpegGetImageInfo
-    library.nvjpegGetImageInfo = lambda *given: asked.append(given) or answer(*given)
+    library.nvjpegGetImageInfo = lambda *arguments: (
+        requests.append(arguments) or answer(*arguments)
+    )
     with NvJpeg() as opened, opened.decoder() as decoder:
         for file, size, times in (
             *((FILE, (35, 23), 1), (FILE, (35, 23), 0), (FILE, (34, 23), 1), (FILE, (34, 23), 1)),
-            *((FILE, (35, 23), 0), (other, (35, 23), 1), (FILE, (35, 23), 1)),
+            *((FILE, (35, 23), 0), (other_headers, (35, 23), 1), (FILE, (35, 23), 1)),
         ):
-            asked.clear()
-            parts = file[:bits], memoryview(file)[bits:]
+            requests.clear()
+            parts = file[:scan_offset], memoryview(file)[scan_offset:]
             reason = decoder.decode(parts, size, 0x7000, 128, STREAM)
             assert bool(reason) == (size != (35, 23))
-            assert len(asked) == times
+            assert len(requests) == times
             assert reason or library.decoded[-1][0] == file
 
 
-def test_files_of_any_size_are_put_together(library, monkeypatch):
+def test_file_parts_of_any_size_are_joined(library, monkeypatch):
     monkeypatch.setattr(nvjpeg, '_FIRST_FILE_BYTES', 16)
     with NvJpeg() as opened, opened.decoder() as decoder:
-        for more in (0, 5000, 3, 70000, 0):
-            parts = FILE, memoryview(bytes(range(256)) * 300)[:more], b'', b'\xff\xd9'
+        for middle_size in (0, 5000, 3, 70000, 0):
+            parts = FILE, memoryview(bytes(range(256)) * 300)[:middle_size], b'', b'\xff\xd9'
             assert decoder.decode(parts, (35, 23), 0x7000, 128, STREAM) == ''
             assert library.decoded[-1][0] == b''.join(parts)
 
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate'])
-def test_what_cannot_be_made_is_an_error(library, name, golden_messages):
+def test_failed_creation_raises_an_error(library, name, golden_messages):
     library.status[name] = EXECUTION_FAILED
 
     def make():
@@ -112,7 +114,7 @@ def test_what_cannot_be_made_is_an_error(library, name, golden_messages):
     assert not library.live
 
 
-def test_the_layout_is_that_of_the_header():
+def test_image_struct_has_the_layout_of_the_c_header():
     image = nvjpeg._NvjpegImage
     pointer, size = ctypes.sizeof(ctypes.c_void_p), ctypes.sizeof(ctypes.c_size_t)
     assert (image.channel.offset, image.channel.size) == (0, 4 * pointer)
@@ -128,59 +130,59 @@ def wheel(folder, name, content=b''):
 
 
 @pytest.fixture
-def search_path(tmp_path, monkeypatch, fresh):
-    """A folder of the Python path, without any other wheel and without CUDA's own folder."""
+def search_path(tmp_path, monkeypatch, empty_cache):
+    """Return a folder on the Python path, without other wheels and without CUDA's own folder."""
     monkeypatch.setattr(sys, 'path', [str(tmp_path)])
     monkeypatch.delitem(sys.modules, 'nvidia', raising=False)
     monkeypatch.setattr(nvjpeg, '_TOOLKIT_FOLDER', tmp_path / 'cuda')
     return tmp_path
 
 
-def test_the_wheel_comes_first_then_the_system(search_path):
+def test_wheel_library_comes_before_the_system_library(search_path):
     path = wheel(search_path, 'libnvjpeg.so.13')
     (search_path / 'cuda').mkdir()
-    own = search_path / 'cuda' / 'libnvjpeg.so.12'
-    own.touch()
+    toolkit_library = search_path / 'cuda' / 'libnvjpeg.so.12'
+    toolkit_library.touch()
     names = ['libnvjpeg.so.13', 'libnvjpeg.so.12', 'libnvjpeg.so']
-    assert list(nvjpeg._library_paths()) == [str(path), *names, str(own)]
+    assert list(nvjpeg._library_paths()) == [str(path), *names, str(toolkit_library)]
 
 
-def test_no_library_is_told_with_what_to_do(search_path, monkeypatch, golden_messages):
+def test_missing_library_error_has_a_fix(search_path, monkeypatch, golden_messages):
     monkeypatch.setattr(nvjpeg, '_LIBRARY_NAMES', ('libnvjpeg-of-nobody.so',))
     with golden_messages.raises(CudaError):
         load_nvjpeg()
 
 
-def test_a_library_that_cannot_be_loaded_is_named(search_path, monkeypatch):
-    name = 'libnvjpeg-of-nobody.so'  # which no machine's loader finds instead
+def test_unloadable_library_is_named(search_path, monkeypatch):
+    name = 'libnvjpeg-of-nobody.so'  # no machine has a library of this name
     monkeypatch.setattr(nvjpeg, '_LIBRARY_NAMES', (name,))
     path = wheel(search_path, name, b'no library')
     with pytest.raises(CudaError, match=str(path)):
         load_nvjpeg()
 
 
-def test_another_library_of_that_name_is_passed_over(search_path, monkeypatch):
-    """JetPack's libnvjpeg.so is the interface of libjpeg."""
-    other = ctypes.util.find_library('m')
-    monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter([other]))
+def test_library_without_nvjpeg_functions_is_skipped(search_path, monkeypatch):
+    """JetPack's libnvjpeg.so has the interface of libjpeg."""
+    other_library = ctypes.util.find_library('m')
+    monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter([other_library]))
     with pytest.raises(CudaError, match='undefined symbol: nvjpegGetProperty'):
         load_nvjpeg()
 
 
-@pytest.mark.parametrize(('numbers', 'taken'), [((13, 3, 2), True), ((11, 9, 0), False)])
-def test_too_old_a_library_is_passed_over(
-    search_path, monkeypatch, numbers, taken, golden_messages
+@pytest.mark.parametrize(('version', 'is_accepted'), [((13, 3, 2), True), ((11, 9, 0), False)])
+def test_library_that_is_too_old_is_skipped(
+    search_path, monkeypatch, version, is_accepted, golden_messages
 ):
     def get_property(kind, out):
-        out._obj.value = numbers[kind]
+        out._obj.value = version[kind]
         return 0
 
     functions = {name: lambda *_: 0 for name in nvjpeg._FUNCTIONS}
     fake = SimpleNamespace(**{**functions, 'nvjpegGetProperty': get_property})
     monkeypatch.setattr(nvjpeg.ctypes, 'CDLL', lambda path: fake)
     monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter(['/opt/libnvjpeg.so']))
-    if taken:
-        assert load_nvjpeg() == (fake, numbers)
+    if is_accepted:
+        assert load_nvjpeg() == (fake, version)
     else:
         with golden_messages.raises(CudaError):
             load_nvjpeg()
