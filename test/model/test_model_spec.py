@@ -1,6 +1,7 @@
 """The description of a model from tensors, manifest and parameters: priority and errors."""
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -28,10 +29,10 @@ SUFFICIENT_VALUES = {
 }
 
 
-def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,)):
+def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,), metadata=()):
     content = None if described is None else parse_manifest(json.dumps(described).encode(), 'm')
     config = DetectorConfig.from_values(dict(values))
-    model = ModelInfo('tiny.onnx', tuple(inputs), tuple(outputs))
+    model = ModelInfo('tiny.onnx', tuple(inputs), tuple(outputs), dict(metadata))
     return resolve_model_spec(model, content, config.model_overrides())
 
 
@@ -68,6 +69,25 @@ def test_parameters_alone_describe_a_model():
     assert spec.decoder == PRESETS['dense'].decoder
     assert spec.class_names == ('cat', 'dog')
     assert not spec.has_manifest
+
+
+def test_assumed_preprocessing_is_a_warning_for_diagnostics(caplog, golden_messages):
+    assumed = {'model.decoder': 'dense', 'model.class_names': ['cat', 'dog']}
+    resolve(assumed)
+    [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert record.show
+    golden_messages.add(record.getMessage())
+    caplog.clear()
+    resolve({**assumed, 'model.scale': 1.0})  # the user states a part
+    [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
+    golden_messages.add(record.getMessage())
+
+
+def test_stated_preprocessing_gives_no_warning(caplog):
+    resolve(SUFFICIENT_VALUES)
+    resolve(described=manifest())
+    resolve({'model.decoder': 'dense'}, metadata={'names': "{0: 'cat', 1: 'dog'}"})
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 DYNAMIC_IMAGES = TensorSpec('images', (1, 3, -1, -1), 'float32')

@@ -142,6 +142,8 @@ def resolve_model_spec(
         known = recognise(model, overrides, run_for_shapes)
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
+        if known.assumption:
+            _LOG.warning('%s: %s', model.name, known.assumption, extra={'show': True})
     preprocessing = known.preprocessing
     known.task.check_preprocessing(model.name, preprocessing)
     resolved = _image_input(model.name, image, preprocessing, overrides.parameter_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -98,14 +99,15 @@ class OnnxModel:
 
 
 def _refuse_external_weights(model: ModelFile) -> None:
+    whole = str(model.path.with_name(f'{model.path.stem}_whole.onnx'))
     if places := find_external_weights(model.content, str(model.path)):
         raise EngineError(
             str(model.path),
             f'weights in {places[0]!r}, which ONNX Runtime would read without a check',
             expected='all weights in the model file',
-            fix=f'write a single file: python3 -c "import onnx; '
-            f"onnx.save(onnx.load('{model.path.name}'), "
-            "'whole.onnx')\"",
+            fix='write a single file: python3 -c "import onnx, sys; '
+            'onnx.save(onnx.load(sys.argv[1]), sys.argv[2])" '
+            f'{shlex.quote(str(model.path))} {shlex.quote(whole)}',
         )
 
 

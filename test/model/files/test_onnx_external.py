@@ -1,6 +1,8 @@
 """External weights of ONNX files: all are found, and the runtime refuses them."""
 
+import subprocess
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -197,6 +199,21 @@ def test_runtime_refuses_external_weights_unread(location, tmp_path, monkeypatch
     path.write_bytes(content)
     with golden_messages.raises(EngineError):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
+
+
+def test_fix_for_external_weights_works_from_the_current_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "the user's models"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    np.ones((SIDE, SIDE), np.float32).tofile(folder / 'weights.bin')
+    path = Path(folder.name) / 'tiny.onnx'
+    path.write_bytes(model(outside('weights.bin')).SerializeToString())
+    with pytest.raises(EngineError) as caught:
+        open_by_parameters(DetectorConfig(engine_path=str(path)))
+    command = caught.value.fix.partition(': ')[2]
+    subprocess.run(command, shell=True, check=True)
+    session = onnxruntime.InferenceSession((folder / 'tiny_whole.onnx').read_bytes())
+    assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
 
 
 def test_ort_format_is_refused(tmp_path):

@@ -143,6 +143,7 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         check_labels(
             inputs.validation, options.annotations, recognised.class_names, recognised.task
         )
+        log.report.warn(recognised.assumption)
         batch = min((profile.min[0] for profile in profiles), default=batch_size(image))
         if batch != 1:
             log.report.warn(

@@ -82,6 +82,7 @@ class ModelDescription:
         class_names: in the order of the network's outputs.
         evidence: one sentence for each finding: observation -> conclusion.
         task: what the outputs describe of each object.
+        assumption: a sentence about preprocessing that no source states; empty if all is stated.
     """
 
     decoder: Decoder
@@ -89,6 +90,7 @@ class ModelDescription:
     class_names: tuple[str, ...]
     evidence: tuple[str, ...]
     task: Task = DETECT
+    assumption: str = ''
 
 
 def apply_overrides(
@@ -143,6 +145,7 @@ def recognise(
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {decoders[0]}')
     chosen = decoders[0] if len(decoders) == 1 else ''
     usual = _usual_preprocessing(chosen, info, evidence)
+    assumption = _assumption(usual, info, overrides)
     values = {**usual, **info.preprocessing, **overrides.preprocessing}
     if size is not None:
         values['input_size'] = size
@@ -163,7 +166,9 @@ def recognise(
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task)
+    return ModelDescription(
+        decoder, preprocessing, class_names, tuple(evidence), info.task, assumption
+    )
 
 
 def _usual_preprocessing(
@@ -185,6 +190,25 @@ def _usual_preprocessing(
             + ', '.join(f'{key} {value}' for key, value in usual.items())
         )
     return usual
+
+
+def _assumption(usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOverrides) -> str:
+    """Return the sentence about usual preprocessing that neither exporter nor user states.
+
+    Ultralytics and YOLOv5 train all their models with the same preprocessing, so their metadata
+    state it.
+    """
+    if info.is_yolo_export or info.preprocessing:
+        return ''
+    fields = {key: usual[key] for key in usual if key not in overrides.preprocessing}
+    if not fields:
+        return ''
+    texts = (f'{key} {"1/255" if value == 1 / 255 else value}' for key, value in fields.items())
+    parameters = ', '.join(map(overrides.parameter_name, fields))
+    return (
+        f'assumed preprocessing: {", ".join(texts)}, because the model does not state it. Compare '
+        f'it with your training, and set {parameters}, or write a manifest (docs/manifest.md)'
+    )
 
 
 def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
