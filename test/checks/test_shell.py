@@ -130,7 +130,7 @@ def test_the_fix_for_the_transport_can_be_typed(tmp_path):
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def check_host(tmp_path, monkeypatch):
     """Check a machine whose facts are given."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     (tmp_path / 'net/core').mkdir(parents=True)
@@ -166,22 +166,22 @@ MACHINES = {
 }
 
 
-def test_findings_of_all_machines(machine, tmp_path):
-    good = machine()
+def test_findings_of_all_machines(check_host, tmp_path):
+    good = check_host()
     assert {finding.level for finding in good} == {'green'}
     scenes = {'good': good}
     for name, facts in MACHINES.items():
-        scenes.setdefault(name, [each for each in machine(**facts) if each not in good])
+        scenes.setdefault(name, [each for each in check_host(**facts) if each not in good])
     port = tmp_path / 'shm/fastrtps_port7005'
     port.touch()
-    assert machine() == good  # another process may be making the port right now
+    assert check_host() == good  # another process may be making the port right now
     os.utime(port, (0, 0))
-    scenes['half-made port'] = [each for each in machine() if each not in good]
+    scenes['half-made port'] = [each for each in check_host() if each not in good]
     golden.check('checks/machine.txt', golden.without_folder(text_of(scenes), tmp_path))
 
 
-def test_missing_socket_buffer_is_yellow(machine):
-    [finding, *_] = machine(None)
+def test_missing_socket_buffer_is_yellow(check_host):
+    [finding, *_] = check_host(None)
     assert (finding.name, finding.level) == ('net.core.rmem_max', 'yellow')
 
 
@@ -194,9 +194,9 @@ def test_missing_shared_memory_is_red(tmp_path, monkeypatch):
     assert finding.level == 'red'
 
 
-def test_cache_that_cannot_be_written_is_yellow(machine, tmp_path, monkeypatch):
+def test_cache_that_cannot_be_written_is_yellow(check_host, tmp_path, monkeypatch):
     (tmp_path / 'file').touch()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    finding = by_name(machine())['caches']
+    finding = by_name(check_host())['caches']
     assert finding.level == 'yellow'
     assert 'XDG_CACHE_HOME' in finding.fix

@@ -16,7 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from support.fuzz.untrusted_engines import OTHER, PLAN, Place, attempt, described, paths, plan
+from support.fuzz.untrusted_engines import (
+    OTHER,
+    PLAN,
+    EngineFiles,
+    attempt,
+    described,
+    paths,
+    plan,
+)
 from trt_perception.errors import EngineError
 
 pytest_plugins = ['support.fuzz.untrusted_fixtures']
@@ -27,80 +35,84 @@ as_root = pytest.mark.skipif(
 )
 
 
-def test_valid_engine_reaches_the_stand_in_for_tensorrt(place, given):
-    assert 'stand-in was reached' in str(attempt(place.engine))
-    assert given == [PLAN]
+def test_valid_engine_reaches_the_stand_in_for_tensorrt(engine_files, received_plans):
+    assert 'stand-in was reached' in str(attempt(engine_files.engine))
+    assert received_plans == [PLAN]
 
 
-# Engines. Each function damages the files of a place at random.
+# Engines. Each function damages an engine or its manifest at random.
 
 
-def flip_bits(rng, place):
+def flip_bits(rng, engine_files):
     content = bytearray(PLAN)
     for position in rng.sample(range(8 * len(content)), rng.randrange(1, 5)):
         content[position // 8] ^= 1 << position % 8
-    place.engine.write_bytes(content)
+    engine_files.engine.write_bytes(content)
 
 
-def truncate(rng, place):
-    place.engine.write_bytes(PLAN[: rng.randrange(len(PLAN))])
+def truncate(rng, engine_files):
+    engine_files.engine.write_bytes(PLAN[: rng.randrange(len(PLAN))])
 
 
-def extend(rng, place):
-    place.engine.write_bytes(PLAN + rng.randbytes(rng.choice((1, 4, 4096))))
+def extend(rng, engine_files):
+    engine_files.engine.write_bytes(PLAN + rng.randbytes(rng.choice((1, 4, 4096))))
 
 
-def replace_engine(rng, place):
-    place.engine.write_bytes(plan(rng.randrange(10, 10**9)))
+def replace_engine(rng, engine_files):
+    engine_files.engine.write_bytes(plan(rng.randrange(10, 10**9)))
 
 
-def grow_without_bytes(rng, place):
-    os.truncate(place.engine, rng.choice((2**30, 2**33, 2**34, 2**34 + 1)))  # a sparse file
+def grow_without_bytes(rng, engine_files):
+    os.truncate(engine_files.engine, rng.choice((2**30, 2**33, 2**34, 2**34 + 1)))  # a sparse file
 
 
-def declare_another_size(rng, place):
+def declare_another_size(rng, engine_files):
     sizes = (0, -1, 1, len(PLAN) - 1, len(PLAN) + 1, 2**31, 2**53, 2**53 + 1, 2**64, 10**400)
     content = described(PLAN)
     content['engine']['size_bytes'] = rng.choice(sizes)
-    place.manifest.write_text(json.dumps(content))
+    engine_files.manifest.write_text(json.dumps(content))
 
 
-def declare_another_hash(rng, place):
+def declare_another_hash(rng, engine_files):
     digest = list(hashlib.sha256(PLAN).hexdigest())
     at = rng.randrange(64)
     digest[at] = rng.choice([c for c in '0123456789abcdefABCg' if c != digest[at]])
     content = described(PLAN)
     content['engine']['sha256'] = ''.join(digest)
-    place.manifest.write_text(json.dumps(content))
+    engine_files.manifest.write_text(json.dumps(content))
 
 
-def swap_links(rng, place):
+def swap_links(rng, engine_files):
     """Replace the engine or its manifest by a link to the file of another engine."""
-    store = place.folder / 'store'
+    store = engine_files.folder / 'store'
     store.mkdir()
     (store / 'other.engine').write_bytes(OTHER)
     (store / 'other.engine.json').write_text(json.dumps(described(OTHER, 'other.engine')))
     if rng.random() < 0.5:
-        place.engine.unlink()
-        place.engine.symlink_to(store / 'other.engine')
+        engine_files.engine.unlink()
+        engine_files.engine.symlink_to(store / 'other.engine')
     else:
-        place.manifest.unlink()
-        place.manifest.symlink_to(store / 'other.engine.json')
+        engine_files.manifest.unlink()
+        engine_files.manifest.symlink_to(store / 'other.engine.json')
 
 
-def break_links(rng, place):
-    target = rng.choice((place.engine, place.manifest))
+def break_links(rng, engine_files):
+    target = rng.choice((engine_files.engine, engine_files.manifest))
     target.unlink()
-    target.symlink_to(rng.choice((target, place.folder, place.folder / 'gone', '/dev/zero')))
+    target.symlink_to(
+        rng.choice((target, engine_files.folder, engine_files.folder / 'gone', '/dev/zero'))
+    )
 
 
-def make_world_writable(rng, place):
-    target = rng.choice((place.engine, place.manifest))
+def make_world_writable(rng, engine_files):
+    target = rng.choice((engine_files.engine, engine_files.manifest))
     target.chmod(0o002 | rng.getrandbits(9))
 
 
-def change_owner(rng, place):
-    os.chown(rng.choice((place.engine, place.manifest)), rng.randrange(1000, 60000), -1)
+def change_owner(rng, engine_files):
+    os.chown(
+        rng.choice((engine_files.engine, engine_files.manifest)), rng.randrange(1000, 60000), -1
+    )
 
 
 SPOILED = {
@@ -118,15 +130,15 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize('spoil', SPOILED, ids=lambda spoil: spoil.__name__)
-def test_spoiled_engines_never_reach_tensorrt(spoil, place, given):
-    if spoil is change_owner and os.geteuid() != 0:
+@pytest.mark.parametrize('damage', SPOILED, ids=lambda damage: damage.__name__)
+def test_spoiled_engines_never_reach_tensorrt(damage, engine_files, received_plans):
+    if damage is change_owner and os.geteuid() != 0:
         pytest.skip('giving files away needs root')
-    for seed in range(SPOILED[spoil]):
-        place.reset()
-        spoil(random.Random(seed), place)
-        error = attempt(place.engine)
-        assert given == [], (seed, error)
+    for seed in range(SPOILED[damage]):
+        engine_files.reset()
+        damage(random.Random(seed), engine_files)
+        error = attempt(engine_files.engine)
+        assert received_plans == [], (seed, error)
         assert isinstance(error, EngineError), (seed, error)
 
 
@@ -175,20 +187,20 @@ def malformed():
     return texts
 
 
-def test_malformed_manifests_are_refused(place, given):
+def test_malformed_manifests_are_refused(engine_files, received_plans):
     texts = malformed()
     assert len(texts) > 200
     accepted = []
     for text in texts:
-        place.manifest.write_text(text, errors='surrogatepass')
-        assert isinstance(attempt(place.engine), EngineError)
-        accepted += [text[:400]] * len(given)
-        given.clear()
+        engine_files.manifest.write_text(text, errors='surrogatepass')
+        assert isinstance(attempt(engine_files.engine), EngineError)
+        accepted += [text[:400]] * len(received_plans)
+        received_plans.clear()
     assert accepted == []
     print(f'{len(texts)} malformed manifests refused')
 
 
-def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(place, given):
+def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(engine_files, received_plans):
     """Some flips give another valid manifest, which must still describe the engine."""
     whole = json.dumps(described(PLAN)).encode()
     rng = random.Random(3)
@@ -197,15 +209,15 @@ def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(place, given):
         content = bytearray(whole)
         for position in rng.sample(range(8 * len(content)), rng.randrange(1, 4)):
             content[position // 8] ^= 1 << position % 8
-        place.manifest.write_bytes(content)
-        given.clear()
-        attempt(place.engine)
-        if given:
-            assert given == [PLAN]
+        engine_files.manifest.write_bytes(content)
+        received_plans.clear()
+        attempt(engine_files.engine)
+        if received_plans:
+            assert received_plans == [PLAN]
             engine = json.loads(content)['engine']
             assert engine['sha256'] == hashlib.sha256(PLAN).hexdigest()
             assert engine['size_bytes'] == len(PLAN)
-        outcomes['loaded' if given else 'refused'] += 1
+        outcomes['loaded' if received_plans else 'refused'] += 1
     print(dict(outcomes))
     assert outcomes['refused'] > 100
 
@@ -243,16 +255,16 @@ def act_as_nobody():
 )
 @pytest.mark.parametrize('which', ['tiny.engine', 'tiny.engine.json'])
 def test_owner_and_mode_are_checked_for_users_other_than_root(
-    owner, mode, word, which, given, golden_messages
+    owner, mode, word, which, received_plans, golden_messages
 ):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        place = Place(Path(folder) / 'models')
+        place = EngineFiles(Path(folder) / 'models')
         place.reset()
         target = place.folder / which
         os.chown(target, owner, -1)
         target.chmod(mode)
         with act_as_nobody():
             message = str(attempt(place.engine))
-    assert (given == [PLAN]) == (not word), message
+    assert (received_plans == [PLAN]) == (not word), message
     golden_messages.add(message)

@@ -47,42 +47,42 @@ def link(path, target):
     new.replace(path)
 
 
-def test_links_may_be_swapped_while_they_are_opened(place, given):
-    good, evil = place.folder / 'good', place.folder / 'evil'
+def test_links_may_be_swapped_while_they_are_opened(engine_files, received_plans):
+    good, evil = engine_files.folder / 'good', engine_files.folder / 'evil'
     good.write_bytes(PLAN)
     evil.write_bytes(OTHER)
     swaps = Counter()
 
     def swap():
-        link(place.engine, (good, evil)[swaps['all'] % 2])
+        link(engine_files.engine, (good, evil)[swaps['all'] % 2])
         swaps['all'] += 1
 
     attempts = 0
     with repeat_in_thread(swap):
         # On a busy machine, one thread may wait. Continue until both threads had turns.
         while attempts < 400 or swaps['all'] < 100:
-            attempt(place.engine)
+            attempt(engine_files.engine)
             attempts += 1
-    assert set(given) <= {PLAN}
-    print(f'{len(given)} of {attempts} loaded, {swaps["all"]} swaps')
+    assert set(received_plans) <= {PLAN}
+    print(f'{len(received_plans)} of {attempts} loaded, {swaps["all"]} swaps')
 
 
-def test_swapped_pairs_of_model_and_manifest_are_never_mixed(place):
+def test_swapped_pairs_of_model_and_manifest_are_never_mixed(engine_files):
     """Each model that is read must have its own manifest."""
     for name, content in (('a', PLAN), ('b', OTHER)):
-        (place.folder / name).write_bytes(content)
-        (place.folder / f'{name}.json').write_text(json.dumps(described(content)))
+        (engine_files.folder / name).write_bytes(content)
+        (engine_files.folder / f'{name}.json').write_text(json.dumps(described(content)))
     turns = iter(range(10**9))
 
     def swap():
         name = 'ab'[next(turns) % 2]
-        link(place.engine, place.folder / name)
-        link(place.manifest, place.folder / f'{name}.json')
+        link(engine_files.engine, engine_files.folder / name)
+        link(engine_files.manifest, engine_files.folder / f'{name}.json')
 
     outcomes = Counter()
     with repeat_in_thread(swap):
         for _ in range(400):
-            model = read_or_none(place.engine)
+            model = read_or_none(engine_files.engine)
             outcomes['refused' if model is None else 'read'] += 1
             if model is not None:
                 assert model.sha256 == hashlib.sha256(model.content).hexdigest()
@@ -90,30 +90,32 @@ def test_swapped_pairs_of_model_and_manifest_are_never_mixed(place):
     print(dict(outcomes))
 
 
-def test_file_written_during_reading_is_refused_or_intact(place):
+def test_file_written_during_reading_is_refused_or_intact(engine_files):
     """Bytes and size change in place. Returned bytes must have the hash in the manifest."""
     large = {letter: plan(letter, 3_000_000) for letter in 'ab'}
-    place.engine.write_bytes(large['a'])
-    place.manifest.write_text(json.dumps(described(large['a'])))
+    engine_files.engine.write_bytes(large['a'])
+    engine_files.manifest.write_text(json.dumps(described(large['a'])))
     turns = iter(range(10**9))
 
     def write():
         turn = next(turns) % 3
-        with place.engine.open('r+b') as file:
+        with engine_files.engine.open('r+b') as file:
             file.write(large['ab'[turn % 2]])
             file.truncate(3_000_000 + turn // 2)
 
     outcomes = Counter()
     with repeat_in_thread(write):
         for _ in range(60):
-            model = read_or_none(place.engine)
+            model = read_or_none(engine_files.engine)
             outcomes['refused' if model is None else 'read'] += 1
             assert model is None or model.content == large['a']
     print(dict(outcomes))
     assert outcomes.total() == 60
 
 
-def test_file_that_changes_size_during_reading_is_refused(place, monkeypatch, golden_messages):
+def test_file_that_changes_size_during_reading_is_refused(
+    engine_files, monkeypatch, golden_messages
+):
     real = os.fstat
 
     def lying(size):
@@ -125,19 +127,19 @@ def test_file_that_changes_size_during_reading_is_refused(place, monkeypatch, go
 
         return fstat
 
-    place.manifest.unlink()
+    engine_files.manifest.unlink()
     for size in (len(PLAN) - 1, len(PLAN) + 1):
         monkeypatch.setattr('trt_perception.model.files.model_file.os.fstat', lying(size))
         with golden_messages.raises(EngineError):
-            read_model_file(place.engine)
+            read_model_file(engine_files.engine)
 
 
-def test_large_file_without_a_manifest_is_not_read(place, monkeypatch, golden_messages):
-    os.truncate(place.engine, 2**33)
+def test_large_file_without_a_manifest_is_not_read(engine_files, monkeypatch, golden_messages):
+    os.truncate(engine_files.engine, 2**33)
     monkeypatch.setattr('trt_perception.model.files.model_file.read_exactly', None)
     read = json.dumps(described(PLAN)).encode()
     monkeypatch.setattr(
         'trt_perception.model.files.model_file.read_checked', lambda *_: (read, None)
     )
     with golden_messages.raises(ManifestError):
-        read_model_file(place.engine)
+        read_model_file(engine_files.engine)

@@ -26,8 +26,10 @@ def enqueue_and_count(pipeline, recorder, tensorrt):
 
 @pytest.mark.parametrize('in_place', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_each_frame_needs_one_upload_and_one_graph_launch(machine, config, integrated, in_place):
-    recorder, tensorrt = machine(integrated=integrated)
+def test_each_frame_needs_one_upload_and_one_graph_launch(
+    install_standins, config, integrated, in_place
+):
+    recorder, tensorrt = install_standins(integrated=integrated)
     pipeline = open_by_parameters(config)
     uploads = []
     runtime, header = recorder.modules[2], pipeline.header_bytes
@@ -63,9 +65,9 @@ def test_each_frame_needs_one_upload_and_one_graph_launch(machine, config, integ
 
 @pytest.mark.parametrize('failing', ['cudaStreamEndCapture', 'cudaGraphInstantiate'])
 def test_failed_graph_capture_warns_once_and_queues_each_call(
-    machine, config, caplog, failing, golden_messages
+    install_standins, config, caplog, failing, golden_messages
 ):
-    recorder, tensorrt = machine()
+    recorder, tensorrt = install_standins()
     recorder.fails = lambda index, name: (
         'cudaErrorStreamCaptureInvalidated' if name == failing else None
     )
@@ -78,14 +80,14 @@ def test_failed_graph_capture_warns_once_and_queues_each_call(
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_cuda_graphs_can_be_switched_off(machine, config, caplog):
+def test_cuda_graphs_can_be_switched_off(install_standins, config, caplog):
     from dataclasses import replace
 
-    recorder, tensorrt = machine()
+    recorder, tensorrt = install_standins()
     pipeline = open_by_parameters(config)
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (DEPTH, 0)
     pipeline.close()
-    recorder, tensorrt = machine()
+    recorder, tensorrt = install_standins()
     pipeline = open_by_parameters(replace(config, use_cuda_graph=False))
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
     assert 'cudaStreamBeginCapture' not in recorder.calls

@@ -17,8 +17,8 @@ pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_serialised_image_is_uploaded_from_the_message_buffer(opened, integrated):
-    pipeline = opened(integrated=integrated)
+def test_serialised_image_is_uploaded_from_the_message_buffer(open_patch_pipeline, integrated):
+    pipeline = open_patch_pipeline(integrated=integrated)
     buffers = MessageBuffers(pipeline.allocate)
     for seed, encoding in enumerate(sorted({*ENCODINGS.values()})):
         expected = noise(seed, encoding)

@@ -20,8 +20,8 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
     ],
     ids=['mistake', 'unknown GPU'],
 )
-def test_compile_error_has_the_compiler_log(machine, config, log, golden_messages):
-    recorder, tensorrt = machine(log=log)
+def test_compile_error_has_the_compiler_log(install_standins, config, log, golden_messages):
+    recorder, tensorrt = install_standins(log=log)
     with golden_messages.raises(CudaError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
@@ -34,8 +34,8 @@ def raising(error):
     return function
 
 
-def test_missing_compiler_error_says_what_to_install(machine, config, golden_messages):
-    recorder, tensorrt = machine()
+def test_missing_compiler_error_says_what_to_install(install_standins, config, golden_messages):
+    recorder, tensorrt = install_standins()
     library = recorder.modules[1]
     library.nvrtcVersion = raising(RuntimeError('Failure finding "libnvrtc.so"'))
     with golden_messages.raises(CudaError):
@@ -52,9 +52,9 @@ def test_missing_compiler_error_says_what_to_install(machine, config, golden_mes
     ],
 )
 def test_missing_or_old_driver_error_says_what_to_install(
-    machine, config, status, driver, golden_messages
+    install_standins, config, status, driver, golden_messages
 ):
-    recorder, tensorrt = machine()
+    recorder, tensorrt = install_standins()
     runtime = recorder.modules[2]
     runtime.cudaDriverGetVersion = lambda: (fake_cuda.cudaError_t.cudaSuccess, driver)
     recorder.fails = lambda index, name: status if name == 'cudaGetDeviceCount' else None
@@ -65,9 +65,9 @@ def test_missing_or_old_driver_error_says_what_to_install(
 
 @pytest.mark.parametrize(('module', 'call'), [(2, 'cudaGetDeviceCount'), (0, 'cuLibraryLoadData')])
 def test_unloadable_driver_library_error_says_what_to_install(
-    machine, config, module, call, golden_messages
+    install_standins, config, module, call, golden_messages
 ):
-    recorder, tensorrt = machine()
+    recorder, tensorrt = install_standins()
     error = RuntimeError('Failed to dlopen libcuda.so.1')
     setattr(recorder.modules[module], call, raising(error))
     with golden_messages.raises(CudaError):

@@ -83,7 +83,7 @@ def check_profile(path, size):
 
 @pytest.mark.parametrize(('size', 'profile'), [((64, 48), 0), ((128, 96), 1)])
 def test_profile_of_one_shape_is_selected_by_size(tmp_path, fixed_plan, size, profile):
-    path = write_engine(tmp_path / 'fixed.engine', fixed_plan, size, DENSE, opened=True)
+    path = write_engine(tmp_path / 'fixed.engine', fixed_plan, size, DENSE, has_open_shapes=True)
     assert in_new_process(check_profile, path, size) == [profile] * 2
 
 
@@ -100,7 +100,7 @@ def test_profile_of_one_shape_is_selected_by_size(tmp_path, fixed_plan, size, pr
     ],
 )
 def test_profile_that_includes_the_size_is_selected(tmp_path, open_plan, size, profile):
-    path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
+    path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, has_open_shapes=True)
     assert in_new_process(check_profile, path, size) == [profile] * 2
 
 
@@ -114,7 +114,9 @@ def check_other_size(path, size):
 
 
 def test_input_size_parameter_selects_another_profile(tmp_path, fixed_plan):
-    path = write_engine(tmp_path / 'fixed.engine', fixed_plan, (64, 48), DENSE, opened=True)
+    path = write_engine(
+        tmp_path / 'fixed.engine', fixed_plan, (64, 48), DENSE, has_open_shapes=True
+    )
     assert in_new_process(check_other_size, path, (128, 96)) > 0
 
 
@@ -131,7 +133,7 @@ def refusal(path):
     bool(why_no_tensorrt()) or not why_no_open_shapes(), reason='this TensorRT runs open shapes'
 )
 def test_engine_with_unsupported_open_shapes_is_refused_with_a_fix(tmp_path, open_plan):
-    path = write_engine(tmp_path / 'open.engine', open_plan, (96, 80), DENSE, opened=True)
+    path = write_engine(tmp_path / 'open.engine', open_plan, (96, 80), DENSE, has_open_shapes=True)
     message = in_new_process(refusal, path)
     print(message)
     assert 'execute_async_v3 failed' in message
@@ -140,7 +142,7 @@ def test_engine_with_unsupported_open_shapes_is_refused_with_a_fix(tmp_path, ope
 
 @pytest.mark.parametrize('size', [(56, 48), (264, 192), (64, 104), (256, 64)])
 def test_size_outside_all_profiles_is_refused(tmp_path, open_plan, size):
-    path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, opened=True)
+    path = write_engine(tmp_path / 'open.engine', open_plan, size, DENSE, has_open_shapes=True)
     message = (
         rf'no profile includes the shape \[1, 3, {size[1]}, {size[0]}\], only .* to .*, .* to '
     )

@@ -28,8 +28,8 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_close_releases_all_objects(machine, config, integrated):
-    recorder, tensorrt = machine(integrated=integrated)
+def test_close_releases_all_objects(install_standins, config, integrated):
+    recorder, tensorrt = install_standins(integrated=integrated)
     pipeline = open_by_parameters(config)
     created = set(recorder.calls) & set(RELEASED_BY)
     assert created == set(RELEASED_BY)
@@ -48,14 +48,14 @@ def test_close_releases_all_objects(machine, config, integrated):
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def calls_to_open(machine, config):
-    recorder, _ = machine()
+def calls_to_open(install_standins, config):
+    recorder, _ = install_standins()
     with contextlib.closing(open_by_parameters(config)):
         return recorder.calls.copy()
 
 
-def test_close_releases_all_objects_if_the_device_cannot_be_selected(machine, config):
-    recorder, tensorrt = machine()
+def test_close_releases_all_objects_if_the_device_cannot_be_selected(install_standins, config):
+    recorder, tensorrt = install_standins()
     pipeline = open_by_parameters(config)
     recorder.fails = lambda _, name: (
         'cudaErrorMemoryAllocation' if name == 'cudaSetDevice' else None
@@ -75,14 +75,14 @@ def is_captured(calls, index):
     return bool(begins) and CAPTURE_CALLS[1] not in calls[begins[-1] : index]
 
 
-def test_failed_cuda_call_leaves_no_objects(machine, config, tmp_path, monkeypatch):
-    calls = calls_to_open(machine, config)
+def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, monkeypatch):
+    calls = calls_to_open(install_standins, config)
     assert len(calls) > 100
     survived = 0
     for failing, name in enumerate(calls):
         # An empty cache makes every run compile the kernels.
         monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / f'cache{failing}'))
-        recorder, tensorrt = machine()
+        recorder, tensorrt = install_standins()
         recorder.fails = lambda index, _: (
             'cudaErrorMemoryAllocation' if index == failing else None  # noqa: B023
         )
@@ -104,16 +104,16 @@ def test_failed_cuda_call_leaves_no_objects(machine, config, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize('status', ['cudaErrorMemoryAllocation', 'cudaErrorIllegalAddress'])
-def test_failed_cuda_call_leaves_no_nvjpeg_objects(machine, config, monkeypatch, status):
+def test_failed_cuda_call_leaves_no_nvjpeg_objects(install_standins, config, monkeypatch, status):
     config = replace(config, image_transport='compressed')
     library = FakeNvJpeg()
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
-    calls_to_open(machine, config)  # fills the cache with compiled kernels
-    calls = calls_to_open(machine, config)
+    calls_to_open(install_standins, config)  # fills the cache with compiled kernels
+    calls = calls_to_open(install_standins, config)
     assert not library.live
     outcomes = Counter()
     for failing in range(len(calls)):
-        recorder, tensorrt = machine()
+        recorder, tensorrt = install_standins()
         recorder.fails = lambda index, _: status if index == failing else None  # noqa: B023
         try:
             pipeline = open_by_parameters(config)
@@ -146,10 +146,12 @@ LONG_CALLS = (
 @pytest.mark.parametrize(
     ('call', 'time'), [*((call, 1) for call in LONG_CALLS), ('create_execution_context', DEPTH)]
 )
-def test_signal_stops_opening_before_the_next_long_call(machine, config, call, time, monkeypatch):
+def test_signal_stops_opening_before_the_next_long_call(
+    install_standins, config, call, time, monkeypatch
+):
     end_requested, calls = threading.Event(), []
     monkeypatch.setattr(interruption, '_END_REQUESTED', end_requested)
-    recorder, tensorrt = machine()
+    recorder, tensorrt = install_standins()
     answer = tensorrt.answer
 
     def record_call(name):
@@ -171,13 +173,13 @@ def test_signal_stops_opening_before_the_next_long_call(machine, config, call, t
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_lost_context_is_recognised_in_each_call(machine, config):
-    calls_to_open(machine, config)  # fills the cache with compiled kernels
-    calls = calls_to_open(machine, config)
+def test_lost_context_is_recognised_in_each_call(install_standins, config):
+    calls_to_open(install_standins, config)  # fills the cache with compiled kernels
+    calls = calls_to_open(install_standins, config)
     for failing, name in enumerate(calls):
         if name.startswith('nvrtc'):  # the compiler does not use the GPU
             continue
-        recorder, tensorrt = machine()
+        recorder, tensorrt = install_standins()
         recorder.fails = lambda index, called: (
             'cudaErrorIllegalAddress'
             if index >= failing and not called.startswith('nvrtc')  # noqa: B023
@@ -190,16 +192,16 @@ def test_lost_context_is_recognised_in_each_call(machine, config):
 
 
 @pytest.mark.parametrize('call', REFUSALS)
-def test_failed_tensorrt_call_leaves_no_objects(machine, config, call):
-    recorder, tensorrt = machine(refuses=call)
+def test_failed_tensorrt_call_leaves_no_objects(install_standins, config, call):
+    recorder, tensorrt = install_standins(refuses=call)
     with pytest.raises(EngineError, match='images' if call == 'infer_shapes' else REASON) as error:
         open_by_parameters(config)
     assert 'tiny.engine' in str(error.value) or call in str(error.value)
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_lost_context_is_recognised_when_tensorrt_fails(machine, config):
-    recorder, tensorrt = machine(refuses='execute_async_v3')
+def test_lost_context_is_recognised_when_tensorrt_fails(install_standins, config):
+    recorder, tensorrt = install_standins(refuses='execute_async_v3')
     recorder.fails = lambda index, name: (
         'cudaErrorIllegalAddress' if 'execute_async_v3' in tensorrt.calls else None
     )
@@ -208,34 +210,40 @@ def test_lost_context_is_recognised_when_tensorrt_fails(machine, config):
     assert caught.value.sticky
 
 
-def test_data_dependent_output_is_refused_before_allocation(machine, config, golden_messages):
+def test_data_dependent_output_is_refused_before_allocation(
+    install_standins, config, golden_messages
+):
     name, _, kind = OUTPUT
-    recorder, tensorrt = machine(tensors={'outputs': ((name, (-1, 3), kind),)})
+    recorder, tensorrt = install_standins(tensors={'outputs': ((name, (-1, 3), kind),)})
     with golden_messages.raises(EngineError):
         open_by_parameters(config)
     assert 'cudaMalloc' not in recorder.calls
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_second_input_is_refused(machine, config, golden_messages):
+def test_second_input_is_refused(install_standins, config, golden_messages):
     second_input = ('scale', (1, 2), 'FLOAT')
-    recorder, tensorrt = machine(tensors={'inputs': (INPUT, second_input)})
+    recorder, tensorrt = install_standins(tensors={'inputs': (INPUT, second_input)})
     with golden_messages.raises(EngineError):
         open_by_parameters(config)
     assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
-def test_out_of_memory_error_names_the_amount_and_a_fix(machine, config, call, golden_messages):
-    recorder, _ = machine()
+def test_out_of_memory_error_names_the_amount_and_a_fix(
+    install_standins, config, call, golden_messages
+):
+    recorder, _ = install_standins()
     recorder.fails = lambda index, name: 'cudaErrorMemoryAllocation' if name == call else None
     with golden_messages.raises(CudaError):
         open_by_parameters(config)
 
 
-def test_pipeline_can_close_after_a_frame_found_no_memory(machine, config, golden_messages):
+def test_pipeline_can_close_after_a_frame_found_no_memory(
+    install_standins, config, golden_messages
+):
     large = grey(4096, 4096)
-    recorder, _ = machine()
+    recorder, _ = install_standins()
     pipeline = open_by_parameters(config)
     calls_before = len(recorder.calls)
     pipeline.enqueue(0, [large], [Thresholds()])
@@ -243,7 +251,7 @@ def test_pipeline_can_close_after_a_frame_found_no_memory(machine, config, golde
     pipeline.close()
     assert {'cudaHostAlloc', 'cudaMalloc'} <= set(calls)
     for failing, name in enumerate(calls):
-        recorder, tensorrt = machine()
+        recorder, tensorrt = install_standins()
         pipeline = open_by_parameters(config)
         start = len(recorder.calls)
         recorder.fails = lambda index, _: (

@@ -31,7 +31,7 @@ def pillow(kind, mode='RGB', **options):
 
 
 @pytest.fixture
-def refused(monkeypatch):
+def refusal(monkeypatch):
     """Return a function that returns the refusal of a file. OpenCV must not receive the file."""
     monkeypatch.setattr(cv2, 'imdecode', None)
 
@@ -129,18 +129,18 @@ JPEGS = {
 
 
 @pytest.mark.parametrize('content', PNGS.values(), ids=PNGS)
-def test_pngs(content, refused):
-    refused(content)
+def test_pngs(content, refusal):
+    refusal(content)
 
 
 @pytest.mark.parametrize('content', JPEGS.values(), ids=JPEGS)
-def test_jpegs(content, refused):
-    refused(content)
+def test_jpegs(content, refusal):
+    refusal(content)
 
 
 @pytest.mark.parametrize('kind', ['BMP', 'TIFF', 'WEBP', 'PPM', 'GIF'])
-def test_other_formats_are_refused(kind, refused):
-    assert 'expected JPEG or PNG' in str(refused(pillow(kind)))
+def test_other_formats_are_refused(kind, refusal):
+    assert 'expected JPEG or PNG' in str(refusal(pillow(kind)))
 
 
 def test_decoder_receives_only_the_parts_for_the_pixels(monkeypatch):

@@ -38,7 +38,7 @@ def parse(content):
     return parse_manifest(json.dumps(content).encode(), 'x.json')
 
 
-def refused(content):
+def manifest_error(content):
     with pytest.raises(ManifestError) as caught:
         parse(content)
     return str(caught.value)
@@ -69,7 +69,7 @@ def test_schema_1_has_the_task_detect():
 
 @pytest.mark.parametrize(('key', 'value'), [('task', 'detect'), ('keypoints', None)])
 def test_keys_of_tasks_are_refused_in_schema_1(key, value, golden_messages):
-    golden_messages.add(refused(manifest(**{key: value})))
+    golden_messages.add(manifest_error(manifest(**{key: value})))
 
 
 def test_task_pose_is_read_and_written():
@@ -97,7 +97,7 @@ def test_task_pose_is_read_and_written():
     ids=str,
 )
 def test_each_task_requires_exactly_its_keys(changes, golden_messages):
-    golden_messages.add(refused(manifest(**changes)))
+    golden_messages.add(manifest_error(manifest(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_each_task_requires_exactly_its_keys(changes, golden_messages):
 )
 def test_keypoints_out_of_range_are_refused(key, value, golden_messages):
     changed = {**copy.deepcopy(KEYPOINTS), key: value}
-    golden_messages.add(refused(manifest(**{**POSE, 'keypoints': changed})))
+    golden_messages.add(manifest_error(manifest(**{**POSE, 'keypoints': changed})))
 
 
 def output(*shape):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from support.docs_pages import ROOT, codes, rows, section
-from support.watched_life import Life, healthy
+from support.simulated_activation import SimulatedActivation, healthy
 from trt_perception.monitoring import problem, watchdog
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.problem import Level, Problem, with_notes
@@ -18,18 +18,24 @@ SET = TopicState(1, mismatch='set that')
 #: Name of a scene: an activation, and what happens in it, as `play` reads it.
 SCENES = {
     # No image has ever come.
-    'nobody publishes': (Life, [NOBODY, (70, 0), (1, 15)]),
-    'images are elsewhere': (Life, [TopicState(0, elsewhere='look there'), (11, 0)]),
-    'nothing arrives': (Life, [(60, 0), (1, 15)]),
-    'other QoS': (Life, [SET, (3, 0), (1, 15)]),
-    'other type': (Life, [TopicState(0, mismatch='wrong type'), (3, 0)]),
-    'camera comes late': (Life, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
-    'subscription is made anew': (Life, [(0.5, 0), TopicState(1, since_s=100.5), (3, 0)]),
+    'nobody publishes': (SimulatedActivation, [NOBODY, (70, 0), (1, 15)]),
+    'images are elsewhere': (
+        SimulatedActivation,
+        [TopicState(0, elsewhere='look there'), (11, 0)],
+    ),
+    'nothing arrives': (SimulatedActivation, [(60, 0), (1, 15)]),
+    'other QoS': (SimulatedActivation, [SET, (3, 0), (1, 15)]),
+    'other type': (SimulatedActivation, [TopicState(0, mismatch='wrong type'), (3, 0)]),
+    'camera comes late': (SimulatedActivation, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
+    'subscription is made anew': (
+        SimulatedActivation,
+        [(0.5, 0), TopicState(1, since_s=100.5), (3, 0)],
+    ),
     # Images come no more.
     'camera goes': (healthy, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
     'QoS changes': (healthy, [SET, (3, 0), (1, 15)]),
     'slow camera stalls': (
-        Life,
+        SimulatedActivation,
         [*[(0.5, 1), (4.5, 0)] * 4, (12, 0), (3, 15), (2, 0)],
     ),
     'camera stalls again and again': (
@@ -56,15 +62,15 @@ SCENES = {
         ],
     ),
     'pipeline hangs on the first frame': (
-        Life,
+        SimulatedActivation,
         [{'in_flight': 1}, (2, 15, {'published': 0, 'replaced': 14})],
     ),
     'slow model, known by the warm-up': (
-        lambda: Life(frame_time_s=1.5),
+        lambda: SimulatedActivation(frame_time_s=1.5),
         [{'in_flight': 1}, (7, 1, {'published': 0})],
     ),
     'slow model, known by frames': (
-        Life,
+        SimulatedActivation,
         [
             {'in_flight': 1, 'times': [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]},
             (7, 1, {'published': 0}),
@@ -76,7 +82,10 @@ SCENES = {
         healthy,
         [{'refusal': 'step is too small'}, (3, 15, {'bad_step': 15}), (2.5, 15)],
     ),
-    'every image is bad from the start': (Life, [(2, 15, {'bad_step': 9, 'odd_size': 6})]),
+    'every image is bad from the start': (
+        SimulatedActivation,
+        [(2, 15, {'bad_step': 9, 'odd_size': 6})],
+    ),
     'one image is bad': (
         healthy,
         [{'refusal': 'step is too small'}, (0.5, 15, {'bad_step': 1}), (2.5, 15)],
@@ -116,7 +125,10 @@ SCENES = {
         healthy,
         [NOBODY, (30, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
     ),
-    'bad images from the first on': (Life, [NOBODY, (2.5, 0), (3, 1, {'unknown_encoding': 1})]),
+    'bad images from the first on': (
+        SimulatedActivation,
+        [NOBODY, (2.5, 0), (3, 1, {'unknown_encoding': 1})],
+    ),
     # Images are lost.
     **{
         f'{lost} of {15 + lost} images are lost': (healthy, [(2, 15, {'lost': lost}), (2.5, 15)])
@@ -135,29 +147,29 @@ SCENES = {
     },
     'too fast, and images are lost': (healthy, [(2, 15, {'lost': 5, 'replaced': 5})]),
     # Nothing is wrong.
-    'camera starts': (Life, [(0.5, 0), (0.5, 4), (1.5, 15)]),
+    'camera starts': (SimulatedActivation, [(0.5, 0), (0.5, 4), (1.5, 15)]),
 }
 
 
-def play(life, steps):
+def play(activation, steps):
     """Let things happen: a new topic state, new attributes, or images per period for seconds.
 
     Return a line for each time at which the words of the problem change, numbers aside.
     """
-    lines, last, start_s = [], None, life.time_s
+    lines, last, start_s = [], None, activation.time_s
     for step in steps:
         if isinstance(step, TopicState):
-            life.state = step
+            activation.state = step
             continue
         if isinstance(step, dict):
-            vars(life).update(step)
+            vars(activation).update(step)
             continue
         seconds, images, changes = (*step, {})[:3]
         for _ in range(round(seconds / PERIOD_S)):
-            found = life.step(images, **changes)
+            found = activation.step(images, **changes)
             words = found and (found.kind, re.sub(r'[\d.]+', '', found.message))
             if found and words != last:
-                time = f'{life.time_s - start_s:5.1f} s'
+                time = f'{activation.time_s - start_s:5.1f} s'
                 lines.append(f'{time}  {found.level.name} {found.kind}: {found.message}')
             last = words
     return lines
@@ -165,8 +177,8 @@ def play(life, steps):
 
 @pytest.mark.parametrize('scene', SCENES)
 def test_problems_over_time(scene, golden_messages):
-    life, steps = SCENES[scene]
-    golden_messages.add('\n'.join(play(life(), steps)))
+    make_activation, steps = SCENES[scene]
+    golden_messages.add('\n'.join(play(make_activation(), steps)))
 
 
 @pytest.mark.parametrize(
@@ -174,33 +186,33 @@ def test_problems_over_time(scene, golden_messages):
 )
 @pytest.mark.parametrize('rate_hz', [2, 30, 1000])
 def test_images_came_and_come_no_more(state, kind, rate_hz):
-    life = healthy(rate_hz)
-    life.state = state
+    activation = healthy(rate_hz)
+    activation.state = state
     # The last image may have come just after a question.
-    assert life.seconds_until(kind) + PERIOD_S <= PROMISE_S
-    assert life.findings[-1].level == Level.ERROR
-    assert life.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
+    assert activation.seconds_until(kind) + PERIOD_S <= PROMISE_S
+    assert activation.findings[-1].level == Level.ERROR
+    assert activation.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
 
 
 def test_the_graph_is_asked_only_while_nothing_arrives():
-    life = healthy()
-    life.topic_state = None  # to call it would raise
-    life.run(5, 15)
+    activation = healthy()
+    activation.topic_state = None  # to call it would raise
+    activation.run(5, 15)
 
 
 @pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
 def test_a_camera_is_left_the_time_that_the_others_take(known_by):
     # 20 cameras in turn, 0.1 s each; this one sends 30 Hz, so that what comes out is young.
-    life = Life(frame_time_s=0.1, batches_per_turn=20)
+    activation = SimulatedActivation(frame_time_s=0.1, batches_per_turn=20)
     if known_by == 'frames':
-        life.times = [FrameTimes(0.02, 0.0, compute=0.1, publish=0.0, total=0.13)]
-    life.in_flight = 1
+        activation.times = [FrameTimes(0.02, 0.0, compute=0.1, publish=0.0, total=0.13)]
+    activation.in_flight = 1
     for _ in range(5):
-        kinds = [life.step(15, published=0, replaced=15).kind for _ in range(3)]
+        kinds = [activation.step(15, published=0, replaced=15).kind for _ in range(3)]
         assert 'no_output' not in kinds
-        life.step(15, published=1, replaced=14)
+        activation.step(15, published=1, replaced=14)
     # Four times what it usually takes, as with one camera.
-    assert 7.5 < life.seconds_until('no_output', 15, published=0, replaced=15) <= 9.5
+    assert 7.5 < activation.seconds_until('no_output', 15, published=0, replaced=15) <= 9.5
 
 
 @pytest.mark.parametrize('rate_hz', [10, 30, 200])
@@ -209,13 +221,13 @@ def test_a_camera_is_left_the_time_that_the_others_take(known_by):
 def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(
     rate_hz, waited_s, share, golden_messages
 ):
-    life = Life(topic_state=TopicState(0))
-    life.run(waited_s)
-    life.state = TopicState(1)
+    activation = SimulatedActivation(topic_state=TopicState(0))
+    activation.run(waited_s)
+    activation.state = TopicState(1)
     images = round(rate_hz * PERIOD_S)
     # Its first image comes somewhere between two looks.
-    life.step(max(1, round(share * images)), published=1)
-    findings = [life.step(images, published=2, replaced=images - 2) for _ in range(20)]
+    activation.step(max(1, round(share * images)), published=1)
+    findings = [activation.step(images, published=2, replaced=images - 2) for _ in range(20)]
     told = [finding for finding in findings if finding.kind == 'engine_slower']
     assert len(told) >= 17
     for finding in told:
@@ -225,11 +237,11 @@ def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(
 
 
 def test_no_rate_is_said_of_what_comes_unevenly(golden_messages):
-    life = healthy()
+    activation = healthy()
     findings = []
     for seconds in (0.5, 1.0, 2.0, 0.5, 1.5, 3.0, 0.5, 2.0) * 2:
-        findings.append(life.step(10, published=1, replaced=9))
-        findings += [life.step() for _ in range(round(seconds / PERIOD_S) - 1)]
+        findings.append(activation.step(10, published=1, replaced=9))
+        findings += [activation.step() for _ in range(round(seconds / PERIOD_S) - 1)]
     told = [finding.message for finding in findings if finding.kind == 'engine_slower']
     assert told
     assert not any(' Hz' in message for message in told)

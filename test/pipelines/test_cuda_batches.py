@@ -65,7 +65,7 @@ def noise(seed, padding=5):
     return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
-def opened(late_pipeline, engine, **options):
+def open_batched_pipeline(late_pipeline, engine, **options):
     made, sizes = ENGINES[engine]
     gpu, pipeline = late_pipeline(tensorrt=made(), **options)
     assert pipeline.batch == sizes[-1]
@@ -77,7 +77,9 @@ def opened(late_pipeline, engine, **options):
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
 def test_every_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
-    gpu, pipeline, sizes = opened(late_pipeline, engine, graph=graph, integrated=integrated)
+    gpu, pipeline, sizes = open_batched_pipeline(
+        late_pipeline, engine, graph=graph, integrated=integrated
+    )
     captures = gpu.captures
     assert captures == (pipeline.depth * len(sizes) if graph else 0)
     rng = np.random.default_rng(5)
@@ -154,7 +156,7 @@ def test_sizes_that_nobody_needs_are_left_out(late_pipeline, tmp_path, most, exp
 
 
 def test_two_slots_do_not_mix(late_pipeline):
-    gpu, pipeline, _ = opened(late_pipeline, 'profiles 1, 2, 5')
+    gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'profiles 1, 2, 5')
     for turn in range(4):
         taken = []
         for slot, count in ((0, 1 + turn), (1, 5 - turn)):
@@ -194,7 +196,7 @@ def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
 
 def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
     """Page-locked memory is every GPU's: a ring of buffers serves the pipelines of all."""
-    gpu, pipeline, _ = opened(late_pipeline, 'fixed 5')
+    gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'fixed 5')
     flags = []
     runtime = gpu.modules[2]
     allocate = runtime.cudaHostAlloc

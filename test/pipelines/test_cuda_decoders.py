@@ -54,12 +54,12 @@ def grey(width=1280, height=720):
 
 
 @pytest.fixture
-def machine(machine, tmp_path):
+def install_standins(install_standins, tmp_path):
     """Return a function that puts stand-ins with these tensors in place."""
 
     def put(inputs, outputs, profiles=()):
         tensors = {'inputs': inputs, 'outputs': outputs, 'profiles': profiles}
-        recorder, _ = machine(tensors=tensors)
+        recorder, _ = install_standins(tensors=tensors)
         path = tmp_path / 'made.engine'
         path.write_bytes(PLAN)
         return path, recorder
@@ -72,7 +72,7 @@ def tensors_of(outputs):
 
 
 @pytest.mark.parametrize('name', HOST_DECODED)
-def test_what_lies_in_pinned_memory_is_decoded(name, machine):
+def test_what_lies_in_pinned_memory_is_decoded(name, install_standins):
     rng = np.random.default_rng(30)
     made = [known(rng, count) for count in (6, 4)]
     frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in made]
@@ -82,7 +82,7 @@ def test_what_lies_in_pinned_memory_is_decoded(name, machine):
     if name == 'torchvision':
         made[1], frames[1] = made[0], frames[0]
     beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
-    path, recorder = machine((IMAGE, *beside), tensors_of(frames[0]))
+    path, recorder = install_standins((IMAGE, *beside), tensors_of(frames[0]))
     pipeline = open_by_parameters(config_for(path, name))
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, [grey()], [Thresholds()])
@@ -103,9 +103,9 @@ def test_what_lies_in_pinned_memory_is_decoded(name, machine):
     assert recorder.mistakes == []
 
 
-def test_each_output_is_copied_within_the_graph(machine):
+def test_each_output_is_copied_within_the_graph(install_standins):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
-    path, recorder = machine((IMAGE,), tensors_of(outputs))
+    path, recorder = install_standins((IMAGE,), tensors_of(outputs))
     pipeline = open_by_parameters(config_for(path, 'detr'))
     calls = recorder.calls
     began = calls.index('cudaStreamBeginCapture')
@@ -118,32 +118,32 @@ def known_boxes():
     return known(np.random.default_rng(32))
 
 
-def test_an_image_that_the_kernel_does_not_write_is_refused(machine, golden_messages):
+def test_an_image_that_the_kernel_does_not_write_is_refused(install_standins, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
     by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
-    path, recorder = machine((by_row,), tensors_of(outputs))
+    path, recorder = install_standins((by_row,), tensors_of(outputs))
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'detr'))
     assert recorder.kinds() == []
 
 
-def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(machine, golden_messages):
+def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(install_standins, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
-    path, _ = machine((IMAGE,), tensors_of(outputs))
+    path, _ = install_standins((IMAGE,), tensors_of(outputs))
     # Five names make six logits with softmax, five with sigmoid.
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'rtdetr'))
 
 
-def test_cells_are_counted_before_a_kernel_is_compiled_for_them(machine, golden_messages):
-    path, recorder = machine((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
+def test_cells_are_counted_before_a_kernel_is_compiled_for_them(install_standins, golden_messages):
+    path, recorder = install_standins((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
 
-def test_an_engine_by_ultralytics_needs_no_parameter(machine):
-    path, _ = machine((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
+def test_an_engine_by_ultralytics_needs_no_parameter(install_standins):
+    path, _ = install_standins((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
     told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
     front = json.dumps(told).encode()
     path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
@@ -154,10 +154,10 @@ def test_an_engine_by_ultralytics_needs_no_parameter(machine):
     pipeline.close()
 
 
-def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
+def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(install_standins):
     inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
     profile = tuple((1, 3, side, side) for side in (320, 640, 960))
-    path, _ = machine(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
+    path, _ = install_standins(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
     told = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
     front = json.dumps(told).encode()
     path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
@@ -168,13 +168,13 @@ def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(machine):
 
 
 @pytest.mark.parametrize('name', ['dense', 'onnx_nms_xyxy', 'labels_boxes_scores', 'detr'])
-def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
+def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_standins):
     rng = np.random.default_rng(36)
     made = [known(rng, count) for count in (6, 4, 5)]
     outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
     beside = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
     image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
-    path, recorder = machine((image, *beside), tensors_of(outputs))
+    path, recorder = install_standins((image, *beside), tensors_of(outputs))
     uploaded = []
     runtime = recorder.modules[2]._module
     runtime.cudaMemcpyAsync = lambda to, source, size, *how: (
@@ -208,10 +208,10 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, machine):
     assert recorder.mistakes == []
 
 
-def test_more_images_at_once_than_are_counted_are_refused(machine, golden_messages):
+def test_more_images_at_once_than_are_counted_are_refused(install_standins, golden_messages):
     image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
     outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
-    path, recorder = machine((image,), tensors_of(outputs))
+    path, recorder = install_standins((image,), tensors_of(outputs))
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'dense'))
     assert recorder.kinds() == []

@@ -59,8 +59,12 @@ def assert_near(found, expected, sampling='420'):
 
 @pytest.mark.parametrize('sampling', jpeg_fuzz.SAMPLINGS)
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_pixels_are_decoded_where_the_kernels_read_them(opened, integrated, graph, sampling):
-    pipeline = opened(integrated=integrated, graph=graph, image_transport='compressed')
+def test_pixels_are_decoded_where_the_kernels_read_them(
+    open_patch_pipeline, integrated, graph, sampling
+):
+    pipeline = open_patch_pipeline(
+        integrated=integrated, graph=graph, image_transport='compressed'
+    )
     assert pipeline.decodes_jpeg
     sizes = [(37, 23), (64, 48), (1920, 1080), (9, 100), (2100, 1400), (37, 23)]
     for seed, size in enumerate(sizes):
@@ -70,9 +74,11 @@ def test_pixels_are_decoded_where_the_kernels_read_them(opened, integrated, grap
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_slots_overlap(opened, integrated, graph):
+def test_slots_overlap(open_patch_pipeline, integrated, graph):
     """JPEGs and pixels in turn, as many as there are slots, of sizes that change."""
-    pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
+    pipeline = open_patch_pipeline(
+        integrated=integrated, graph=graph, depth=4, image_transport='compressed'
+    )
     rng = random.Random(5)
     frames = [jpeg(seed, rng.randrange(8, 700), rng.randrange(8, 500)) for seed in range(12)]
     alone = [run(pipeline, frame) for frame in frames]
@@ -93,9 +99,11 @@ def test_slots_overlap(opened, integrated, graph):
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_messages_are_read_in_the_threads(opened, integrated, graph):
+def test_messages_are_read_in_the_threads(open_patch_pipeline, integrated, graph):
     """Files of different sizes and kinds, some truncated, run in all slots at the same time."""
-    pipeline = opened(integrated=integrated, graph=graph, depth=4, image_transport='compressed')
+    pipeline = open_patch_pipeline(
+        integrated=integrated, graph=graph, depth=4, image_transport='compressed'
+    )
     rng, camera = random.Random(6), JpegFrameReader()
     files = [
         jpeg_fuzz.encoded(jpeg_fuzz.scene(rng.randrange(8, 900), rng.randrange(8, 600), seed))
@@ -119,8 +127,8 @@ def test_messages_are_read_in_the_threads(opened, integrated, graph):
             assert np.abs(input_of(pipeline, slot) - alone[index]).max() <= 1e-6
 
 
-def test_damaged_files_disturb_none(opened, caplog):
-    pipeline = opened(depth=3, image_transport='compressed')
+def test_damaged_files_disturb_none(open_patch_pipeline, caplog):
+    pipeline = open_patch_pipeline(depth=3, image_transport='compressed')
     files = jpeg_fuzz.plain_files()
     rng = random.Random(11)
     whole = jpeg_of(files['320x240 420 5'])
@@ -213,12 +221,12 @@ def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # 
 
 
 @pytest.mark.whole_gpu
-def test_memory_is_flat_over_open_and_close_of_decoders(opened):
+def test_memory_is_flat_over_open_and_close_of_decoders(open_patch_pipeline):
     """What nvJPEG allocates is freed with the pipeline."""
     frame = jpeg(1, 1920, 1080)
 
     def work():
-        pipeline = opened(image_transport='compressed')
+        pipeline = open_patch_pipeline(image_transport='compressed')
         run(pipeline, frame)
         pipeline.close()
 

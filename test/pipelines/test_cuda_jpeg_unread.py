@@ -142,7 +142,7 @@ def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, golden_mes
     def broken(_):
         raise RuntimeError('broken')
 
-    pipeline.enqueue(0, [unread(content(1), refused, is_fast=True)], [Thresholds()])
+    pipeline.enqueue(0, [unread(content(1), raise_image_error, is_fast=True)], [Thresholds()])
     (error,) = pipeline.collect(0)
     assert error.reason == 'bad_frame_id'
     good = content(2)
@@ -164,7 +164,7 @@ def header_of(pipeline, slot, place):
     return (*struct.unpack_from('<2i', header), confidence)
 
 
-def refused(*_):
+def raise_image_error(*_):
     raise ImageError('bad_frame_id', 'image', 'bad')
 
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integ
     good = content(1)
     for turn in range(3):
         places = [unread(good, JpegFrameReader())] * 3
-        places[2 - turn] = unread(good, refused)
+        places[2 - turn] = unread(good, raise_image_error)
         pipeline.enqueue(0, places, [Thresholds()] * 3)
         results = pipeline.collect(0)
         assert results[2 - turn].reason == 'bad_frame_id'

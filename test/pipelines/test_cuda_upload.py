@@ -35,8 +35,8 @@ def lying(memory, offset, frame):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize(('integrated', 'graph'), [(False, True), (False, False), (True, True)])
-def test_pixels_are_read_where_they_lie(opened, integrated, graph, encoding):
-    pipeline = opened(integrated=integrated, graph=graph)
+def test_pixels_are_read_where_they_lie(open_patch_pipeline, integrated, graph, encoding):
+    pipeline = open_patch_pipeline(integrated=integrated, graph=graph)
     memory = pipeline.allocate(20_000)
     for seed, offset in enumerate([*range(0, 68, 4), 252, 256, 1000, 1, 7]):
         frame = lying(memory, offset, noise(seed, encoding, padding=seed % 9))
@@ -47,8 +47,8 @@ def test_pixels_are_read_where_they_lie(opened, integrated, graph, encoding):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_frames_from_elsewhere_are_copied(opened, integrated):
-    pipeline = opened(integrated=integrated)
+def test_frames_from_elsewhere_are_copied(open_patch_pipeline, integrated):
+    pipeline = open_patch_pipeline(integrated=integrated)
     memory = pipeline.allocate(20_000)
     shifted = replace(
         lying(memory.buffer, pipeline.header_bytes - 4, noise(3)), memory=memory
@@ -62,8 +62,8 @@ def test_frames_from_elsewhere_are_copied(opened, integrated):
 
 @pytest.mark.parametrize('integrated', [False, True])
 @pytest.mark.parametrize('in_place', [False, True])
-def test_a_larger_frame_makes_room(opened, integrated, in_place):
-    pipeline = opened(integrated=integrated)
+def test_a_larger_frame_makes_room(open_patch_pipeline, integrated, in_place):
+    pipeline = open_patch_pipeline(integrated=integrated)
     frames = [
         noise(seed, size=size)
         for seed, size in enumerate([(64, 48), (1920, 1080), (2100, 1400), (64, 48), (3840, 2160)])
@@ -75,10 +75,10 @@ def test_a_larger_frame_makes_room(opened, integrated, in_place):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_memory_in_a_slot_is_lent_to_nobody_else(opened, integrated):
+def test_memory_in_a_slot_is_lent_to_nobody_else(open_patch_pipeline, integrated):
     """Uploads of large frames are under way while others take and fill what is free."""
     depth = 4
-    pipeline = opened(integrated=integrated, depth=depth)
+    pipeline = open_patch_pipeline(integrated=integrated, depth=depth)
     buffers = MessageBuffers(pipeline.allocate)
     rng = np.random.default_rng(3)
     shape = {'width': 1920, 'height': 1080, 'step': 5760, 'encoding': 'bgr8'}
@@ -108,8 +108,10 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(opened, integrated):
     assert buffers.count == 0
 
 
-def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed(opened):
-    pipeline = opened()
+def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed(
+    open_patch_pipeline,
+):
+    pipeline = open_patch_pipeline()
     buffers = MessageBuffers(pipeline.allocate)
     frames = [noise(1, size=(640, 480))]
     lease = buffers.lend(frames[0].data.size)
@@ -129,8 +131,8 @@ def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed
     assert buffers.count == 0
 
 
-def test_boxes_are_the_same_from_anywhere(opened):
-    pipeline = opened()
+def test_boxes_are_the_same_from_anywhere(open_patch_pipeline):
+    pipeline = open_patch_pipeline()
     frames = [noise(seed, size=(64 + 3 * seed, 48 + seed)) for seed in range(8)]
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for copied, there in zip(frames, placed, strict=True):

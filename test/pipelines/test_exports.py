@@ -41,7 +41,7 @@ def expected(family):
         return dict(content)
 
 
-def opened(family, tmp_path, **values):
+def open_copied_export(family, tmp_path, **values):
     """Open a copy that belongs to this user, as a user would: by its path and nothing else."""
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
@@ -73,7 +73,7 @@ def assert_same(found, xyxy, scores, labels, pixels, probability):
 @pytest.mark.parametrize('family', DECODER)
 def test_decoding_equals_the_librarys_own(family, tmp_path):
     told = expected(family)
-    spec = opened(family, tmp_path).spec
+    spec = open_copied_export(family, tmp_path).spec
     size = tuple(int(side) for side in told['target_wh'])
     assert spec.decoder == PRESETS[DECODER[family]].decoder
     (found,) = decode(
@@ -90,7 +90,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
 @pytest.mark.parametrize('family', DECODER)
 def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     told = expected(family)
-    pipeline = opened(family, tmp_path)
+    pipeline = open_copied_export(family, tmp_path)
     assert pipeline.spec.class_names == NAMES
     assert not pipeline.spec.has_manifest
     height, width = told['image'].shape[:2]
@@ -108,7 +108,7 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
 
 
 def test_pictures_of_another_size_become_what_the_library_makes_of_them(tmp_path):
-    pipeline = opened('rt_detr', tmp_path)
+    pipeline = open_copied_export('rt_detr', tmp_path)
     with np.load(EXPORTS / 'resampling.npz') as content:
         recorded = dict(content)
     assert len(recorded) == 12
@@ -128,7 +128,7 @@ def test_pictures_of_another_size_become_what_the_library_makes_of_them(tmp_path
 @pytest.mark.parametrize('family', ['detr', 'yolos', 'deformable_detr'])
 def test_what_is_left_is_padded_as_the_library_does(family, tmp_path):
     """On the right and below, with 0 behind the normalisation; in one grey for all channels."""
-    pipeline = opened(family, tmp_path)
+    pipeline = open_copied_export(family, tmp_path)
     image = np.ascontiguousarray(expected(family)['image'][:, :80])
     frame = Frame.view(image, width=80, height=64, step=240, encoding='rgb8')
     ((tensor,), _) = pipeline.preprocess([frame])
@@ -139,7 +139,7 @@ def test_what_is_left_is_padded_as_the_library_does(family, tmp_path):
 @pytest.mark.parametrize('family', DECODER)
 def test_the_pictures_pixels_matter(family, tmp_path):
     """A network whose answers did not depend on the image would prove nothing above."""
-    pipeline = opened(family, tmp_path)
+    pipeline = open_copied_export(family, tmp_path)
     image = expected(family)['image']
     said = []
     for pixels in (image, 255 - image):
@@ -153,7 +153,7 @@ def test_the_pictures_pixels_matter(family, tmp_path):
 @pytest.mark.parametrize('family', ['ssd', 'retinanet', 'faster_rcnn'])
 def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
     told = expected(family)
-    pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
+    pipeline = open_copied_export(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     assert pipeline.spec.decoder == PRESETS['torchvision'].decoder
     height, width = told['image'].shape[:2]
     thresholds = Thresholds(confidence_threshold=float(told['threshold']))
@@ -182,7 +182,7 @@ def inside(xyxy, shape):
 def found_in(family, tmp_path):
     """Return the recorded values, the model's specification and its detections in the image."""
     told = expected(family)
-    pipeline = opened(family, tmp_path, model_class_names=NAMES, max_detections=1000)
+    pipeline = open_copied_export(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     height, width = told['image'].shape[:2]
     frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
     found = detect_one(pipeline, frame, Thresholds(confidence_threshold=0.0)).detections
@@ -256,9 +256,9 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
     family, tmp_path, golden_messages
 ):
     with golden_messages.raises(EngineError):
-        opened(family, tmp_path / 'a')
+        open_copied_export(family, tmp_path / 'a')
     # The background forgotten: the last class has no name.
-    pipeline = opened(family, tmp_path / 'b', model_class_names=NAMES[1:])
+    pipeline = open_copied_export(family, tmp_path / 'b', model_class_names=NAMES[1:])
     golden_messages.add('\n'.join(pipeline.spec.evidence))
     image = expected(family)['image']
     height, width = image.shape[:2]

@@ -73,7 +73,7 @@ def open_several(path, **changes):
 
 
 @pytest.fixture
-def opened(tmp_path):
+def open_detector(tmp_path):
     """Return a function that opens a small detector which takes several images at once."""
     import onnx
 
@@ -107,8 +107,8 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_each_frame_has_the_boxes_that_it_has_alone(opened, batch):
-    pipeline = opened(batch)
+def test_each_frame_has_the_boxes_that_it_has_alone(open_detector, batch):
+    pipeline = open_detector(batch)
     assert (pipeline.batch, pipeline.depth) == (BATCH[batch], 1)
     content = detector_model().SerializeToString()
     counts = set()
@@ -130,8 +130,10 @@ def test_each_frame_has_the_boxes_that_it_has_alone(opened, batch):
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_dynamic_batch_has_only_the_frames_and_fixed_batch_is_filled(opened, batch, monkeypatch):
-    pipeline = opened(batch)
+def test_dynamic_batch_has_only_the_frames_and_fixed_batch_is_filled(
+    open_detector, batch, monkeypatch
+):
+    pipeline = open_detector(batch)
     detect_batch(pipeline, [colours(seed) for seed in (1, 2)], Thresholds())
     ran, run = [], pipeline._model.run
     monkeypatch.setattr(
@@ -167,9 +169,9 @@ def test_model_with_inner_batch_of_one_runs_frame_by_frame(tmp_path, caplog, gol
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_each_camera_gets_its_own_boxes(opened, batch):
+def test_each_camera_gets_its_own_boxes(open_detector, batch):
     """Five cameras in batches, each with sizes and thresholds of its own; one sends rubbish."""
-    pipeline = opened(batch)
+    pipeline = open_detector(batch)
     content = detector_model().SerializeToString()
     sources = [[colours(2 * camera + turn) for turn in range(2)] for camera in range(5)]
     own = [THRESHOLDS[camera % 4] for camera in range(5)]
@@ -185,9 +187,9 @@ def test_each_camera_gets_its_own_boxes(opened, batch):
     assert statistics.frames > statistics.batches
 
 
-def test_one_that_has_taken_several_fails_as_a_whole(opened, monkeypatch, golden_messages):
+def test_one_that_has_taken_several_fails_as_a_whole(open_detector, monkeypatch, golden_messages):
     """What goes wrong later is no reason to try the frames one by one."""
-    pipeline = opened(OPEN)
+    pipeline = open_detector(OPEN)
     frames = [colours(seed) for seed in range(3)]
     detect_batch(pipeline, frames, Thresholds())
     ran = []

@@ -44,7 +44,7 @@ def write_onnx(folder, content=None, *, described=True, **changes):
     return path
 
 
-def opened(path, **values):
+def open_pipeline(path, **values):
     values = {name.replace('__', '.'): value for name, value in values.items()}
     return open_by_parameters(DetectorConfig.from_values({'engine_path': str(path), **values}))
 
@@ -78,11 +78,11 @@ DOG_FOUND = ([6.4, 6.4, 19.2, 19.2], 0.6, 1)
 
 
 def test_an_empty_picture(tmp_path):
-    assert detect(opened(write_onnx(tmp_path)), picture({})) == []
+    assert detect(open_pipeline(write_onnx(tmp_path)), picture({})) == []
 
 
 def test_known_pixels_give_known_boxes(tmp_path):
-    pipeline = opened(write_onnx(tmp_path))
+    pipeline = open_pipeline(write_onnx(tmp_path))
     assert pipeline.spec.has_manifest
     assert pipeline.spec.class_names == ('cat', 'dog')
     for anchors, expected in [
@@ -95,37 +95,37 @@ def test_known_pixels_give_known_boxes(tmp_path):
 
 
 def test_parameters_alone_give_the_same(tmp_path):
-    pipeline = opened(write_onnx(tmp_path, described=False), **ENOUGH)
+    pipeline = open_pipeline(write_onnx(tmp_path, described=False), **ENOUGH)
     assert not pipeline.spec.has_manifest
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]
 
 
 def test_without_manifest_and_parameters_it_says_which(tmp_path, golden_messages):
     with golden_messages.raises(EngineError):
-        opened(write_onnx(tmp_path, described=False))
+        open_pipeline(write_onnx(tmp_path, described=False))
 
 
 def test_colour_order_reaches_the_network(tmp_path):
-    pipeline = opened(write_onnx(tmp_path), model__color_order='bgr')
+    pipeline = open_pipeline(write_onnx(tmp_path), model__color_order='bgr')
     # Red and blue have changed places: centre 0.8 * 64, score 0.4.
     assert detect(pipeline, picture(CAT)) == [([44.8, 44.8, 57.6, 48.0], 0.4, 0)]
 
 
 def test_boxes_return_to_the_pixels_of_a_larger_source(tmp_path):
     # 128 x 48 source pixels become 64 x 24, 12 rows below the top; stretched, 64 x 48.
-    pipeline = opened(write_onnx(tmp_path), model__resize='stretch')
+    pipeline = open_pipeline(write_onnx(tmp_path), model__resize='stretch')
     rgb = np.zeros((48, 128, 3), np.uint8)
     rgb[0, 2:4] = CAT[0, 1]
     frame = Frame.view(rgb, width=128, height=48, step=384, encoding='rgb8')
     assert detect(pipeline, frame) == [([38.4, 19.2, 64.0, 32.0], 0.8, 0)]
-    pipeline = opened(write_onnx(tmp_path))
+    pipeline = open_pipeline(write_onnx(tmp_path))
     # The grey padding is read now: 114 says centre and size 28.6, score 0.447, for both classes.
     box = ([28.61, 4.61, 85.84, 48.0], 0.447)
     assert detect(pipeline, frame) == [(*box, 0), (*box, 1)]
 
 
 def test_thresholds_of_each_frame(tmp_path):
-    pipeline = opened(write_onnx(tmp_path))
+    pipeline = open_pipeline(write_onnx(tmp_path))
     frame = picture({**DOG, **CAT})
     assert detect(pipeline, frame, Thresholds(confidence_threshold=0.7)) == [CAT_FOUND]
     assert detect(pipeline, frame, Thresholds(class_ids=(1,))) == [DOG_FOUND]
@@ -156,9 +156,9 @@ def test_onnx_runtime_gets_the_threads_asked_for_or_half_of_the_cores(monkeypatc
 def test_parameters_of_the_decoder(tmp_path):
     same_place = {**CAT, (1, 0): (102, 51, 153)}
     path = write_onnx(tmp_path)
-    assert len(detect(opened(path), picture(same_place))) == 2
-    assert len(detect(opened(path, class_agnostic_nms=True), picture(same_place))) == 1
-    assert detect(opened(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
+    assert len(detect(open_pipeline(path), picture(same_place))) == 2
+    assert len(detect(open_pipeline(path, class_agnostic_nms=True), picture(same_place))) == 1
+    assert detect(open_pipeline(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
     options = PipelineOptions(limits=DecodingLimits(max_candidates=1, class_agnostic=True))
     pipeline = HostPipeline(read_model_file(path), options)
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
@@ -167,7 +167,7 @@ def test_parameters_of_the_decoder(tmp_path):
 def test_half_precision_model(tmp_path):
     content = tiny_onnx(dtype='FLOAT16')
     path = write_onnx(tmp_path, content, described=False)
-    pipeline = opened(path, **ENOUGH)
+    pipeline = open_pipeline(path, **ENOUGH)
     assert pipeline.spec.preprocessing.dtype == 'float16'
     ((box, score, class_id),) = detect(pipeline, picture(CAT))
     assert box == pytest.approx(CAT_FOUND[0], abs=0.02)
@@ -179,8 +179,8 @@ def test_open_dimensions_are_closed_by_the_input_size(tmp_path, golden_messages)
     content = tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 'rows', 'n'))
     path = write_onnx(tmp_path, content, described=False)
     with golden_messages.raises(EngineError):
-        opened(path, **ENOUGH)
-    pipeline = opened(path, model__input_size=[WIDTH, HEIGHT], **ENOUGH)
+        open_pipeline(path, **ENOUGH)
+    pipeline = open_pipeline(path, model__input_size=[WIDTH, HEIGHT], **ENOUGH)
     assert pipeline.spec.input.shape == (1, 3, HEIGHT, WIDTH)
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
 
@@ -188,12 +188,12 @@ def test_open_dimensions_are_closed_by_the_input_size(tmp_path, golden_messages)
 def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, golden_messages):
     content = tiny_onnx(output_shape=(1, 'rows', 'n'), hidden_rows=True)
     path = write_onnx(tmp_path, content, described=False)
-    pipeline = opened(path, **ENOUGH)
+    pipeline = open_pipeline(path, **ENOUGH)
     assert pipeline.spec.outputs[0].shape[1] == -1
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
     # Six rows come; one class would make five, three seven.
     for names in (['cat'], ['cat', 'dog', 'fox']):
-        pipeline = opened(path, **{**ENOUGH, 'model__class_names': names})
+        pipeline = open_pipeline(path, **{**ENOUGH, 'model__class_names': names})
         with golden_messages.raises(EngineError):
             warm_up(pipeline)
 
@@ -203,14 +203,14 @@ def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, go
 def test_a_file_that_is_no_model(tmp_path, content, described, golden_messages):
     path = write_onnx(tmp_path, content, described=described)
     with golden_messages.raises(EngineError) as caught:
-        opened(path)
+        open_pipeline(path)
     assert caught.value.__cause__ is not None
 
 
 def test_a_manifest_of_another_model(tmp_path, golden_messages):
     described = [{'name': 'images', 'shape': [1, 3, 99, 64], 'dtype': 'float32'}]
     with golden_messages.raises(ManifestError):
-        opened(write_onnx(tmp_path, inputs=described))
+        open_pipeline(write_onnx(tmp_path, inputs=described))
 
 
 def test_a_model_with_another_input(tmp_path, golden_messages):
@@ -218,7 +218,7 @@ def test_a_model_with_another_input(tmp_path, golden_messages):
     content = tiny_onnx(shape=(1, 1, 48, 64), output_shape=('b', 6, 'n'))
     path = write_onnx(tmp_path, content, described=False)
     with golden_messages.raises(EngineError):
-        opened(path, **ENOUGH)
+        open_pipeline(path, **ENOUGH)
 
 
 def test_no_path_says_how_to_give_one(golden_messages):
@@ -235,11 +235,13 @@ def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(
     monkeypatch.setitem(sys.modules, 'cuda', None)  # as where it is not installed
     bindings.load_bindings.cache_clear()
     with golden_messages.raises(TrtPerceptionError):
-        opened(path)
+        open_pipeline(path)
 
 
 def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
-    options = opened(write_onnx(tmp_path), cpu_threads=3)._model._session.get_session_options()
+    options = open_pipeline(
+        write_onnx(tmp_path), cpu_threads=3
+    )._model._session.get_session_options()
     assert options.intra_op_num_threads == 3
     assert options.inter_op_num_threads == 1
     assert options.get_session_config_entry('session.intra_op.allow_spinning') == '0'
@@ -248,11 +250,11 @@ def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
 def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
     with golden_messages.raises(EngineError):
-        opened(write_onnx(tmp_path))
+        open_pipeline(write_onnx(tmp_path))
 
 
 def test_a_closed_pipeline_is_closed_twice(tmp_path):
-    pipeline = opened(write_onnx(tmp_path))
+    pipeline = open_pipeline(write_onnx(tmp_path))
     detect(pipeline, picture(CAT))
     model = weakref.ref(pipeline._model)
     pipeline.close()

@@ -10,7 +10,7 @@ from trt_perception.process.option_parser import OptionParser
 
 
 @pytest.fixture
-def refused(capsys):
+def usage_error(capsys):
     parser = OptionParser('tool', 'Does things.', 'examples:\n  tool --images a')
     parser.add_argument('--images', required=True, metavar='DIR')
     parser.add_argument('--size', type=int)
@@ -37,12 +37,12 @@ def refused(capsys):
         '--imag a --size large',
     ],
 )
-def test_wrong_command_lines(refused, words, golden_messages):
-    golden_messages.add(refused(*words.split()))
+def test_wrong_command_lines(usage_error, words, golden_messages):
+    golden_messages.add(usage_error(*words.split()))
 
 
-def test_nothing_that_was_typed_acts_on_the_terminal(refused):
-    assert '\x1b' not in refused('--images', 'a', '--\x1b[31msize')
+def test_nothing_that_was_typed_acts_on_the_terminal(usage_error):
+    assert '\x1b' not in usage_error('--images', 'a', '--\x1b[31msize')
 
 
 def test_a_usage_of_its_own(capsys, golden_messages):

@@ -16,10 +16,10 @@ from support.gpu import fake_tensorrt
 from support.library_words import (
     attributes,
     beginnings,
+    defined_names,
+    functions_with_computed_names,
     imported_words,
-    looked_up,
     nodes_of,
-    own_words,
     pairs,
     texts,
 )
@@ -125,7 +125,7 @@ def unknown(trees):
     """Return the words in these parts that are neither TensorRT's nor anybody else's."""
     runtime, builder = parts(trees)
     some = runtime | builder
-    return words(some) - set(KNOWN) - own_words(package()) - imported_words(some) - OTHERS
+    return words(some) - set(KNOWN) - defined_names(package()) - imported_words(some) - OTHERS
 
 
 def of_tensorrt(trees):
@@ -167,8 +167,8 @@ def test_every_name_with_its_class_exists_in_every_supported_release():
 
 def test_names_are_made_and_looked_up_in_known_places_only():
     runtime, builder = parts(package())
-    assert looked_up(runtime) == set()
-    assert looked_up(builder) == {'find'}
+    assert functions_with_computed_names(runtime) == set()
+    assert functions_with_computed_names(builder) == {'find'}
     dotted = {text for text in beginnings(builder) if re.match(r'[A-Z]\w+\.', text)}
     assert dotted == set(FOUND), 'say in FOUND what these can become'
 
@@ -178,7 +178,7 @@ def test_no_other_module_uses_tensorrt():
     others = {n: tree for n, tree in package().items() if n not in runtime | builder}
     # A word alone, as reset, may be anybody's.
     theirs = {last(n) for n in RELEASES if n.partition('.')[0] in CLASSES and '_' in last(n)}
-    found = attributes(others) & theirs - own_words(package()) - imported_words({})
+    found = attributes(others) & theirs - defined_names(package()) - imported_words({})
     assert found == {'node_name'}, "ROS's; what else is there of TensorRT's?"
 
 

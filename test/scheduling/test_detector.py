@@ -29,7 +29,7 @@ def naps(monkeypatch):
     """Return how many seconds the worker sleeps if no message arrives; 0 if it is awake."""
     now = [0.0]
 
-    class Watched(SimpleQueue):
+    class RecordingQueue(SimpleQueue):
         def get(self, **limit):
             if 'timeout' in limit:  # otherwise a wake-up is pending
                 now[0] = math.inf if limit['timeout'] is None else limit['timeout']
@@ -38,7 +38,7 @@ def naps(monkeypatch):
             finally:
                 now[0] = 0.0
 
-    monkeypatch.setattr(worker, 'SimpleQueue', Watched)
+    monkeypatch.setattr(worker, 'SimpleQueue', RecordingQueue)
     return now
 
 

@@ -39,10 +39,10 @@ def figures(path, engine):
     return json.loads(path.read_text())
 
 
-def test_each_step_is_taken(tmp_path, machine, monkeypatch, capsys):
+def test_each_step_is_taken(tmp_path, install_standins, monkeypatch, capsys):
     """With stand-ins for CUDA and TensorRT, which do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
-    recorder, module = machine(tensors=SMALL)
+    recorder, module = install_standins(tensors=SMALL)
     found = figures(tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS))
     steps = ['preprocess', 'upload', 'engine', 'download', 'decode']
     assert list(found['naive']['steps_ms']) == steps

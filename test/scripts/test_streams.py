@@ -35,10 +35,10 @@ def figures(path, engine, capsys, batches=(1,)):
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(cells)
 
 
-def test_each_loop_replays_its_own_work(tmp_path, machine, monkeypatch, capsys):
+def test_each_loop_replays_its_own_work(tmp_path, install_standins, monkeypatch, capsys):
     """With stand-ins for CUDA and TensorRT, which do no work."""
     monkeypatch.setattr(streams, 'WARM_UP', 5)
-    recorder, module = machine(tensors=SMALL)
+    recorder, module = install_standins(tensors=SMALL)
     figures(tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS), capsys)
     assert recorder.kinds() == []
     assert list(module.living) == []

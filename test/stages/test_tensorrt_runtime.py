@@ -49,7 +49,7 @@ def warnings_of(caplog):
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def open_with_standin(monkeypatch, tmp_path):
     """Return a function that puts a stand-in for TensorRT in place and opens its engine."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
@@ -85,18 +85,20 @@ def machine(monkeypatch, tmp_path):
     ],
 )
 def test_the_first_profile_that_holds_the_size_is_set_with_the_shape(
-    machine, profiles, size, expected
+    open_with_standin, profiles, size, expected
 ):
     module = FakeTensorRt(profiles=profiles, **OPEN)
-    machine(module, size)
+    open_with_standin(module, size)
     assert module.arguments['set_optimization_profile_async'][0] == expected
     assert module.arguments['set_input_shape'] == ('images', (1, 3, size[1], size[0]))
     assert module.calls.count('set_input_shape') == DEPTH
 
 
-def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(machine, golden_messages):
+def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(
+    open_with_standin, golden_messages
+):
     with golden_messages.raises(EngineError):
-        machine(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
+        open_with_standin(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
 
 
 def batch_profile(batch):
@@ -107,14 +109,14 @@ def batch_profile(batch):
     ('cameras', 'expected'), [(16, [1, 4, 8]), (5, [1, 4, 8]), (4, [1, 4]), (1, [1]), (0, [1])]
 )
 def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory(
-    machine, cameras, expected
+    open_with_standin, cameras, expected
 ):
     module = FakeTensorRtRtx(
         profiles=[batch_profile(size) for size in (8, 1, 4)],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (-1, 7, 4), 'FLOAT'),),
     )
-    recorder = machine(module, cameras=cameras)
+    recorder = open_with_standin(module, cameras=cameras)
     sizes = [(profile, shape[0]) for profile, shape, _ in module.contexts]
     assert sizes == [((8, 1, 4).index(size), size) for size in expected] * DEPTH
     memory = [address for *_, address in module.contexts]
@@ -127,90 +129,98 @@ def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory
 
 @pytest.mark.parametrize('sizes', [(2, 8), (8, 2), (1, 4), (4,)])
 @pytest.mark.parametrize('reports', [False, True])
-def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(machine, sizes, reports):
+def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(
+    open_with_standin, sizes, reports
+):
     module = FakeTensorRt(
         profiles=[batch_profile(size) for size in sizes],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (-1, 7, 4), 'FLOAT'),),
     )
     module.reports_profile = reports
-    machine(module, cameras=8)
+    open_with_standin(module, cameras=8)
     assert [shape[0] for _, shape, _ in module.contexts][-len(sizes) :] == sorted(sizes)
 
 
-def test_a_model_that_holds_to_one_image_inside_runs_one(machine, caplog, golden_messages):
+def test_a_model_that_holds_to_one_image_inside_runs_one(
+    open_with_standin, caplog, golden_messages
+):
     module = FakeTensorRt(
         profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (1, 7, 4), 'FLOAT'),),
     )
-    machine(module, cameras=4)
+    open_with_standin(module, cameras=4)
     assert [shape[0] for _, shape, _ in module.contexts] == [1, 2] + [1] * (DEPTH - 1)
     (message,) = warnings_of(caplog)
     golden_messages.add(message)
 
 
 def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(
-    machine, caplog, golden_messages
+    open_with_standin, caplog, golden_messages
 ):
-    machine(FakeTensorRt(profiles=FIXED, **OPEN))
+    open_with_standin(FakeTensorRt(profiles=FIXED, **OPEN))
     assert not warnings_of(caplog)
     for profile in (0, 1):
         module = FakeTensorRt(profiles=FIXED, **OPEN)
         module.formats = {profile: TensorFormat.CHW32}
         with golden_messages.raises(EngineError):
-            machine(module)
+            open_with_standin(module)
 
 
-def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(machine, golden_messages):
+def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(
+    open_with_standin, golden_messages
+):
     module = FakeTensorRt('execute_async_v3', profiles=RANGES, **OPEN)
     with golden_messages.raises(EngineError):
-        machine(module, (136, 96))
+        open_with_standin(module, (136, 96))
     with golden_messages.raises(EngineError):
-        machine(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
+        open_with_standin(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
 
 
-def test_kernels_for_the_shape_are_there_before_the_graph_is_captured(machine):
+def test_kernels_for_the_shape_are_there_before_the_graph_is_captured(open_with_standin):
     module = FakeTensorRtRtx()
-    machine(module)
+    open_with_standin(module)
     config = module.config
     assert config.dynamic_shapes_kernel_specialization_strategy == Specialization.EAGER
     assert config.cuda_graph_strategy == module.CudaGraphStrategy.DISABLED
     assert config.allocation == module.ExecutionContextAllocationStrategy.USER_MANAGED
 
 
-def test_the_second_start_compiles_nothing(machine, caplog):
+def test_the_second_start_compiles_nothing(open_with_standin, caplog):
     first, second = FakeTensorRtRtx(), FakeTensorRtRtx()
-    machine(first)
+    open_with_standin(first)
     assert first.compiled == 1  # its contexts share what one of them compiled
-    machine(second)
+    open_with_standin(second)
     assert second.compiled == 0
     assert not warnings_of(caplog)
 
 
-def test_a_runtime_cache_that_does_not_fit_is_made_again(machine, caplog, golden_messages):
-    machine(FakeTensorRtRtx())
+def test_a_runtime_cache_that_does_not_fit_is_made_again(
+    open_with_standin, caplog, golden_messages
+):
+    open_with_standin(FakeTensorRtRtx())
     module = FakeTensorRtRtx(accepts=False)  # a new driver, say
-    machine(module)
+    open_with_standin(module)
     assert module.compiled == 1
     (message,) = warnings_of(caplog)
     golden_messages.add(message)
 
 
-def test_another_release_has_a_runtime_cache_of_its_own(machine):
-    machine(FakeTensorRtRtx())
+def test_another_release_has_a_runtime_cache_of_its_own(open_with_standin):
+    open_with_standin(FakeTensorRtRtx())
     module = FakeTensorRtRtx()
     module.__version__ = '1.7.1.116'
-    machine(module)
+    open_with_standin(module)
     assert module.compiled == 1
     assert len(list(cache_folder('runtime').iterdir())) == 2
 
 
 @pytest.mark.parametrize('kind', ['kernels', 'runtime'])
-def test_a_damaged_cache_is_made_again_once(machine, caplog, kind, golden_messages):
+def test_a_damaged_cache_is_made_again_once(open_with_standin, caplog, kind, golden_messages):
     def compilations():
         module = FakeTensorRtRtx()
-        return machine(module).calls.count('nvrtcCompileProgram'), module.compiled
+        return open_with_standin(module).calls.count('nvrtcCompileProgram'), module.compiled
 
     assert compilations() == (1, 1)
     assert compilations() == (0, 0)

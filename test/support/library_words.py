@@ -31,7 +31,7 @@ def attributes(trees):
     return asked | {node.attr for node in nodes_of(trees, ast.Attribute)}
 
 
-def looked_up(trees):
+def functions_with_computed_names(trees):
     """Return the functions that look up attributes by variable names."""
     return {
         function.name
@@ -64,7 +64,7 @@ def beginnings(trees):
     }
 
 
-def own_words(trees):
+def defined_names(trees):
     """Return the names that the modules define."""
     found = set()
     for node in nodes_of(trees, ast.FunctionDef, ast.ClassDef, ast.Attribute, ast.AnnAssign):

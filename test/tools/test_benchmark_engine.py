@@ -212,7 +212,7 @@ def test_models_of_every_family(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', FAMILIES)
-def test_engines_of_every_family_take_each_step(name, tmp_path, machine, monkeypatch):
+def test_engines_of_every_family_take_each_step(name, tmp_path, install_standins, monkeypatch):
     """With stand-ins for CUDA and TensorRT, which do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     rng = np.random.default_rng(41)
@@ -221,7 +221,7 @@ def test_engines_of_every_family_take_each_step(name, tmp_path, machine, monkeyp
     told = tuple((key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items())
     beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
     image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
-    recorder, module = machine(tensors={'inputs': (image, *beside), 'outputs': told})
+    recorder, module = install_standins(tensors={'inputs': (image, *beside), 'outputs': told})
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
     saved = tmp_path / 'result.json'
@@ -235,11 +235,13 @@ def test_engines_of_every_family_take_each_step(name, tmp_path, machine, monkeyp
     assert list(module.living) == []
 
 
-def test_an_engine_of_a_batch_takes_batches(tmp_path, machine, monkeypatch, capsys):
+def test_an_engine_of_a_batch_takes_batches(tmp_path, install_standins, monkeypatch, capsys):
     """With stand-ins for CUDA and TensorRT, which do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     tensors = {'inputs': ('images', (4, 3, 48, 64)), 'outputs': ('output0', (4, 6, 5))}
-    recorder, module = machine(tensors={key: ((*it, 'FLOAT'),) for key, it in tensors.items()})
+    recorder, module = install_standins(
+        tensors={key: ((*it, 'FLOAT'),) for key, it in tensors.items()}
+    )
     described = {
         key: [{'name': name, 'shape': list(shape), 'dtype': 'float32'}]
         for key, (name, shape) in tensors.items()

@@ -29,7 +29,7 @@ def run(*arguments):
 
 
 @pytest.fixture
-def place(tmp_path):
+def evaluation_inputs(tmp_path):
     """Return arguments by name: a model, three images and their annotations."""
     import cv2
     import numpy as np
@@ -53,18 +53,18 @@ def place(tmp_path):
     }
 
 
-def usual(place, *more):
+def usual(evaluation_inputs, *more):
     return run(
-        '--engine', place['model'], '--images', place['images'], '--annotations', place['truth'],
-        *more,
-    )  # fmt: skip
+        *('--engine', evaluation_inputs['model'], '--images', evaluation_inputs['images']),
+        *('--annotations', evaluation_inputs['truth'], *more),
+    )
 
 
 @needs('pycocotools')
-def test_a_model_that_finds_everything(place, capsys, golden_messages):
-    folder = place['folder']
+def test_a_model_that_finds_everything(evaluation_inputs, capsys, golden_messages):
+    folder = evaluation_inputs['folder']
     more = ['--json', folder / 'r.json', '--results', folder / 'results']
-    assert usual(place, *more, '--worst', folder / 'worst') == 0
+    assert usual(evaluation_inputs, *more, '--worst', folder / 'worst') == 0
     output, error = capsys.readouterr()
     assert error == ''  # no progress bar without a terminal
     golden_messages.add('\n'.join(line for line in output.splitlines() if 'image' in line))
@@ -76,32 +76,32 @@ def test_a_model_that_finds_everything(place, capsys, golden_messages):
     assert model['detections'] == 4
     assert 0 < model['latency_ms']['p50'] <= model['latency_ms']['p99']
     rows = json.loads((folder / 'results' / 'tiny.onnx.results.json').read_text())
-    for annotation in place['content']['annotations']:
+    for annotation in evaluation_inputs['content']['annotations']:
         annotation['id'] += 1  # by hand, an object with the id 0 is never found
-    written(folder, place['content'])
+    written(folder, evaluation_inputs['content'])
     stats = expected_stats(folder, rows)
     assert model['metrics']['mAP'] == pytest.approx(stats[0], abs=1e-12)
 
 
 @needs('pycocotools')
-def test_a_tilde_is_the_home_folder(place, monkeypatch):
-    monkeypatch.setenv('HOME', str(place['folder']))
+def test_a_tilde_is_the_home_folder(evaluation_inputs, monkeypatch):
+    monkeypatch.setenv('HOME', str(evaluation_inputs['folder']))
     more = ['--json=~/r.json', '--results=~/results']
-    assert usual(place, *more, '--annotations=~/truth.json', '--images=~/images') == 0
-    assert (place['folder'] / 'r.json').is_file()
-    assert (place['folder'] / 'results').is_dir()
+    assert usual(evaluation_inputs, *more, '--annotations=~/truth.json', '--images=~/images') == 0
+    assert (evaluation_inputs['folder'] / 'r.json').is_file()
+    assert (evaluation_inputs['folder'] / 'results').is_dir()
 
 
 @needs('pycocotools')
-def test_two_models_side_by_side(place, capsys):
-    (place['folder'] / 'other').mkdir()
-    other = write_tiny_model(place['folder'] / 'other' / 'tiny.onnx')
-    saved = place['folder'] / 'r.json'
+def test_two_models_side_by_side(evaluation_inputs, capsys):
+    (evaluation_inputs['folder'] / 'other').mkdir()
+    other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'tiny.onnx')
+    saved = evaluation_inputs['folder'] / 'r.json'
     more = ['--engine', other, '--json', saved, '--confidence', '0.6']
-    assert usual(place, *more) == 0
+    assert usual(evaluation_inputs, *more) == 0
     output = capsys.readouterr().out
     report = json.loads(saved.read_text())
-    assert list(report['models']) == [str(place['model']), str(other)]
+    assert list(report['models']) == [str(evaluation_inputs['model']), str(other)]
     second = report['models'][str(other)]
     assert second['difference'] == {'mAP': 0, 'mAP50': 0, 'mAP75': 0}
     assert second['agreement']['F1'] == 1
@@ -109,13 +109,13 @@ def test_two_models_side_by_side(place, capsys):
     assert second['metrics']['mAP'] == pytest.approx(1)
     assert second['at_threshold']['recall'] == 3 / 4
     assert '  difference' in output
-    assert f'against {place["model"]}' in output
+    assert f'against {evaluation_inputs["model"]}' in output
 
 
-def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
-    several = write_tiny_model(place['folder'] / 'several.onnx', batch=2)
-    report = place['folder'] / 'r.json'
-    assert usual(place, '--engine', several, '--json', report) == 0
+def test_a_model_of_a_batch_beside_one_of_single_pictures(evaluation_inputs, capsys):
+    several = write_tiny_model(evaluation_inputs['folder'] / 'several.onnx', batch=2)
+    report = evaluation_inputs['folder'] / 'r.json'
+    assert usual(evaluation_inputs, '--engine', several, '--json', report) == 0
     assert 'several.onnx, 2 at once' in capsys.readouterr().out
     models = json.loads(report.read_text())['models']
     sums = json.loads(report.read_text())['sha256']
@@ -127,29 +127,35 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(place, capsys):
 
 @needs('pycocotools')
 def test_models_that_call_their_classes_differently_share_a_class_map(
-    place, capsys, golden_messages
+    evaluation_inputs, capsys, golden_messages
 ):
-    other = write_tiny_model(place['folder'] / 'other.onnx')
+    other = write_tiny_model(evaluation_inputs['folder'] / 'other.onnx')
     path = other.with_name('other.onnx.json')
     described = json.loads(path.read_text())
     path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
-    assert usual(place, '--engine', other) == 1
+    assert usual(evaluation_inputs, '--engine', other) == 1
     golden_messages.add(capsys.readouterr().err)
-    class_map, report = place['folder'] / 'map.json', place['folder'] / 'r.json'
+    class_map, report = (
+        evaluation_inputs['folder'] / 'map.json',
+        evaluation_inputs['folder'] / 'r.json',
+    )
     class_map.write_text('{"Rot": "red"}')
     more = ['--engine', other, '--class-map', class_map, '--json', report]
-    assert usual(place, *more) == 0
+    assert usual(evaluation_inputs, *more) == 0
     models = json.loads(report.read_text())['models']
     assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
     class_map.write_text('{"Rot": "red", "rouge": "red"}')
-    assert usual(place, *more) == 1
+    assert usual(evaluation_inputs, *more) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
-def test_two_models_without_annotations(place, capsys):
-    (place['folder'] / 'other').mkdir()
-    other = write_tiny_model(place['folder'] / 'other' / 'second.onnx')
-    assert run('--engine', place['model'], other, '--images', place['images']) == 0
+def test_two_models_without_annotations(evaluation_inputs, capsys):
+    (evaluation_inputs['folder'] / 'other').mkdir()
+    other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'second.onnx')
+    assert (
+        run('--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images'])
+        == 0
+    )
     output = capsys.readouterr().out
     assert '3 images ' in output
     assert re.search(r'^second.onnx +1\.0000 +1\.0000 +4 +4 +4 ', output, re.MULTILINE)
@@ -179,20 +185,20 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys, golden_messages):
 
 
 @needs('pycocotools')
-def test_classes_that_do_not_match(place, capsys, golden_messages):
-    for category in place['content']['categories']:
+def test_classes_that_do_not_match(evaluation_inputs, capsys, golden_messages):
+    for category in evaluation_inputs['content']['categories']:
         category['name'] = category['name'].upper()
-    written(place['folder'], place['content'])
-    assert usual(place) == 1
+    written(evaluation_inputs['folder'], evaluation_inputs['content'])
+    assert usual(evaluation_inputs) == 1
     golden_messages.add(capsys.readouterr().err)
     pairs = {name: name.upper() for name in CLASS_NAMES}
-    given = written(place['folder'], pairs, 'map.json')
-    assert usual(place, '--class-map', given) == 0
+    given = written(evaluation_inputs['folder'], pairs, 'map.json')
+    assert usual(evaluation_inputs, '--class-map', given) == 0
     assert 'mAP' in capsys.readouterr().out
-    written(place['folder'], {**pairs, 'blue': None}, 'map.json')
-    assert usual(place, '--class-map', given) == 1
+    written(evaluation_inputs['folder'], {**pairs, 'blue': None}, 'map.json')
+    assert usual(evaluation_inputs, '--class-map', given) == 1
     golden_messages.add(capsys.readouterr().err)
-    assert usual(place, '--class-map', given, '--allow-subset') == 0
+    assert usual(evaluation_inputs, '--class-map', given, '--allow-subset') == 0
     output, error = capsys.readouterr()
     assert '3 images, 3 objects' in output
     golden_messages.add(error)
@@ -208,63 +214,63 @@ def test_numbers_as_python_writes_them():
 
 
 @needs('pycocotools')
-def test_a_picture_that_cannot_be_read(place, capsys, golden_messages):
-    (place['images'] / '001.png').write_bytes(b'no picture')
-    assert usual(place) == 1
+def test_a_picture_that_cannot_be_read(evaluation_inputs, capsys, golden_messages):
+    (evaluation_inputs['images'] / '001.png').write_bytes(b'no picture')
+    assert usual(evaluation_inputs) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
 @needs('pycocotools')
-def test_a_picture_of_another_size(place, capsys, golden_messages):
-    for image in place['content']['images']:
+def test_a_picture_of_another_size(evaluation_inputs, capsys, golden_messages):
+    for image in evaluation_inputs['content']['images']:
         image['width'] += 1
-    written(place['folder'], place['content'])
-    assert usual(place) == 1
+    written(evaluation_inputs['folder'], evaluation_inputs['content'])
+    assert usual(evaluation_inputs) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
 def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(
-    place, monkeypatch, capsys
+    evaluation_inputs, monkeypatch, capsys
 ):
     monkeypatch.setattr(evaluate_engine, 'evaluate_model', lambda *_, **__: pytest.fail('ran'))
     for name in ('other.engine', 'other.onnx'):
-        other = place['folder'] / name
+        other = evaluation_inputs['folder'] / name
         other.write_bytes(b'ftrt' + bytes(200))
-        assert usual(place, '--engine', other) == 1
+        assert usual(evaluation_inputs, '--engine', other) == 1
         assert 'engine' in capsys.readouterr().err
 
 
 @needs('pycocotools')
-def test_interrupt(place, monkeypatch, capsys):
+def test_interrupt(evaluation_inputs, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluate_engine, 'evaluate_model', interrupted)
-    assert usual(place) == 130
+    assert usual(evaluation_inputs) == 130
     assert 'interrupted' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('name', ['pycocotools.cocoeval', 'matplotlib.figure'])
-def test_without_a_package(place, name, monkeypatch, capsys):
+def test_without_a_package(evaluation_inputs, name, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, name, None)
     package = name.partition('.')[0]
-    more = ['--plot', place['folder'] / 'a.png'] if package == 'matplotlib' else []
-    assert usual(place, *more) in (1, 2)
+    more = ['--plot', evaluation_inputs['folder'] / 'a.png'] if package == 'matplotlib' else []
+    assert usual(evaluation_inputs, *more) in (1, 2)
     assert package in capsys.readouterr().err
 
 
 @needs_tensorrt
-def test_an_engine_equals_its_onnx(place):
-    content = place['model'].read_bytes()
-    engine = place['folder'] / 'tiny.engine'
+def test_an_engine_equals_its_onnx(evaluation_inputs):
+    content = evaluation_inputs['model'].read_bytes()
+    engine = evaluation_inputs['folder'] / 'tiny.engine'
     plan = build_plan(content)
     engine.write_bytes(plan)
-    manifest = json.loads((place['folder'] / 'tiny.onnx.json').read_text())
+    manifest = json.loads((evaluation_inputs['folder'] / 'tiny.onnx.json').read_text())
     del manifest['onnx']
     manifest['engine'] = identity(engine.name, plan)
     engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
-    saved = place['folder'] / 'r.json'
-    assert usual(place, '--engine', engine, '--json', saved) == 0
+    saved = evaluation_inputs['folder'] / 'r.json'
+    assert usual(evaluation_inputs, '--engine', engine, '--json', saved) == 0
     other = json.loads(saved.read_text())['models']['tiny.engine']
     assert other['metrics']['mAP'] == pytest.approx(1)
     assert other['agreement']['F1'] == 1

@@ -29,7 +29,7 @@ def run(main, *words):
 
 
 @pytest.fixture(scope='module', params=FAMILIES)
-def place(request, tmp_path_factory):
+def evaluation_inputs(request, tmp_path_factory):
     """Return a model, an image, and annotations that equal the model's detections."""
     tmp_path = tmp_path_factory.mktemp('place')
     family, confidence = FAMILIES[request.param]
@@ -56,34 +56,46 @@ def place(request, tmp_path_factory):
     }
 
 
-def evaluate(place, *more, truth=None, models=()):
+def evaluate(evaluation_inputs, *more, truth=None, models=()):
     return run(
-        evaluate_engine, '--engine', place['model'], *models, '--images', place['images'],
-        '--annotations', truth or place['truth'], '--confidence', place['confidence'], *more,
-    )  # fmt: skip
+        evaluate_engine,
+        *('--engine', evaluation_inputs['model'], *models),
+        *('--images', evaluation_inputs['images']),
+        *('--annotations', truth or evaluation_inputs['truth']),
+        *('--confidence', evaluation_inputs['confidence'], *more),
+    )
 
 
-def changed(place, change):
+def changed(evaluation_inputs, change):
     """Return annotations after a change of each object."""
-    content = json.loads(place['truth'].read_text())
+    content = json.loads(evaluation_inputs['truth'].read_text())
     for entry in content['annotations']:
         change(entry)
-    path = place['folder'] / 'changed.json'
+    path = evaluation_inputs['folder'] / 'changed.json'
     path.write_text(json.dumps(content))
     return path
 
 
-def test_what_detect_images_wrote_is_found_again(place, capsys):
-    saved = place['folder'] / 'r.json'
-    more = ['--json', saved, '--results', place['folder'], '--plot', place['folder'] / 'p.png']
+def test_what_detect_images_wrote_is_found_again(evaluation_inputs, capsys):
+    saved = evaluation_inputs['folder'] / 'r.json'
+    more = [
+        '--json',
+        saved,
+        '--results',
+        evaluation_inputs['folder'],
+        '--plot',
+        evaluation_inputs['folder'] / 'p.png',
+    ]
     if not evaluate_needs_plot():
         more = more[:4]
-    assert evaluate(place, *more, '--worst', place['folder'] / 'worst') == 0
+    assert (
+        evaluate(evaluation_inputs, *more, '--worst', evaluation_inputs['folder'] / 'worst') == 0
+    )
     output = capsys.readouterr().out
-    assert f'\n{place["kind"]}' in output
+    assert f'\n{evaluation_inputs["kind"]}' in output
     content = json.loads(saved.read_text())
     entry = content['models']['model.onnx']
-    assert content['compared'] == entry['metrics']['of'] == place['kind']
+    assert content['compared'] == entry['metrics']['of'] == evaluation_inputs['kind']
     assert entry['box_metrics']['of'] == 'boxes'
     # The scores exceed those of all other detections, so no false detection comes first.
     assert entry['metrics']['mAP50'] == pytest.approx(1, abs=0.02)
@@ -91,17 +103,17 @@ def test_what_detect_images_wrote_is_found_again(place, capsys):
     shares = entry['at_threshold']
     assert (shares['recall'], shares['missed'], shares['wrong_class']) == (1, 0, 0)
     assert shares['right'] > 3
-    if place['kind'] != 'masks':  # where boxes with an empty mask are false
+    if evaluation_inputs['kind'] != 'masks':  # where boxes with an empty mask are false
         assert shares['false'] == 0
         assert 'no image' in output
-    if place['kind'] == 'oriented boxes':
+    if evaluation_inputs['kind'] == 'oriented boxes':
         assert shares['angle_error_degrees']['p90'] < 0.01
         assert ', degrees' in output
     else:
         assert 'angle_error_degrees' not in shares
-    rows = json.loads((place['folder'] / 'model.onnx.results.json').read_text())
+    rows = json.loads((evaluation_inputs['folder'] / 'model.onnx.results.json').read_text())
     key = {'masks': 'segmentation', 'keypoints': 'keypoints', 'oriented boxes': 'oriented_bbox'}
-    assert all(key[place['kind']] in row for row in rows)
+    assert all(key[evaluation_inputs['kind']] in row for row in rows)
 
 
 def evaluate_needs_plot():
@@ -112,7 +124,7 @@ def evaluate_needs_plot():
     return True
 
 
-def spoil(entry):
+def spoil_details(entry):
     """Change what a box does not tell."""
     if 'keypoints' in entry:
         entry['keypoints'] = (np.array(entry['keypoints']) + [1e3, 0, 0] * 17).tolist()
@@ -123,16 +135,16 @@ def spoil(entry):
         entry['segmentation'] = {'size': size, 'counts': [0, 1, size[0] * size[1] - 1]}
 
 
-def test_what_is_wrong_only_beside_its_box_is_a_mistake(place, capsys):
-    truth = changed(place, spoil)
-    worst, saved = place['folder'] / 'worst', place['folder'] / 'r.json'
-    assert evaluate(place, '--json', saved, '--worst', worst, truth=truth) == 0
+def test_what_is_wrong_only_beside_its_box_is_a_mistake(evaluation_inputs, capsys):
+    truth = changed(evaluation_inputs, spoil_details)
+    worst, saved = evaluation_inputs['folder'] / 'worst', evaluation_inputs['folder'] / 'r.json'
+    assert evaluate(evaluation_inputs, '--json', saved, '--worst', worst, truth=truth) == 0
     entry = json.loads(saved.read_text())['models']['model.onnx']
     assert entry['metrics']['mAP50'] == 0
     assert entry['box_metrics']['mAP50'] == pytest.approx(1, abs=0.02)
     assert entry['at_threshold']['right'] == 0
     assert (worst / 'model.onnx' / 'montage.jpg').exists()
-    assert evaluate(place, '--json', saved, '--boxes-only', truth=truth) == 0
+    assert evaluate(evaluation_inputs, '--json', saved, '--boxes-only', truth=truth) == 0
     content = json.loads(saved.read_text())
     entry = content['models']['model.onnx']
     assert content['compared'] == entry['metrics']['of'] == 'boxes'
@@ -141,35 +153,41 @@ def test_what_is_wrong_only_beside_its_box_is_a_mistake(place, capsys):
     assert entry['at_threshold']['missed'] == 0
 
 
-def test_annotations_of_boxes_are_not_enough(place, capsys, golden_messages):
+def test_annotations_of_boxes_are_not_enough(evaluation_inputs, capsys, golden_messages):
     def strip(entry):
         for key in ('segmentation', 'keypoints', 'oriented_bbox'):
             entry.pop(key, None)
 
-    truth = changed(place, strip)
-    assert evaluate(place, truth=truth) == 1
+    truth = changed(evaluation_inputs, strip)
+    assert evaluate(evaluation_inputs, truth=truth) == 1
     golden_messages.add(capsys.readouterr().err)
-    assert evaluate(place, '--boxes-only', truth=truth) == 0
+    assert evaluate(evaluation_inputs, '--boxes-only', truth=truth) == 0
 
 
-def test_two_models_of_one_task_side_by_side(place, capsys):
-    other = place['folder'] / 'other.onnx'
-    other.write_bytes(place['model'].read_bytes())
-    assert evaluate(place, models=[other]) == 0
+def test_two_models_of_one_task_side_by_side(evaluation_inputs, capsys):
+    other = evaluation_inputs['folder'] / 'other.onnx'
+    other.write_bytes(evaluation_inputs['model'].read_bytes())
+    assert evaluate(evaluation_inputs, models=[other]) == 0
     output = capsys.readouterr().out
-    overlap = 'mean OKS' if place['kind'] == 'keypoints' else 'mean IoU'
+    overlap = 'mean OKS' if evaluation_inputs['kind'] == 'keypoints' else 'mean IoU'
     assert re.search(f' model.onnx +F1 +{overlap}', output)
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', output)
-    words = ['--engine', place['model'], other, '--images', place['images']]
-    assert run(evaluate_engine, *words, '--confidence', place['confidence']) == 0
+    words = [
+        '--engine',
+        evaluation_inputs['model'],
+        other,
+        '--images',
+        evaluation_inputs['images'],
+    ]
+    assert run(evaluate_engine, *words, '--confidence', evaluation_inputs['confidence']) == 0
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
 
 
-def test_sigmas(place, capsys, golden_messages):
-    saved = place['folder'] / 'r.json'
-    code = evaluate(place, '--json', saved, '--oks-sigma', '0.1')
+def test_sigmas(evaluation_inputs, capsys, golden_messages):
+    saved = evaluation_inputs['folder'] / 'r.json'
+    code = evaluate(evaluation_inputs, '--json', saved, '--oks-sigma', '0.1')
     output, error = capsys.readouterr()
-    if place['kind'] != 'keypoints':
+    if evaluation_inputs['kind'] != 'keypoints':
         assert code == 1
         golden_messages.add(error)
         return
@@ -177,7 +195,7 @@ def test_sigmas(place, capsys, golden_messages):
     assert 'keypoints (OKS sigma 0.1)' in output
     metrics = json.loads(saved.read_text())['models']['model.onnx']['metrics']
     assert metrics['oks_sigmas'] == [0.1] * 17
-    assert evaluate(place) == 0
+    assert evaluate(evaluation_inputs) == 0
     assert 'keypoints (OKS sigma 0.025 to 0.107)' in capsys.readouterr().out
-    assert evaluate(place, '--oks-sigma', '0.1', '0.2') == 1
+    assert evaluate(evaluation_inputs, '--oks-sigma', '0.1', '0.2') == 1
     golden_messages.add(capsys.readouterr().err)

@@ -63,7 +63,7 @@ def run_with_small_files(tool, arguments, largest, monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path):
+def tool_runs(tmp_path):
     """Return arguments of each tool by its name, and the files that it shall write."""
     import cv2
     import numpy as np
@@ -103,8 +103,8 @@ TOOLS = ['benchmark_engine', 'evaluate_engine', 'inspect_engine', 'detect_images
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_files_that_cannot_be_written(tool, place, tmp_path, monkeypatch, capsys):
-    arguments, files = place[tool]
+def test_files_that_cannot_be_written(tool, tool_runs, tmp_path, monkeypatch, capsys):
+    arguments, files = tool_runs[tool]
     for path in files[:1]:
         path.parent.mkdir(exist_ok=True)
 
@@ -121,8 +121,8 @@ def test_files_that_cannot_be_written(tool, place, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_standard_output_that_cannot_be_written(tool, place, golden_messages):
-    arguments, files = place[tool]
+def test_standard_output_that_cannot_be_written(tool, tool_runs, golden_messages):
+    arguments, files = tool_runs[tool]
     ended = run(tool, *arguments)
     assert ended.returncode == 1
     golden_messages.add(ended.stderr.splitlines()[-1])
@@ -130,8 +130,8 @@ def test_standard_output_that_cannot_be_written(tool, place, golden_messages):
         json.loads(path.read_text())
 
 
-def test_what_fits_is_written(place, monkeypatch, capsys):
-    arguments, (report, results) = place['evaluate_engine']
+def test_what_fits_is_written(tool_runs, monkeypatch, capsys):
+    arguments, (report, results) = tool_runs['evaluate_engine']
 
     code = run_with_small_files('evaluate_engine', arguments, 1000, monkeypatch)
 
@@ -166,8 +166,8 @@ def test_a_report_beside_an_engine_that_cannot_be_written(
     golden_messages.add(capsys.readouterr().err)
 
 
-def test_a_reader_that_has_enough_is_no_fault(place):
-    arguments, _ = place['inspect_engine']
+def test_a_reader_that_has_enough_is_no_fault(tool_runs):
+    arguments, _ = tool_runs['inspect_engine']
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
@@ -181,8 +181,8 @@ def test_a_reader_that_has_enough_is_no_fault(place):
     assert (ended.returncode, ended.stderr) == (0, '')
 
 
-def test_standard_output_may_be_closed(place):
-    arguments, files = place['inspect_engine']
+def test_standard_output_may_be_closed(tool_runs):
+    arguments, files = tool_runs['inspect_engine']
     words = ' '.join(map(str, [executable('inspect_engine'), *arguments]))
     ended = subprocess.run(
         ['bash', '-c', f'{words} >&- 2>&-'], capture_output=True, text=True, timeout=120
@@ -229,9 +229,9 @@ def test_standard_output_is_no_file_whatever_it_leads_to():
 
 
 @pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine', 'inspect_engine'])
-def test_results_into_a_pipe(tool, place, tmp_path):
+def test_results_into_a_pipe(tool, tool_runs, tmp_path):
     main = importlib.import_module(f'trt_perception.tools.{tool}').main
-    arguments, _ = place[tool]
+    arguments, _ = tool_runs[tool]
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -29,7 +29,7 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('reuse_equal_plans')]
 
 
 def wording(record):
@@ -84,8 +84,10 @@ def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
     assert found['f1'] == done.report['accuracy']['built']  # without labels they are the same
 
 
-def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, golden_messages):
-    spoil(0.2)
+def test_a_spoiled_quantisation_is_an_error(
+    build, clip_quantisation, tmp_path, capsys, golden_messages
+):
+    clip_quantisation(0.2)
     before = sorted(path for path in listing(tmp_path))
     done = build(*INT8)
     assert done.code == 1
@@ -102,8 +104,10 @@ def test_a_spoiled_quantisation_is_an_error(build, spoil, tmp_path, capsys, gold
     assert done.report['steps'][-1]['status'] == 'failed'
 
 
-def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys, golden_messages):
-    spoil(0.2)
+def test_accepted_it_stands_in_report_and_manifest(
+    build, clip_quantisation, capsys, golden_messages
+):
+    clip_quantisation(0.2)
     done = build(*INT8, '--accept-disagreement')
     assert done.code == 0
     record = done.manifest.build.agreement
@@ -114,8 +118,10 @@ def test_accepted_it_stands_in_report_and_manifest(build, spoil, capsys, golden_
     assert done.manifest.build.options['accept_disagreement'] is True
 
 
-def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil, golden_messages):
-    spoil(0.55)
+def test_between_half_and_nineteen_twentieths_it_is_a_warning(
+    build, clip_quantisation, golden_messages
+):
+    clip_quantisation(0.55)
     done = build(*INT8)
     assert done.code == 0
     record = done.manifest.build.agreement
@@ -124,8 +130,8 @@ def test_between_half_and_nineteen_twentieths_it_is_a_warning(build, spoil, gold
     assert record.warning in done.report['warnings']
 
 
-def test_doctor_and_inspect_engine_tell_it(build, spoil, tmp_path, capsys):
-    spoil(0.55)
+def test_doctor_and_inspect_engine_tell_it(build, clip_quantisation, tmp_path, capsys):
+    clip_quantisation(0.55)
     done = build(*INT8)
     engine = tmp_path / 'digits.engine'
     record = done.manifest.build.agreement
@@ -194,8 +200,10 @@ def test_too_few_detections_are_not_measured(build, golden_messages):
     assert record.warning in done.report['warnings']
 
 
-def test_too_few_detections_hide_no_spoiled_quantisation_silently(build, spoil, golden_messages):
-    spoil(0.05)
+def test_too_few_detections_hide_no_spoiled_quantisation_silently(
+    build, clip_quantisation, golden_messages
+):
+    clip_quantisation(0.05)
     done = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
     record = done.manifest.build.agreement
     assert record.f1 is None
@@ -225,8 +233,8 @@ def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, golden
     assert record.f1 is None
 
 
-def test_an_engine_from_the_store_keeps_what_was_found(build, spoil, tmp_path):
-    spoil(0.55)
+def test_an_engine_from_the_store_keeps_what_was_found(build, clip_quantisation, tmp_path):
+    clip_quantisation(0.55)
     given = (*INT8, '--store', tmp_path / 'store')
     first, second = build(*given), build(*given)
     assert second.report['reused'] is True

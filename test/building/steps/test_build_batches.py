@@ -12,7 +12,7 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('once')]
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('reuse_equal_results')]
 
 
 def ranges(manifest):
@@ -56,7 +56,9 @@ def test_one_size_only_is_said_to_cost_as_much_for_one(tmp_path, capsys, golden_
     assert '  4\n' in capsys.readouterr().out
 
 
-def test_a_model_of_a_fixed_batch_is_refused_with_what_to_do(tmp_path, refused, golden_messages):
+def test_a_model_of_a_fixed_batch_is_refused_with_what_to_do(
+    tmp_path, build_error, golden_messages
+):
     path = write_detector(tmp_path)
-    golden_messages.add(refused('--onnx', path, *KNOWN, '--batch', '1,4'))
-    golden_messages.add(refused('--onnx', path, *KNOWN, '--batch', '1,four', code=2))
+    golden_messages.add(build_error('--onnx', path, *KNOWN, '--batch', '1,4'))
+    golden_messages.add(build_error('--onnx', path, *KNOWN, '--batch', '1,four', code=2))

@@ -32,7 +32,7 @@ from trt_perception.stages.tensorrt_runtime import read_plan_header
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('plans_once', 'own_caches')]
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('reuse_equal_plans', 'own_caches')]
 ROOT = Path(__file__).parents[3]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 SCENES = ROOT / 'demo' / 'scenes'

@@ -13,7 +13,7 @@ from trt_perception.model.files.model_file import read_model_file
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytest_plugins = ['support.building.build_fixtures']
-pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('once')]
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('reuse_equal_results')]
 ROOT = Path(__file__).parents[3]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 CALIBRATION = ROOT / 'test' / 'data' / 'calibration'

@@ -14,7 +14,7 @@ EXPORTS = ROOT / 'test' / 'data' / 'exports'
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('reuse_equal_plans')]
 
 
 def test_convolutions_have_no_queries(build):

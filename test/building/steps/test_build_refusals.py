@@ -158,11 +158,11 @@ REFUSED = {
 }
 
 
-def test_each_refusal_is_told_and_changes_no_file(tmp_path, refused):
+def test_each_refusal_is_told_and_changes_no_file(tmp_path, build_error):
     messages = []
     for name, (code, write) in REFUSED.items():
         (tmp_path / name).mkdir()
-        messages.append(refused(*write(tmp_path / name), code=code))
+        messages.append(build_error(*write(tmp_path / name), code=code))
     golden.check('building/refused_builds.txt', text_of_messages(messages, tmp_path))
 
 
@@ -186,7 +186,7 @@ def test_operators_that_a_release_lacks(is_rtx, release, plugins, operators, say
 
 
 def test_what_the_loader_would_refuse_is_not_built(
-    tmp_path, refused, monkeypatch, golden_messages
+    tmp_path, build_error, monkeypatch, golden_messages
 ):
     """The manifest beside the model is right; the options are not."""
     parsed = parsed_models(monkeypatch)
@@ -195,9 +195,9 @@ def test_what_the_loader_would_refuse_is_not_built(
     qdq = (*INT8, '--calibration-images', ROOT / 'demo' / 'scenes')
     qdq += ('--qdq-onnx', tmp_path / 'q.onnx')
     for more in ((), qdq):
-        golden_messages.add(refused(*given, *more, '--class-names', 'a', 'b', 'c'))
-        assert 'the decoder dense' in refused(*given, *more, '--decoder', 'yolox')
-        assert 'the decoder detr' in refused(*given, *more, '--decoder', 'detr')
+        golden_messages.add(build_error(*given, *more, '--class-names', 'a', 'b', 'c'))
+        assert 'the decoder dense' in build_error(*given, *more, '--decoder', 'yolox')
+        assert 'the decoder detr' in build_error(*given, *more, '--decoder', 'detr')
     assert parsed == []
 
 

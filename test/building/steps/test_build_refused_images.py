@@ -51,7 +51,7 @@ def alike(folder):
     return images
 
 
-def test_each_refusal_is_told_and_nothing_is_built(tmp_path, refused, monkeypatch):
+def test_each_refusal_is_told_and_nothing_is_built(tmp_path, build_error, monkeypatch):
     given = ('--onnx', write_detector(tmp_path), *KNOWN)
     images, few = write_images(tmp_path / 'images'), write_images(tmp_path / 'few', 3)
     (tmp_path / 'empty').mkdir()
@@ -70,21 +70,21 @@ def test_each_refusal_is_told_and_nothing_is_built(tmp_path, refused, monkeypatc
         (*INT8, '--calibration-images', alike(tmp_path / 'alike')),
     ]
     parsed = parsed_models(monkeypatch)
-    messages = [refused(*given, *row, code=2) for row in rows]
+    messages = [build_error(*given, *row, code=2) for row in rows]
     golden.check('building/refused_images.txt', text_of_messages(messages, tmp_path))
     assert parsed == []
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-def test_accuracy_that_only_a_gpu_tells(tmp_path, refused):
+def test_accuracy_that_only_a_gpu_tells(tmp_path, build_error):
     given = ('--onnx', write_detector(tmp_path), *KNOWN)
     given += ('--validate', write_images(tmp_path / 'images'), '--precision')
-    messages = [refused(*given, name) for name in ('fp32', 'tf32', 'bf16')]
+    messages = [build_error(*given, name) for name in ('fp32', 'tf32', 'bf16')]
     golden.check('building/refused_accuracy.txt', text_of_messages(messages, tmp_path))
 
 
 def test_a_model_that_falls_below_the_gate_leaves_no_engine(
-    tmp_path, refused, monkeypatch, golden_messages
+    tmp_path, build_error, monkeypatch, golden_messages
 ):
     from trt_perception.building.steps import accuracy_gate
 
@@ -101,12 +101,12 @@ def test_a_model_that_falls_below_the_gate_leaves_no_engine(
     given = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
     # What was warned of may be the reason.
     golden_messages.add(
-        without_variable_text(refused(*given, '0.2', *INT8, '--calibration-images', images))
+        without_variable_text(build_error(*given, '0.2', *INT8, '--calibration-images', images))
     )
     assert run(*given, '0.25') == 0
 
 
-def test_images_that_show_nothing_hold_no_gate(tmp_path, refused, golden_messages):
+def test_images_that_show_nothing_hold_no_gate(tmp_path, build_error, golden_messages):
     images = write_images(tmp_path / 'images')
     model = detector_model()
     logits = next(node for node in model.graph.node if node.name == 'scores')
@@ -120,7 +120,7 @@ def test_images_that_show_nothing_hold_no_gate(tmp_path, refused, golden_message
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
     given = ('--onnx', path, *KNOWN, '--validate', images)
-    golden_messages.add(refused(*given, '--max-accuracy-drop', '0.5'))
+    golden_messages.add(build_error(*given, '--max-accuracy-drop', '0.5'))
     assert run(*given) == 0
 
 

@@ -21,19 +21,19 @@ INT8 = ('--precision', 'int8')
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-def test_a_quantised_model_that_cannot_be_written(tmp_path, refused):
+def test_a_quantised_model_that_cannot_be_written(tmp_path, build_error):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
     given = ('--onnx', path, *KNOWN)
     calibrated = (*given, *INT8, '--calibration-images', images)
     qdq, other = tmp_path / 'q.onnx', write_detector(tmp_path, 'other.onnx')
     report = ('--json', tmp_path / 'q.onnx.json')
     messages = [
-        refused(*given, '--qdq-onnx', qdq, code=2),
-        refused(*calibrated, '--qdq-onnx', tmp_path / 'q.bin', code=2),
-        refused(*calibrated, '--qdq-onnx', path, code=2),
-        refused(*calibrated, '--qdq-onnx', tmp_path / 'missing' / 'q.onnx', code=2),
-        refused(*calibrated, '--qdq-onnx', other, code=2),
-        refused(*calibrated, '--qdq-onnx', qdq, *report, code=2),
+        build_error(*given, '--qdq-onnx', qdq, code=2),
+        build_error(*calibrated, '--qdq-onnx', tmp_path / 'q.bin', code=2),
+        build_error(*calibrated, '--qdq-onnx', path, code=2),
+        build_error(*calibrated, '--qdq-onnx', tmp_path / 'missing' / 'q.onnx', code=2),
+        build_error(*calibrated, '--qdq-onnx', other, code=2),
+        build_error(*calibrated, '--qdq-onnx', qdq, *report, code=2),
     ]
     golden.check('building/refused_qdq_onnx.txt', text_of_messages(messages, tmp_path))
 
@@ -56,15 +56,15 @@ def test_a_full_disk(tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_folders_that_cannot_take_the_engine(tmp_path, refused):
+def test_folders_that_cannot_take_the_engine(tmp_path, build_error):
     given = ('--onnx', write_detector(tmp_path), *KNOWN)
     (tmp_path / 'file').write_bytes(b'')
     messages = []
     for folder in ('missing', 'file'):
-        messages.append(refused(*given, '--output', tmp_path / folder / 'x.engine', code=2))
-        messages.append(refused(*given, '--json', tmp_path / folder / 'x.json', code=2))
+        messages.append(build_error(*given, '--output', tmp_path / folder / 'x.engine', code=2))
+        messages.append(build_error(*given, '--json', tmp_path / folder / 'x.json', code=2))
     (tmp_path / 'net.engine').mkdir()
-    messages.append(refused(*given, code=2))
+    messages.append(build_error(*given, code=2))
     golden.check('building/refused_folders.txt', text_of_messages(messages, tmp_path))
 
 
@@ -85,13 +85,13 @@ def test_a_folder_without_permission(tmp_path, capsys, golden_messages):
     assert listing(tmp_path) == before
 
 
-def test_files_of_others_are_not_overwritten(tmp_path, refused):
+def test_files_of_others_are_not_overwritten(tmp_path, build_error):
     given = ('--onnx', write_detector(tmp_path), *KNOWN)
     names = ['net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json']
-    messages = [refused(*given, '--json', tmp_path / name, code=2) for name in names]
+    messages = [build_error(*given, '--json', tmp_path / name, code=2) for name in names]
     for name, content in zip(names[:2], (b'my thesis', b'{"my": 1}'), strict=True):
         (tmp_path / name).write_bytes(content)
-        messages.append(refused(*given, code=2))
+        messages.append(build_error(*given, code=2))
         (tmp_path / name).unlink()
     golden.check('building/refused_overwriting.txt', text_of_messages(messages, tmp_path))
 

@@ -59,7 +59,7 @@ def test_the_gate_measures_what_the_task_says(labelled, build):
 
 
 def test_labels_without_it_are_refused_before_anything_is_built(
-    labelled, refused, tmp_path, golden_messages
+    labelled, build_error, tmp_path, golden_messages
 ):
     _, model, words, truth = labelled
     content = json.loads(truth.read_text())
@@ -68,7 +68,7 @@ def test_labels_without_it_are_refused_before_anything_is_built(
             entry.pop(key, None)
     truth.write_text(json.dumps(content))
     words = ['--onnx', model, '--output', tmp_path / 'm.engine', *words]
-    message = refused(*words, '--annotations', truth, code=2)
+    message = build_error(*words, '--annotations', truth, code=2)
     golden_messages.add(message)
 
 

@@ -361,16 +361,19 @@ def test_request_to_the_graph(monkeypatch, topic, values, levels, plans):
     assert [(plan['topic'], plan['transport']) for plan in asked_plans] == plans
 
 
-def test_what_a_detector_says(active):
+def test_what_a_detector_says(active_detector):
     # The fixture's camera sends nothing any more.
-    active.wait_for_status(lambda status, _: 'has stalled' in status.message, 'a stall')
-    places = ('detectors', f'{active.name}: detector'), ('cameras', f'{active.namespace}/image')
+    active_detector.wait_for_status(lambda status, _: 'has stalled' in status.message, 'a stall')
+    places = (
+        ('detectors', f'{active_detector.name}: detector'),
+        ('cameras', f'{active_detector.namespace}/image'),
+    )
 
     def both():
         found = findings('--seconds', '1')
         return found if all(place in found for place in places) else None
 
-    found = active.client.spin_until(both, 'camera and detector')
+    found = active_detector.client.spin_until(both, 'camera and detector')
     assert found[places[0]]['level'] == 'red'
     assert 'green' in {e['level'] for (area, _), e in found.items() if area == 'cameras'}
 

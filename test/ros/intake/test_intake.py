@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.nodes.graph import image_message, order
+from support.nodes.graph import command_image, image_message
 from support.nodes.intake_taker import VGA, image_number, intakes
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.ros.camera.messages import frame_from_image
@@ -33,7 +33,7 @@ def test_image_above_the_limit_is_too_large_and_the_next_one_arrives(make_taker)
     camera = taker.publisher()
     large = image_message(bytes(3 * 1920 * 1080), 1920, 1080, 'bgr8', step=3 * 1920)
     for number in range(1, 4):
-        camera.publish(order(number, number))
+        camera.publish(command_image(number, number))
         taker.wait(2 * number - 1)
         assert frame_from_image(taker.images[-1]).data[0] == number
         camera.publish(large)
@@ -80,13 +80,13 @@ def test_thread_ends_without_memory_and_resumes_later(make_taker):
     taker.open()
     camera = taker.publisher()
     taker.buffers.there = 'none'
-    camera.publish(order(1, 1))
+    camera.publish(command_image(1, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert 'no memory is left' in taker.logged[0]
     taker.buffers.there = 'any'
     assert taker.input.resubscribe_if_lost()
     taker.client.spin_until(camera.get_subscription_count, 'the subscription')
-    camera.publish(order(2, 2))
+    camera.publish(command_image(2, 2))
     taker.wait(1)
     taker.client.node.destroy_publisher(camera)
 
@@ -100,7 +100,7 @@ def test_gpu_that_is_lost_during_an_allocation_is_a_fault(make_taker):
     taker.buffers = Lost()
     taker.open()
     camera = taker.publisher()
-    camera.publish(order(1, 1))
+    camera.publish(command_image(1, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert [error.sticky for error in taker.faults] == [True]
     assert not taker.logged  # the fault handler reports the error
@@ -118,7 +118,7 @@ def test_invalid_message_is_taken_and_refused_by_the_reader(make_taker):
         with pytest.raises(ImageError) as caught:
             frame_from_image(taker.images[-1])
         assert caught.value.reason == 'bad_message'
-    camera.publish(order(7, 3))
+    camera.publish(command_image(7, 3))
     taker.wait(len(rubbish) + 1)
     assert frame_from_image(taker.images[-1]).data[0] == 7
     taker.client.node.destroy_publisher(camera)
@@ -128,7 +128,7 @@ def test_images_of_this_process_and_another_are_taken_alike(make_taker):
     taker = make_taker(image_qos_depth=10)
     taker.open()
     camera = taker.publisher()
-    camera.publish(order(5, 9))
+    camera.publish(command_image(5, 9))
     taker.wait(1)
     assert frame_from_image(taker.images[0]).data[0] == 5
     taker.camera(VGA, hz=20, count=3)
@@ -177,7 +177,7 @@ def test_best_effort_camera_changes_the_subscription(make_taker):
     taker = make_taker()
     taker.open()
     good = taker.publisher()
-    good.publish(order(1, 1))
+    good.publish(command_image(1, 1))
     taker.wait(1)
     assert taker.input.reliability == 'reliable'
     for _ in range(3):  # three publishers at once cause only one change
@@ -200,7 +200,7 @@ def test_intake_sleeps_while_no_image_arrives(make_taker, monkeypatch):
     taker.open()
     camera = taker.publisher()
     taker.camera(VGA, reliability='best_effort', hz=100)  # causes an event, but no image
-    camera.publish(order(1, 1))
+    camera.publish(command_image(1, 1))
     taker.wait(1)
     taker.client.spin_until(lambda: taker.logged, 'the word of the camera that is kept out')
 

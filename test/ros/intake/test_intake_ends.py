@@ -12,7 +12,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
 from support.camera_callbacks import FaultCallback
-from support.nodes.graph import order
+from support.nodes.graph import command_image
 from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.image_input import ImageInput
@@ -66,7 +66,7 @@ def test_parts_can_end_in_any_order(first):
     end = time.monotonic() + 30
     while not images:
         assert time.monotonic() < end
-        camera.publish(order(1, 1))
+        camera.publish(command_image(1, 1))
         time.sleep(0.01)
     executor.shutdown()
     if first == 'node':
@@ -122,6 +122,6 @@ def test_failed_subscription_leaves_nothing_behind(make_taker, monkeypatch):
     taker.client.spin_until(lambda: not node.count_subscribers(taker.topic), 'no subscription')
     taker.open()
     camera = taker.publisher()
-    camera.publish(order(1, 1))
+    camera.publish(command_image(1, 1))
     taker.wait(1)
     node.destroy_publisher(camera)

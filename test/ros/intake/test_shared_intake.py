@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 from sensor_msgs.msg import Image
 
-from support.nodes.graph import order
+from support.nodes.graph import command_image
 from support.nodes.intake_taker import VGA, image_number, intakes
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
@@ -36,7 +36,7 @@ def several(make_taker):
 def send(taker, camera, *stamps):
     """Publish an image for each stamp, and wait until all have arrived."""
     for stamp in stamps:
-        camera.publish(order(1, stamp))
+        camera.publish(command_image(1, stamp))
     taker.wait(stamps[-1])
 
 
@@ -58,13 +58,13 @@ def test_cameras_that_come_and_go_cost_the_others_no_image(several):
     changing.camera('64x48', hz=100, depth=1)
     for turn in range(40):
         changing.images.clear()
-        camera.publish(order(1, 3 * turn + 1))
+        camera.publish(command_image(1, 3 * turn + 1))
         changing.open(intake=steady.intake)
-        camera.publish(order(1, 3 * turn + 2))
+        camera.publish(command_image(1, 3 * turn + 2))
         if turn % 10 == 0:
             changing.wait(1)
         changing.client.spin_for(0.001 * (turn % 5))
-        camera.publish(order(1, 3 * turn + 3))
+        camera.publish(command_image(1, 3 * turn + 3))
         changing.input.close()
         seen = len(changing.images)
         steady.wait(3 * turn + 3)
@@ -161,7 +161,7 @@ def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
     send(well, camera, 1, 2, 3)
     thread = image_thread()
     broken.camera('64x48', hz=100)
-    camera.publish(order(1, 4))
+    camera.publish(command_image(1, 4))
     well.client.spin_until(lambda: broken.logged, 'the fault')
     assert 'the receiver broke' in broken.logged[0]
     assert broken.topic in broken.logged[0]
@@ -221,7 +221,7 @@ def test_intake_that_ends_before_a_camera_is_added_is_replaced(several, monkeypa
     monkeypatch.setattr(taker.intake, '_running_intake', ended)
     taker.open(intake=taker.intake)
     camera = taker.publisher()
-    camera.publish(order(1, 1))
+    camera.publish(command_image(1, 1))
     taker.wait(1)
     assert isinstance(taker.images[0], SerializedMessage)
     assert intakes() == 1
@@ -239,14 +239,14 @@ def test_rclpy_takes_all_images_if_rcl_differs(several, monkeypatch):
         lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong')),
     )
     cameras = [taker.publisher() for taker in (first, second)]
-    cameras[1].publish(order(3, 1))
+    cameras[1].publish(command_image(3, 1))
     first.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert len(first.logged) == 1
     assert first.intake.uses_rclpy
     for number, (taker, camera) in enumerate(zip((first, second), cameras, strict=True)):
         assert taker.input.resubscribe_if_lost()
         taker.client.spin_until(camera.get_subscription_count, 'the subscription')
-        camera.publish(order(number + 4, 2))
+        camera.publish(command_image(number + 4, 2))
         taker.wait(1)
         assert isinstance(taker.images[-1], Image)
         assert not isinstance(taker.images[-1], SerializedMessage)

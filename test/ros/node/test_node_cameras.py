@@ -29,27 +29,27 @@ def assert_balanced(detector):
     assert counts['failed'] == 0
 
 
-def test_a_camera_that_goes_and_comes_back(active):
+def test_a_camera_that_goes_and_comes_back(active_detector):
     for _ in range(5):
-        active.destroy_camera()
-        active.camera = active.create_camera(QoSProfile(depth=10))
-        active.connect(PICTURE)
-        answers(active, (7, 7))
-    assert active.state() == 'active'
-    assert_balanced(active)
+        active_detector.destroy_camera()
+        active_detector.camera = active_detector.create_camera(QoSProfile(depth=10))
+        active_detector.connect(PICTURE)
+        answers(active_detector, (7, 7))
+    assert active_detector.state() == 'active'
+    assert_balanced(active_detector)
 
 
-def test_several_cameras_on_one_topic(active):
-    others = [active.create_camera(QoSProfile(depth=10)) for _ in range(3)]
-    for publisher in (active.camera, *others):
-        active.connect(PICTURE, publisher)
-    for stamp, publisher in enumerate((active.camera, *others) * 3, 1):
-        message = active.ask(picture_of((0, 0, 200), stamp=(stamp, 0)), publisher)
+def test_several_cameras_on_one_topic(active_detector):
+    others = [active_detector.create_camera(QoSProfile(depth=10)) for _ in range(3)]
+    for publisher in (active_detector.camera, *others):
+        active_detector.connect(PICTURE, publisher)
+    for stamp, publisher in enumerate((active_detector.camera, *others) * 3, 1):
+        message = active_detector.ask(picture_of((0, 0, 200), stamp=(stamp, 0)), publisher)
         assert message.header.stamp.sec == stamp
     for publisher in others:
-        active.client.node.destroy_publisher(publisher)
-    active.connect(PICTURE)
-    assert_balanced(active)
+        active_detector.client.node.destroy_publisher(publisher)
+    active_detector.connect(PICTURE)
+    assert_balanced(active_detector)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_several_cameras_on_one_topic(active):
     ],
     ids=['zero', 'jumps', 'latest', 'negative', 'nonsense'],
 )
-def test_stamps_are_passed_on_whatever_they_are(active, stamps):
+def test_stamps_are_passed_on_whatever_they_are(active_detector, stamps):
     for stamp in stamps:
-        answers(active, stamp)
-    assert active.state() == 'active'
-    active.wait_for_status(
+        answers(active_detector, stamp)
+    assert active_detector.state() == 'active'
+    active_detector.wait_for_status(
         lambda status, _: status.level != DiagnosticStatus.ERROR, 'diagnostics without an error'
     )
 

@@ -7,7 +7,7 @@ from rclpy.duration import Duration
 from rclpy.qos import QoSProfile
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE, Detector, counts_of, order
+from support.nodes.graph import HANDSHAKE, Detector, command_image, counts_of
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -32,7 +32,7 @@ def balance(counts):
     )
 
 
-def test_more_images_than_the_pipeline_can_do(scripted):
+def test_more_images_than_the_pipeline_can_do(scripted_detector):
     seen = []
     published = 0
 
@@ -40,12 +40,12 @@ def test_more_images_than_the_pipeline_can_do(scripted):
         nonlocal published
         for _ in range(10):
             published += 1
-            scripted.camera.publish(order(scripted_node.SLOW, published))
-        counts = map(counts_of, scripted.take_statuses())
+            scripted_detector.camera.publish(command_image(scripted_node.SLOW, published))
+        counts = map(counts_of, scripted_detector.take_statuses())
         seen.extend(entry for entry in counts if entry['dropped'].get('replaced', 0))
         return len(seen) >= 5
 
-    scripted.client.spin_until(seen_often, 'five statuses with images that were replaced')
+    scripted_detector.client.spin_until(seen_often, 'five statuses with images that were replaced')
     for counts in seen:
         assert counts['received'] == balance(counts), counts
         # At most three in the pipeline, one that waits and one between two steps.
@@ -53,42 +53,42 @@ def test_more_images_than_the_pipeline_can_do(scripted):
     received = [counts['received'] for counts in seen]
     assert received == sorted(received)
     # Newest wins, so the newest of all is published; and never out of order.
-    scripted.client.spin_until(
-        lambda: scripted.detections[-1].header.stamp.sec == published, 'the newest image'
+    scripted_detector.client.spin_until(
+        lambda: scripted_detector.detections[-1].header.stamp.sec == published, 'the newest image'
     )
-    stamps = [message.header.stamp.sec for message in scripted.detections]
+    stamps = [message.header.stamp.sec for message in scripted_detector.detections]
     assert stamps == sorted(set(stamps))
-    last = scripted.settled_counts()
+    last = scripted_detector.settled_counts()
     assert last['failed'] == 0
     assert last['received'] == last['published'] + last['dropped']['replaced']
 
 
-def test_bad_images_among_good_ones(scripted):
-    before = scripted.settled_counts()
+def test_bad_images_among_good_ones(scripted_detector):
+    before = scripted_detector.settled_counts()
     for stamp in range(1, 31):
-        image = order(0, stamp)
+        image = command_image(0, stamp)
         if stamp % 3 == 0:
             image.encoding = 'no_such_encoding'
         if stamp % 5 == 0:
             image.step += 1
-        scripted.camera.publish(image)
-    scripted.ask(order(0, 31, frame_id='last'))
-    scripted.client.spin_until(
-        lambda: scripted.detections[-1].header.frame_id == 'last', 'the last image'
+        scripted_detector.camera.publish(image)
+    scripted_detector.ask(command_image(0, 31, frame_id='last'))
+    scripted_detector.client.spin_until(
+        lambda: scripted_detector.detections[-1].header.frame_id == 'last', 'the last image'
     )
-    after = scripted.settled_counts()
+    after = scripted_detector.settled_counts()
     assert after['received'] == balance(after)
     assert set(after['dropped']) <= {'unknown_encoding', 'bad_length', 'replaced'}
-    assert after['published'] - before['published'] == len(scripted.detections)
+    assert after['published'] - before['published'] == len(scripted_detector.detections)
 
 
-def test_everything_is_settled_after_deactivate(scripted):
+def test_everything_is_settled_after_deactivate(scripted_detector):
     for _ in range(30):
-        scripted.camera.publish(order(scripted_node.SLOW))
+        scripted_detector.camera.publish(command_image(scripted_node.SLOW))
     # Some of them are here, some are on their way.
-    scripted.program.wait_for_output(f'enqueue {scripted_node.SLOW}\n')
-    scripted.to('deactivate')
-    _, values = scripted.wait_for_status(
+    scripted_detector.program.wait_for_output(f'enqueue {scripted_node.SLOW}\n')
+    scripted_detector.to('deactivate')
+    _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
     )
     counts = counts_of(values)
@@ -97,18 +97,18 @@ def test_everything_is_settled_after_deactivate(scripted):
     assert counts['published'] >= 2
     assert counts['received'] == balance(counts)
     # Inactive: counted no more.
-    scripted.camera.publish(order(0))
-    _, values = scripted.wait_for_status(lambda *_: True, 'a status of the inactive node')
+    scripted_detector.camera.publish(command_image(0))
+    _, values = scripted_detector.wait_for_status(lambda *_: True, 'a status of the inactive node')
     assert counts_of(values) == counts
 
 
-def test_everything_is_settled_after_a_fault(scripted):
-    before = scripted.settled_counts()
+def test_everything_is_settled_after_a_fault(scripted_detector):
+    before = scripted_detector.settled_counts()
     held = scripted_node.HELD_FOR_ANOTHER_THEN_RAISE
-    scripted.enqueue(held, scripted_node.SLOW, scripted_node.SLOW)
+    scripted_detector.enqueue(held, scripted_node.SLOW, scripted_node.SLOW)
     # The pipeline is full: this one waits.
-    scripted.camera.publish(order(scripted_node.SLOW))
-    _, values = scripted.wait_for_status(
+    scripted_detector.camera.publish(command_image(scripted_node.SLOW))
+    _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'unconfigured', 'a status of the unconfigured node'
     )
     counts = counts_of(values)
@@ -119,23 +119,23 @@ def test_everything_is_settled_after_a_fault(scripted):
     assert counts['received'] == balance(counts)
 
 
-def test_counts_start_anew_with_each_activation(scripted):
+def test_counts_start_anew_with_each_activation(scripted_detector):
     for stamp in range(5):
-        scripted.ask(order(0, stamp))
-    assert scripted.settled_counts()['received'] >= 6
-    scripted.to('deactivate', 'activate')
-    _, values = scripted.wait_for_status(
+        scripted_detector.ask(command_image(0, stamp))
+    assert scripted_detector.settled_counts()['received'] >= 6
+    scripted_detector.to('deactivate', 'activate')
+    _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'active', 'a status of the active node'
     )
     assert counts_of(values)['received'] == 0
 
 
-def test_frames_in_flight_are_published_before_deactivate_ends(scripted):
+def test_frames_in_flight_are_published_before_deactivate_ends(scripted_detector):
     for stamp in range(1, 4):
-        scripted.enqueue(scripted_node.SLOW, stamp=stamp)
-    scripted.to('deactivate')
-    scripted.client.spin_until(
-        lambda: [m.header.stamp.sec for m in scripted.detections] == [1, 2, 3],
+        scripted_detector.enqueue(scripted_node.SLOW, stamp=stamp)
+    scripted_detector.to('deactivate')
+    scripted_detector.client.spin_until(
+        lambda: [m.header.stamp.sec for m in scripted_detector.detections] == [1, 2, 3],
         'all three frames that were in flight',
     )
 
@@ -143,18 +143,21 @@ def test_frames_in_flight_are_published_before_deactivate_ends(scripted):
 # Images that never reach the node.
 
 
-def test_images_that_a_stopped_node_misses(scripted):
+def test_images_that_a_stopped_node_misses(scripted_detector):
     """All images that were sent are received or not delivered, whatever overtook them."""
-    _, before = scripted.wait_for_status(lambda *_: True, 'a status')
-    scripted.program.stop()
+    _, before = scripted_detector.wait_for_status(lambda *_: True, 'a status')
+    scripted_detector.program.stop()
     for stamp in range(1, 21):
-        scripted.camera.publish(order(0, stamp))
-    scripted.program.send(signal.SIGCONT)
-    scripted.client.spin_until(
-        lambda: scripted.detections and scripted.detections[-1].header.stamp.sec == 20,
+        scripted_detector.camera.publish(command_image(0, stamp))
+    scripted_detector.program.send(signal.SIGCONT)
+    scripted_detector.client.spin_until(
+        lambda: (
+            scripted_detector.detections
+            and scripted_detector.detections[-1].header.stamp.sec == 20
+        ),
         'the newest image',
     )
-    _, after = scripted.wait_for_status(
+    _, after = scripted_detector.wait_for_status(
         lambda _, values: values['in flight'] == '0', 'nothing in flight'
     )
     arrived = int(after['received']) - int(before['received'])
@@ -163,19 +166,19 @@ def test_images_that_a_stopped_node_misses(scripted):
     assert counts_of(after)['received'] == balance(counts_of(after))
 
 
-def test_several_cameras_make_losses_unknown_until_one_is_left(scripted):
+def test_several_cameras_make_losses_unknown_until_one_is_left(scripted_detector):
     for _ in range(2):
-        second = scripted.create_camera(QoSProfile(depth=1))
-        scripted.wait_for_status(
+        second = scripted_detector.create_camera(QoSProfile(depth=1))
+        scripted_detector.wait_for_status(
             lambda _, values: not values['not delivered'].isdigit(),
             'losses unknown',
         )
-        scripted.client.node.destroy_publisher(second)
-        scripted.wait_for_status(
+        scripted_detector.client.node.destroy_publisher(second)
+        scripted_detector.wait_for_status(
             lambda _, values: values['not delivered'].isdigit(), 'losses known again'
         )
-    scripted.connect(order(0, frame_id=HANDSHAKE))
-    test_images_that_a_stopped_node_misses(scripted)
+    scripted_detector.connect(command_image(0, frame_id=HANDSHAKE))
+    test_images_that_a_stopped_node_misses(scripted_detector)
 
 
 def test_overwritten_images_are_not_delivered(client, make_taker):
@@ -183,12 +186,12 @@ def test_overwritten_images_are_not_delivered(client, make_taker):
     taker = make_taker(image_intake='rclpy')
     taker.open()
     camera = taker.publisher()
-    camera.publish(order(0, 1))
+    camera.publish(command_image(0, 1))
     taker.wait(1)
     assert taker.input.not_delivered == 0
     # Nobody takes these: the middleware keeps the newest one.
     for stamp in range(2, 12):
-        camera.publish(order(0, stamp))
+        camera.publish(command_image(0, stamp))
     assert camera.wait_for_all_acked(Duration(seconds=60))
     client.spin_until(lambda: taker.images[-1].header.stamp.sec == 11, 'the newest image')
     assert len(taker.images) == 2

@@ -4,7 +4,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE, order
+from support.nodes.graph import HANDSHAKE, command_image
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -37,8 +37,8 @@ def assert_unconfigured_because_of(detector, cause):
 
 def assert_works_again(detector):
     detector.to('configure', 'activate')
-    detector.connect(order(0, frame_id=HANDSHAKE))
-    assert len(detector.ask(order(0)).detections) == 1
+    detector.connect(command_image(0, frame_id=HANDSHAKE))
+    assert len(detector.ask(command_image(0)).detections) == 1
     detector.wait_for_status(
         lambda status, values: (
             status.level != DiagnosticStatus.ERROR and values['state'] == 'active'
@@ -55,56 +55,58 @@ def assert_works_again(detector):
         (scripted_node.RAISE_IN_PUBLISH, 'IndexError'),
     ],
 )
-def test_fault_of_a_frame(scripted, number, cause):
+def test_fault_of_a_frame(scripted_detector, number, cause):
     for _ in range(2):
-        scripted.camera.publish(order(number))
-        assert_unconfigured_because_of(scripted, cause)
-        assert_works_again(scripted)
-    assert scripted.program.count('detector]: unconfigured') == 2
-    scripted.program.wait_for_output('pipeline closed', 2)
-    assert scripted.program.count('pipeline closed') == 2
+        scripted_detector.camera.publish(command_image(number))
+        assert_unconfigured_because_of(scripted_detector, cause)
+        assert_works_again(scripted_detector)
+    assert scripted_detector.program.count('detector]: unconfigured') == 2
+    scripted_detector.program.wait_for_output('pipeline closed', 2)
+    assert scripted_detector.program.count('pipeline closed') == 2
 
 
-def test_fault_with_other_frames_in_flight(scripted):
-    scripted.enqueue(scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW)
-    assert_unconfigured_because_of(scripted, 'collect broke')
-    assert_works_again(scripted)
+def test_fault_with_other_frames_in_flight(scripted_detector):
+    scripted_detector.enqueue(
+        scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW
+    )
+    assert_unconfigured_because_of(scripted_detector, 'collect broke')
+    assert_works_again(scripted_detector)
 
 
-def test_fault_during_deactivate(scripted):
-    scripted.enqueue(scripted_node.HELD_THEN_RAISE)
-    assert scripted.change_state('deactivate') is False
-    assert_unconfigured_because_of(scripted, 'collect broke')
-    assert_works_again(scripted)
+def test_fault_during_deactivate(scripted_detector):
+    scripted_detector.enqueue(scripted_node.HELD_THEN_RAISE)
+    assert scripted_detector.change_state('deactivate') is False
+    assert_unconfigured_because_of(scripted_detector, 'collect broke')
+    assert_works_again(scripted_detector)
 
 
-def test_fault_after_a_refused_transition(scripted):
-    scripted.enqueue(scripted_node.HELD_THEN_RAISE)
-    assert not scripted.change_state('cleanup'), 'cleanup is for inactive nodes'
-    scripted.enqueue(scripted_node.SLOW, scripted_node.SLOW)
-    assert_unconfigured_because_of(scripted, 'collect broke')
-    scripted.program.wait_for_output('pipeline closed')
-    assert scripted.program.count('pipeline closed') == 1
+def test_fault_after_a_refused_transition(scripted_detector):
+    scripted_detector.enqueue(scripted_node.HELD_THEN_RAISE)
+    assert not scripted_detector.change_state('cleanup'), 'cleanup is for inactive nodes'
+    scripted_detector.enqueue(scripted_node.SLOW, scripted_node.SLOW)
+    assert_unconfigured_because_of(scripted_detector, 'collect broke')
+    scripted_detector.program.wait_for_output('pipeline closed')
+    assert scripted_detector.program.count('pipeline closed') == 1
 
 
 @pytest.mark.parametrize(
     ('path', 'cause'),
     [('raise while loading', 'loading broke'), ('raise in warm-up', 'warm-up broke')],
 )
-def test_fault_while_configuring(scripted, path, cause):
-    scripted.bring_to('unconfigured')
-    scripted.set_well(engine_path=path)
+def test_fault_while_configuring(scripted_detector, path, cause):
+    scripted_detector.bring_to('unconfigured')
+    scripted_detector.set_well(engine_path=path)
     for _ in range(2):
-        assert scripted.change_state('configure') is False
-        assert_unconfigured_because_of(scripted, cause)
-    scripted.set_well(engine_path='fine')
-    assert_works_again(scripted)
+        assert scripted_detector.change_state('configure') is False
+        assert_unconfigured_because_of(scripted_detector, cause)
+    scripted_detector.set_well(engine_path='fine')
+    assert_works_again(scripted_detector)
 
 
 def test_fault_during_shutdown(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
     detector.bring_to('active')
-    detector.connect(order(0, frame_id=HANDSHAKE))
+    detector.connect(command_image(0, frame_id=HANDSHAKE))
     detector.enqueue(scripted_node.HELD_THEN_RAISE)
     assert detector.change_state('shutdown from active')
     assert detector.state() == 'finalized'

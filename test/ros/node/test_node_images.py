@@ -39,9 +39,9 @@ LARGEST_INT32 = 2**31 - 1
     ],
     ids=['usual', 'zero', 'largest', 'unicode', 'negative', 'long'],
 )
-def test_header_is_that_of_the_image(active, rgb, stamp, frame_id):
+def test_header_is_that_of_the_image(active_detector, rgb, stamp, frame_id):
     image = picture_of(rgb, stamp=stamp, frame_id=frame_id)
-    answer = active.ask(image)
+    answer = active_detector.ask(image)
     assert answer.header == image.header
     assert len(answer.detections) == (4 if rgb == COLOR else 0)
     for detection in answer.detections:
@@ -49,8 +49,8 @@ def test_header_is_that_of_the_image(active, rgb, stamp, frame_id):
 
 
 @pytest.mark.parametrize('image_wh', [(64, 48), (128, 96), (100, 75), (640, 480), (48, 36)])
-def test_detections_are_in_source_pixels(active, image_wh):
-    answer = active.ask(picture_of(COLOR, image_wh))
+def test_detections_are_in_source_pixels(active_detector, image_wh):
+    answer = active_detector.ask(picture_of(COLOR, image_wh))
     assert_found(answer, expected_detections(COLOR, image_wh))
     for detection in answer.detections:
         assert len(detection.results) == 1
@@ -60,15 +60,17 @@ def test_detections_are_in_source_pixels(active, image_wh):
         assert not detection.results[0].pose.covariance.any()
 
 
-def test_every_image_is_answered_once_and_in_order(active):
+def test_every_image_is_answered_once_and_in_order(active_detector):
     # An answer is heard before it is counted: compare only when nothing is in flight.
-    _, before = active.wait_for_status(lambda _, v: v['in flight'] == '0', 'a quiet status')
+    _, before = active_detector.wait_for_status(
+        lambda _, v: v['in flight'] == '0', 'a quiet status'
+    )
     answers = []
     for number in range(20):
-        answers.append(active.ask(picture_of(COLOR, stamp=(number, 0))))
-        assert len(active.detections) == 1
+        answers.append(active_detector.ask(picture_of(COLOR, stamp=(number, 0))))
+        assert len(active_detector.detections) == 1
     assert [answer.header.stamp.sec for answer in answers] == list(range(20))
-    _, values = active.wait_for_status(
+    _, values = active_detector.wait_for_status(
         lambda _, v: int(v['received']) >= int(before['received']) + 20 and v['in flight'] == '0',
         'twenty images counted',
     )
@@ -88,25 +90,25 @@ def raw(rgb, encoding, padding=0):
 
 @pytest.mark.parametrize('padding', [0, 10])
 @pytest.mark.parametrize('encoding', ['bgr8', 'rgb8', 'bgra8', 'rgba8', '8UC3'])
-def test_encodings_of_the_same_colour_are_equal(active, encoding, padding):
-    same = active.ask(picture_of(COLOR))
-    answer = active.ask(raw(COLOR, encoding, padding))
+def test_encodings_of_the_same_colour_are_equal(active_detector, encoding, padding):
+    same = active_detector.ask(picture_of(COLOR))
+    answer = active_detector.ask(raw(COLOR, encoding, padding))
     assert found_in(answer) == found_in(same)
     assert_found(answer, expected_detections(COLOR, (128, 96)))
 
 
 @pytest.mark.parametrize('padding', [0, 10])
 @pytest.mark.parametrize('encoding', ['mono8', '8UC1', 'mono16'])
-def test_grey_encodings(active, encoding, padding):
-    answer = active.ask(raw((150, 150, 150), encoding, padding))
+def test_grey_encodings(active_detector, encoding, padding):
+    answer = active_detector.ask(raw((150, 150, 150), encoding, padding))
     assert_found(answer, expected_detections((150, 150, 150), (128, 96)))
 
 
 @pytest.mark.parametrize('big_endian', [False, True])
-def test_byte_order(active, big_endian):
+def test_byte_order(active_detector, big_endian):
     data = (149 * 257 + 100).to_bytes(2, 'big' if big_endian else 'little') * (128 * 96)
     image = image_message(data, 128, 96, 'mono16', step=256, big_endian=big_endian)
-    assert_found(active.ask(image), expected_detections((149, 149, 149), (128, 96)))
+    assert_found(active_detector.ask(image), expected_detections((149, 149, 149), (128, 96)))
 
 
 @pytest.mark.parametrize('padding', [0, 10])
@@ -114,9 +116,9 @@ def test_byte_order(active, big_endian):
     'encoding',
     ['uyvy', 'yuv422', 'yuyv', 'yuv422_yuy2', 'nv12', 'nv21', 'bayer_rggb8', 'bayer_gbrg8'],
 )
-def test_encodings_that_share_colour_between_pixels(active, encoding, padding):
+def test_encodings_that_share_colour_between_pixels(active_detector, encoding, padding):
     # Limited-range YUV holds a level to about 1 in 255.
-    answer = active.ask(raw(COLOR, encoding, padding))
+    answer = active_detector.ask(raw(COLOR, encoding, padding))
     assert_found(answer, expected_detections(COLOR, (128, 96)), score_tolerance=2.5 / 255)
 
 
@@ -141,19 +143,19 @@ MALFORMED = [
     MALFORMED,
     ids=[f'{i}-{reason}' for i, (reason, _) in enumerate(MALFORMED)],
 )
-def test_unreadable_image_is_dropped_with_its_reason(active, reason, image):
-    before = active.settled_counts()
-    active.camera.publish(image)
-    _, values = active.wait_for_status(
+def test_unreadable_image_is_dropped_with_its_reason(active_detector, reason, image):
+    before = active_detector.settled_counts()
+    active_detector.camera.publish(image)
+    _, values = active_detector.wait_for_status(
         lambda _, values: counts_of(values)['received'] > before['received'], 'the image counted'
     )
     counts = counts_of(values)
     # It may still be on its way when the status is made.
     if counts['in flight']:
-        counts = active.settled_counts()
+        counts = active_detector.settled_counts()
     assert counts['dropped'].get(reason, 0) == before['dropped'].get(reason, 0) + 1
     assert counts['published'] == before['published']
-    assert_found(active.ask(picture_of(COLOR)), expected_detections(COLOR, (128, 96)))
+    assert_found(active_detector.ask(picture_of(COLOR)), expected_detections(COLOR, (128, 96)))
 
 
 def test_first_drop_is_logged(start_detector, model):

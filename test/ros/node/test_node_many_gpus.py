@@ -7,13 +7,13 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
 from support.nodes import scripted_node
 from support.nodes.camera_of_many import CameraOfMany
-from support.nodes.graph import HANDSHAKE, order
+from support.nodes.graph import HANDSHAKE, command_image
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
 NAMES = ('front', 'rear', 'left')
-HELLO = order(0, frame_id=HANDSHAKE)
+HELLO = command_image(0, frame_id=HANDSHAKE)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def cameras(detector):
     detector.bring_to('active')
     for camera in cameras:
         camera.connect(HELLO)
-        camera.ask(order(0))
+        camera.ask(command_image(0))
         camera.counts()
     detector.program.forget()
     yield cameras
@@ -68,7 +68,7 @@ def test_cameras_are_dealt_out_to_the_gpus(cameras, detector):
     sums[5] = rear.counts()['published']
     assert {gpu: frames_of(detector, gpu) for gpu in sums} == sums
     for _ in range(5):
-        rear.ask(order(0))
+        rear.ask(command_image(0))
     assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
     assert int(values['batches']) == sum(sums.values()) + 5  # of one frame each
@@ -86,16 +86,16 @@ def test_cameras_are_dealt_out_to_the_gpus(cameras, detector):
 def test_a_slow_gpu_keeps_only_its_own_cameras_waiting(cameras, detector):
     front, rear, _ = cameras
     rear.detections.clear()
-    rear.publisher.publish(order(scripted_node.NEVER))
+    rear.publisher.publish(command_image(scripted_node.NEVER))
     for stamp in range(1, 31):
-        assert front.ask(order(0, stamp)).header.stamp.sec == stamp
+        assert front.ask(command_image(0, stamp)).header.stamp.sec == stamp
     assert not rear.answers()
     rear.wait_for_status(
         lambda status, values: (
             status.level == DiagnosticStatus.ERROR and 'benchmark_engine' in status.message
         ),
         'that it hangs',
-        publish=lambda: front.publisher.publish(order(0)),
+        publish=lambda: front.publisher.publish(command_image(0)),
     )
     detector.program.send(signal.SIGKILL)
 
@@ -103,8 +103,8 @@ def test_a_slow_gpu_keeps_only_its_own_cameras_waiting(cameras, detector):
 def test_a_fault_ends_all_and_every_frame_of_each_camera_is_counted(cameras, detector):
     front, rear, left = cameras
     for camera in (front, left):
-        camera.publisher.publish(order(scripted_node.SLOW))
-    rear.publisher.publish(order(scripted_node.RAISE_IN_COLLECT))
+        camera.publisher.publish(command_image(scripted_node.SLOW))
+    rear.publisher.publish(command_image(scripted_node.RAISE_IN_COLLECT))
     status, _ = detector.wait_for_status(
         lambda _, values: values['state'] == 'unconfigured', 'the end of the activation'
     )
@@ -122,5 +122,5 @@ def test_a_fault_ends_all_and_every_frame_of_each_camera_is_counted(cameras, det
     detector.to('configure', 'activate')
     for camera in cameras:
         camera.connect(HELLO)
-        camera.ask(order(0))
+        camera.ask(command_image(0))
         assert camera.counts()['failed'] == 0

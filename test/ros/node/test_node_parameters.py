@@ -22,10 +22,10 @@ LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 @pytest.fixture
-def detector(active):
-    yield active
-    active.set_well(confidence_threshold=0.25, iou_threshold=0.45)
-    assert active.set({'class_filter': []}, Parameter.Type.STRING_ARRAY)[0][0]
+def detector(active_detector):
+    yield active_detector
+    active_detector.set_well(confidence_threshold=0.25, iou_threshold=0.45)
+    assert active_detector.set({'class_filter': []}, Parameter.Type.STRING_ARRAY)[0][0]
 
 
 def names_found(detector):

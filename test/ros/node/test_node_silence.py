@@ -10,7 +10,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from support import forked
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE, Detector, order, picture_of
+from support.nodes.graph import HANDSHAKE, Detector, command_image, picture_of
 from support.programs import DEADLINE_S, Program, executable, script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -130,49 +130,51 @@ def test_every_image_is_dropped(lonely):
     assert_recovers(lonely)
 
 
-def test_an_engine_slower_than_the_camera(scripted):
+def test_an_engine_slower_than_the_camera(scripted_detector):
     def flood():
         for _ in range(10):
-            scripted.camera.publish(order(scripted_node.SLOW))
+            scripted_detector.camera.publish(command_image(scripted_node.SLOW))
 
-    scripted.wait_for_report(WARN, publish=flood)
+    scripted_detector.wait_for_report(WARN, publish=flood)
     # Silence has trouble of its own; this one is over.
-    assert_recovers(scripted, picture=order(0, frame_id=HANDSHAKE))
+    assert_recovers(scripted_detector, picture=command_image(0, frame_id=HANDSHAKE))
 
 
-def test_frames_lost_on_the_way(scripted):
+def test_frames_lost_on_the_way(scripted_detector):
     """What comes while the node cannot look is written over by what comes next."""
 
     def miss():
-        scripted.program.stop()
+        scripted_detector.program.stop()
         for _ in range(20):
-            scripted.camera.publish(order(0))
-        scripted.program.send(signal.SIGCONT)
+            scripted_detector.camera.publish(command_image(0))
+        scripted_detector.program.send(signal.SIGCONT)
 
-    scripted.wait_for_report(WARN, 'image_qos.depth', publish=miss)
+    scripted_detector.wait_for_report(WARN, 'image_qos.depth', publish=miss)
 
 
 def test_images_but_no_output(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
     detector.to('configure', 'activate')
-    detector.connect(order(0, frame_id=HANDSHAKE))
+    detector.connect(command_image(0, frame_id=HANDSHAKE))
 
     def never():  # again and again, because a newer image replaces one that waits
-        detector.camera.publish(order(scripted_node.NEVER))
+        detector.camera.publish(command_image(scripted_node.NEVER))
 
     detector.wait_for_report(ERROR, 'benchmark_engine', publish=never)
     detector.program.send(signal.SIGKILL)
 
 
-def test_the_final_counts_are_logged(scripted):
+def test_the_final_counts_are_logged(scripted_detector):
     for stamp in range(3):
-        scripted.ask(order(0, stamp))
-    counts = scripted.settled_counts()
-    scripted.to('deactivate')
-    scripted.program.wait_for_line(rf'counts: {counts["received"]} .* = {counts["published"]} ')
-    scripted.to('activate')
-    scripted.to('shutdown from active')
-    scripted.program.wait_for_output('counts: ', 2)
+        scripted_detector.ask(command_image(0, stamp))
+    counts = scripted_detector.settled_counts()
+    scripted_detector.to('deactivate')
+    scripted_detector.program.wait_for_line(
+        rf'counts: {counts["received"]} .* = {counts["published"]} '
+    )
+    scripted_detector.to('activate')
+    scripted_detector.to('shutdown from active')
+    scripted_detector.program.wait_for_output('counts: ', 2)
 
 
 def test_another_node_of_the_same_name(client, adjustable):

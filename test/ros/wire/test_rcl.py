@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import Image
 
-from support.nodes.graph import order
+from support.nodes.graph import command_image
 from support.nodes.intake_taker import intakes
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.intake import SerializedMessage, check_intake
@@ -56,7 +56,7 @@ def test_rclpy_takes_images_if_rcl_differs_at_the_start(make_taker, monkeypatch,
     assert intakes() == 0
     assert taker.intake.uses_rclpy
     camera = taker.publisher()
-    camera.publish(order(3, 1))
+    camera.publish(command_image(3, 1))
     taker.wait(1)
     assert isinstance(taker.images[0], Image)
     assert frame_from_image(taker.images[0]).data[0] == 3
@@ -73,11 +73,11 @@ def test_rclpy_takes_images_if_rcl_differs_later(make_taker, monkeypatch):
         lambda *_: (_ for _ in ()).throw(RclError('a take', 'went wrong')),
     )
     camera = taker.publisher()
-    camera.publish(order(3, 1))
+    camera.publish(command_image(3, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert taker.input.resubscribe_if_lost()
     taker.client.spin_until(camera.get_subscription_count, 'the subscription')
-    camera.publish(order(4, 2))
+    camera.publish(command_image(4, 2))
     taker.wait(1)
     assert isinstance(taker.images[-1], Image)
     assert len(taker.logged) == 1
@@ -93,7 +93,7 @@ def test_parameter_selects_rclpy_or_the_intake(make_taker, intake, kind, message
     taker.open()
     assert isinstance(taker.input._subscription, kind)
     camera = taker.publisher()
-    camera.publish(order(1, 1))
+    camera.publish(command_image(1, 1))
     taker.wait(1)
     assert isinstance(taker.images[0], message)
     assert np.array_equal(frame_from_image(taker.images[0]).data[:3], [1, 0, 0])

@@ -2,7 +2,7 @@
 
 Equal work of a test file is done once: its builds share caches, onnxslim slims equal models once,
 and ONNX Runtime runs equal models on equal images once. Tests that do not check the engine itself
-may also have TensorRT build equal models with equal options once (`plans_once`).
+may also have TensorRT build equal models with equal options once (`reuse_equal_plans`).
 """
 
 import functools
@@ -47,7 +47,7 @@ def digest(tensor):
 
 
 @pytest.fixture(scope='module')
-def once(tmp_path_factory):
+def reuse_equal_results(tmp_path_factory):
     """Share caches and the results for equal models between all tests of a file."""
     import onnxslim  # here, because the import takes 0.8 s and collection does not need it
 
@@ -77,7 +77,7 @@ NOT_FOR_TENSORRT = {
 
 
 @pytest.fixture(scope='module')
-def plans_once(once):
+def reuse_equal_plans(reuse_equal_results):
     """Let TensorRT build equal models with equal options only once."""
     real, plans = engine_steps.build_plan, {}
 
@@ -104,7 +104,7 @@ def own_caches(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
-def build(tmp_path, once):
+def build(tmp_path, reuse_equal_results):
     """Return a function that builds the digits model and returns exit code, report, manifest."""
 
     def built(*words, onnx_file=DIGITS):
@@ -118,7 +118,7 @@ def build(tmp_path, once):
 
 
 @pytest.fixture
-def refused(tmp_path, capsys):
+def build_error(tmp_path, capsys):
     """Return a function that runs build_engine, checks that no file changed, returns the error."""
 
     def refuse(*arguments, code=1):
@@ -135,7 +135,7 @@ def refused(tmp_path, capsys):
 
 
 @pytest.fixture
-def spoil(monkeypatch):
+def clip_quantisation(monkeypatch):
     """Return a function that makes quantisation clip all data at a share of their range."""
 
     def spoiled(share):

@@ -155,7 +155,7 @@ class Watch:
         self._descriptor = libc.inotify_init1(os.O_NONBLOCK)
         assert libc.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_OPEN) > 0
 
-    def opened(self):
+    def was_opened(self):
         """Return whether the file was opened since the last call."""
         try:
             return bool(os.read(self._descriptor, 65536))
@@ -191,13 +191,13 @@ def _batch(contents, watch):
                 io.StringIO()
             ):  # ONNX Runtime prints load errors there
                 _give_to_onnx_runtime(content)
-            os.write(write, b'%d' % watch.opened())
+            os.write(write, b'%d' % watch.was_opened())
         os._exit(0)
     os.close(write)
     with open(read, 'rb') as pipe:
         opened = [digit == ord('1') for digit in pipe.read()]
     os.waitpid(child, 0)
-    watch.opened()
+    watch.was_opened()
     # Models after a crash were not loaded.
     yield from zip(contents, opened, strict=False)
 
@@ -207,7 +207,7 @@ def main(seed, count):
     os.chdir(tempfile.mkdtemp())
     Path('w.bin').write_bytes(np.ones((SIDE, SIDE), np.float32).tobytes())
     watch = Watch('w.bin')
-    watch.opened()
+    watch.was_opened()
     descriptor = onnx.ModelProto.DESCRIPTOR
     trees = [tree(m.SerializeToString(), descriptor) for m in models('w.bin').values()]
     rng = random.Random(seed)

@@ -25,7 +25,7 @@ def described(content, name='tiny.engine', **changes):
     return manifest(**{'onnx': None, 'engine': identity(name, content), **changes})
 
 
-class Place:
+class EngineFiles:
     """A folder with an engine and its manifest."""
 
     def __init__(self, folder):

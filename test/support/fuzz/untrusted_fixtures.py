@@ -5,20 +5,20 @@ import types
 
 import pytest
 
-from support.fuzz.untrusted_engines import Place
+from support.fuzz.untrusted_engines import EngineFiles
 from trt_perception.errors import EngineError
 from trt_perception.pipelines import cuda_pipeline
 
 
 @pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path / 'models')
+def engine_files(tmp_path):
+    place = EngineFiles(tmp_path / 'models')
     place.reset()
     return place
 
 
 @pytest.fixture
-def given(monkeypatch):
+def received_plans(monkeypatch):
     """Replace TensorRT and the GPU; return the list of plans that the runtime received."""
     plans = []
 

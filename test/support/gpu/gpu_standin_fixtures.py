@@ -15,7 +15,7 @@ from trt_perception.parameters.config import DetectorConfig
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def install_standins(monkeypatch, tmp_path):
     """Return a function that installs the stand-ins and returns (CUDA recorder, TensorRT)."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 

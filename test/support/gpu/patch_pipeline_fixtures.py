@@ -22,7 +22,7 @@ def engine(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(engine, monkeypatch):
+def open_patch_pipeline(engine, monkeypatch):
     """Return a function that opens a pipeline. With ``integrated``, the GPU reports that it is."""
     pipelines = []
 

@@ -91,14 +91,24 @@ def _tensor(name, dtype, shape):
 
 
 def write_engine(
-    path, plan, size_wh, decoder, dtype='float32', output_dtype=None, opened=False, batch=1
+    path,
+    plan,
+    size_wh,
+    decoder,
+    dtype='float32',
+    output_dtype=None,
+    has_open_shapes=False,
+    batch=1,
 ):
-    """Write a plan of a patch model with its manifest. ``opened`` leaves its shapes open."""
+    """Write a plan of a patch model with its manifest.
+
+    With ``has_open_shapes``, image size and number of anchors are dynamic.
+    """
     width, height = size_wh
     rows = 4 + len(CLASS_NAMES) + decoder.objectness
-    anchors = -1 if opened else (width // PATCH) * (height // PATCH)
+    anchors = -1 if has_open_shapes else (width // PATCH) * (height // PATCH)
     path.write_bytes(plan)
-    image = 'images', (batch, 3, *((-1, -1) if opened else (height, width))), dtype
+    image = 'images', (batch, 3, *((-1, -1) if has_open_shapes else (height, width))), dtype
     shape = (batch, anchors, rows) if decoder.transposed else (batch, rows, anchors)
     output = 'output', shape, output_dtype or dtype
     write_manifest(path, size_wh, image, output, decoder, CLASS_NAMES)

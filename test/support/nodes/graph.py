@@ -255,8 +255,8 @@ class Detector:
 
     def bring_to(self, state):
         """Reach unconfigured, inactive or active from any of these states."""
-        order = ['unconfigured', 'inactive', 'active']
-        at, goal = order.index(self.state()), order.index(state)
+        command_image = ['unconfigured', 'inactive', 'active']
+        at, goal = command_image.index(self.state()), command_image.index(state)
         self.to(*['configure', 'activate'][at:goal])
         self.to(*['cleanup', 'deactivate'][goal:at][::-1])
 
@@ -377,7 +377,7 @@ class Detector:
         for number in numbers:
             line = f'enqueue {number}\n'
             before = self.program.count(line)
-            self.camera.publish(order(number, stamp))
+            self.camera.publish(command_image(number, stamp))
             self.program.wait_for_output(line, before + 1)
 
     def connect(self, picture=None, publisher=None):
@@ -440,7 +440,7 @@ def picture_of(rgb, image_wh=(128, 96), frame_id='camera', stamp=(1, 2)):
     )
 
 
-def order(number, stamp=0, frame_id='camera'):
+def command_image(number, stamp=0, frame_id='camera'):
     """Return a picture whose first byte is a command to scripted_node."""
     return picture_of((0, 0, number), stamp=(stamp, 0), frame_id=frame_id)
 

@@ -9,7 +9,7 @@ from rclpy.lifecycle import LifecycleNode
 
 from support import programs
 from support.models.tiny_model import write_tiny_model
-from support.nodes.graph import HANDSHAKE, Client, Detector, order
+from support.nodes.graph import HANDSHAKE, Client, Detector, command_image
 from support.nodes.intake_taker import Taker, intakes
 from support.programs import script
 from trt_perception.transport.shared_memory import unfinished_ports
@@ -45,7 +45,7 @@ def start_detector(client):
 
 
 @pytest.fixture(scope='module')
-def active(client, model):
+def active_detector(client, model):
     """Return an active detector, shared by all tests of a module, which must restore its state."""
     detector = Detector(client, {'engine_path': str(model), 'autostart': True})
     try:
@@ -56,24 +56,24 @@ def active(client, model):
 
 
 @pytest.fixture(scope='module')
-def _scripted(client):
+def _scripted_detector(client):
     detector = Detector(client, command=script('nodes/scripted_node.py'))
     yield detector
     detector.close()
 
 
 @pytest.fixture
-def scripted(_scripted):
+def scripted_detector(_scripted_detector):
     """Return an active scripted_node, shared by all tests of a module."""
-    _scripted.bring_to('unconfigured')
-    _scripted.bring_to('active')
-    _scripted.connect(order(0, frame_id=HANDSHAKE))
+    _scripted_detector.bring_to('unconfigured')
+    _scripted_detector.bring_to('active')
+    _scripted_detector.connect(command_image(0, frame_id=HANDSHAKE))
     # After this answer, no earlier handshake image is on its way.
-    _scripted.ask(order(0))
-    _scripted.settled_counts()
-    _scripted.detections.clear()
-    _scripted.program.forget()
-    return _scripted
+    _scripted_detector.ask(command_image(0))
+    _scripted_detector.settled_counts()
+    _scripted_detector.detections.clear()
+    _scripted_detector.program.forget()
+    return _scripted_detector
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import sys
 from trt_perception import commands
 
 
-class Late:
+class ShutdownSignals:
     """Sends the signals when Python deletes the modules."""
 
     def __init__(self):
@@ -26,6 +26,6 @@ class Late:
 
 
 if __name__ == '__main__':
-    late = Late()
+    shutdown_signals = ShutdownSignals()
     name = sys.argv.pop(1)
     sys.exit(getattr(commands, name)())

@@ -19,7 +19,7 @@ import trt_perception
 # Python starts this file by its path, so the folder of the tests' support is not in sys.path.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
-from support.nodes.graph import order
+from support.nodes.graph import command_image
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import ConfigError
 from trt_perception.ros.detector_node import DetectorNode
@@ -166,7 +166,7 @@ def assert_good_life(node):
     assert node._health.error == ''
     cameras = range(len(node._cameras))
     for camera in cameras:
-        node._detector.submit(camera, order(0))
+        node._detector.submit(camera, command_image(0))
         wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
     node._health._check()  # the diagnostics timer runs
     for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):

@@ -38,7 +38,7 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
     parameters = {'image_intake': intake, 'debug_image.max_rate_hz': 10.0}
     command = script('soak/soak_frames_node.py')
     detector = Detector(client, parameters, command=command, camera_qos=None)
-    watched = Watched(client, detector.topic('debug_image'))
+    debug_images = DebugImageChecker(client, detector.topic('debug_image'))
     program = detector.program
     adapted = 0
     try:
@@ -66,16 +66,20 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
         code = program.wait()
         node = json.loads(program.output.splitlines()[-1])
     finally:
-        watched.close()
+        debug_images.close()
         detector.close()
-    print(f'{node}, {watched.count} debug images')
+    print(f'{node}, {debug_images.count} debug images')
     expected = sorted({size for _, _, sizes, _ in PARTS.values() for size in sizes})
     seen = sorted(f'{width}x{height}' for width, height in node['sizes'])
     return [
         Figure('frames that should have been processed', 0, max(0, count - node['frames'])),
         Figure(f'of {node["frames"]} frames, those with a wrong pixel', 0, node['wrong']),
-        Figure(f'of {watched.count} debug images, those with a wrong pixel', 0, watched.wrong),
-        Figure('no debug image arrived', 0, 0 if watched.count else 1),
+        Figure(
+            f'of {debug_images.count} debug images, those with a wrong pixel',
+            0,
+            debug_images.wrong,
+        ),
+        Figure('no debug image arrived', 0, 0 if debug_images.count else 1),
         Figure('sizes never seen', 0, len(set(expected) - set(seen))),
         Figure('subscriptions that were not made again', 0, rounds - adapted),
         Figure('nodes lost, or with a traceback', 0, 0 if alive and not code else 1),
@@ -93,7 +97,7 @@ def camera(topic, reliability, rate_hz, sizes):
         program.close()
 
 
-class Watched:
+class DebugImageChecker:
     """Subscribes to a debug image without detections, and checks its pixels."""
 
     def __init__(self, client, topic):

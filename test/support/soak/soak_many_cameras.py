@@ -51,18 +51,18 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
     }
     command = script('soak/soak_frames_node.py')
     detector = Detector(client, parameters, command=command, camera_qos=None)
-    heard = Heard(client, detector)
+    recorder = OutputRecorder(client, detector)
     rubbish = client.node.create_publisher(Image, detector.topic('rubbish/image'), 10)
     restarts, switches, memory = 0, 0, []
     with contextlib.ExitStack() as stack:
         stack.callback(detector.close)
-        stack.callback(heard.close)
+        stack.callback(recorder.close)
         stack.callback(client.node.destroy_publisher, rubbish)
         detector.to('configure', 'activate')
         programs = {name: camera(detector, name) for name in CAMERAS if name != 'rubbish'}
         stack.callback(lambda: [program.close() for program in programs.values()])
-        heard.wait_for(set(CAMERAS) - {'rubbish'})
-        begun, before = time.monotonic(), Counter(heard.answers)
+        recorder.wait_for(set(CAMERAS) - {'rubbish'})
+        begun, before = time.monotonic(), Counter(recorder.answers)
         while time.monotonic() < begun + seconds:
             for _ in range(RATE_HZ // 4):
                 publish_rubbish(rubbish, rng)
@@ -75,32 +75,32 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
                 programs['restarted'] = camera(detector, 'restarted', rng.choice(RELIABILITIES))
             if rng.random() < 0.2:
                 switches += 1
-                switch(detector, heard, on=switches % 2 == 0)
+                switch(detector, recorder, on=switches % 2 == 0)
             memory.append(own_mb(detector.program))
-        meanwhile = heard.answers - before
+        meanwhile = recorder.answers - before
         detector.to('deactivate')
-        last = heard.settled()
+        last = recorder.settled()
         alive = detector.program.alive and 'Traceback' not in detector.program.output
         detector.program.send(signal.SIGTERM)
         code = detector.program.wait()
         node = json.loads(detector.program.output.splitlines()[-1])
-    print(f'{dict(heard.answers)}, {restarts} restarts, {switches} switches, {node}')
+    print(f'{dict(recorder.answers)}, {restarts} restarts, {switches} switches, {node}')
     print({name: counts_of(values) for name, values in last.items()})
     return [
-        *figures_of(heard, last, restarts),
+        *figures_of(recorder, last, restarts),
         *figures_of_equal_cameras(last, meanwhile, limits[0]),
         *figures_of_node(node, memory, limits[1]),
         Figure('nodes lost, or with a traceback', 0, 0 if alive and not code else 1),
     ]
 
 
-def switch(detector, heard, *, on):
+def switch(detector, recorder, *, on):
     """Switch a camera on or off. Without an answer, print what the node still does."""
-    before = Counter(heard.answers)
+    before = Counter(recorder.answers)
     try:
         [(well, why)] = detector.set({'camera.switched.enabled': on})
     except pytest.fail.Exception:
-        print('answers since:', dict(heard.answers - before), detector.program.output[-2000:])
+        print('answers since:', dict(recorder.answers - before), detector.program.output[-2000:])
         print('ports that were left half made:', *unfinished_ports())
         for thread in Path(f'/proc/{detector.program.pid}/task').iterdir():
             print((thread / 'stat').read_text().split(')')[0], (thread / 'wchan').read_text())
@@ -131,7 +131,7 @@ def publish_rubbish(publisher, rng):
     publisher.publish(image)
 
 
-class Heard:
+class OutputRecorder:
     """Records the detector's output by camera and order, and its diagnostics."""
 
     def __init__(self, client, detector):
@@ -206,20 +206,20 @@ class Heard:
             self._client.node.destroy_subscription(subscription)
 
 
-def figures_of(heard, last, restarts):
+def figures_of(recorder, last, restarts):
     """Return the figures of each camera's output."""
     counts = {name: counts_of(values) for name, values in last.items()}
-    repeated = sum(heard.backwards.values()) - min(restarts, heard.backwards['restarted'])
+    repeated = sum(recorder.backwards.values()) - min(restarts, recorder.backwards['restarted'])
     unbalanced = sum(not balanced(values) for values in last.values())
     disabled = counts['switched']['dropped'].get('disabled', 0)
     return [
-        Figure('detections with the header of another camera', 0, heard.foreign),
+        Figure('detections with the header of another camera', 0, recorder.foreign),
         Figure('detections that came twice, or out of order', 0, repeated),
         Figure('invalid images that were published', 0, counts['rubbish']['published']),
         Figure('no invalid image was received', 0, 0 if counts['rubbish']['received'] else 1),
         Figure('disabled cameras that dropped nothing', 0, 0 if disabled else 1),
-        Figure(f'of {heard.statuses} statuses, those with wrong sums', 0, heard.unbalanced),
-        Figure('statuses that are not the sum of their cameras', 0, heard.unequal),
+        Figure(f'of {recorder.statuses} statuses, those with wrong sums', 0, recorder.unbalanced),
+        Figure('statuses that are not the sum of their cameras', 0, recorder.unequal),
         Figure('in flight after deactivate', 0, sum(one['in flight'] for one in counts.values())),
         Figure('counts at the end that do not add up', 0, unbalanced),
     ]

@@ -6,7 +6,7 @@ import time
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
-from support.nodes.graph import HANDSHAKE, Detector, order, picture_of
+from support.nodes.graph import HANDSHAKE, Detector, command_image, picture_of
 from support.nodes.scripted_node import NEVER, SLOW
 from support.programs import script
 from support.soak.soaks import Figure
@@ -61,7 +61,7 @@ def silence_of_cameras(client, model, until, intake):
 def silence_of_pipelines(client, until, intake):
     command = script('nodes/scripted_node.py')
     detector = Detector(client, {'image_intake': intake}, command=command)
-    quick = order(0, frame_id=HANDSHAKE)
+    quick = command_image(0, frame_id=HANDSHAKE)
 
     def send(picture, count):
         for _ in range(count):
@@ -70,7 +70,12 @@ def silence_of_pipelines(client, until, intake):
     try:
         detector.to('configure', 'activate')
         detector.connect(quick)
-        until(detector, 'engine slower', 'give way to newer ones', lambda: send(order(SLOW), 10))
+        until(
+            detector,
+            'engine slower',
+            'give way to newer ones',
+            lambda: send(command_image(SLOW), 10),
+        )
         detector.to('deactivate', 'activate')
         detector.connect(quick)
 
@@ -84,7 +89,7 @@ def silence_of_pipelines(client, until, intake):
         detector.to('deactivate', 'activate')
         detector.connect(quick)
         # Repeated, because the next image may overwrite a single one before it arrives.
-        until(detector, 'no output', 'nothing has come out', lambda: send(order(NEVER), 1))
+        until(detector, 'no output', 'nothing has come out', lambda: send(command_image(NEVER), 1))
         detector.program.send(signal.SIGKILL)
     finally:
         detector.close()

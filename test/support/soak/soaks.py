@@ -24,9 +24,9 @@ from support.nodes.graph import (
     HANDSHAKE,
     TRANSITIONS,
     Detector,
+    command_image,
     counts_of,
     image_message,
-    order,
     picture_of,
 )
 from support.nodes.scripted_node import SLOW
@@ -90,7 +90,7 @@ def transitions(client, model=None, *, seconds=60.0, seed=0, intake='auto'):
     command = None if model else script('nodes/scripted_node.py')
     parameters = {'engine_path': str(model or 'none'), 'image_intake': intake}
     detector = Detector(client, parameters, command=command)
-    picture = PICTURE if model else order(SLOW, frame_id=HANDSHAKE)
+    picture = PICTURE if model else command_image(SLOW, frame_id=HANDSHAKE)
     names = [name for name in TRANSITIONS if 'shutdown' not in name]
     possible = {
         ('unconfigured', 'configure'): 'inactive',

@@ -7,7 +7,7 @@ from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog, TopicSt
 CURE = 'the cure'
 
 
-class Life:
+class SimulatedActivation:
     """An activation with counts set by the test. The watchdog checks it twice a second.
 
     The object is also the watchdog's WatchedCamera.
@@ -80,9 +80,9 @@ class Life:
 
 
 def healthy(rate_hz=30, **options):
-    life = Life(**options)
-    life.run(5, round(rate_hz * PERIOD_S))
-    found = life.findings[-1]
+    activation = SimulatedActivation(**options)
+    activation.run(5, round(rate_hz * PERIOD_S))
+    found = activation.findings[-1]
     assert (found.level, found.kind) == (Level.OK, '')
     assert f'{rate_hz:.1f} Hz' in found.message
-    return life
+    return activation
