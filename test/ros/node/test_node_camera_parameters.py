@@ -1,4 +1,4 @@
-"""Parameters of cameras over the services of a node: declared, described, followed, refused."""
+"""Tests of camera parameters: declaration, description, changes and refusals."""
 
 import pytest
 import yaml
@@ -19,14 +19,14 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 TWO = {'cameras': ['front', 'rear']}
 
 
-# In this process: what is declared, and what the node hears of it.
+# In this process: declared parameters, and the changes that are reported to the node.
 
 
 class Holder:
-    """A node with parameters only, which records what it is told."""
+    """A node that has only parameters, and records the reported changes."""
 
     def __init__(self, context, values):
-        self.told = []
+        self.received_changes = []
         self.is_configured = False
         self.refuse = None
         self.node = Node(
@@ -40,7 +40,7 @@ class Holder:
             self.node,
             is_configured=lambda: self.is_configured,
             check=self._check,
-            apply=lambda *both: self.told.append(both),
+            apply=lambda *both: self.received_changes.append(both),
         )
 
     def _check(self, config):
@@ -54,8 +54,8 @@ class Holder:
         reason = self.parameters.find_fault(changes)
         return reason or self.node.set_parameters_atomically(changes).reason
 
-    def held(self):
-        """Return the values of the cameras' parameters as ROS holds them."""
+    def ros_values(self):
+        """Return ROS's values of the camera parameters."""
         names = self.node.list_parameters([], 0).names
         return {
             parameter.name: parameter.value
@@ -65,7 +65,7 @@ class Holder:
 
 
 @pytest.fixture
-def hold(client):
+def make_holder(client):
     holders = []
 
     def make(values):
@@ -77,75 +77,81 @@ def hold(client):
         holder.node.destroy_node()
 
 
-def test_every_parameter_has_a_value_of_its_type(hold):
-    holder = hold({**TWO, 'camera.rear.confidence_threshold': 0.75, 'class_filter': ['a']})
-    held = holder.held()
-    assert len(held) == 2 * len(CAMERA_PARAMETERS)
-    assert held['camera.front.confidence_threshold'] == 0.25
-    assert held['camera.rear.confidence_threshold'] == 0.75
-    assert held['camera.front.class_filter'] == held['camera.rear.class_filter'] == ['a']
+def test_every_camera_parameter_has_a_value_of_its_type(make_holder):
+    holder = make_holder({**TWO, 'camera.rear.confidence_threshold': 0.75, 'class_filter': ['a']})
+    ros_values = holder.ros_values()
+    assert len(ros_values) == 2 * len(CAMERA_PARAMETERS)
+    assert ros_values['camera.front.confidence_threshold'] == 0.25
+    assert ros_values['camera.rear.confidence_threshold'] == 0.75
+    assert (
+        ros_values['camera.front.class_filter'] == ros_values['camera.rear.class_filter'] == ['a']
+    )
     values = holder.parameters.configs.values()
-    assert {name: values[name] for name in held} == {
-        name: tuple(value) if isinstance(value, list) else value for name, value in held.items()
+    assert {name: values[name] for name in ros_values} == {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in ros_values.items()
     }
 
 
-def test_one_camera_has_no_such_parameters(hold):
-    holder = hold({})
-    assert holder.held() == {}
+def test_node_with_one_camera_declares_no_camera_parameters(make_holder):
+    holder = make_holder({})
+    assert holder.ros_values() == {}
     assert holder.parameters.camera_config('') is holder.parameters.config
 
 
-def test_it_follows_until_it_is_set_itself(hold):
-    holder = hold({**TWO, 'camera.rear.max_rate_hz': 5.0})
+def test_camera_parameter_follows_the_node_until_it_is_set(make_holder):
+    holder = make_holder({**TWO, 'camera.rear.max_rate_hz': 5.0})
     assert holder.set(max_rate_hz=30.0, confidence_threshold=0.5) == ''
-    held = holder.held()
-    assert (held['camera.front.max_rate_hz'], held['camera.rear.max_rate_hz']) == (30.0, 5.0)
-    assert held['camera.rear.confidence_threshold'] == 0.5
+    ros_values = holder.ros_values()
+    assert (ros_values['camera.front.max_rate_hz'], ros_values['camera.rear.max_rate_hz']) == (
+        30.0,
+        5.0,
+    )
+    assert ros_values['camera.rear.confidence_threshold'] == 0.5
     assert holder.set(camera__front__max_rate_hz=30.0) == ''
     assert holder.set(max_rate_hz=10.0) == ''
-    assert holder.held()['camera.front.max_rate_hz'] == 30.0
+    assert holder.ros_values()['camera.front.max_rate_hz'] == 30.0
     assert holder.parameters.camera_config('front').max_rate_hz == 30.0
     holder.parameters.reset_camera_values()
-    held = holder.held()
-    assert held['camera.front.max_rate_hz'] == 10.0
-    assert held['camera.rear.max_rate_hz'] == 5.0  # as the start said
+    ros_values = holder.ros_values()
+    assert ros_values['camera.front.max_rate_hz'] == 10.0
+    assert ros_values['camera.rear.max_rate_hz'] == 5.0  # the value at the start
     assert holder.parameters.camera_config('front').max_rate_hz == 10.0
 
 
-def test_the_node_is_told_of_each_change_once(hold):
-    holder = hold(TWO)
-    assert holder.told == []
+def test_node_is_told_of_each_change_once(make_holder):
+    holder = make_holder(TWO)
+    assert holder.received_changes == []
     holder.set(camera__front__enabled=False)
-    [(before, now)] = holder.told
+    [(before, now)] = holder.received_changes
     assert before == now == holder.parameters.config
     assert not holder.parameters.camera_config('front').enabled
     holder.set(confidence_threshold=0.5)
-    assert holder.told[1][0].confidence_threshold == 0.25
-    assert holder.told[1][1].confidence_threshold == 0.5
+    assert holder.received_changes[1][0].confidence_threshold == 0.25
+    assert holder.received_changes[1][1].confidence_threshold == 0.5
     holder.parameters.reset_camera_values()
-    assert len(holder.told) == 3
-    holder.parameters.reset_camera_values()  # nothing is left to forget
-    assert len(holder.told) == 3
+    assert len(holder.received_changes) == 3
+    holder.parameters.reset_camera_values()  # all values are reset already
+    assert len(holder.received_changes) == 3
 
 
-def test_cameras_come_and_go(hold):
-    holder = hold({**TWO, 'camera.rear.enabled': False})
+def test_changing_cameras_declares_and_removes_their_parameters(make_holder):
+    holder = make_holder({**TWO, 'camera.rear.enabled': False})
     assert holder.set(cameras=['rear', 'top']) == ''
-    held = holder.held()
-    assert {name.split('.')[1] for name in held} == {'rear', 'top'}
-    assert (held['camera.rear.enabled'], held['camera.top.enabled']) == (False, True)
+    ros_values = holder.ros_values()
+    assert {name.split('.')[1] for name in ros_values} == {'rear', 'top'}
+    assert (ros_values['camera.rear.enabled'], ros_values['camera.top.enabled']) == (False, True)
     assert holder.set(camera__front__enabled=True) != ''
     assert holder.set(camera__top__enabled=False) == ''
     assert holder.set(cameras=[]) == ''
-    assert holder.held() == {}
+    assert holder.ros_values() == {}
     assert holder.set(cameras=['top', 'rear']) == ''
-    held = holder.held()
-    assert (held['camera.rear.enabled'], held['camera.top.enabled']) == (False, True)
+    ros_values = holder.ros_values()
+    assert (ros_values['camera.rear.enabled'], ros_values['camera.top.enabled']) == (False, True)
 
 
-def test_what_is_fixed_while_configured(hold, golden_messages):
-    holder = hold(TWO)
+def test_fixed_camera_parameters_are_refused_while_configured(make_holder, golden_messages):
+    holder = make_holder(TWO)
     holder.is_configured = True
     for name, value in (
         ('cameras', ['front']),
@@ -159,7 +165,7 @@ def test_what_is_fixed_while_configured(hold, golden_messages):
         'camera__front__max_rate_hz': 5,
         'camera__rear__confidence_threshold': 0.5,
         'camera__rear__class_filter': ['a'],
-        'camera__rear__image_qos__depth': 1,  # which it has
+        'camera__rear__image_qos__depth': 1,  # its present value
     }
     for name, value in live.items():
         assert holder.set(**{name: value}) == ''
@@ -168,42 +174,42 @@ def test_what_is_fixed_while_configured(hold, golden_messages):
     assert holder.parameters.camera_config('front').image_transport == 'compressed'
 
 
-def test_the_model_may_refuse_what_one_camera_is_given(hold, golden_messages):
-    holder = hold(TWO)
+def test_camera_value_that_does_not_fit_the_model_is_refused(make_holder, golden_messages):
+    holder = make_holder(TWO)
     holder.refuse = lambda config: config.thresholds(('cat', 'dog'))
     reason = holder.set(camera__rear__class_filter=['cow'])
     golden_messages.add(reason)
-    assert holder.held()['camera.rear.class_filter'] == []
+    assert holder.ros_values()['camera.rear.class_filter'] == []
     assert holder.parameters.camera_config('rear').class_filter == ()
 
 
-def test_an_empty_list_of_any_kind_and_whole_numbers(hold):
-    holder = hold({**TWO, 'camera.front.class_filter': ['a']})
+def test_empty_list_of_any_type_and_whole_numbers_are_accepted(make_holder):
+    holder = make_holder({**TWO, 'camera.front.class_filter': ['a']})
     empty = Parameter('camera.front.class_filter', Parameter.Type.BOOL_ARRAY, [])
     assert holder.node.set_parameters_atomically([empty]).successful
-    assert holder.held()['camera.front.class_filter'] == []
+    assert holder.ros_values()['camera.front.class_filter'] == []
     assert holder.set(camera__front__max_rate_hz=7) == ''
-    assert isinstance(holder.held()['camera.front.max_rate_hz'], float)
+    assert isinstance(holder.ros_values()['camera.front.max_rate_hz'], float)
 
 
-def test_a_refused_request_changes_nothing(hold, golden_messages):
-    holder = hold(TWO)
-    before = holder.held()
+def test_refused_request_changes_nothing(make_holder, golden_messages):
+    holder = make_holder(TWO)
+    before = holder.ros_values()
     reason = holder.set(camera__front__enabled=False, max_rate_hz=-1.0)
     golden_messages.add(reason)
-    assert holder.held() == before
-    assert holder.told == []
+    assert holder.ros_values() == before
+    assert holder.received_changes == []
 
 
-def test_as_many_cameras_as_there_may_be(hold):
+def test_largest_number_of_cameras(make_holder):
     names = [f'camera_{number}' for number in range(64)]
-    holder = hold({'cameras': names})
-    assert len(holder.held()) == 64 * len(CAMERA_PARAMETERS)
+    holder = make_holder({'cameras': names})
+    assert len(holder.ros_values()) == 64 * len(CAMERA_PARAMETERS)
     assert holder.set(max_rate_hz=12.0) == ''
-    assert {holder.held()[f'camera.{name}.max_rate_hz'] for name in names} == {12.0}
+    assert {holder.ros_values()[f'camera.{name}.max_rate_hz'] for name in names} == {12.0}
 
 
-# Between processes.
+# Over services, with a detector in another process.
 
 
 @pytest.fixture(scope='module')
@@ -219,7 +225,7 @@ def detector(client, model):
     detector.close()
 
 
-def test_get_and_describe(detector, golden_messages):
+def test_camera_parameters_are_read_and_described_over_services(detector, golden_messages):
     names = [*camera_rows(['front', 'rear'])]
     assert all(detector.get(name) is not None for name in names)
     assert detector.get('camera.rear.confidence_threshold') == 0.75
@@ -236,7 +242,7 @@ def test_get_and_describe(detector, golden_messages):
     golden_messages.add(transport.additional_constraints)
 
 
-def test_set_over_services(detector, golden_messages):
+def test_camera_parameters_are_set_over_services(detector, golden_messages):
     assert detector.set({'camera.front.enabled': False}) == [(True, '')]
     assert detector.get('camera.front.enabled') is False
     [(successful, reason)] = detector.set({'camera.frnt.enabled': True})
@@ -252,7 +258,7 @@ def test_set_over_services(detector, golden_messages):
     for name, value in {'enabled': True, 'max_rate_hz': 0.0, 'confidence_threshold': 0.25}.items():
         [(successful, reason)] = detector.set({name: value})
         assert successful
-        golden_messages.add(f'{name}: {reason}')  # which cameras keep values of their own
+        golden_messages.add(f'{name}: {reason}')  # names the cameras that keep their own values
 
 
 # At the start.
@@ -273,7 +279,7 @@ TWICE = """
 
 
 @pytest.mark.parametrize('text', [NAMES, TWICE], ids=['names', 'twice'])
-def test_every_mistake_of_a_file_is_said_once(tmp_path, text, golden_messages):
+def test_every_mistake_of_a_file_is_reported_once(tmp_path, text, golden_messages):
     file = tmp_path / 'mine.yaml'
     file.write_text(f'/**:\n  ros__parameters:{text}')
     command = [executable('detector_node'), '--ros-args', '--params-file', str(file)]
@@ -283,10 +289,10 @@ def test_every_mistake_of_a_file_is_said_once(tmp_path, text, golden_messages):
     golden_messages.add('\n'.join(line for line in lines if line.startswith('error: ')))
 
 
-# The example.
+# The installed example.
 
 
-def test_the_example_is_what_a_node_takes(start_detector, model):
+def test_node_accepts_the_example_of_several_cameras(start_detector, model):
     path = f'{get_package_share_directory("trt_perception")}/config/cameras.yaml'
     values = yaml.safe_load((ROOT / 'config/cameras.yaml').read_text())['/**']['ros__parameters']
     detector = start_detector({'engine_path': str(model)}, arguments=('--params-file', path))

@@ -1,4 +1,4 @@
-"""What a camera of several has for itself: thresholds, rate, on or off, debug image; over DDS."""
+"""Tests of thresholds, rate, switching and debug image of one of several cameras, over DDS."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_thresholds_of_one_camera(cameras, detector):
     assert names_found(rear) == []
     detector.set_well(**{'camera.rear.confidence_threshold': 0.1})
     assert names_found(rear) == ['green']
-    detector.set_well(confidence_threshold=0.9)  # of all that have none of their own
+    detector.set_well(confidence_threshold=0.9)  # for front, which has no value of its own
     assert names_found(rear) == ['green']
     assert names_found(front) == []
     front.client.spin_until(
@@ -52,7 +52,7 @@ def test_thresholds_of_one_camera(cameras, detector):
     assert labels['rear'][-1].threshold == pytest.approx(0.1)
     assert [entry.class_name for entry in labels['rear'][-1].class_map] == list(CLASS_NAMES)
     detector.set_well(confidence_threshold=0.25)
-    detector.bring_to('unconfigured')  # cleanup: all follow the node's again
+    detector.bring_to('unconfigured')  # cleanup resets camera values to the node's
     detector.wait_for_log('INFO', 'camera.rear.confidence_threshold, camera.rear.class_filter')
     detector.bring_to('active')
     for camera in (front, rear):
@@ -61,14 +61,14 @@ def test_thresholds_of_one_camera(cameras, detector):
 
 
 def wait_for_numbers(detector, *numbers):
-    """Wait until the node's status has these numbers of cameras: sending, on and off."""
+    """Wait until the node's status counts these cameras: sending, switched on, switched off."""
     detector.wait_for_status(
         lambda status, _: [*map(int, re.findall('[0-9]+', status.message))] == [*numbers],
         f'a status with the numbers {numbers}',
     )
 
 
-def test_a_camera_is_switched_off_and_on(cameras, detector, golden_messages):
+def test_camera_is_switched_off_and_on(cameras, detector, golden_messages):
     front, rear, left = cameras
     detector.set_well(**{'camera.rear.enabled': False})
     detector.wait_for_log('INFO', 'enabled', of='rear')
@@ -76,11 +76,11 @@ def test_a_camera_is_switched_off_and_on(cameras, detector, golden_messages):
     picture = picture_of(COLOR)
     _, values = rear.wait_for_status(
         lambda _, values: int(values.get('dropped: disabled', 0)) > 5,
-        'images that are dropped',
+        'dropped images',
         publish=lambda: publish() or rear.publisher.publish(picture),
     )
     wait_for_numbers(detector, 2, 2, 1)
-    status, _ = rear.wait_for_status(lambda *_: True, 'that it is off')
+    status, _ = rear.wait_for_status(lambda *_: True, 'a status of the switched-off camera')
     assert status.level == OK
     golden_messages.add(status.message)
     rear.detections.clear()
@@ -92,12 +92,12 @@ def test_a_camera_is_switched_off_and_on(cameras, detector, golden_messages):
     golden_messages.add(detector.wait_for_log('INFO', of='rear'))
     assert names_found(rear) == ['red', 'red', 'green']
     wait_for_numbers(detector, 3, 3)
-    # The node's own parameter is for all that have none of their own; this one has.
+    # The node's parameter does not change rear, because rear has its own value.
     detector.set_well(enabled=False)
     assert names_found(rear) == ['red', 'red', 'green']
     front.wait_for_status(
         lambda _, values: int(values.get('dropped: disabled', 0)) > 2,
-        'images that are dropped',
+        'dropped images',
         publish=lambda: front.publisher.publish(picture),
     )
     detector.bring_to('inactive')
@@ -113,7 +113,7 @@ def test_a_camera_is_switched_off_and_on(cameras, detector, golden_messages):
     assert names_found(front) == ['red', 'red', 'green']
 
 
-def test_the_rate_of_one_camera(cameras, detector):
+def test_rate_limit_of_one_camera(cameras, detector):
     front, rear, left = cameras
     detector.set_well(**{'camera.rear.max_rate_hz': 0.1})
     publish = steady([front, left])
@@ -146,22 +146,24 @@ def test_each_camera_has_its_debug_image(cameras, detector):
     assert {(image.header.frame_id, image.width) for image in images} == {('rear', 128)}
 
 
-def test_another_kind_of_a_cameras_parameter_is_refused(cameras, detector, golden_messages):
-    [(well, reason)] = detector.set({'camera.rear.image_qos.depth': 3})
-    assert not well
+def test_fixed_parameter_and_unknown_class_of_a_camera_are_refused(
+    cameras, detector, golden_messages
+):
+    [(successful, reason)] = detector.set({'camera.rear.image_qos.depth': 3})
+    assert not successful
     golden_messages.add(reason)
-    [(well, reason)] = detector.set({'camera.rear.class_filter': ['cat']})
-    assert not well
+    [(successful, reason)] = detector.set({'camera.rear.class_filter': ['cat']})
+    assert not successful
     golden_messages.add(reason)
-    [(well, _)] = detector.set({'camera.rear.class_filter': []}, Parameter.Type.STRING_ARRAY)
-    assert well
+    [(successful, _)] = detector.set({'camera.rear.class_filter': []}, Parameter.Type.STRING_ARRAY)
+    assert successful
 
 
-def test_other_cameras_are_named_while_unconfigured(cameras, detector, golden_messages):
+def test_cameras_are_replaced_while_unconfigured(cameras, detector, golden_messages):
     for camera in cameras:
         camera.destroy_publisher()
-    [(well, reason)] = detector.set({'cameras': ['front', 'back']})
-    assert not well
+    [(successful, reason)] = detector.set({'cameras': ['front', 'back']})
+    assert not successful
     golden_messages.add(reason)
     detector.bring_to('unconfigured')
     detector.set_well(cameras=['front', 'back'], **{'image_qos.depth': 2})
@@ -174,8 +176,10 @@ def test_other_cameras_are_named_while_unconfigured(cameras, detector, golden_me
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
     assert values['cameras'] == 'front, back'
     graph = detector.client.node
-    gone = detector.topic('rear/detections')
-    detector.client.spin_until(lambda: not graph.count_publishers(gone), 'the end of the other')
+    removed = detector.topic('rear/detections')
+    detector.client.spin_until(
+        lambda: not graph.count_publishers(removed), 'the end of the removed camera'
+    )
     for camera in others:
         camera.destroy_publisher()
     detector.bring_to('unconfigured')

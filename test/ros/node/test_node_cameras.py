@@ -1,4 +1,4 @@
-"""Cameras as they are: gone and back, several on one topic, and clocks that are wrong."""
+"""Tests of cameras that come back, share a topic, or have wrong clocks, over DDS."""
 
 import time
 
@@ -15,8 +15,8 @@ AGE = 'age of output p50 / p99 (ms)'
 PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
 
 
-def answers(detector, stamp):
-    """Assert that an image with this stamp is answered with it, unchanged."""
+def assert_answered_with_stamp(detector, stamp):
+    """Publish an image with this stamp, and check that its detections have the same stamp."""
     message = detector.ask(picture_of((0, 0, 200), stamp=stamp))
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == stamp
     return message
@@ -29,17 +29,17 @@ def assert_balanced(detector):
     assert counts['failed'] == 0
 
 
-def test_a_camera_that_goes_and_comes_back(active_detector):
+def test_images_arrive_after_the_camera_is_created_again(active_detector):
     for _ in range(5):
         active_detector.destroy_camera()
         active_detector.camera = active_detector.create_camera(QoSProfile(depth=10))
         active_detector.connect(PICTURE)
-        answers(active_detector, (7, 7))
+        assert_answered_with_stamp(active_detector, (7, 7))
     assert active_detector.state() == 'active'
     assert_balanced(active_detector)
 
 
-def test_several_cameras_on_one_topic(active_detector):
+def test_images_of_several_publishers_of_one_topic_are_answered(active_detector):
     others = [active_detector.create_camera(QoSProfile(depth=10)) for _ in range(3)]
     for publisher in (active_detector.camera, *others):
         active_detector.connect(PICTURE, publisher)
@@ -59,35 +59,37 @@ def test_several_cameras_on_one_topic(active_detector):
         [(1000, 0), (10, 0), (2000, 5), (9, 999_999_999)],  # back and forth
         [(2**31 - 1, 999_999_999), (0, 1)],
         [(-5, 0), (-(2**31), 0), (5, 0)],
-        [(3, 4_000_000_000)],  # more nanoseconds than a second has
+        [(3, 4_000_000_000)],  # more than a second of nanoseconds
     ],
     ids=['zero', 'jumps', 'latest', 'negative', 'nonsense'],
 )
-def test_stamps_are_passed_on_whatever_they_are(active_detector, stamps):
+def test_any_stamp_is_passed_on_unchanged(active_detector, stamps):
     for stamp in stamps:
-        answers(active_detector, stamp)
+        assert_answered_with_stamp(active_detector, stamp)
     assert active_detector.state() == 'active'
     active_detector.wait_for_status(
         lambda status, _: status.level != DiagnosticStatus.ERROR, 'diagnostics without an error'
     )
 
 
-def test_an_image_without_a_stamp_has_no_age(start_detector, model):
+def test_image_without_a_stamp_has_no_age(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
-    nameless = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
-    detector.connect(nameless)
+    unstamped = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
+    detector.connect(unstamped)
     _, values = detector.wait_for_status(
         lambda _, values: counts_of(values)['published'] > 0, 'counts'
     )
     assert AGE not in values
     stamped = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=divmod(time.time_ns(), 10**9))
     detector.connect(stamped)
-    _, values = detector.wait_for_status(lambda _, values: AGE in values, 'the age of the other')
+    _, values = detector.wait_for_status(
+        lambda _, values: AGE in values, 'the age of the stamped image'
+    )
     assert 0 < float(values[AGE].split(' / ')[0]) < 60e3
 
 
 def assert_warns_of_clock(detector, picture):
-    """Publish until there is a warning; there must be no age then."""
+    """Publish an image until a warning is reported, and check that no age is reported."""
     _, values = detector.wait_for_status(
         lambda status, _: (
             detector.camera.publish(picture) or status.level == DiagnosticStatus.WARN
@@ -97,7 +99,7 @@ def assert_warns_of_clock(detector, picture):
     assert AGE not in values
 
 
-def test_simulated_time_without_a_clock(start_detector, model):
+def test_simulated_time_without_a_clock_is_reported(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True, 'use_sim_time': True})
     picture = picture_of((0, 0, 0), stamp=divmod(time.time_ns(), 10**9))
     detector.connect(picture)
@@ -118,23 +120,23 @@ def test_simulated_time_without_a_clock(start_detector, model):
         'an age',
     )
     assert float(values[AGE].split(' / ')[0]) == 0
-    # A camera that goes on by its own clock.
+    # A camera that still uses the system clock.
     assert_warns_of_clock(detector, picture)
     detector.client.node.destroy_publisher(clock)
 
 
-def test_a_recording_without_its_clock(start_detector, model):
+def test_old_stamps_without_simulated_time_are_reported(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     picture = picture_of((0, 0, 0), stamp=(1_600_000_000, 0))
     detector.connect(picture)
     assert_warns_of_clock(detector, picture)
 
 
-def test_simulated_time_that_stands_still_and_jumps(start_detector, model):
+def test_node_works_while_simulated_time_stops_and_jumps(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True, 'use_sim_time': True})
-    # Nobody publishes /clock: it works, and says what it has to say.
+    # Without a publisher of /clock, the node answers images and publishes diagnostics.
     detector.connect(PICTURE)
-    answers(detector, (1, 0))
+    assert_answered_with_stamp(detector, (1, 0))
     detector.wait_for_status(lambda *_: True, 'diagnostics without a clock')
     clock = detector.client.node.create_publisher(Clock, '/clock', 10)
     try:
@@ -148,13 +150,14 @@ def test_simulated_time_that_stands_still_and_jumps(start_detector, model):
             for _ in range(15):
                 detector.camera.publish(PICTURE)
                 detector.client.spin_for(0.1)
-            answers(detector, (second + 1, 0))
+            assert_answered_with_stamp(detector, (second + 1, 0))
             detector.wait_for_status(
-                lambda status, _: status.level != DiagnosticStatus.ERROR, 'diagnostics go on'
+                lambda status, _: status.level != DiagnosticStatus.ERROR,
+                'diagnostics after the jump',
             )
-            # The watch goes by its own clock, too.
+            # The watchdog uses the system clock, so it reports the stall.
             detector.wait_for_status(
-                lambda status, _: status.level == DiagnosticStatus.ERROR, 'the stall is noticed'
+                lambda status, _: status.level == DiagnosticStatus.ERROR, 'a report of the stall'
             )
         assert detector.state() == 'active'
         assert_balanced(detector)

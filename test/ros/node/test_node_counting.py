@@ -1,4 +1,4 @@
-"""Every image is accounted for: received = published + dropped + failed + in flight."""
+"""Tests of the counts of images: received = published + dropped + failed + in flight."""
 
 import signal
 
@@ -15,7 +15,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 @pytest.fixture(scope='module', params=['auto', 'rclpy'])
 def _scripted(client, request):
-    """One node for all tests, and another that takes its images through rclpy."""
+    """Return a node for all tests. They run again on a node that uses the intake of rclpy."""
     detector = Detector(
         client, {'image_intake': request.param}, command=script('nodes/scripted_node.py')
     )
@@ -23,7 +23,7 @@ def _scripted(client, request):
     detector.close()
 
 
-def balance(counts):
+def accounted_images(counts):
     return (
         counts['published']
         + sum(counts['dropped'].values())
@@ -32,7 +32,7 @@ def balance(counts):
     )
 
 
-def test_more_images_than_the_pipeline_can_do(scripted_detector):
+def test_images_beyond_the_pipelines_speed_are_counted_as_replaced(scripted_detector):
     seen = []
     published = 0
 
@@ -47,12 +47,12 @@ def test_more_images_than_the_pipeline_can_do(scripted_detector):
 
     scripted_detector.client.spin_until(seen_often, 'five statuses with images that were replaced')
     for counts in seen:
-        assert counts['received'] == balance(counts), counts
-        # At most three in the pipeline, one that waits and one between two steps.
+        assert counts['received'] == accounted_images(counts), counts
+        # At most `depth` images are in the pipeline, and one waits in the mailbox.
         assert 0 <= counts['in flight'] <= scripted_node.ScriptedPipeline.depth + 1
     received = [counts['received'] for counts in seen]
     assert received == sorted(received)
-    # Newest wins, so the newest of all is published; and never out of order.
+    # A newer image replaces a waiting one, so the last image is published. Order is kept.
     scripted_detector.client.spin_until(
         lambda: scripted_detector.detections[-1].header.stamp.sec == published, 'the newest image'
     )
@@ -63,7 +63,7 @@ def test_more_images_than_the_pipeline_can_do(scripted_detector):
     assert last['received'] == last['published'] + last['dropped']['replaced']
 
 
-def test_bad_images_among_good_ones(scripted_detector):
+def test_every_image_is_counted_if_some_are_invalid(scripted_detector):
     before = scripted_detector.settled_counts()
     for stamp in range(1, 31):
         image = command_image(0, stamp)
@@ -77,15 +77,15 @@ def test_bad_images_among_good_ones(scripted_detector):
         lambda: scripted_detector.detections[-1].header.frame_id == 'last', 'the last image'
     )
     after = scripted_detector.settled_counts()
-    assert after['received'] == balance(after)
+    assert after['received'] == accounted_images(after)
     assert set(after['dropped']) <= {'unknown_encoding', 'bad_length', 'replaced'}
     assert after['published'] - before['published'] == len(scripted_detector.detections)
 
 
-def test_everything_is_settled_after_deactivate(scripted_detector):
+def test_no_image_is_in_flight_after_deactivate(scripted_detector):
     for _ in range(30):
         scripted_detector.camera.publish(command_image(scripted_node.SLOW))
-    # Some of them are here, some are on their way.
+    # The node has received some images. Others are still in transport.
     scripted_detector.program.wait_for_output(f'enqueue {scripted_node.SLOW}\n')
     scripted_detector.to('deactivate')
     _, values = scripted_detector.wait_for_status(
@@ -95,18 +95,18 @@ def test_everything_is_settled_after_deactivate(scripted_detector):
     assert counts['in flight'] == 0
     assert counts['failed'] == 0
     assert counts['published'] >= 2
-    assert counts['received'] == balance(counts)
-    # Inactive: counted no more.
+    assert counts['received'] == accounted_images(counts)
+    # An inactive node does not count images.
     scripted_detector.camera.publish(command_image(0))
     _, values = scripted_detector.wait_for_status(lambda *_: True, 'a status of the inactive node')
     assert counts_of(values) == counts
 
 
-def test_everything_is_settled_after_a_fault(scripted_detector):
+def test_no_image_is_in_flight_after_a_fault(scripted_detector):
     before = scripted_detector.settled_counts()
-    held = scripted_node.HELD_FOR_ANOTHER_THEN_RAISE
-    scripted_detector.enqueue(held, scripted_node.SLOW, scripted_node.SLOW)
-    # The pipeline is full: this one waits.
+    command = scripted_node.HELD_FOR_ANOTHER_THEN_RAISE
+    scripted_detector.enqueue(command, scripted_node.SLOW, scripted_node.SLOW)
+    # This image waits, because the pipeline is full.
     scripted_detector.camera.publish(command_image(scripted_node.SLOW))
     _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'unconfigured', 'a status of the unconfigured node'
@@ -116,10 +116,10 @@ def test_everything_is_settled_after_a_fault(scripted_detector):
     assert counts['failed'] == 3
     assert counts['published'] == before['published']
     assert counts['received'] == before['received'] + 4
-    assert counts['received'] == balance(counts)
+    assert counts['received'] == accounted_images(counts)
 
 
-def test_counts_start_anew_with_each_activation(scripted_detector):
+def test_each_activation_starts_counts_at_zero(scripted_detector):
     for stamp in range(5):
         scripted_detector.ask(command_image(0, stamp))
     assert scripted_detector.settled_counts()['received'] >= 6
@@ -136,15 +136,15 @@ def test_frames_in_flight_are_published_before_deactivate_ends(scripted_detector
     scripted_detector.to('deactivate')
     scripted_detector.client.spin_until(
         lambda: [m.header.stamp.sec for m in scripted_detector.detections] == [1, 2, 3],
-        'all three frames that were in flight',
+        'detections of all three frames that were in flight',
     )
 
 
-# Images that never reach the node.
+# Images that do not reach the node.
 
 
-def test_images_that_a_stopped_node_misses(scripted_detector):
-    """All images that were sent are received or not delivered, whatever overtook them."""
+def test_images_that_a_stopped_node_misses_are_counted(scripted_detector):
+    """The counts `received` and `not delivered` together cover all images that were sent."""
     _, before = scripted_detector.wait_for_status(lambda *_: True, 'a status')
     scripted_detector.program.stop()
     for stamp in range(1, 21):
@@ -163,10 +163,10 @@ def test_images_that_a_stopped_node_misses(scripted_detector):
     arrived = int(after['received']) - int(before['received'])
     missed = int(after['not delivered']) - int(before['not delivered'])
     assert arrived + missed == 20
-    assert counts_of(after)['received'] == balance(counts_of(after))
+    assert counts_of(after)['received'] == accounted_images(counts_of(after))
 
 
-def test_several_cameras_make_losses_unknown_until_one_is_left(scripted_detector):
+def test_losses_are_unknown_while_a_topic_has_several_publishers(scripted_detector):
     for _ in range(2):
         second = scripted_detector.create_camera(QoSProfile(depth=1))
         scripted_detector.wait_for_status(
@@ -178,18 +178,18 @@ def test_several_cameras_make_losses_unknown_until_one_is_left(scripted_detector
             lambda _, values: values['not delivered'].isdigit(), 'losses known again'
         )
     scripted_detector.connect(command_image(0, frame_id=HANDSHAKE))
-    test_images_that_a_stopped_node_misses(scripted_detector)
+    test_images_that_a_stopped_node_misses_are_counted(scripted_detector)
 
 
-def test_overwritten_images_are_not_delivered(client, make_taker):
-    # In this process, whose executor takes no image unless the client spins.
+def test_overwritten_images_are_counted_as_not_delivered(client, make_taker):
+    # In this process, the executor takes images only while the client spins.
     taker = make_taker(image_intake='rclpy')
     taker.open()
     camera = taker.publisher()
     camera.publish(command_image(0, 1))
     taker.wait(1)
     assert taker.input.not_delivered == 0
-    # Nobody takes these: the middleware keeps the newest one.
+    # The executor takes none of these images. The middleware keeps only the newest one.
     for stamp in range(2, 12):
         camera.publish(command_image(0, stamp))
     assert camera.wait_for_all_acked(Duration(seconds=60))

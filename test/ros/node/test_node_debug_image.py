@@ -1,4 +1,4 @@
-"""The debug image: there while somebody looks, and no work while nobody does."""
+"""Tests of the debug image, which is drawn only for subscribers."""
 
 import itertools
 import re
@@ -40,10 +40,11 @@ def detector(client, model):
         detector.close()
 
 
-def until_drawn(detector, messages, image):
-    """Publish until its debug image comes: one that came before somebody looked is not kept.
+def publish_until_drawn(detector, messages, image):
+    """Publish an image until its debug image arrives, and return the debug image.
 
-    The image gets a name of its own; one of the test before may still be on its way.
+    The node draws no image before it discovers the subscriber. Each image has its own frame_id,
+    because a debug image of the previous test may still arrive.
     """
     image.header.frame_id = f'image {next(NUMBERS)}'
 
@@ -61,32 +62,32 @@ def pixels(message):
 def test_boxes_are_drawn(detector):
     image = picture_of(COLOR, stamp=(5, 6), frame_id='kamera ü')
     messages = detector.subscribe(Image, 'debug_image')
-    drawn = until_drawn(detector, messages, image)
+    drawn = publish_until_drawn(detector, messages, image)
     assert drawn.header == image.header
     assert (drawn.encoding, drawn.width, drawn.height, drawn.step) == ('bgr8', 128, 96, 384)
     assert len(drawn.data) == 96 * 384
     differs = (pixels(drawn) != pixels(image)).any(axis=2)
     # The green box of the model: centre (48, 12), size 10 x 9, at twice the network's size.
     assert differs[33, 86:106].all(), 'the lower edge of the green box'
-    assert not differs[60:, :40].any(), 'nothing is drawn where nothing is'
+    assert not differs[60:, :40].any(), 'nothing is drawn outside the boxes'
 
 
-def test_other_encodings_are_shown_as_bgr8(detector):
+def test_debug_image_of_another_encoding_is_bgr8(detector):
     image = picture_of(COLOR)
     messages = detector.subscribe(Image, 'debug_image')
     image.encoding = 'rgb8'
-    drawn = pixels(until_drawn(detector, messages, image))
-    # The bytes say blue, green, red, but they are called red, green, blue.
+    drawn = pixels(publish_until_drawn(detector, messages, image))
+    # The bytes are blue, green, red, but the encoding says red, green, blue.
     assert tuple(drawn[-1, 0]) == (200, 120, 60)
 
 
-def test_empty_result_shows_the_picture_itself(detector):
+def test_debug_image_without_detections_equals_the_image(detector):
     image = picture_of((9, 8, 7))
     messages = detector.subscribe(Image, 'debug_image')
-    assert (pixels(until_drawn(detector, messages, image)) == pixels(image)).all()
+    assert (pixels(publish_until_drawn(detector, messages, image)) == pixels(image)).all()
 
 
-def test_zero_rate_offers_none(start_detector, model):
+def test_rate_zero_creates_no_publisher(start_detector, model):
     settings = {'engine_path': str(model), 'autostart': True, 'debug_image.max_rate_hz': 0}
     detector = start_detector(settings)
     detector.connect()
@@ -95,67 +96,67 @@ def test_zero_rate_offers_none(start_detector, model):
     assert detector.client.node.count_publishers(detector.topic('debug_image')) == 0
 
 
-def test_subscriber_before_the_node_and_across_transitions(start_detector, model):
+def test_subscriber_receives_debug_images_across_transitions(start_detector, model):
     detector = start_detector({'engine_path': str(model), **PARAMETERS, 'autostart': False})
     messages = detector.subscribe(Image, 'debug_image')
     for _ in range(2):
         detector.to('configure', 'activate')
         detector.connect()
-        until_drawn(detector, messages, picture_of(COLOR))
+        publish_until_drawn(detector, messages, picture_of(COLOR))
         detector.to('deactivate', 'activate')
         detector.connect()
-        until_drawn(detector, messages, picture_of(COLOR))
+        publish_until_drawn(detector, messages, picture_of(COLOR))
         detector.to('deactivate', 'cleanup')
     topic = detector.topic('debug_image')
-    # The others hear of it a little later.
+    # Other participants learn later that the publisher is gone.
     detector.client.spin_until(
         lambda: not detector.client.node.count_publishers(topic), 'the end of the publisher'
     )
 
 
-# In this process, to see what is not done.
+# In this process, because these tests check that no work is done.
 
 
 @pytest.fixture
 def drawings(monkeypatch):
-    """Count the pictures that are converted for drawing."""
-    made = []
+    """Return a list that gets an entry for each image that is converted for drawing."""
+    conversions = []
     convert = debug_image.frame_to_bgr
 
     def count(*arguments, **options):
-        made.append(1)
+        conversions.append(1)
         return convert(*arguments, **options)
 
     monkeypatch.setattr(debug_image, 'frame_to_bgr', count)
-    return made
+    return conversions
 
 
-def offer(debug, name=''):
-    """Offer a frame; return what tells whether somebody still has it."""
+def put_frame(debug, name=''):
+    """Offer a frame for drawing. Return a weak reference to the frame."""
     data = bytes(12 * 16 * 3)
     frame = Frame.view(data, width=16, height=12, step=48, encoding='bgr8')
     debug.put(Header(frame_id=name), frame, Detections.empty())
     return weakref.ref(frame)
 
 
-def threads():
+def debug_image_threads():
     return [thread for thread in threading.enumerate() if thread.name == 'debug_image']
 
 
 @pytest.fixture
 def watched(client, node):
-    """A DebugImage that somebody looks at; the list fills with the names of what comes."""
+    """Return a DebugImage with a subscriber, and the list of received messages."""
     debug = DebugImage(node, CLASS_NAMES, 100.0)
     messages, subscription = client.subscribe(Image, 'debug_image')
-    client.spin_until(lambda: offer(debug) and messages, 'a debug image')
+    client.spin_until(lambda: put_frame(debug) and messages, 'a debug image')
     yield debug, messages
     debug.close()
     client.node.destroy_subscription(subscription)
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """Hold the next drawing until it is released; it begins when the first event is set."""
+def held_drawing(monkeypatch):
+    """Make drawings wait. Return two events: a drawing has begun, and drawings may go on."""
     begun, release, draw = threading.Event(), threading.Event(), drawing.draw_detections
 
     def wait(*arguments):
@@ -168,8 +169,8 @@ def held(monkeypatch):
     release.set()
 
 
-def ask(client, name):
-    """Ask a node of this process for its state; spin until it answers."""
+def call_get_state(client, name):
+    """Call a service of a node of this process, and spin until it answers."""
     service = client.node.create_client(GetState, f'{name}/get_state')
     client.spin_until(service.service_is_ready, 'the service')
     future = service.call_async(GetState.Request())
@@ -177,33 +178,33 @@ def ask(client, name):
     client.node.destroy_client(service)
 
 
-def test_nothing_is_done_while_nobody_looks(client, node, drawings):
+def test_nothing_is_drawn_without_a_subscriber(client, node, drawings):
     debug = DebugImage(node, CLASS_NAMES, 100.0)
     ticks = []
     timer = node.create_timer(0.01, lambda: ticks.append(1))
-    for looks in (False, True, False, True, False):
-        if looks:
+    for is_subscribed in (False, True, False, True, False):
+        if is_subscribed:
             messages, subscription = client.subscribe(Image, 'debug_image')
-            client.spin_until(lambda: offer(debug) and messages, 'a debug image')  # noqa: B023
+            client.spin_until(lambda: put_frame(debug) and messages, 'a debug image')  # noqa: B023
             client.node.destroy_subscription(subscription)
             client.spin_until(
                 lambda: client.node.count_subscribers('/debug_image') == 0, 'no subscriber'
             )
-            # The unsubscription reaches the drawing side by an event, soon after the graph.
+            # The publisher learns of the unsubscription by an event, soon after the graph changed.
             count = -1
 
             def settled():
                 nonlocal count
                 before, count = count, len(drawings)
                 del ticks[:]
-                offer(debug)
+                put_frame(debug)
                 client.spin_until(lambda: len(ticks) >= 5, 'five ticks')
                 return before == len(drawings)
 
-            client.spin_until(settled, 'drawing to stop')
+            client.spin_until(settled, 'the end of drawing')
         before = len(drawings)
         for _ in range(5):
-            assert offer(debug)() is None, 'a frame is kept that nobody will see'
+            assert put_frame(debug)() is None, 'a frame is kept without a subscriber'
             del ticks[:]
             client.spin_until(lambda: len(ticks) >= 3, 'three ticks')
         assert len(drawings) == before
@@ -213,40 +214,42 @@ def test_nothing_is_done_while_nobody_looks(client, node, drawings):
     debug.close()
 
 
-def test_late_result_after_close_is_harmless(watched):
+def test_result_after_close_is_ignored(watched):
     debug, _ = watched
     debug.close()
-    assert offer(debug)() is None, 'a frame is kept that nobody will draw'
-    assert not threads()
+    assert put_frame(debug)() is None, 'a frame is kept after close'
+    assert not debug_image_threads()
 
 
-def test_services_are_answered_while_a_picture_is_drawn(client, node, watched, held):
+def test_services_answer_while_an_image_is_drawn(client, node, watched, held_drawing):
     debug, messages = watched
-    begun, release = held
-    client.spin_until(lambda: offer(debug) and begun.is_set(), 'a drawing')
-    ask(client, node.get_fully_qualified_name())
+    begun, release = held_drawing
+    client.spin_until(lambda: put_frame(debug) and begun.is_set(), 'a drawing')
+    call_get_state(client, node.get_fully_qualified_name())
     assert not release.is_set()
     before = len(messages)
     release.set()
-    client.spin_until(lambda: len(messages) > before, 'the picture that was held')
+    client.spin_until(lambda: len(messages) > before, 'the image whose drawing waited')
 
 
-def test_the_newest_is_drawn_and_those_before_it_never(client, watched, held):
+def test_only_the_newest_waiting_image_is_drawn(client, watched, held_drawing):
     debug, messages = watched
-    begun, release = held
-    client.spin_until(lambda: offer(debug, 'first') and begun.is_set(), 'a drawing')
+    begun, release = held_drawing
+    client.spin_until(lambda: put_frame(debug, 'first') and begun.is_set(), 'a drawing')
     del messages[:]
     for name in ('second', 'third', 'last'):
-        offer(debug, name)
+        put_frame(debug, name)
     release.set()
-    client.spin_until(lambda: [m for m in messages if m.header.frame_id == 'last'], 'the last')
-    # What is held, and comes before, may be an image from before the test.
+    client.spin_until(
+        lambda: [m for m in messages if m.header.frame_id == 'last'], 'the last image'
+    )
+    # The drawing that waited may be of an image before "first".
     names = [m.header.frame_id for m in messages]
     assert names[-1] == 'last'
     assert not {'second', 'third'} & set(names)
 
 
-def test_what_goes_wrong_while_drawing_is_logged_and_ends_nothing(
+def test_errors_while_drawing_are_logged_and_drawing_continues(
     client, watched, monkeypatch, capfd
 ):
     debug, messages = watched
@@ -259,22 +262,24 @@ def test_what_goes_wrong_while_drawing_is_logged_and_ends_nothing(
 
     monkeypatch.setattr(drawing, 'draw_detections', fail)
     begun = time.monotonic()
-    client.spin_until(lambda: offer(debug) and len(failures) >= 6, 'six failures')
+    client.spin_until(lambda: put_frame(debug) and len(failures) >= 6, 'six failures')
     monkeypatch.setattr(drawing, 'draw_detections', draw)
     client.spin_until(
-        lambda: offer(debug, 'after') and [m for m in messages if m.header.frame_id == 'after'],
+        lambda: (
+            put_frame(debug, 'after') and [m for m in messages if m.header.frame_id == 'after']
+        ),
         'a debug image after the failures',
     )
     seconds = time.monotonic() - begun
     lines = re.findall(r'^\[(?:WARN|ERROR)\]', capfd.readouterr().err, re.MULTILINE)
-    assert 1 <= len(lines) <= 1 + seconds / 5, 'one line in five seconds'
+    assert 1 <= len(lines) <= 1 + seconds / 5, 'more than one line in 5 s'
 
 
-def test_publisher_is_destroyed_after_the_last_picture_was_sent(
-    client, node, watched, held, monkeypatch
+def test_publisher_is_destroyed_after_the_last_image_is_sent(
+    client, node, watched, held_drawing, monkeypatch
 ):
     debug, _ = watched
-    begun, release = held
+    begun, release = held_drawing
     order = []
     publish, destroy = debug_image.publish_unlocked, node.destroy_publisher
     monkeypatch.setattr(
@@ -283,39 +288,39 @@ def test_publisher_is_destroyed_after_the_last_picture_was_sent(
     monkeypatch.setattr(
         node, 'destroy_publisher', lambda given: order.append('destroyed') or destroy(given)
     )
-    client.spin_until(lambda: offer(debug) and begun.is_set(), 'a drawing')
+    client.spin_until(lambda: put_frame(debug) and begun.is_set(), 'a drawing')
     del order[:]
     closing = threading.Thread(target=debug.close)
     closing.start()
-    closing.join(0.3)  # one that does not wait would be through by then
+    closing.join(0.3)  # a close that does not wait would return within this time
     assert order == []
     release.set()
     closing.join(DEADLINE_S)
     assert order == ['sent', 'destroyed']
-    assert not threads()
+    assert not debug_image_threads()
 
 
-def test_thread_ends_with_the_publisher_and_is_not_there_without_one(node):
-    assert not threads()
+def test_thread_exists_as_long_as_the_publisher(node):
+    assert not debug_image_threads()
     debug = DebugImage(node, CLASS_NAMES, 1e-10)
-    assert len(threads()) == 1
+    assert len(debug_image_threads()) == 1
     debug.close()
-    assert not threads()
+    assert not debug_image_threads()
     DebugImage(node, CLASS_NAMES, 0.0).close()
-    assert not threads()
+    assert not debug_image_threads()
 
 
-def test_rate_of_once_in_centuries(client, node):
+def test_extremely_low_rate_still_sends_the_first_image(client, node):
     debug = DebugImage(node, CLASS_NAMES, 1e-310)
     messages, subscription = client.subscribe(Image, 'debug_image')
-    client.spin_until(lambda: offer(debug) and messages, 'the first image')
-    offer(debug)
-    assert threads()[0].is_alive()
+    client.spin_until(lambda: put_frame(debug) and messages, 'the first image')
+    put_frame(debug)
+    assert debug_image_threads()[0].is_alive()
     debug.close()
     client.node.destroy_subscription(subscription)
 
 
-def test_nothing_is_left_where_the_thread_cannot_start(node, monkeypatch):
+def test_failed_thread_start_leaves_no_publisher(node, monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
@@ -326,9 +331,9 @@ def test_nothing_is_left_where_the_thread_cannot_start(node, monkeypatch):
     assert list(node.publishers) == before
 
 
-def test_debug_images_do_not_count_as_frames(detector):
+def test_debug_images_are_not_counted_as_frames(detector):
     messages = detector.subscribe(Image, 'debug_image')
-    until_drawn(detector, messages, picture_of(COLOR))
+    publish_until_drawn(detector, messages, picture_of(COLOR))
     _, values = detector.wait_for_status(
         lambda _, values: values['in flight'] == '0', 'nothing in flight'
     )

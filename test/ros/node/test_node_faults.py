@@ -1,4 +1,4 @@
-"""Faults at run time: the node ends unconfigured, says why, and works again when asked to."""
+"""Tests of faults at run time: the node becomes unconfigured, reports the cause, and recovers."""
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -10,7 +10,7 @@ from support.programs import script
 pytest_plugins = ['support.nodes.graph_fixtures']
 
 
-def assert_unconfigured_because_of(detector, cause):
+def assert_unconfigured_with_cause(detector, cause):
     detector.client.spin_until(lambda: detector.state() == 'unconfigured', 'state unconfigured')
     detector.wait_for_status(
         lambda status, values: (
@@ -18,9 +18,9 @@ def assert_unconfigured_because_of(detector, cause):
             and cause in status.message
             and values['state'] == 'unconfigured'
         ),
-        f'an ERROR status that says {cause!r}',
+        f'an ERROR status with {cause!r}',
     )
-    # A fault is no mistake of the user: where it came from belongs in the log.
+    # The log must have the traceback, because a fault is not a mistake of the user.
     detector.program.wait_for_output('Traceback')
     assert cause in detector.program.output
     graph = detector.client.node
@@ -31,7 +31,7 @@ def assert_unconfigured_because_of(detector, cause):
             + graph.count_publishers(detector.topic('label_info'))
             == 0
         ),
-        'publishers and subscriber gone',
+        'the end of publishers and subscription',
     )
 
 
@@ -55,10 +55,10 @@ def assert_works_again(detector):
         (scripted_node.RAISE_IN_PUBLISH, 'IndexError'),
     ],
 )
-def test_fault_of_a_frame(scripted_detector, number, cause):
+def test_fault_while_a_frame_is_processed(scripted_detector, number, cause):
     for _ in range(2):
         scripted_detector.camera.publish(command_image(number))
-        assert_unconfigured_because_of(scripted_detector, cause)
+        assert_unconfigured_with_cause(scripted_detector, cause)
         assert_works_again(scripted_detector)
     assert scripted_detector.program.count('detector]: unconfigured') == 2
     scripted_detector.program.wait_for_output('pipeline closed', 2)
@@ -69,22 +69,22 @@ def test_fault_with_other_frames_in_flight(scripted_detector):
     scripted_detector.enqueue(
         scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW
     )
-    assert_unconfigured_because_of(scripted_detector, 'collect broke')
+    assert_unconfigured_with_cause(scripted_detector, 'collect broke')
     assert_works_again(scripted_detector)
 
 
 def test_fault_during_deactivate(scripted_detector):
     scripted_detector.enqueue(scripted_node.HELD_THEN_RAISE)
     assert scripted_detector.change_state('deactivate') is False
-    assert_unconfigured_because_of(scripted_detector, 'collect broke')
+    assert_unconfigured_with_cause(scripted_detector, 'collect broke')
     assert_works_again(scripted_detector)
 
 
-def test_fault_after_a_refused_transition(scripted_detector):
+def test_refused_transition_does_not_change_how_a_fault_ends(scripted_detector):
     scripted_detector.enqueue(scripted_node.HELD_THEN_RAISE)
-    assert not scripted_detector.change_state('cleanup'), 'cleanup is for inactive nodes'
+    assert not scripted_detector.change_state('cleanup'), 'an active node accepted cleanup'
     scripted_detector.enqueue(scripted_node.SLOW, scripted_node.SLOW)
-    assert_unconfigured_because_of(scripted_detector, 'collect broke')
+    assert_unconfigured_with_cause(scripted_detector, 'collect broke')
     scripted_detector.program.wait_for_output('pipeline closed')
     assert scripted_detector.program.count('pipeline closed') == 1
 
@@ -93,12 +93,12 @@ def test_fault_after_a_refused_transition(scripted_detector):
     ('path', 'cause'),
     [('raise while loading', 'loading broke'), ('raise in warm-up', 'warm-up broke')],
 )
-def test_fault_while_configuring(scripted_detector, path, cause):
+def test_fault_in_configure(scripted_detector, path, cause):
     scripted_detector.bring_to('unconfigured')
     scripted_detector.set_well(engine_path=path)
     for _ in range(2):
         assert scripted_detector.change_state('configure') is False
-        assert_unconfigured_because_of(scripted_detector, cause)
+        assert_unconfigured_with_cause(scripted_detector, cause)
     scripted_detector.set_well(engine_path='fine')
     assert_works_again(scripted_detector)
 

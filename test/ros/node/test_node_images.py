@@ -1,4 +1,4 @@
-"""Images in, detections out: headers, numbers, encodings, and images that cannot be read."""
+"""Tests of detections over DDS: headers, order, encodings and images that cannot be read."""
 
 import cv2
 import numpy as np
@@ -39,7 +39,7 @@ LARGEST_INT32 = 2**31 - 1
     ],
     ids=['usual', 'zero', 'largest', 'unicode', 'negative', 'long'],
 )
-def test_header_is_that_of_the_image(active_detector, rgb, stamp, frame_id):
+def test_detections_have_the_header_of_the_image(active_detector, rgb, stamp, frame_id):
     image = picture_of(rgb, stamp=stamp, frame_id=frame_id)
     answer = active_detector.ask(image)
     assert answer.header == image.header
@@ -49,7 +49,7 @@ def test_header_is_that_of_the_image(active_detector, rgb, stamp, frame_id):
 
 
 @pytest.mark.parametrize('image_wh', [(64, 48), (128, 96), (100, 75), (640, 480), (48, 36)])
-def test_detections_are_in_source_pixels(active_detector, image_wh):
+def test_boxes_are_in_pixels_of_the_image(active_detector, image_wh):
     answer = active_detector.ask(picture_of(COLOR, image_wh))
     assert_found(answer, expected_detections(COLOR, image_wh))
     for detection in answer.detections:
@@ -61,9 +61,9 @@ def test_detections_are_in_source_pixels(active_detector, image_wh):
 
 
 def test_every_image_is_answered_once_and_in_order(active_detector):
-    # An answer is heard before it is counted: compare only when nothing is in flight.
+    # Detections arrive before they are counted, so compare only when nothing is in flight.
     _, before = active_detector.wait_for_status(
-        lambda _, v: v['in flight'] == '0', 'a quiet status'
+        lambda _, v: v['in flight'] == '0', 'nothing in flight'
     )
     answers = []
     for number in range(20):
@@ -72,14 +72,14 @@ def test_every_image_is_answered_once_and_in_order(active_detector):
     assert [answer.header.stamp.sec for answer in answers] == list(range(20))
     _, values = active_detector.wait_for_status(
         lambda _, v: int(v['received']) >= int(before['received']) + 20 and v['in flight'] == '0',
-        'twenty images counted',
+        'the counts of twenty images',
     )
     assert int(values['received']) == int(before['received']) + 20
     assert int(values['published']) == int(before['published']) + 20
 
 
-def raw(rgb, encoding, padding=0):
-    """Return an Image of one colour, each row followed by bytes that mean nothing."""
+def raw_image(rgb, encoding, padding=0):
+    """Return an Image of one colour. Each row ends with `padding` meaningless bytes."""
     bgr = np.empty((96, 128, 3), np.uint8)
     bgr[...] = rgb[::-1]
     rows = encode_bgr(bgr, encoding)
@@ -90,22 +90,22 @@ def raw(rgb, encoding, padding=0):
 
 @pytest.mark.parametrize('padding', [0, 10])
 @pytest.mark.parametrize('encoding', ['bgr8', 'rgb8', 'bgra8', 'rgba8', '8UC3'])
-def test_encodings_of_the_same_colour_are_equal(active_detector, encoding, padding):
+def test_colour_encodings_give_equal_detections(active_detector, encoding, padding):
     same = active_detector.ask(picture_of(COLOR))
-    answer = active_detector.ask(raw(COLOR, encoding, padding))
+    answer = active_detector.ask(raw_image(COLOR, encoding, padding))
     assert found_in(answer) == found_in(same)
     assert_found(answer, expected_detections(COLOR, (128, 96)))
 
 
 @pytest.mark.parametrize('padding', [0, 10])
 @pytest.mark.parametrize('encoding', ['mono8', '8UC1', 'mono16'])
-def test_grey_encodings(active_detector, encoding, padding):
-    answer = active_detector.ask(raw((150, 150, 150), encoding, padding))
+def test_grey_encodings_are_read(active_detector, encoding, padding):
+    answer = active_detector.ask(raw_image((150, 150, 150), encoding, padding))
     assert_found(answer, expected_detections((150, 150, 150), (128, 96)))
 
 
 @pytest.mark.parametrize('big_endian', [False, True])
-def test_byte_order(active_detector, big_endian):
+def test_both_byte_orders_are_read(active_detector, big_endian):
     data = (149 * 257 + 100).to_bytes(2, 'big' if big_endian else 'little') * (128 * 96)
     image = image_message(data, 128, 96, 'mono16', step=256, big_endian=big_endian)
     assert_found(active_detector.ask(image), expected_detections((149, 149, 149), (128, 96)))
@@ -116,9 +116,9 @@ def test_byte_order(active_detector, big_endian):
     'encoding',
     ['uyvy', 'yuv422', 'yuyv', 'yuv422_yuy2', 'nv12', 'nv21', 'bayer_rggb8', 'bayer_gbrg8'],
 )
-def test_encodings_that_share_colour_between_pixels(active_detector, encoding, padding):
-    # Limited-range YUV holds a level to about 1 in 255.
-    answer = active_detector.ask(raw(COLOR, encoding, padding))
+def test_yuv_and_bayer_encodings_are_read(active_detector, encoding, padding):
+    # Limited-range YUV stores a level with an error of about 1/255.
+    answer = active_detector.ask(raw_image(COLOR, encoding, padding))
     assert_found(answer, expected_detections(COLOR, (128, 96)), score_tolerance=2.5 / 255)
 
 
@@ -143,14 +143,15 @@ MALFORMED = [
     MALFORMED,
     ids=[f'{i}-{reason}' for i, (reason, _) in enumerate(MALFORMED)],
 )
-def test_unreadable_image_is_dropped_with_its_reason(active_detector, reason, image):
+def test_invalid_image_is_dropped_with_its_reason(active_detector, reason, image):
     before = active_detector.settled_counts()
     active_detector.camera.publish(image)
     _, values = active_detector.wait_for_status(
-        lambda _, values: counts_of(values)['received'] > before['received'], 'the image counted'
+        lambda _, values: counts_of(values)['received'] > before['received'],
+        'the count of the image',
     )
     counts = counts_of(values)
-    # It may still be on its way when the status is made.
+    # The image may still be in flight in this status.
     if counts['in flight']:
         counts = active_detector.settled_counts()
     assert counts['dropped'].get(reason, 0) == before['dropped'].get(reason, 0) + 1
@@ -158,14 +159,14 @@ def test_unreadable_image_is_dropped_with_its_reason(active_detector, reason, im
     assert_found(active_detector.ask(picture_of(COLOR)), expected_detections(COLOR, (128, 96)))
 
 
-def test_first_drop_is_logged(start_detector, model):
+def test_first_dropped_image_is_logged(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     detector.connect()
     detector.camera.publish(image_message(GREY, 128, 96, 'no_such_encoding', step=384))
     assert "'no_such_encoding'" in detector.wait_for_log('WARN', '(unknown_encoding)')
 
 
-def compressed(rgb, suffix, frame_id='camera'):
+def compressed_image(rgb, suffix, frame_id='camera'):
     bgr = np.empty((96, 128, 3), np.uint8)
     bgr[...] = rgb[::-1]
     message = CompressedImage(format=suffix.removeprefix('.'))
@@ -177,14 +178,14 @@ def compressed(rgb, suffix, frame_id='camera'):
 
 @pytest.fixture(scope='module')
 def compressed_detector(client, model):
-    """An active detector of compressed images, its camera remapped, and that camera."""
+    """Return an active detector of compressed images on a remapped topic, and its publisher."""
     parameters = {'engine_path': str(model), 'autostart': True, 'image_transport': 'compressed'}
     detector = Detector(client, parameters, arguments=('-r', 'image:=front/image_raw'))
     camera = client.node.create_publisher(
         CompressedImage, detector.topic('front/image_raw/compressed'), QoSProfile(depth=10)
     )
     try:
-        detector.connect(compressed(BLACK, '.jpg', HANDSHAKE), camera)
+        detector.connect(compressed_image(BLACK, '.jpg', HANDSHAKE), camera)
         yield detector, camera
     finally:
         client.node.destroy_publisher(camera)
@@ -192,22 +193,22 @@ def compressed_detector(client, model):
 
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png'])
-def test_compressed_images(compressed_detector, suffix):
+def test_compressed_images_are_read(compressed_detector, suffix):
     detector, camera = compressed_detector
-    image = compressed(COLOR, suffix)
+    image = compressed_image(COLOR, suffix)
     answer = detector.ask(image, camera)
     assert answer.header == image.header
     tolerance = 1e-5 if suffix == '.png' else 3 / 255
     assert_found(answer, expected_detections(COLOR, (128, 96)), tolerance)
 
 
-def test_compressed_images_that_cannot_be_decoded(compressed_detector):
+def test_truncated_compressed_images_are_dropped(compressed_detector):
     detector, camera = compressed_detector
     for suffix in ('.jpg', '.png'):
-        whole = compressed(COLOR, suffix)
+        whole = compressed_image(COLOR, suffix)
         for size in (0, 3, len(whole.data) // 2):
             before = detector.settled_counts()
-            broken = compressed(COLOR, suffix)
+            broken = compressed_image(COLOR, suffix)
             broken.data = whole.data[:size]
             camera.publish(broken)
             detector.wait_for_status(
@@ -215,13 +216,13 @@ def test_compressed_images_that_cannot_be_decoded(compressed_detector):
                     counts_of(values)['dropped'].get('not_decodable', 0)
                     == before['dropped'].get('not_decodable', 0) + 1
                 ),
-                f'{suffix} cut to {size} bytes counted as not_decodable',
+                f'{suffix} cut to {size} bytes: the count of not_decodable',
             )
-            answer = detector.ask(compressed(COLOR, suffix), camera)
+            answer = detector.ask(compressed_image(COLOR, suffix), camera)
             assert len(answer.detections) == 4
 
 
-def test_remapping_of_image(start_detector, model):
+def test_image_topic_is_remapped(start_detector, model):
     parameters = {'engine_path': str(model), 'autostart': True}
     detector = start_detector(parameters, arguments=('-r', 'image:=front/image_raw'))
     camera = detector.client.node.create_publisher(

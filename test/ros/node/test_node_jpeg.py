@@ -1,4 +1,7 @@
-"""JPEGs as a pipeline on the GPU takes them, and which of a camera's topics `auto` chooses."""
+"""Tests of undecoded JPEGs for the pipeline, and of the topic that `auto` chooses.
+
+A stand-in for the CUDA pipeline runs in jpeg_node.py.
+"""
 
 import io
 import re
@@ -23,7 +26,7 @@ SIZE = (128, 96)
 AUTO = {'autostart': True, 'image_transport': 'auto'}
 
 
-def content(kind='JPEG', rgb=COLOR, **options):
+def encoded(kind='JPEG', rgb=COLOR, **options):
     file = io.BytesIO()
     Picture.new('RGB', SIZE, rgb).save(file, kind, **options)
     return file.getvalue()
@@ -36,22 +39,22 @@ def message(data, frame_id='camera'):
 
 
 @pytest.fixture
-def camera(client):
-    """Return a function that makes a publisher; all are destroyed in the end."""
-    made = []
+def make_publisher(client):
+    """Return a function that creates publishers, which are destroyed after the test."""
+    publishers = []
 
     def make(kind, topic):
-        made.append(client.node.create_publisher(kind, topic, QoSProfile(depth=10)))
-        return made[-1]
+        publishers.append(client.node.create_publisher(kind, topic, QoSProfile(depth=10)))
+        return publishers[-1]
 
     yield make
-    for publisher in made:
+    for publisher in publishers:
         client.node.destroy_publisher(publisher)
 
 
 @pytest.fixture
 def start(start_detector, model):
-    """Return a function that starts a detector: of JPEGs, unless it is the usual one."""
+    """Return a function that starts jpeg_node.py, or the usual detector if `usual` is true."""
 
     def make(parameters, *, usual=False, **options):
         command = None if usual else script('nodes/jpeg_node.py')
@@ -65,74 +68,74 @@ def assert_answers(answer):
     assert_found(answer, expected_detections(COLOR, SIZE), 3 / 255)
 
 
-def test_auto_takes_jpegs_where_a_camera_offers_them(start, camera):
+def test_auto_chooses_jpegs_if_they_are_published(start, make_publisher):
     detector = start({'image_transport': 'auto'})
-    raw = camera(Image, detector.topic('image'))
-    jpegs = camera(CompressedImage, detector.topic('image/compressed'))
+    raw = make_publisher(Image, detector.topic('image'))
+    jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
     detector.to('configure', 'activate')
     detector.program.wait_for_line(f'image_transport auto: compressed, .* {jpegs.topic_name} ')
-    detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
     assert raw.get_subscription_count() == 0
-    # Published behind all the handshakes: once it is answered, none of them is on its way.
-    detector.ask(message(content()), jpegs)
+    # After the answer to this image, no handshake image is in flight.
+    detector.ask(message(encoded()), jpegs)
     taken = detector.settled_counts()['published']
     detector.program.wait_for_output('jpeg taken', taken)
-    assert_answers(detector.ask(message(content()), jpegs))
+    assert_answers(detector.ask(message(encoded()), jpegs))
     detector.program.wait_for_output('jpeg taken', taken + 1)
-    # What is no plain JPEG is decoded by the worker, and said once for each kind.
+    # The worker decodes other formats, and logs each format once.
     for _ in range(3):
-        assert_answers(detector.ask(message(content(progressive=True)), jpegs))
-        assert_answers(detector.ask(message(content('PNG')), jpegs))
+        assert_answers(detector.ask(message(encoded(progressive=True)), jpegs))
+        assert_answers(detector.ask(message(encoded('PNG')), jpegs))
     assert detector.program.count('jpeg taken') == taken + 1
     assert detector.program.count('progressive JPEG') == 1
     assert detector.program.count('PNG') == 1
 
 
-def test_the_debug_image_of_a_jpeg(start, camera):
+def test_debug_image_of_a_jpeg_is_drawn(start, make_publisher):
     detector = start({'autostart': True, 'image_transport': 'compressed'})
-    jpegs = camera(CompressedImage, detector.topic('image/compressed'))
+    jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
     drawn, subscription = detector.client.subscribe(Image, detector.topic('debug_image'))
-    detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
 
     def found():
-        jpegs.publish(message(content(), 'drawn'))
+        jpegs.publish(message(encoded(), 'drawn'))
         return [image for image in drawn if image.header.frame_id == 'drawn']
 
     image = detector.client.spin_until(found, 'a debug image')[0]
     detector.client.node.destroy_subscription(subscription)
     assert (image.width, image.height, image.encoding) == (*SIZE, 'bgr8')
     pixels = np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, 3)
-    expected = cv2.imdecode(np.frombuffer(content(), np.uint8), cv2.IMREAD_COLOR)
-    # Boxes are drawn over the rest.
+    expected = cv2.imdecode(np.frombuffer(encoded(), np.uint8), cv2.IMREAD_COLOR)
+    # Boxes cover the other pixels.
     assert (pixels == expected).all(axis=-1).mean() > 0.3
 
 
-def test_auto_takes_raw_images_where_nobody_offers_jpegs_and_decides_again(start, camera):
+def test_auto_chooses_again_with_each_activation(start, make_publisher):
     detector = start(AUTO, camera_qos=None)
     topic = detector.topic('image/compressed')
     detector.program.wait_for_line(f'image_transport auto: raw, .* {topic} has no publisher')
-    jpegs = camera(CompressedImage, topic)
+    jpegs = make_publisher(CompressedImage, topic)
     wait_for_advice(detector, topic)
     detector.to('deactivate', 'activate')
-    detector.connect(message(content(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
-    assert_answers(detector.ask(message(content()), jpegs))
-    # And back, where the camera is another one.
+    detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    assert_answers(detector.ask(message(encoded()), jpegs))
+    # A camera that publishes raw images replaces the JPEG camera.
     detector.client.node.destroy_publisher(jpegs)
     detector.camera = detector.create_camera(QoSProfile(depth=10))
     wait_for_advice(detector, detector.topic('image'))
 
 
 def wait_for_advice(detector, topic):
-    """Wait until the status says where images are, and for which node to decide again."""
+    """Wait until the status names the topic with images and the node to activate again."""
     detector.wait_for_status(
         lambda status, _: f' {topic}, ' in status.message and detector.name in status.message,
-        'what to do about it',
+        'advice in the status',
     )
 
 
-def test_auto_takes_raw_images_where_no_gpu_decodes(start, camera):
+def test_auto_chooses_raw_images_without_a_gpu(start, make_publisher):
     detector = start({'image_transport': 'auto'}, usual=True)
-    camera(CompressedImage, detector.topic('image/compressed'))
+    make_publisher(CompressedImage, detector.topic('image/compressed'))
     detector.to('configure', 'activate')
     detector.program.wait_for_output('image_transport auto: raw, because no GPU ')
     detector.wait_for_status(
@@ -141,29 +144,29 @@ def test_auto_takes_raw_images_where_no_gpu_decodes(start, camera):
     )
 
 
-def test_another_type_on_the_compressed_topic_is_no_offer(start, camera):
+def test_auto_ignores_another_type_on_the_compressed_topic(start, make_publisher):
     detector = start({'image_transport': 'auto'})
     topic = detector.topic('image/compressed')
-    camera(Image, topic)
+    make_publisher(Image, topic)
     detector.to('configure', 'activate')
     detector.program.wait_for_line(f'image_transport auto: raw, .* {topic} has no publisher')
 
 
-def test_the_jpegs_of_one_camera_are_decoded_where_the_others_are_raw(start, camera):
+def test_one_camera_sends_jpegs_while_another_sends_raw_images(start, make_publisher):
     detector = start({'cameras': ['front', 'rear'], 'camera.rear.image_transport': 'compressed'})
-    raw = camera(Image, detector.topic('front/image'))
-    jpegs = camera(CompressedImage, detector.topic('rear/image/compressed'))
+    raw = make_publisher(Image, detector.topic('front/image'))
+    jpegs = make_publisher(CompressedImage, detector.topic('rear/image/compressed'))
     rear, _ = detector.client.subscribe(Detection2DArray, detector.topic('rear/detections'))
     front, _ = detector.client.subscribe(Detection2DArray, detector.topic('front/detections'))
     detector.to('configure', 'activate')
-    for publisher, image, heard in (
-        (jpegs, message(content()), rear),
+    for publisher, image, received in (
+        (jpegs, message(encoded()), rear),
         (raw, picture_of(COLOR, SIZE), front),
     ):
 
-        def answered(publisher=publisher, image=image, heard=heard):
+        def answered(publisher=publisher, image=image, received=received):
             publisher.publish(image)
-            return heard
+            return received
 
         assert_answers(detector.client.spin_until(answered, 'detections')[0])
     detector.program.wait_for_line('jpeg taken')

@@ -1,4 +1,4 @@
-"""The lifecycle over its services: every state, every way out, and failures that are answered."""
+"""Tests of the lifecycle over services: states, transitions and failures."""
 
 import shutil
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.each_distro
 RED = (200, 0, 0)
 
 
-def test_whole_life_twice(start_detector, model):
+def test_every_transition_of_two_lifecycles(start_detector, model):
     detector = start_detector({'engine_path': str(model)})
     graph = detector.client.node
     image, detections = detector.topic('image'), detector.topic('detections')
@@ -36,7 +36,7 @@ def test_whole_life_twice(start_detector, model):
             ),
             f'diagnostics of state {state}',
         )
-        # Images are heard while active only.
+        # Only an active node subscribes to images.
         detector.client.spin_until(
             lambda state=state: graph.count_subscribers(image) == (state == 'active'),
             f'the subscribers in state {state}',
@@ -49,7 +49,7 @@ def test_whole_life_twice(start_detector, model):
 
 
 @pytest.mark.parametrize('state', ['unconfigured', 'inactive'])
-def test_shutdown(start_detector, model, state):
+def test_shutdown_ends_finalized(start_detector, model, state):
     detector = start_detector({'engine_path': str(model)})
     detector.bring_to(state)
     assert detector.change_state(f'shutdown from {state}')
@@ -57,8 +57,8 @@ def test_shutdown(start_detector, model, state):
     assert not detector.change_state('configure')
 
 
-# Of each state, the transitions that lead out of it.
-POSSIBLE = {
+# The transitions that each state allows.
+ALLOWED = {
     'unconfigured': {'configure', 'shutdown from unconfigured'},
     'inactive': {'activate', 'cleanup', 'shutdown from inactive'},
     'active': {'deactivate', 'shutdown from active'},
@@ -74,13 +74,17 @@ def detector_for_refusals(client, model):
 
 
 @pytest.mark.parametrize('state', ['unconfigured', 'inactive', 'active', 'finalized'])
-def test_impossible_transitions_are_answered(detector_for_refusals, state):
+def test_impossible_transitions_are_refused(detector_for_refusals, state):
     detector = detector_for_refusals
-    way = {'inactive': 'configure', 'active': 'activate', 'finalized': 'shutdown from active'}
-    if state in way:
-        detector.to(way[state])
+    transition_to = {
+        'inactive': 'configure',
+        'active': 'activate',
+        'finalized': 'shutdown from active',
+    }
+    if state in transition_to:
+        detector.to(transition_to[state])
     assert detector.state() == state
-    for transition in sorted(TRANSITIONS.keys() - POSSIBLE[state]):
+    for transition in sorted(TRANSITIONS.keys() - ALLOWED[state]):
         assert detector.change_state(transition) is False, transition
         assert detector.state() == state
     for number, label in ((99, ''), (0, 'no such transition')):
@@ -91,11 +95,11 @@ def test_impossible_transitions_are_answered(detector_for_refusals, state):
     assert 'Traceback' not in detector.program.output
 
 
-def test_failed_configure_says_why_and_may_be_tried_again(
+def test_failed_configure_reports_its_cause_and_can_be_repeated(
     start_detector, model, tmp_path, golden_messages
 ):
     corrupt = tmp_path / 'corrupt.onnx'
-    corrupt.write_bytes(b'this is no protocol buffer')
+    corrupt.write_bytes(b'this is not a protocol buffer')
     detector = start_detector()
     for path in ('', tmp_path, tmp_path / 'missing.onnx', tmp_path / 'model.engine', corrupt):
         detector.set_well(engine_path=str(path))
@@ -106,7 +110,7 @@ def test_failed_configure_says_why_and_may_be_tried_again(
         assert (status.level, values['state']) == (DiagnosticStatus.ERROR, 'unconfigured')
         golden_messages.add(status.message)
         detector.program.wait_for_output(status.message.replace('\n', '\n    '))
-        # An error that the package raises on purpose is told in words.
+        # An expected error has a message without a traceback.
         assert 'Traceback' not in detector.program.output
     detector.set_well(engine_path=str(model))
     detector.to('configure', 'activate')
@@ -117,7 +121,7 @@ def test_failed_configure_says_why_and_may_be_tried_again(
     assert detector.ask(picture_of(RED)).detections
 
 
-def test_parameters_replace_a_manifest(start_detector, model, tmp_path, golden_messages):
+def test_parameters_replace_a_missing_manifest(start_detector, model, tmp_path, golden_messages):
     bare = tmp_path / 'bare.onnx'
     shutil.copy(model, bare)
     detector = start_detector(
@@ -132,19 +136,21 @@ def test_parameters_replace_a_manifest(start_detector, model, tmp_path, golden_m
         }
     )
     detector.connect()
-    # With the order turned round, the first class sees blue.
+    # With the reversed channel order, the first class detects blue.
     [first, _] = found_in(detector.ask(picture_of((0, 0, 200))))
     assert first[0] == 'blau'
     assert first[1] == pytest.approx(200 / 255, abs=1e-5)
-    [told] = [line for line in detector.program.output.splitlines() if 'configured: ' in line]
-    assert told.startswith('[INFO]')
-    golden_messages.add(told.partition('detector]: ')[2])
-    # Of the node: the middleware has warnings of its own on some distributions.
+    [configured_line] = [
+        line for line in detector.program.output.splitlines() if 'configured: ' in line
+    ]
+    assert configured_line.startswith('[INFO]')
+    golden_messages.add(configured_line.partition('detector]: ')[2])
+    # Only the node's lines count: on some distributions the middleware logs warnings.
     lines = detector.program.output.splitlines()
     assert not [line for line in lines if '[WARN]' in line and 'detector]: ' in line]
 
 
-def test_failed_autostart_stays_reachable(start_detector, model):
+def test_node_answers_after_a_failed_autostart(start_detector, model):
     detector = start_detector({'engine_path': '/missing.onnx', 'autostart': True})
     detector.wait_for_status(
         lambda status, _: status.level == DiagnosticStatus.ERROR, 'an ERROR status'
@@ -152,5 +158,5 @@ def test_failed_autostart_stays_reachable(start_detector, model):
     assert detector.state() == 'unconfigured'
     detector.set_well(engine_path=str(model))
     detector.to('configure', 'activate', 'deactivate', 'cleanup')
-    # What begins by itself does so once.
+    # Autostart does not run again after cleanup.
     detector.to('configure', 'activate')

@@ -1,4 +1,4 @@
-"""One node, several cameras, over real DDS: what happens to one changes nothing for the others."""
+"""Tests of a node with several cameras over DDS: trouble of one does not affect the others."""
 
 import signal
 
@@ -17,7 +17,7 @@ pytest_plugins = ['support.nodes.many_cameras_fixtures']
 OK, ERROR = DiagnosticStatus.OK, DiagnosticStatus.ERROR
 
 
-# Whose result is whose.
+# Each camera gets its own results.
 
 
 COLORS = {'front': (200, 10, 20), 'rear': (10, 200, 20), 'left': (10, 20, 200)}
@@ -32,7 +32,7 @@ def picture_from(camera, number):
 
 
 def assert_answered(camera, numbers):
-    """Assert that these images, and no others, were answered, in order and each by its own."""
+    """Assert that exactly these images were answered, in order, each with its own detections."""
     name = camera.name
     expected = expected_detections(COLORS[name], SIZES[name])
     assert expected
@@ -45,9 +45,9 @@ def assert_answered(camera, numbers):
 
 
 def ask_all_at_once(cameras, numbers):
-    """Publish an image of each camera, and wait for all before the next."""
+    """For each number, publish an image of each camera, and wait for all detections."""
     for camera in cameras:
-        camera.counts()  # no answer to another image is on its way
+        camera.counts()  # waits until no image is in flight
         camera.detections.clear()
     for number in numbers:
         for camera in cameras:
@@ -58,7 +58,7 @@ def ask_all_at_once(cameras, numbers):
             )
 
 
-def test_each_result_is_of_its_camera(cameras):
+def test_each_camera_gets_its_own_detections(cameras):
     numbers = range(1, 21)
     ask_all_at_once(cameras, numbers)
     for camera in cameras:
@@ -66,10 +66,10 @@ def test_each_result_is_of_its_camera(cameras):
 
 
 @pytest.mark.parametrize('intake', ['auto', 'rclpy'])
-def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intake):
+def test_cameras_of_one_batch_get_their_own_detections(start_detector, tmp_path, intake):
     model = write_tiny_model(tmp_path / 'four.onnx', batch=4)
     settings = {'engine_path': str(model), 'cameras': list(NAMES), 'image_intake': intake}
-    # Long enough for the images of all, which are published at once, to be in one batch.
+    # The delay is long enough to put images that are published together into one batch.
     settings |= {'batch_max_delay_ms': 50.0, 'autostart': True}
     detector = start_detector(settings, camera_qos=None)
     cameras = [CameraOfMany(detector, name) for name in NAMES]
@@ -77,12 +77,12 @@ def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intak
         camera.connect()
     before = frames_and_batches(detector)
     front, rear, left = cameras
-    connecting = front.counts()['dropped']  # then a newer image may replace one
+    dropped_while_connecting = front.counts()['dropped']  # may include replaced images
     odd = picture_of(COLOR, (16, 12))
     odd.step += 1
     numbers = range(1, 4)
     ask_all_at_once(cameras, numbers)
-    for number in range(4, 8):  # an image that cannot be read costs the others nothing
+    for number in range(4, 8):  # an invalid image does not affect the other cameras
         for camera, picture in ((front, None), (rear, odd), (left, None)):
             camera.publisher.publish(picture or picture_from(camera, number))
         for camera in (front, left):
@@ -91,19 +91,24 @@ def test_each_result_of_a_batch_is_of_its_camera(start_detector, tmp_path, intak
             )
     for camera in (front, left):
         assert_answered(camera, range(1, 8))
-    rear.wait_for_status(lambda _, values: 'dropped: bad_length' in values, 'one is dropped')
+    rear.wait_for_status(lambda _, values: 'dropped: bad_length' in values, 'a dropped image')
     assert_answered(rear, numbers)
     assert rear.counts()['dropped'].keys() <= {'bad_length', 'replaced'}
-    assert front.counts()['dropped'] == connecting
+    assert front.counts()['dropped'] == dropped_while_connecting
     after = frames_and_batches(detector)
     assert after[0] - before[0] == 7 + 7 + 3
-    assert after[1] - before[1] < 7 + 7 + 3, 'some of them went together'
-    # What concerns no camera by itself is said of the node alone.
+    assert after[1] - before[1] < 7 + 7 + 3, 'no batch had several frames'
+    # Only the node's status and log report a problem that is not of one camera.
     detector.program.forget()
     model.write_bytes(model.read_bytes())
-    detector.wait_for_status(lambda status, _: str(model) in status.message, 'another model')
+    detector.wait_for_status(
+        lambda status, _: str(model) in status.message, 'a report of the replaced model'
+    )
     detector.wait_for_log('WARN', str(model))
-    front.wait_for_status(lambda status, _: str(model) not in status.message, 'its own status')
+    front.wait_for_status(
+        lambda status, _: str(model) not in status.message,
+        'a status without the problem of the node',
+    )
     assert detector.program.count(str(model)) == 1
     for camera in cameras:
         camera.destroy_publisher()
@@ -115,7 +120,7 @@ def frames_and_batches(detector):
     return counts['published'], int(values['batches'])
 
 
-def test_what_is_said_of_each_and_of_all(cameras, detector):
+def test_node_counts_are_sums_of_camera_counts(cameras, detector):
     for number, camera in enumerate(cameras, 1):
         for stamp in range(1, 1 + 2 * number):
             camera.ask(picture_of(COLOR, stamp=(stamp, 0)))
@@ -136,22 +141,22 @@ def test_what_is_said_of_each_and_of_all(cameras, detector):
     detector.program.wait_for_line(rf'detector\]: .*: {together["received"]} ')
     camera.wait_for_status(
         lambda _, values: values['state'] == 'inactive' and values['received'] != '0',
-        'what the activation came to',
+        'the counts of the last activation',
     )
 
 
-# One camera in trouble; one that is killed stays in the graph for 20 s, so it comes last.
+# One camera in trouble. The killed camera is last, because it stays in the graph for 20 s.
 
 
 def assert_node_reports(name, detector, publish):
-    """The status of the node has the level and the message of a camera in trouble."""
+    """Wait until the node's status is an error that names this camera."""
     status, _ = detector.wait_for_status(
         lambda status, _: publish() or status.level == ERROR, 'an error of the node'
     )
     assert status.message.startswith(f'{name}: ')
 
 
-def test_a_camera_that_is_gone_while_images_are_elsewhere(cameras, detector):
+def test_missing_camera_is_reported_with_the_topic_that_has_images(cameras, detector):
     front, rear, left = cameras
     rear.destroy_publisher()
     topic = detector.topic('rear_camera/image')
@@ -159,16 +164,16 @@ def test_a_camera_that_is_gone_while_images_are_elsewhere(cameras, detector):
     publish = steady([front, left])
     rear.wait_for_report(ERROR, rear.topic, publish=publish)
     status, _ = rear.wait_for_status(
-        lambda status, _: topic in status.message, 'where images are', publish=publish
+        lambda status, _: topic in status.message, 'the topic that has images', publish=publish
     )
     assert f'-r rear/image:={topic} ' in status.message
-    assert front.topic not in status.message, 'which is the other camera'
+    assert front.topic not in status.message, 'the topic of another camera is suggested'
     assert_node_reports('rear', detector, publish)
     assert_unharmed([front, left], publish)
     rear.client.node.destroy_publisher(elsewhere)
 
 
-def test_a_camera_that_sends_rubbish(cameras, detector):
+def test_invalid_messages_of_one_camera_are_reported(cameras, detector):
     front, rear, left = cameras
     publish = steady([front, left])
     rubbish = [b'\xff' * 1000, bytes(5), b'\0\1\0\0' + b'x' * 100_000]
@@ -191,7 +196,7 @@ def test_a_camera_that_sends_rubbish(cameras, detector):
     )
 
 
-def test_a_camera_whose_images_change_their_size_and_kind(cameras):
+def test_images_of_one_camera_change_size_and_validity(cameras):
     front, rear, left = cameras
     publish = steady([front, left])
     sizes = [(16, 12), (1280, 960), (4, 3), (2048, 1536), (64, 48)]
@@ -207,7 +212,7 @@ def test_a_camera_whose_images_change_their_size_and_kind(cameras):
     assert counts['dropped'].keys() <= {'bad_length', 'replaced'}
 
 
-def test_a_camera_that_offers_less(cameras, detector):
+def test_best_effort_camera_is_received_again(cameras, detector):
     front, rear, left = cameras
     publish = steady([front, left])
     best_effort = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -215,7 +220,7 @@ def test_a_camera_that_offers_less(cameras, detector):
     picture = HELLO
     rear.wait_for_status(
         lambda _, values: values['image reliability'] == 'best_effort',
-        'another subscription',
+        'a best-effort subscription',
         publish=lambda: publish() or rear.publisher.publish(picture),
     )
     detector.wait_for_log('INFO', rear.topic, of='rear')
@@ -223,7 +228,7 @@ def test_a_camera_that_offers_less(cameras, detector):
     assert front.wait_for_status(lambda *_: True, 'a status')[1]['image reliability'] == 'reliable'
 
 
-def test_what_keeps_a_camera_out_is_named_as_the_parameter_of_this_one(cameras, detector):
+def test_qos_mismatch_names_the_parameter_of_the_camera(cameras, detector):
     _, rear, _ = cameras
     parameter = 'camera.rear.image_qos.reliability'
     detector.bring_to('unconfigured')
@@ -235,7 +240,7 @@ def test_what_keeps_a_camera_out_is_named_as_the_parameter_of_this_one(cameras, 
     detector.set_well(**{parameter: 'auto'})
 
 
-def test_a_camera_that_is_killed_and_started_anew(cameras, detector):
+def test_killed_camera_is_reported_until_it_is_started_again(cameras, detector):
     front, rear, left = cameras
     rear.destroy_publisher()
     command = [*script('nodes/numbered_camera.py'), rear.topic, 'reliable', 10, 50, 0]
@@ -248,13 +253,13 @@ def test_a_camera_that_is_killed_and_started_anew(cameras, detector):
     rear.wait_for_report(ERROR, rear.topic, publish=publish)
     assert_node_reports('rear', detector, publish)
     program.close()
-    again = Program([*command, '128x96'])
+    restarted_program = Program([*command, '128x96'])
     rear.wait_for_status(
         lambda status, values: status.level != ERROR and float(values['published (Hz)']) > 10,
         'images again',
         publish=publish,
     )
-    again.close()
+    restarted_program.close()
     assert_unharmed([front, left], publish)
     assert f'detector.{front.name}]: ' not in detector.program.output
     rear.counts()

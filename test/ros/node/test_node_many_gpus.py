@@ -1,4 +1,4 @@
-"""Several cameras on several pipelines, and faults of those, over real DDS; no GPU is needed."""
+"""Tests of several cameras on several stand-in pipelines over DDS, with and without faults."""
 
 import signal
 
@@ -18,14 +18,14 @@ HELLO = command_image(0, frame_id=HANDSHAKE)
 
 @pytest.fixture
 def detector(start_detector):
-    """A node of three cameras and two pipelines."""
+    """Return a node with three cameras and two pipelines."""
     settings = {'cameras': list(NAMES), 'device_ids': [2, 5]}
     return start_detector(settings, command=script('nodes/scripted_node.py'), camera_qos=None)
 
 
 @pytest.fixture
 def cameras(detector):
-    """Its cameras; it is active."""
+    """Return the cameras of the activated node."""
     cameras = [CameraOfMany(detector, name) for name in NAMES]
     detector.bring_to('active')
     for camera in cameras:
@@ -38,7 +38,7 @@ def cameras(detector):
         camera.destroy_publisher()
 
 
-def frames_of(detector, gpu):
+def frames_of_gpu(detector, gpu):
     _, values = detector.wait_for_status(lambda *_: True, f'GPU {gpu}', of=f'GPU {gpu}')
     return int(values['frames'])
 
@@ -58,32 +58,38 @@ def test_each_camera_has_a_status_before_the_first_activation(detector):
         10,
     )
     new = [f'{detector.name}: {each}' for each in ('detector', 'top')]
-    detector.client.spin_until(lambda: new in seen, 'those of the new camera, and no others')
+    detector.client.spin_until(lambda: new in seen, 'statuses of the node and the new camera only')
     detector.client.node.destroy_subscription(subscription)
 
 
-def test_cameras_are_dealt_out_to_the_gpus(cameras, detector):
+def test_cameras_are_distributed_to_the_gpus(cameras, detector):
     front, rear, left = cameras
-    sums = {2: front.counts()['published'] + left.counts()['published']}
-    sums[5] = rear.counts()['published']
-    assert {gpu: frames_of(detector, gpu) for gpu in sums} == sums
+    expected_frames = {2: front.counts()['published'] + left.counts()['published']}
+    expected_frames[5] = rear.counts()['published']
+    assert {gpu: frames_of_gpu(detector, gpu) for gpu in expected_frames} == expected_frames
     for _ in range(5):
         rear.ask(command_image(0))
-    assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
+    assert (frames_of_gpu(detector, 2), frames_of_gpu(detector, 5)) == (
+        expected_frames[2],
+        expected_frames[5] + 5,
+    )
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
-    assert int(values['batches']) == sum(sums.values()) + 5  # of one frame each
+    assert int(values['batches']) == sum(expected_frames.values()) + 5  # one frame per batch
     detector.to('deactivate')
-    # What the activation came to is shown until the next one.
+    # An inactive node still reports the counts of its last activation.
     _, settled = detector.wait_for_status(
-        lambda _, values: values['state'] == 'inactive', 'that it is inactive'
+        lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
     )
     assert settled['batches'] == values['batches']
-    assert (frames_of(detector, 2), frames_of(detector, 5)) == (sums[2], sums[5] + 5)
+    assert (frames_of_gpu(detector, 2), frames_of_gpu(detector, 5)) == (
+        expected_frames[2],
+        expected_frames[5] + 5,
+    )
     detector.to('cleanup')
     detector.program.wait_for_output('pipeline closed', 2)
 
 
-def test_a_slow_gpu_keeps_only_its_own_cameras_waiting(cameras, detector):
+def test_slow_gpu_delays_only_its_own_cameras(cameras, detector):
     front, rear, _ = cameras
     rear.detections.clear()
     rear.publisher.publish(command_image(scripted_node.NEVER))
@@ -94,13 +100,13 @@ def test_a_slow_gpu_keeps_only_its_own_cameras_waiting(cameras, detector):
         lambda status, values: (
             status.level == DiagnosticStatus.ERROR and 'benchmark_engine' in status.message
         ),
-        'that it hangs',
+        'a report of the hanging pipeline',
         publish=lambda: front.publisher.publish(command_image(0)),
     )
     detector.program.send(signal.SIGKILL)
 
 
-def test_a_fault_ends_all_and_every_frame_of_each_camera_is_counted(cameras, detector):
+def test_fault_of_one_pipeline_ends_all_with_balanced_counts(cameras, detector):
     front, rear, left = cameras
     for camera in (front, left):
         camera.publisher.publish(command_image(scripted_node.SLOW))
@@ -116,7 +122,7 @@ def test_a_fault_ends_all_and_every_frame_of_each_camera_is_counted(cameras, det
     together = detector.settled_counts()
     for key in ('received', 'published', 'failed'):
         assert together[key] == sum(counts[key] for counts in of_each)
-    status, _ = rear.wait_for_status(lambda *_: True, 'its status')
+    status, _ = rear.wait_for_status(lambda *_: True, 'a status of the camera')
     assert 'collect broke' in status.message
     detector.program.wait_for_output('pipeline closed', 2)
     detector.to('configure', 'activate')

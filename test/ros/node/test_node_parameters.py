@@ -1,4 +1,4 @@
-"""Parameters of a running node over its services: what changes live, what is refused and why."""
+"""Tests of a running node's parameters over services: live changes and refusals."""
 
 import math
 import shlex
@@ -32,21 +32,21 @@ def names_found(detector):
     return [name for name, _, _ in found_in(detector.ask(picture_of(COLOR)))]
 
 
-def test_confidence_threshold(detector):
+def test_confidence_threshold_changes_while_active(detector):
     # Scores are 0.784, 0.706, 0.471, 0.235.
     for threshold, count in ((0.25, 3), (0.75, 1), (0.9, 0), (0.2, 4), (0.0, 4), (1.0, 0)):
         detector.set_well(confidence_threshold=threshold)
         assert len(names_found(detector)) == count
 
 
-def test_iou_threshold(detector):
+def test_iou_threshold_changes_while_active(detector):
     # The two red boxes overlap by 1/3.
     for threshold, count in ((0.45, 2), (0.3, 1), (0.34, 2), (0.0, 1), (1.0, 2)):
         detector.set_well(iou_threshold=threshold)
         assert names_found(detector).count('red') == count
 
 
-def test_class_filter(detector):
+def test_class_filter_changes_while_active(detector):
     detector.set_well(confidence_threshold=0.1)
     for names in (['green'], ['blue', 'red'], ['red', 'red']):
         detector.set_well(class_filter=names)
@@ -63,7 +63,7 @@ def test_class_filter(detector):
         Parameter.Type.INTEGER_ARRAY,
     ],
 )
-def test_empty_list_of_any_kind_ends_the_class_filter(detector, kind):
+def test_empty_list_of_any_type_clears_the_class_filter(detector, kind):
     detector.set_well(class_filter=['green'])
     assert names_found(detector) == ['green']
     assert detector.set({'class_filter': []}, kind) == [(True, '')]
@@ -71,7 +71,7 @@ def test_empty_list_of_any_kind_ends_the_class_filter(detector, kind):
     assert list(detector.get('class_filter')) == []
 
 
-def test_integer_is_fine_for_a_double(detector):
+def test_integer_is_accepted_for_a_double(detector):
     assert detector.set({'confidence_threshold': 1}, Parameter.Type.INTEGER) == [(True, '')]
     value = detector.get('confidence_threshold')
     assert isinstance(value, float)
@@ -79,7 +79,7 @@ def test_integer_is_fine_for_a_double(detector):
     assert names_found(detector) == []
 
 
-def test_label_info_follows_the_threshold_and_waits_for_late_listeners(detector):
+def test_label_info_follows_the_threshold_and_is_latched(detector):
     detector.set_well(confidence_threshold=0.5)
     labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
     detector.client.spin_until(lambda: labels, 'the latched label_info')
@@ -97,7 +97,7 @@ def test_label_info_follows_the_threshold_and_waits_for_late_listeners(detector)
     assert [message.threshold for message in labels] == [0.5, 0.75, 0.125]
 
 
-def test_label_info_comes_with_configure(start_detector, model):
+def test_label_info_is_published_in_configure(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'confidence_threshold': 0.375})
     detector.to('configure')
     labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
@@ -106,7 +106,7 @@ def test_label_info_comes_with_configure(start_detector, model):
 
 
 NOT_SET = Parameter.Type.NOT_SET  # what `ros2 param delete` sends
-# name, value, kind, and what the reason must say: the parameter, the rule and the value.
+# Name, value and parameter type.
 REFUSED = [
     ('confidence_threshold', 1.5, None),
     ('confidence_threshold', -0.1, None),
@@ -136,7 +136,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ('name', 'value', 'kind'), REFUSED, ids=[f'{name}={value}' for name, value, _ in REFUSED]
 )
-def test_refused(detector, name, value, kind, golden_messages):
+def test_invalid_or_fixed_values_are_refused(detector, name, value, kind, golden_messages):
     known = name in {parameter.name for parameter in PARAMETERS}
     before = detector.get(name) if known else None
     [(successful, reason)] = detector.set({name: value}, kind)
@@ -148,7 +148,7 @@ def test_refused(detector, name, value, kind, golden_messages):
 
 
 @pytest.mark.parametrize(
-    ('name', 'value', 'typed'),
+    ('name', 'value', 'yaml_text'),
     [
         ('class_filter', [3, 7], '["3", "7"]'),
         ('class_filter', 3, '["3"]'),
@@ -161,22 +161,22 @@ def test_refused(detector, name, value, kind, golden_messages):
         ('engine_path', True, '"true"'),
     ],
 )
-def test_text_that_lost_its_quotes_in_a_shell(detector, name, value, typed):
+def test_refusal_of_unquoted_text_shows_the_quoted_command(detector, name, value, yaml_text):
     [(successful, reason)] = detector.set({name: value})
     assert not successful
     assert 'array(' not in reason
     assert ('on, off, yes, no' in reason) == (value is True or value == [True, False])
-    # As a shell and `ros2 param set` read it.
+    # Parse the suggested command as a shell does, and its value as `ros2 param set` does.
     words = shlex.split(reason.partition('; for text: ')[2])
-    assert words == ['ros2', 'param', 'set', detector.name, name, typed]
-    text = yaml.safe_load(typed)
+    assert words == ['ros2', 'param', 'set', detector.name, name, yaml_text]
+    text = yaml.safe_load(yaml_text)
     assert all(isinstance(word, str) for word in (text if name == 'class_filter' else [text]))
 
 
 @pytest.mark.parametrize(
     ('name', 'value'),
     [
-        ('model.decoder', 5),  # no text of a number is one of its choices
+        ('model.decoder', 5),  # '5' is not a choice of this parameter either
         ('model.class_names', ['a', 'a']),
         ('confidence_threshold', 'high'),
         ('model.input_size', ['640']),
@@ -185,13 +185,13 @@ def test_text_that_lost_its_quotes_in_a_shell(detector, name, value, typed):
         ('class_filter', [b'1', b'2']),
     ],
 )
-def test_no_quotes_would_help(detector, name, value):
+def test_quotes_are_not_suggested_if_they_do_not_help(detector, name, value):
     [(successful, reason)] = detector.set({name: value})
     assert not successful
     assert 'for text' not in reason
 
 
-def test_several_at_once_are_set_together_or_not_at_all(detector, golden_messages):
+def test_atomic_request_sets_all_parameters_or_none(detector, golden_messages):
     successful, reason = detector.set_at_once(
         {'confidence_threshold': 0.75, 'iou_threshold': 7, 'class_filter': ['pink']}
     )
@@ -203,7 +203,7 @@ def test_several_at_once_are_set_together_or_not_at_all(detector, golden_message
     assert names_found(detector) == ['red', 'blue']
 
 
-def test_same_value_is_no_change(detector):
+def test_unchanged_value_of_a_fixed_parameter_is_accepted(detector):
     assert detector.set({'max_detections': 300, 'image_transport': 'raw'}) == [(True, '')] * 2
 
 
@@ -216,7 +216,7 @@ def test_fixed_parameters_change_after_cleanup(start_detector, model, golden_mes
         golden_messages.add(reason)
         detector.to(transition)
     detector.set_well(max_detections=1, class_filter=['pink'])
-    # Without a model nobody knows its classes; configure does.
+    # Without a model, any class filter is accepted. configure checks the filter.
     assert not detector.change_state('configure')
     detector.program.wait_for_output('red, green, blue')
     detector.set_well(class_filter=['red'])
@@ -234,7 +234,7 @@ def test_diagnostics_period_changes_after_cleanup(start_detector, model):
         detector.wait_for_status(lambda *_: True, 'diagnostics ten times a second')
 
 
-def test_descriptors(detector, golden_messages):
+def test_descriptors_match_the_parameter_table(detector, golden_messages):
     descriptors = detector.describe([parameter.name for parameter in PARAMETERS])
     kinds = {
         'bool': ParameterType.PARAMETER_BOOL,
@@ -261,8 +261,8 @@ def test_descriptors(detector, golden_messages):
             assert repr(choice) in descriptor.additional_constraints
 
 
-def test_a_range_that_everybody_reads(detector, golden_messages):
-    # Without the table as a mirror: what `ros2 param describe` shows.
+def test_described_ranges_of_two_parameters(detector, golden_messages):
+    # Literal limits as `ros2 param describe` shows them, independent of the parameter table.
     threshold, depth = detector.describe(['confidence_threshold', 'pipeline_depth'])
     [limits] = threshold.floating_point_range
     assert (limits.from_value, limits.to_value) == (0.0, 1.0)

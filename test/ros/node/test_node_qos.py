@@ -1,4 +1,4 @@
-"""The camera's quality of service: auto follows it, everything else says what is wrong."""
+"""Tests of quality of service: `auto` follows the camera, other values report a mismatch."""
 
 import time
 
@@ -30,15 +30,15 @@ def reliability(detector):
 
 
 @pytest.fixture(scope='module')
-def adjustable(client, model, request):
-    """One detector without a camera, for tests that set its parameters themselves."""
+def detector_without_camera(client, model, request):
+    """Return a detector without a camera. Tests set its parameters."""
     settings = {'engine_path': str(model), 'image_intake': request.param}
     detector = Detector(client, settings, camera_qos=None)
     yield detector
     detector.close()
 
 
-# Setting, offer, and what is agreed; only `auto` does more than to ask the middleware.
+# Parameter, the camera's QoS, and the resulting reliability. Only `auto` needs package code.
 AUTO = [('auto', RELIABLE, 'reliable'), ('auto', BEST_EFFORT, 'best_effort')]
 FIXED = [
     ('reliable', RELIABLE, 'reliable'),
@@ -48,36 +48,38 @@ FIXED = [
 
 
 @pytest.mark.parametrize(
-    ('adjustable', 'setting', 'offered', 'agreed'),
+    ('detector_without_camera', 'setting', 'offered', 'expected_reliability'),
     [*(('auto', *row) for row in AUTO + FIXED), *(('rclpy', *row) for row in AUTO)],
-    indirect=['adjustable'],
+    indirect=['detector_without_camera'],
 )
-@pytest.mark.parametrize('first', ['node', 'camera'])
-def test_images_arrive(adjustable, setting, offered, agreed, first):
-    adjustable.bring_to('unconfigured')
-    assert adjustable.set({'image_qos.reliability': setting}) == [(True, '')]
-    if first == 'node':
-        adjustable.bring_to('active')
-    camera = adjustable.create_camera(offered)
+@pytest.mark.parametrize('started_first', ['node', 'camera'])
+def test_images_arrive_with_the_expected_reliability(
+    detector_without_camera, setting, offered, expected_reliability, started_first
+):
+    detector_without_camera.bring_to('unconfigured')
+    assert detector_without_camera.set({'image_qos.reliability': setting}) == [(True, '')]
+    if started_first == 'node':
+        detector_without_camera.bring_to('active')
+    camera = detector_without_camera.create_camera(offered)
     try:
-        adjustable.bring_to('active')
-        adjustable.connect(publisher=camera)
-        assert reliability(adjustable) == agreed
-        # One subscription: two would show every image twice.
-        graph = adjustable.client.node
-        topic = adjustable.topic('image')
-        adjustable.client.spin_until(
-            lambda: graph.count_subscribers(topic) == 1, 'one subscription and no more'
+        detector_without_camera.bring_to('active')
+        detector_without_camera.connect(publisher=camera)
+        assert reliability(detector_without_camera) == expected_reliability
+        # A second subscription would receive every image twice.
+        graph = detector_without_camera.client.node
+        topic = detector_without_camera.topic('image')
+        detector_without_camera.client.spin_until(
+            lambda: graph.count_subscribers(topic) == 1, 'exactly one subscription'
         )
-        # Best effort promises nothing, so: until one is answered.
-        adjustable.connect(picture_of(COLOR), camera)
-        assert adjustable.detections[-1].detections
+        # Publish until an image is answered, because best effort may lose images.
+        detector_without_camera.connect(picture_of(COLOR), camera)
+        assert detector_without_camera.detections[-1].detections
     finally:
-        adjustable.client.node.destroy_publisher(camera)
-        adjustable.bring_to('unconfigured')
+        detector_without_camera.client.node.destroy_publisher(camera)
+        detector_without_camera.bring_to('unconfigured')
 
 
-def test_auto_serves_both_kinds_of_camera_at_once(start_detector, settings):
+def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, settings):
     detector = start_detector(settings)
     detector.connect()
     assert reliability(detector) == 'reliable'
@@ -90,7 +92,7 @@ def test_auto_serves_both_kinds_of_camera_at_once(start_detector, settings):
     node.destroy_publisher(second)
 
     def reliable_again():
-        # Until the word that the second camera is gone has reached the node.
+        # The node learns later that the second camera is gone, so activate again until then.
         detector.to('deactivate', 'activate')
         detector.connect(picture_of(COLOR, frame_id='first'))
         return reliability(detector) == 'reliable'
@@ -98,7 +100,7 @@ def test_auto_serves_both_kinds_of_camera_at_once(start_detector, settings):
     detector.client.spin_until(reliable_again, 'a reliable subscription')
 
 
-def test_reliable_names_the_parameter_that_keeps_a_camera_out(start_detector, settings):
+def test_qos_mismatch_names_the_parameter(start_detector, settings):
     settings['image_qos.reliability'] = 'reliable'
     detector = start_detector(settings, camera_qos=BEST_EFFORT)
     detector.wait_for_log('ERROR', RELIABILITY)
@@ -110,21 +112,23 @@ def test_reliable_names_the_parameter_that_keeps_a_camera_out(start_detector, se
     node.destroy_publisher(good)
 
 
-def test_of_a_camera_that_is_switched_off_nothing_is_logged(start_detector, settings):
+def test_qos_mismatch_of_a_switched_off_camera_is_not_logged(start_detector, settings):
     settings['image_qos.reliability'] = 'reliable'
     detector = start_detector(settings, camera_qos=RELIABLE)
     detector.connect(picture_of(COLOR))
     detector.set_well(enabled=False)
     node, topic = detector.client.node, detector.topic('image')
-    kept_out = node.create_publisher(Image, topic, BEST_EFFORT)
+    best_effort_camera = node.create_publisher(Image, topic, BEST_EFFORT)
     detector.client.spin_until(lambda: node.count_publishers(topic) == 2, 'the camera')
-    detector.wait_for_status(lambda status, _: 'enabled' in status.message, 'that it is off')
+    detector.wait_for_status(
+        lambda status, _: 'enabled' in status.message, 'a status of the switched-off camera'
+    )
     assert detector.program.count(RELIABILITY) == 0
     detector.set_well(enabled=True)
-    node.destroy_publisher(kept_out)
+    node.destroy_publisher(best_effort_camera)
 
 
-def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector, settings):
+def test_many_incompatible_cameras_give_few_log_lines(start_detector, settings):
     settings['image_qos.reliability'] = 'reliable'
     detector = start_detector(settings, camera_qos=BEST_EFFORT)
     detector.wait_for_log('ERROR', RELIABILITY)
@@ -135,7 +139,7 @@ def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector,
         cameras.append(node.create_publisher(Image, topic, BEST_EFFORT))
         detector.client.spin_until(lambda: node.count_publishers(topic) == count, 'the camera')  # noqa: B023
         detector.wait_for_status(lambda status, _: RELIABILITY in status.message, 'the error')
-    # The first camera at once, and the watch says it when nothing arrives and while that lasts.
+    # The first camera is logged at once. The watchdog logs the lack of images, and repeats it.
     seconds = time.monotonic() - begun
     lines = [line for line in detector.program.output.splitlines() if RELIABILITY in line]
     assert len(lines) <= 4 + seconds / 10 + seconds / 30
@@ -143,7 +147,7 @@ def test_many_cameras_that_are_kept_out_are_few_lines_of_the_log(start_detector,
         node.destroy_publisher(camera)
 
 
-def test_camera_that_offers_more_than_is_asked_for(start_detector, settings):
+def test_camera_with_stricter_qos_is_received(start_detector, settings):
     detector = start_detector(settings)
     detector.connect()
     qos = QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC)
@@ -154,17 +158,17 @@ def test_camera_that_offers_more_than_is_asked_for(start_detector, settings):
     node.destroy_publisher(camera)
 
 
-def test_depth_is_what_the_parameter_says(start_detector, settings):
+def test_subscription_has_the_depth_of_the_parameter(start_detector, settings):
     settings['image_qos.depth'] = 7
     detector = start_detector(settings)
     detector.connect()
     [info] = detector.client.node.get_subscriptions_info_by_topic(detector.topic('image'))
     assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
-    # Not every middleware tells the depth of others; 0 stands for unknown.
+    # Not every middleware reports the depth of other nodes. 0 means unknown.
     assert info.qos_profile.depth in (0, 7)
 
 
-def test_detections_are_reliable(start_detector, settings):
+def test_detections_are_reliable_and_label_info_is_latched(start_detector, settings):
     detector = start_detector(settings)
     detector.connect()
     [info] = detector.client.node.get_publishers_info_by_topic(detector.topic('detections'))

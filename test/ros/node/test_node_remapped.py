@@ -1,4 +1,4 @@
-"""Topics that are remapped to each other's names: ROS remaps what it is given, and once only."""
+"""Tests of topics that are remapped to each other's names. ROS remaps a name only once."""
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -15,7 +15,7 @@ SWAPPED = ('-r', 'left/image:=right/image', '-r', 'right/image:=left/image')
 
 
 @pytest.mark.parametrize('intake', ['auto', 'rclpy'])
-def test_two_cameras_whose_topics_are_swapped(start_detector, model, intake):
+def test_swapped_topics_of_two_cameras(start_detector, model, intake):
     parameters = {'engine_path': str(model), 'cameras': list(SOURCES), 'image_intake': intake}
     detector = start_detector(parameters, arguments=SWAPPED, camera_qos=None)
     detector.bring_to('active')
@@ -35,7 +35,7 @@ def test_two_cameras_whose_topics_are_swapped(start_detector, model, intake):
             camera.destroy_publisher()
 
 
-def test_publishers_are_looked_for_where_images_come_from(start_detector, client, model):
+def test_publishers_of_the_remapped_topic_are_reported(start_detector, client, model):
     parameters = {'engine_path': str(model), 'cameras': list(SOURCES), 'autostart': True}
     detector = start_detector(parameters, arguments=SWAPPED)
     topic = detector.topic('right/image')

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end the process cleanly in every state."""
+"""Tests of SIGINT and SIGTERM, which end the process cleanly in every state."""
 
 import re
 import signal
@@ -32,14 +32,14 @@ def assert_clean_end(detector, number):
         (signal.SIGINT, ('configure', 'shutdown from inactive')),
     ],
 )
-def test_clean_end(start_detector, model, number, transitions):
+def test_signal_ends_the_node_cleanly_in_each_state(start_detector, model, number, transitions):
     detector = start_detector({'engine_path': str(model)})
     assert detector.state() == 'unconfigured'
     detector.to(*transitions)
     assert_clean_end(detector, number)
 
 
-def test_clean_end_after_a_failed_activate(start_detector, model, tmp_path):
+def test_signal_after_a_failed_activate_ends_the_node_cleanly(start_detector, model, tmp_path):
     flag = tmp_path / 'flag'
     command = [*script('nodes/fault_node.py'), str(flag), 'stand-in']
     detector = start_detector({'engine_path': str(model)}, command=command)
@@ -51,49 +51,49 @@ def test_clean_end_after_a_failed_activate(start_detector, model, tmp_path):
     assert_clean_end(detector, signal.SIGTERM)
 
 
-def test_clean_end_under_load(start_detector):
+def test_signal_under_load_ends_the_node_cleanly(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
     detector.to('configure', 'activate')
     slow = picture_of((0, 0, scripted_node.SLOW))
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
 
-    def replaced():
+    def is_image_replaced():
         for _ in range(10):
             detector.camera.publish(slow)
         return any(int(v.get('dropped: replaced', 0)) for v in detector.take_statuses())
 
-    detector.client.spin_until(replaced, 'more images than the pipeline can do')
+    detector.client.spin_until(is_image_replaced, 'a replaced image')
     for _ in range(10):
         detector.camera.publish(slow)
     assert_clean_end(detector, signal.SIGINT)
     assert detector.program.count('pipeline closed') == 1
 
 
-def test_configure_is_given_up_between_two_steps(start_detector):
+def test_signal_stops_configure_between_two_steps(start_detector):
     parameters = {'engine_path': 'wait for a signal in warm-up', 'autostart': True}
     detector = start_detector(parameters, command=script('nodes/scripted_node.py'))
     detector.program.wait_for_output('enqueue 114\n')
     assert_clean_end(detector, signal.SIGTERM)
-    # Of three slots, one was warmed up: the step in progress was the last.
+    # One of three slots was warmed up, so the step in progress was the last.
     assert detector.program.count('enqueue 114\n') == 1
     assert detector.program.count('pipeline closed') == 1
 
 
-def test_signals_in_the_end_of_the_interpreter_change_nothing(start_detector, model):
+def test_signals_during_interpreter_shutdown_are_ignored(start_detector, model):
     command = [*script('nodes/late_signal_node.py'), 'detector_node']
     detector = start_detector({'engine_path': str(model)}, command=command)
     detector.to('configure', 'activate')
     assert_clean_end(detector, signal.SIGINT)
 
 
-def test_wrong_parameters_and_signals_in_the_end_of_the_interpreter():
+def test_signals_during_shutdown_keep_the_exit_code_of_wrong_parameters():
     ros_arguments = ('--ros-args', '-p', 'nothing:=1')
     program = Program([*script('nodes/late_signal_node.py'), 'detector_node', *ros_arguments])
     assert program.wait() == 2
     assert 'Traceback' not in program.output
 
 
-def test_a_node_that_hangs_while_it_starts_is_ended_by_a_second_signal():
+def test_second_signal_ends_a_node_that_hangs_in_its_start():
     program = Program(script('nodes/stuck_node.py'))
     program.wait_for_output('stuck')
     try:
@@ -108,7 +108,7 @@ def test_a_node_that_hangs_while_it_starts_is_ended_by_a_second_signal():
         program.send(signal.SIGKILL)
 
 
-BROKEN_END = """
+FAILING_CLOSE = """
 import sys
 
 import rclpy
@@ -122,8 +122,8 @@ sys.exit(run_node(lambda: rclpy.create_node('ends_badly'), close, finished=lambd
 """
 
 
-def test_an_end_that_breaks_is_told():
-    program = Program([sys.executable, '-c', BROKEN_END])
+def test_exception_while_closing_is_logged():
+    program = Program([sys.executable, '-c', FAILING_CLOSE])
     assert program.wait() == 1
     assert re.search(r'\[ends_badly\]: .*Traceback', program.output)
     assert 'closing broke' in program.output
@@ -135,17 +135,17 @@ def test_second_signal_ends_a_node_that_hangs(start_detector):
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
     detector.enqueue(scripted_node.NEVER)
     detector.program.send(signal.SIGINT)
-    # The worker gives its time to the frame that never ends: the node has begun to close.
+    # A collect call shows that the node closes, because the worker now waits for the frame.
     detector.program.wait_for_output(f'collect {scripted_node.NEVER}\n')
-    # One that follows at once does not count: this is one of them, and later ones do.
+    # A signal right after the first one is ignored, so send signals until the process ends.
     while detector.program.alive:
         detector.program.send(signal.SIGTERM)
         time.sleep(0.1)
     assert detector.program.wait() == 128 + signal.SIGTERM
 
 
-def test_signal_that_comes_twice_at_once_is_one(start_detector):
-    # As launch passes SIGINT on to a node whose whole process group was sent one.
+def test_two_signals_at_once_count_as_one(start_detector):
+    # After Ctrl-C, the terminal signals the process group, and launch signals the node again.
     detector = start_detector(command=script('nodes/scripted_node.py'))
     detector.to('configure', 'activate')
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))

@@ -1,4 +1,4 @@
-"""Silence over real DDS: said in the log and in the diagnostics, and its end too."""
+"""Tests of silent cameras over DDS: the log and the diagnostics report begin and end."""
 
 import json
 import signal
@@ -20,151 +20,159 @@ BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
 def assert_recovers(detector, kind='', picture=None):
-    """Publish until the log says how long which kind of problem lasted."""
+    """Publish until the log reports the end of a problem, its kind and its duration."""
     detector.program.forget()
     publish = detector.camera.publish
     picture = picture or picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
     detector.wait_for_status(
-        lambda status, _: publish(picture) or status.level == OK, 'a status without trouble'
+        lambda status, _: publish(picture) or status.level == OK, 'a status without a problem'
     )
     detector.program.wait_for_line(rf'^\[INFO\] .* [0-9.]+ s \({kind}')
 
 
 @pytest.fixture(scope='module')
-def adjustable(client, model):
-    """One detector without a camera; a test that wants one makes it."""
+def detector_without_camera(client, model):
+    """Return a detector without a camera. Tests create cameras."""
     detector = Detector(client, {'engine_path': str(model)}, camera_qos=None)
     yield detector
     detector.close()
 
 
 @pytest.fixture
-def lonely(adjustable):
-    adjustable.bring_to('unconfigured')
-    adjustable.set_well(**{'image_qos.reliability': 'auto', 'image_transport': 'raw'})
-    adjustable.program.forget()
-    yield adjustable
-    adjustable.destroy_camera()
+def unconfigured_detector(detector_without_camera):
+    detector_without_camera.bring_to('unconfigured')
+    detector_without_camera.set_well(**{'image_qos.reliability': 'auto', 'image_transport': 'raw'})
+    detector_without_camera.program.forget()
+    yield detector_without_camera
+    detector_without_camera.destroy_camera()
 
 
-def publishers_gone(detector, topic):
+def wait_for_no_publishers(detector, topic):
     graph = detector.client.node
-    detector.client.spin_until(lambda: not graph.count_publishers(topic), f'nobody on {topic}')
+    detector.client.spin_until(
+        lambda: not graph.count_publishers(topic), f'no publisher on {topic}'
+    )
 
 
-def test_nobody_publishes_and_images_are_elsewhere(lonely):
-    publishers_gone(lonely, lonely.topic('image'))
-    lonely.bring_to('active')
-    lonely.wait_for_report(WARN, lonely.topic('image'))
-    elsewhere = lonely.topic('front/image_raw')
-    camera = lonely.client.node.create_publisher(Image, elsewhere, 1)
-    lonely.wait_for_status(
+def test_topic_without_publisher_is_reported_with_the_topic_that_has_images(unconfigured_detector):
+    wait_for_no_publishers(unconfigured_detector, unconfigured_detector.topic('image'))
+    unconfigured_detector.bring_to('active')
+    unconfigured_detector.wait_for_report(WARN, unconfigured_detector.topic('image'))
+    elsewhere = unconfigured_detector.topic('front/image_raw')
+    camera = unconfigured_detector.client.node.create_publisher(Image, elsewhere, 1)
+    unconfigured_detector.wait_for_status(
         lambda status, _: f'image_topic:={elsewhere} ' in status.message,
         'the topic that has images',
     )
-    lonely.client.node.destroy_publisher(camera)
-    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
-    assert_recovers(lonely, 'no publisher')
+    unconfigured_detector.client.node.destroy_publisher(camera)
+    unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=10))
+    assert_recovers(unconfigured_detector, 'no publisher')
 
 
-def test_compressed_images_where_raw_ones_are_expected(lonely):
-    lonely.bring_to('active')
-    topic = lonely.topic('image/compressed')
-    camera = lonely.client.node.create_publisher(CompressedImage, topic, 1)
-    lonely.wait_for_status(
+def test_compressed_images_are_suggested_if_raw_images_are_missing(unconfigured_detector):
+    unconfigured_detector.bring_to('active')
+    topic = unconfigured_detector.topic('image/compressed')
+    camera = unconfigured_detector.client.node.create_publisher(CompressedImage, topic, 1)
+    unconfigured_detector.wait_for_status(
         lambda status, _: 'image_transport:=compressed (detect.launch.py)' in status.message,
         'the parameter to set',
     )
-    lonely.client.node.destroy_publisher(camera)
+    unconfigured_detector.client.node.destroy_publisher(camera)
 
 
-def test_raw_images_where_compressed_ones_are_expected(lonely):
-    lonely.set_well(image_transport='compressed')
-    lonely.bring_to('active')
-    lonely.camera = lonely.create_camera(QoSProfile(depth=1))
-    lonely.wait_for_status(
+def test_raw_images_are_suggested_if_compressed_images_are_missing(unconfigured_detector):
+    unconfigured_detector.set_well(image_transport='compressed')
+    unconfigured_detector.bring_to('active')
+    unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=1))
+    unconfigured_detector.wait_for_status(
         lambda status, _: 'image_transport:=raw (detect.launch.py)' in status.message,
         'the parameter to set',
     )
 
 
-def test_another_type_on_the_topic(lonely):
-    lonely.bring_to('active')
-    camera = lonely.client.node.create_publisher(CompressedImage, lonely.topic('image'), 1)
-    lonely.wait_for_report(ERROR, 'sensor_msgs/msg/CompressedImage')
-    lonely.client.node.destroy_publisher(camera)
+def test_another_type_on_the_topic_is_reported(unconfigured_detector):
+    unconfigured_detector.bring_to('active')
+    camera = unconfigured_detector.client.node.create_publisher(
+        CompressedImage, unconfigured_detector.topic('image'), 1
+    )
+    unconfigured_detector.wait_for_report(ERROR, 'sensor_msgs/msg/CompressedImage')
+    unconfigured_detector.client.node.destroy_publisher(camera)
 
 
-def test_quality_of_service_that_keeps_the_camera_out(lonely):
-    lonely.set_well(**{'image_qos.reliability': 'reliable'})
-    lonely.bring_to('active')
-    camera = lonely.create_camera(BEST_EFFORT)
+def test_qos_mismatch_is_reported(unconfigured_detector):
+    unconfigured_detector.set_well(**{'image_qos.reliability': 'reliable'})
+    unconfigured_detector.bring_to('active')
+    camera = unconfigured_detector.create_camera(BEST_EFFORT)
     picture = picture_of((9, 9, 9))
-    lonely.wait_for_report(ERROR, 'image_qos.reliability', publish=lambda: camera.publish(picture))
-    lonely.client.node.destroy_publisher(camera)
-    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
-    assert_recovers(lonely)
+    unconfigured_detector.wait_for_report(
+        ERROR, 'image_qos.reliability', publish=lambda: camera.publish(picture)
+    )
+    unconfigured_detector.client.node.destroy_publisher(camera)
+    unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=10))
+    assert_recovers(unconfigured_detector)
 
 
-def test_a_camera_that_sends_nothing_stalls_and_leaves(lonely):
-    topic = lonely.topic('image')
-    lonely.bring_to('active')
-    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
-    lonely.wait_for_report(WARN, topic)
-    assert_recovers(lonely, 'not arriving')
-    lonely.wait_for_report(ERROR, topic)
-    assert_recovers(lonely, 'stalled')
-    lonely.destroy_camera()
-    lonely.wait_for_report(ERROR, 'image_topic:=')
-    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
-    assert_recovers(lonely)
+def test_camera_without_images_then_stalled_then_gone_is_reported(unconfigured_detector):
+    topic = unconfigured_detector.topic('image')
+    unconfigured_detector.bring_to('active')
+    unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=10))
+    unconfigured_detector.wait_for_report(WARN, topic)
+    assert_recovers(unconfigured_detector, 'not arriving')
+    unconfigured_detector.wait_for_report(ERROR, topic)
+    assert_recovers(unconfigured_detector, 'stalled')
+    unconfigured_detector.destroy_camera()
+    unconfigured_detector.wait_for_report(ERROR, 'image_topic:=')
+    unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=10))
+    assert_recovers(unconfigured_detector)
 
 
-def test_every_image_is_dropped(lonely):
-    lonely.bring_to('active')
-    lonely.camera = lonely.create_camera(QoSProfile(depth=10))
-    lonely.connect()
+def test_only_invalid_images_are_reported(unconfigured_detector):
+    unconfigured_detector.bring_to('active')
+    unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=10))
+    unconfigured_detector.connect()
     bad = picture_of((1, 2, 3))
     bad.encoding = 'no_such_encoding'
-    lonely.wait_for_report(ERROR, 'x unknown_encoding', publish=lambda: lonely.camera.publish(bad))
-    assert_recovers(lonely)
+    unconfigured_detector.wait_for_report(
+        ERROR, 'x unknown_encoding', publish=lambda: unconfigured_detector.camera.publish(bad)
+    )
+    assert_recovers(unconfigured_detector)
 
 
-def test_an_engine_slower_than_the_camera(scripted_detector):
+def test_engine_slower_than_the_camera_is_reported(scripted_detector):
     def flood():
         for _ in range(10):
             scripted_detector.camera.publish(command_image(scripted_node.SLOW))
 
     scripted_detector.wait_for_report(WARN, publish=flood)
-    # Silence has trouble of its own; this one is over.
+    # With few images, the watchdog reports another problem, but this problem has ended.
     assert_recovers(scripted_detector, picture=command_image(0, frame_id=HANDSHAKE))
 
 
-def test_frames_lost_on_the_way(scripted_detector):
-    """What comes while the node cannot look is written over by what comes next."""
+def test_images_lost_in_transport_are_reported(scripted_detector):
+    """While the node is stopped, newer images overwrite older ones in the middleware."""
 
-    def miss():
+    def lose_images():
         scripted_detector.program.stop()
         for _ in range(20):
             scripted_detector.camera.publish(command_image(0))
         scripted_detector.program.send(signal.SIGCONT)
 
-    scripted_detector.wait_for_report(WARN, 'image_qos.depth', publish=miss)
+    scripted_detector.wait_for_report(WARN, 'image_qos.depth', publish=lose_images)
 
 
-def test_images_but_no_output(start_detector):
+def test_hanging_pipeline_is_reported(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
     detector.to('configure', 'activate')
     detector.connect(command_image(0, frame_id=HANDSHAKE))
 
-    def never():  # again and again, because a newer image replaces one that waits
+    def never():  # repeatedly, because a newer image replaces a waiting one
         detector.camera.publish(command_image(scripted_node.NEVER))
 
     detector.wait_for_report(ERROR, 'benchmark_engine', publish=never)
     detector.program.send(signal.SIGKILL)
 
 
-def test_the_final_counts_are_logged(scripted_detector):
+def test_final_counts_are_logged(scripted_detector):
     for stamp in range(3):
         scripted_detector.ask(command_image(0, stamp))
     counts = scripted_detector.settled_counts()
@@ -177,31 +185,39 @@ def test_the_final_counts_are_logged(scripted_detector):
     scripted_detector.program.wait_for_output('counts: ', 2)
 
 
-def test_another_node_of_the_same_name(client, adjustable):
-    adjustable.bring_to('unconfigured')
-    adjustable.bring_to('active')
-    name = adjustable.name
-    adjustable.wait_for_report(WARN, adjustable.topic('image'))
-    adjustable.program.forget()
+def test_second_node_of_the_same_name_is_reported(client, detector_without_camera):
+    detector_without_camera.bring_to('unconfigured')
+    detector_without_camera.bring_to('active')
+    name = detector_without_camera.name
+    detector_without_camera.wait_for_report(WARN, detector_without_camera.topic('image'))
+    detector_without_camera.program.forget()
     twin = Program(
-        [executable('detector_node'), '--ros-args', '-r', f'__ns:={adjustable.namespace}']
+        [
+            executable('detector_node'),
+            '--ros-args',
+            '-r',
+            f'__ns:={detector_without_camera.namespace}',
+        ]
     )
     try:
-        # Beside what else holds.
-        adjustable.wait_for_report(WARN, 'namespace:=front')
-        adjustable.program.wait_for_line(rf'namespace:=.*{adjustable.topic("image")}')
+        # The missing publisher is still reported.
+        detector_without_camera.wait_for_report(WARN, 'namespace:=front')
+        detector_without_camera.program.wait_for_line(
+            rf'namespace:=.*{detector_without_camera.topic("image")}'
+        )
 
-        def of_nodes():
+        def findings_about_nodes():
             command = [executable('doctor'), '--seconds', '2', '--json']
             report = json.loads(forked.run(command, timeout=DEADLINE_S).stdout)
             return [f for f in report['findings'] if f['area'] == 'nodes']
 
-        [found] = client.spin_until(of_nodes, 'doctor hears of both')
+        [found] = client.spin_until(findings_about_nodes, 'a finding of doctor about both nodes')
         assert (found['name'], found['level']) == (name, 'yellow')
     finally:
         twin.send(signal.SIGINT)
         twin.wait()
         twin.close()
-    adjustable.wait_for_status(
-        lambda status, _: 'namespace:=' not in status.message, 'that the other one is gone'
+    detector_without_camera.wait_for_status(
+        lambda status, _: 'namespace:=' not in status.message,
+        'a status after the end of the other node',
     )

@@ -1,4 +1,4 @@
-"""Starting with wrong parameters: one sentence each, exit code 2; and with unusual right ones."""
+"""Tests of starts with wrong parameters (one error line each, exit code 2) and unusual ones."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 
 def start(*arguments, program='detector_node', before=()):
-    """Start a node that should end by itself; return its exit code and what it printed."""
+    """Start a program that must end by itself. Return its exit code and its output."""
     command = [executable(program), *before, '--ros-args', *arguments]
     ended = forked.run(command, timeout=DEADLINE_S)
     return ended.returncode, ended.stderr + ended.stdout
@@ -33,7 +33,7 @@ def parameter_file(folder, text):
     return '--params-file', str(path)
 
 
-# Each start names the mistakes of all its parameters.
+# Each start reports the mistakes of all its parameters.
 WRONG = {
     'limits': [
         'autostart:=1',
@@ -58,7 +58,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize('overrides', WRONG.values(), ids=WRONG)
-def test_wrong_parameters(overrides, golden_messages):
+def test_wrong_parameters_are_reported_in_one_line_each(overrides, golden_messages):
     code, output = start(*itertools.chain(*(('-p', override) for override in overrides)))
     assert code == 2, output
     assert len(errors(output)) == len(overrides)
@@ -68,7 +68,7 @@ def test_wrong_parameters(overrides, golden_messages):
 
 
 @pytest.mark.parametrize('override', ['use_sim_time:=5', 'start_type_description_service:=x'])
-def test_wrong_parameter_of_rclpy(override):
+def test_wrong_parameter_of_rclpy_is_reported(override):
     code, output = start('-p', override)
     assert code == 2, output
     [error] = errors(output)
@@ -78,7 +78,7 @@ def test_wrong_parameter_of_rclpy(override):
     assert 'Traceback' not in output
 
 
-def test_every_mistake_of_a_file_is_named_at_once(tmp_path, golden_messages):
+def test_every_mistake_of_a_file_is_reported_at_once(tmp_path, golden_messages):
     text = """
 /**:
   ros__parameters:
@@ -104,7 +104,7 @@ def test_every_mistake_of_a_file_is_named_at_once(tmp_path, golden_messages):
     ],
     ids=['no head', 'mixed list', 'binary'],
 )
-def test_yaml_that_does_not_parse(tmp_path, text):
+def test_invalid_parameter_file_is_reported(tmp_path, text):
     code, output = start(*parameter_file(tmp_path, text))
     assert code == 2, output
     assert errors(output)
@@ -113,7 +113,7 @@ def test_yaml_that_does_not_parse(tmp_path, text):
     assert '[INFO]' not in output
 
 
-def test_missing_parameter_file(tmp_path):
+def test_missing_parameter_file_is_reported(tmp_path):
     code, output = start('--params-file', str(tmp_path / 'missing.yaml'))
     assert code == 2, output
     assert 'missing.yaml' in '\n'.join(errors(output))
@@ -121,20 +121,20 @@ def test_missing_parameter_file(tmp_path):
 
 
 @pytest.mark.parametrize('argument', ['engine_path:=model.onnx', 'engine_path:=model'])
-def test_parameters_before_ros_args(argument, golden_messages):
+def test_parameter_before_ros_args_is_refused(argument, golden_messages):
     code, output = start(before=(argument,))
     assert code == 2, output
     golden_messages.add('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
     assert '[INFO]' not in output
 
 
-def test_an_option_that_ros_takes_for_a_topic(tmp_path, golden_messages):
+def test_option_in_the_form_of_a_remapping_is_refused(tmp_path, golden_messages):
     code, output = start(before=(str(tmp_path), 'rate:=30'), program='replay_images')
     assert code == 2, output
     golden_messages.add('\n'.join(line for line in output.splitlines() if '[rcl]' not in line))
 
 
-def test_wrong_ros_argument():
+def test_invalid_ros_argument_is_refused():
     code, output = start('-p', 'no assignment')
     assert code == 2, output
     assert errors(output)
@@ -142,8 +142,8 @@ def test_wrong_ros_argument():
 
 
 @pytest.mark.parametrize('program', ['detector_node', 'replay_images'])
-def test_a_pipe_is_no_parameter_file(program, tmp_path, golden_messages):
-    """ROS reads it several times: the second time would be waited for, whatever signal comes."""
+def test_named_pipe_as_parameter_file_is_refused(program, tmp_path, golden_messages):
+    """ROS reads the file several times. The second read of a pipe would block all signals."""
     os.mkfifo(tmp_path / 'pipe')
     arguments = ('--params-file', str(tmp_path / 'pipe'))
     source = () if program == 'detector_node' else (str(tmp_path),)
@@ -155,7 +155,7 @@ def test_a_pipe_is_no_parameter_file(program, tmp_path, golden_messages):
     assert report['mistakes'] == [error.removeprefix('error: ')]
 
 
-def test_a_pipe_of_the_shells_is_none():
+def test_shell_process_substitution_as_parameter_file_is_refused():
     command = f'{executable("detector_node")} --ros-args --params-file <(echo "/**:")'
     ended = subprocess.run(
         ['bash', '-c', command], capture_output=True, text=True, timeout=DEADLINE_S
@@ -165,7 +165,7 @@ def test_a_pipe_of_the_shells_is_none():
     assert '/dev/fd/' in error
 
 
-def test_node_name_that_is_too_long_for_its_services_is_refused():
+def test_node_name_too_long_for_its_services_is_refused():
     code, output = start('-r', f'__node:={"a" * 230}')
     assert code == 2, output
     assert 'length should not exceed' in errors(output)[0]
@@ -173,7 +173,7 @@ def test_node_name_that_is_too_long_for_its_services_is_refused():
 
 
 @pytest.mark.parametrize('remap', ['detections:=image', 'image:=/parameter_events'])
-def test_two_topics_of_one_name(remap, golden_messages):
+def test_two_topics_with_one_name_are_refused(remap, golden_messages):
     code, output = start('-r', remap)
     assert code == 2, output
     [error] = errors(output)
@@ -181,7 +181,7 @@ def test_two_topics_of_one_name(remap, golden_messages):
     assert 'Traceback' not in output
 
 
-def test_what_stands_behind_ros_args_without_an_option(golden_messages):
+def test_words_without_an_option_after_ros_args_are_refused(golden_messages):
     code, output = start('front/image:=/x', 'engine_path:=m.onnx', 'what', '-p', 'autostart:=true')
     assert code == 2
     assert len(errors(output)) == 3
@@ -199,16 +199,16 @@ UNUSUAL = """
 """
 
 
-def test_empty_lists_and_whole_numbers_are_fine(start_detector, tmp_path):
+def test_empty_lists_and_whole_numbers_are_accepted(start_detector, tmp_path):
     detector = start_detector(arguments=parameter_file(tmp_path, UNUSUAL))
     assert detector.get('confidence_threshold') == 1.0
     assert list(detector.get('class_filter')) == []
     assert list(detector.get('model.std')) == [1.0, 1.0, 1.0]
-    # The command line wins over files.
+    # The command line overrides files.
     assert detector.get('diagnostics_period_s') == 0.1
 
 
-def test_installed_parameter_file_holds_the_defaults(start_detector):
+def test_installed_parameter_file_is_accepted(start_detector):
     path = Path(get_package_share_directory('trt_perception')) / 'config' / 'detect.yaml'
     detector = start_detector(arguments=('--params-file', str(path)))
     parameters = yaml.safe_load(path.read_text())['/**']['ros__parameters']
@@ -217,7 +217,9 @@ def test_installed_parameter_file_holds_the_defaults(start_detector):
     assert detector.state() == 'unconfigured'
 
 
-def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, golden_messages):
+def test_parameters_and_remappings_of_other_nodes_are_reported(
+    start_detector, tmp_path, golden_messages
+):
     other = tmp_path / 'other.yaml'
     other.write_text('detector:\n  ros__parameters:\n    confidence_threshold: 0.9\n')
     mine = parameter_file(tmp_path, '/**:\n  ros__parameters:\n    max_detections: 7\n')
@@ -229,7 +231,7 @@ def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, gol
             *itertools.chain(*(('-r', remap) for remap in remaps)),
         )
     )
-    # Its name is /detector in no namespace, and here it is in one.
+    # The file names /detector, but this node is in a namespace.
     assert (detector.get('confidence_threshold'), detector.get('max_detections')) == (0.25, 7)
     assert detector.get('iou_threshold') == 0.45
     for given in (str(other), 'detector:iou_threshold:=0.9 ', '-r image:=/a ', '-r frnt/masks'):
@@ -238,9 +240,9 @@ def test_what_is_for_other_nodes_or_topics_is_said(start_detector, tmp_path, gol
     assert 'rear/image:=/b ' not in detector.program.output
 
 
-def test_text_in_quotes():
+def test_quoted_text_is_accepted():
     text = ('-p', 'class_filter:=["1", "2"]', '-p', 'engine_path:="5"')
     code, output = start(*text, '-p', 'cpu_threads:=-1')
     assert code == 2
-    [error] = errors(output)  # only the mistake that ends it
+    [error] = errors(output)  # only the invalid cpu_threads
     assert 'cpu_threads' in error

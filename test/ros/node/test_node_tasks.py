@@ -1,4 +1,4 @@
-"""Models of poses, oriented boxes and masks, each in a node of its own: what they publish."""
+"""Tests of the topics of nodes that run pose, oriented-box and segmentation models."""
 
 import re
 
@@ -16,12 +16,12 @@ from trt_perception.pipelines.pipeline import detect_one
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 
-TOLD = recorded('ultralytics_pose')
+POSE_EXPORT = recorded('ultralytics_pose')
 
 
 @pytest.fixture(scope='module')
 def parameters(tmp_path_factory):
-    values = written(TOLD, tmp_path_factory.mktemp('pose') / 'pose.onnx')
+    values = written(POSE_EXPORT, tmp_path_factory.mktemp('pose') / 'pose.onnx')
     return {**values, 'confidence_threshold': 0.02}
 
 
@@ -37,7 +37,7 @@ def detector(client, parameters):
 
 @pytest.fixture
 def listener(client, detector):
-    """Return a function that collects the messages of a topic of the node."""
+    """Return a function that subscribes to a topic of the node and returns its message list."""
     subscriptions = []
 
     def listen(kind, name):
@@ -55,20 +55,20 @@ def message_of(bgr, name):
     return image_message(bgr, width, height, 'bgr8', step=3 * width, frame_id=name)
 
 
-def until_both(detector, clouds, image):
-    """Publish until detections and keypoints of this image came; return both."""
+def publish_until_both(detector, others, image):
+    """Publish an image until its detections and its keypoints or mask arrive. Return both."""
     name = image.header.frame_id
 
     def both():
         detector.camera.publish(image)
         found = [m for m in detector.detections if m.header.frame_id == name]
-        points = [m for m in clouds if m.header.frame_id == name]
+        points = [m for m in others if m.header.frame_id == name]
         return (found[-1], points[-1]) if found and points else None
 
     return detector.client.spin_until(both, 'detections and keypoints')
 
 
-def array_of(cloud):
+def keypoints_of_cloud(cloud):
     fields = [(field.name, field.offset, field.datatype, field.count) for field in cloud.fields]
     assert fields == [(name, offset, 7, 1) for name, offset in (('x', 0), ('y', 4), ('score', 8))]
     assert not cloud.is_bigendian
@@ -78,30 +78,30 @@ def array_of(cloud):
     return np.frombuffer(bytes(cloud.data), '<f4').reshape(shape)
 
 
-def found_by_the_core(parameters, image):
+def detect_in_process(parameters, image):
     config = DetectorConfig.from_values(parameters)
     pipeline = open_by_parameters(config)
     thresholds = config.thresholds(pipeline.spec.class_names)
     return detect_one(pipeline, frame_from_bgr(image), thresholds).detections
 
 
-def test_keypoints_are_those_of_the_core(detector, listener, parameters):
-    expected = found_by_the_core(parameters, TOLD['image'])
+def test_published_keypoints_equal_the_pipelines(detector, listener, parameters):
+    expected = detect_in_process(parameters, POSE_EXPORT['image'])
     assert len(expected) > 3
-    clouds = listener(PointCloud2, 'keypoints')
-    image = message_of(TOLD['image'], 'poses')
-    detections, cloud = until_both(detector, clouds, image)
+    others = listener(PointCloud2, 'keypoints')
+    image = message_of(POSE_EXPORT['image'], 'poses')
+    detections, cloud = publish_until_both(detector, others, image)
     assert cloud.header == detections.header == image.header
     assert len(detections.detections) == len(expected)
-    assert np.array_equal(array_of(cloud), expected.keypoints)
+    assert np.array_equal(keypoints_of_cloud(cloud), expected.keypoints)
 
 
-def test_an_image_without_objects_has_a_message_too(detector, listener):
-    clouds = listener(PointCloud2, 'keypoints')
+def test_image_without_objects_gives_an_empty_keypoints_message(detector, listener):
+    others = listener(PointCloud2, 'keypoints')
     detector.set_well(confidence_threshold=1.0)
     try:
-        image = message_of(TOLD['image'], 'nothing')
-        detections, cloud = until_both(detector, clouds, image)
+        image = message_of(POSE_EXPORT['image'], 'nothing')
+        detections, cloud = publish_until_both(detector, others, image)
         assert not detections.detections
         assert (cloud.height, cloud.width, len(cloud.data)) == (0, 17, 0)
         assert cloud.header == image.header
@@ -109,9 +109,9 @@ def test_an_image_without_objects_has_a_message_too(detector, listener):
         detector.set_well(confidence_threshold=0.02)
 
 
-def test_the_debug_image_has_the_skeleton(detector, listener):
+def test_debug_image_shows_the_skeleton(detector, listener):
     drawn = listener(Image, 'debug_image')
-    black = np.zeros_like(TOLD['image'])
+    black = np.zeros_like(POSE_EXPORT['image'])
     image = message_of(black, 'drawn')
 
     def find():
@@ -120,23 +120,23 @@ def test_the_debug_image_has_the_skeleton(detector, listener):
 
     message = detector.client.spin_until(find, 'a debug image')[0]
     pixels = np.frombuffer(bytes(message.data), np.uint8).reshape(black.shape)
-    # Boxes and labels of the first test would leave much of it black.
+    # Boxes and labels without skeletons would leave more pixels black.
     assert pixels.any(axis=2).mean() > 0.2
 
 
-def test_an_export_of_ultralytics_is_read_without_a_warning(detector, golden_messages):
-    # Of the node: the middleware has warnings of its own on some distributions.
+def test_ultralytics_export_is_read_without_a_warning(detector, golden_messages):
+    # Only the node's lines count: on some distributions the middleware logs warnings.
     lines = [line for line in detector.program.output.splitlines() if 'detector]: ' in line]
-    # Of the model: what it says of the camera comes behind.
+    # Lines about the model come first. Lines about the camera follow.
     active = next(index for index, line in enumerate(lines) if 'detector]: active: ' in line)
     for line in lines[:active]:
         assert line.startswith('[INFO]')
         golden_messages.add(line.partition('detector]: ')[2])
-    # No value is written as Python would: Type(field=…), {'key': …} or None.
+    # No message shows a Python repr: Type(field=…), {'key': …} or None.
     assert not any(re.search(r"\w\(\w+=|\{'|\bNone\b", line) for line in lines)
 
 
-def test_the_topic_ends_with_cleanup(detector):
+def test_cleanup_removes_the_keypoints_topic(detector):
     graph = detector.client.node
     detector.bring_to('unconfigured')
     detector.client.spin_until(
@@ -148,14 +148,14 @@ def test_the_topic_ends_with_cleanup(detector):
     )
 
 
-def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
-    told = recorded('ultralytics_obb')
-    values = {**written(told, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
-    expected = found_by_the_core(values, told['image']).oriented
+def test_published_oriented_boxes_equal_the_pipelines(client, tmp_path):
+    export = recorded('ultralytics_obb')
+    values = {**written(export, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
+    expected = detect_in_process(values, export['image']).oriented
     node = Detector(client, {**values, 'autostart': True})
     try:
         node.connect()
-        boxes = [one.bbox for one in node.ask(message_of(told['image'], 'oriented')).detections]
+        boxes = [one.bbox for one in node.ask(message_of(export['image'], 'oriented')).detections]
         assert client.node.count_publishers(node.topic('keypoints')) == 0
     finally:
         node.close()
@@ -168,10 +168,10 @@ def test_oriented_boxes_are_those_of_the_core(client, tmp_path):
     assert len({box.center.theta for box in boxes}) > 3
 
 
-def test_masks_are_those_of_the_core(client, tmp_path):
-    told = recorded('ultralytics_segment_26')
-    values = {**written(told, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
-    masks = found_by_the_core(values, told['image']).masks.whole()
+def test_published_masks_equal_the_pipelines(client, tmp_path):
+    export = recorded('ultralytics_segment_26')
+    values = {**written(export, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
+    masks = detect_in_process(values, export['image']).masks.whole()
     height, width = masks.shape[1:]
     expected = np.zeros((height, width), np.uint16)
     for number in range(len(masks), 0, -1):
@@ -181,8 +181,8 @@ def test_masks_are_those_of_the_core(client, tmp_path):
     try:
         node.connect()
         found, subscription = client.subscribe(Image, node.topic('masks'))
-        image = message_of(told['image'], 'masks')
-        detections, message = until_both(node, found, image)
+        image = message_of(export['image'], 'masks')
+        detections, message = publish_until_both(node, found, image)
         assert len(detections.detections) == len(masks)
         assert message.header == detections.header == image.header
         assert (message.encoding, message.is_bigendian) == ('mono16', 0)
@@ -190,7 +190,7 @@ def test_masks_are_those_of_the_core(client, tmp_path):
         pixels = np.frombuffer(bytes(message.data), '<u2').reshape(height, width)
         assert np.array_equal(pixels, expected)
         node.set_well(confidence_threshold=1.0)
-        _, message = until_both(node, found, message_of(told['image'], 'nothing'))
+        _, message = publish_until_both(node, found, message_of(export['image'], 'nothing'))
         assert not any(message.data)
         client.node.destroy_subscription(subscription)
     finally:
