@@ -1,4 +1,4 @@
-"""What /diagnostics says, from the facts of one moment."""
+"""Tests of the messages on /diagnostics."""
 
 import dataclasses
 
@@ -18,34 +18,34 @@ pytestmark = pytest.mark.each_distro
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
-OF_THE_NODE = {field.name for field in dataclasses.fields(Health)} - {'finding'}
+NODE_FIELDS = {field.name for field in dataclasses.fields(Health)} - {'finding'}
 STAMP = Time(seconds=3)
 
 
 def values_of(status):
     values = {pair.key: pair.value for pair in status.values}
-    assert len(values) == len(status.values), 'each key once'
+    assert len(values) == len(status.values), 'a key is repeated'
     return values
 
 
 def statuses_of(health):
-    """Return level, message and values of each status, by what stands behind the node's name."""
+    """Return level, message and values of each status, by the part of the name after the node."""
     message = diagnostics_message('/front/detector', STAMP, health)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
     statuses = {}
     for status in message.status:
-        node, of = status.name.split(': ')
+        node, part = status.name.split(': ')
         assert node == '/front/detector'
-        assert of not in statuses
-        statuses[of] = status.level, status.message, values_of(status)
+        assert part not in statuses
+        statuses[part] = status.level, status.message, values_of(status)
     return statuses
 
 
 def status_of(**facts):
     """Return the only status of a node with one camera."""
-    of_node = {name: value for name, value in facts.items() if name in OF_THE_NODE}
-    of_camera = {name: value for name, value in facts.items() if name not in OF_THE_NODE}
-    health = Health(**of_node, cameras=[CameraFacts(**of_camera)])
+    node_facts = {name: value for name, value in facts.items() if name in NODE_FIELDS}
+    camera_facts = {name: value for name, value in facts.items() if name not in NODE_FIELDS}
+    health = Health(**node_facts, cameras=[CameraFacts(**camera_facts)])
     message = diagnostics_message('/front/detector', STAMP, health)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
     [status] = message.status
@@ -74,21 +74,21 @@ def status_of(**facts):
         ),
     ],
 )
-def test_judgement(facts, level, words):
+def test_level_and_message_of_a_status(facts, level, words):
     status, values = status_of(**facts)
     assert status.level == level
     assert words in status.message
     assert values['state'] == facts['state']
 
 
-def test_counts_and_times():
+def test_counts_and_times_of_a_status():
     counts = FrameStatistics(
         received=10,
         published=4,
         dropped={'replaced': 3, 'bad_step': 1},
         failed=1,
         in_flight=1,
-        # 101 frames: the 51st by size is the median, the 100th the 99th percentile.
+        # Of 101 sorted frames, the 51st is the median, and the 100th the 99th percentile.
         times=[FrameTimes(ms * 1e-3, 0, 0, 0, 0) for ms in (*[0.5] * 51, *[1.25] * 50)],
     )
     status, values = status_of(
@@ -99,7 +99,7 @@ def test_counts_and_times():
         received_hz=4.0,
         published_hz=2.0,
         not_delivered=5,
-        # 101 ages: the 51st by size is the median, the 100th the 99th percentile.
+        # Of 101 sorted ages, the 51st is the median, and the 100th the 99th percentile.
         ages_ms=[12.34] * 51 + [56.78] * 50,
         reliability='best_effort',
     )
@@ -125,12 +125,12 @@ def test_counts_and_times():
     assert {name: values.get(name) for name in expected} == expected
 
 
-def test_losses_with_several_publishers_are_unknown(golden_messages):
+def test_losses_are_unknown_with_several_publishers(golden_messages):
     _, values = status_of(state='active', not_delivered=None)
     golden_messages.add(values['not delivered'])
 
 
-def test_before_the_first_image():
+def test_values_before_the_first_image():
     _, values = status_of(state='active')
     assert values['received'] == '0'
     assert not any('p50' in name for name in values)
@@ -139,22 +139,22 @@ def test_before_the_first_image():
 # Several cameras.
 
 
-def of_camera(name, level=Level.OK, message='active', **facts):
-    """Return a camera's facts."""
+def camera_facts(name, level=Level.OK, message='active', **facts):
+    """Return the facts of a camera."""
     kind = '' if level == Level.OK else f'kind of {name}'
     return CameraFacts(name, finding=Problem(level, kind, message), **facts)
 
 
-WELL = Problem(Level.OK, '', 'active, images from 2 of 2 cameras')
+NO_PROBLEM = Problem(Level.OK, '', 'active, images from 2 of 2 cameras')
 
 
-def test_each_camera_has_a_status_and_the_first_is_of_all():
+def test_first_status_sums_up_the_statuses_of_cameras():
     counts = [
         FrameStatistics(received=10, published=4, dropped={'replaced': 5}, in_flight=1),
         FrameStatistics(received=7, published=3, dropped={'replaced': 1, 'bad_step': 2}, failed=1),
     ]
     cameras = [
-        of_camera(
+        camera_facts(
             *('front', Level.OK, 'active, 5.0 Hz'),
             statistics=counts[0],
             received_hz=4.0,
@@ -163,13 +163,13 @@ def test_each_camera_has_a_status_and_the_first_is_of_all():
             ages_ms=[10.0] * 10,
             reliability='best_effort',
         ),
-        of_camera('rear', statistics=counts[1], published_hz=1.5, not_delivered=2),
+        camera_facts('rear', statistics=counts[1], published_hz=1.5, not_delivered=2),
     ]
-    health = Health('active', '', '/m.engine', Obb(), cameras, WELL, batches=6)
+    health = Health('active', '', '/m.engine', Obb(), cameras, NO_PROBLEM, batches=6)
     statuses = statuses_of(health)
     assert list(statuses) == ['detector', 'front', 'rear']
     level, message, values = statuses['detector']
-    assert (level, message) == (OK, WELL.message)
+    assert (level, message) == (OK, NO_PROBLEM.message)
     expected = {
         'state': 'active',
         'engine': '/m.engine',
@@ -199,20 +199,20 @@ def test_each_camera_has_a_status_and_the_first_is_of_all():
     assert not any(key.startswith('age') for key in values)
 
 
-def test_losses_of_all_are_unknown_where_those_of_one_are():
-    cameras = [of_camera('front', not_delivered=None), of_camera('rear', not_delivered=3)]
-    statuses = statuses_of(Health('active', cameras=cameras, finding=WELL))
-    lost = {of: values['not delivered'] for of, (_, _, values) in statuses.items()}
+def test_losses_of_the_node_are_unknown_if_a_cameras_are():
+    cameras = [camera_facts('front', not_delivered=None), camera_facts('rear', not_delivered=3)]
+    statuses = statuses_of(Health('active', cameras=cameras, finding=NO_PROBLEM))
+    lost = {part: values['not delivered'] for part, (_, _, values) in statuses.items()}
     assert lost == {'detector': lost['front'], 'front': lost['front'], 'rear': '3'}
     assert not lost['front'].isdigit()
 
 
 @pytest.mark.parametrize(
-    ('own', 'cameras', 'level', 'said'),
+    ('node_problem', 'cameras', 'level', 'expected_message'),
     [
-        (WELL, {'front': (OK, 'active'), 'rear': (OK, 'active')}, OK, WELL.message),
+        (NO_PROBLEM, {'front': (OK, 'active'), 'rear': (OK, 'active')}, OK, NO_PROBLEM.message),
         (
-            WELL,
+            NO_PROBLEM,
             {'front': (WARN, 'slow'), 'rear': (ERROR, 'gone'), 'left': (OK, 'active')},
             ERROR,
             'rear: gone; front: slow',
@@ -230,30 +230,30 @@ def test_losses_of_all_are_unknown_where_those_of_one_are():
             'replaced',
         ),
         (
-            WELL,
+            NO_PROBLEM,
             {f'c{n}': (ERROR, 'gone') for n in range(7)},
             ERROR,
             'c0: gone; c1: gone; c2: gone; c3: gone; and c4, c5, c6',
         ),
     ],
 )
-def test_the_node_says_which_cameras_have_trouble(own, cameras, level, said):
+def test_node_status_names_cameras_with_problems(node_problem, cameras, level, expected_message):
     facts = [
-        of_camera(name, Level(int(level[0])), text) for name, (level, text) in cameras.items()
+        camera_facts(name, Level(int(level[0])), text) for name, (level, text) in cameras.items()
     ]
-    statuses = statuses_of(Health('active', cameras=facts, finding=own))
-    assert statuses['detector'][:2] == (level, said)
+    statuses = statuses_of(Health('active', cameras=facts, finding=node_problem))
+    assert statuses['detector'][:2] == (level, expected_message)
     for name, expected in cameras.items():
         assert statuses[name][:2] == expected
 
 
-def test_a_fault_is_of_all_cameras():
-    cameras = [of_camera('front'), of_camera('rear', Level.WARN, 'slow')]
+def test_fault_is_in_the_status_of_every_camera():
+    cameras = [camera_facts('front'), camera_facts('rear', Level.WARN, 'slow')]
     statuses = statuses_of(Health('unconfigured', error='it broke', cameras=cameras))
     assert [status[:2] for status in statuses.values()] == [(ERROR, 'it broke')] * 3
 
 
-def test_inactive_cameras_keep_what_they_came_to():
+def test_inactive_cameras_keep_their_counts():
     cameras = [CameraFacts('front', FrameStatistics(received=3, published=3)), CameraFacts('rear')]
     statuses = statuses_of(Health('inactive', cameras=cameras))
     assert [status[:2] for status in statuses.values()] == [(OK, 'inactive')] * 3
@@ -268,7 +268,7 @@ def test_each_of_several_gpus_has_a_status(names):
     }
     cameras = [CameraFacts(name) for name in names]
     statuses = statuses_of(Health('active', cameras=cameras, gpus=gpus))
-    assert {of for of in statuses if 'GPU' in of} == {'GPU 0', 'GPU 3'}
+    assert {part for part in statuses if 'GPU' in part} == {'GPU 0', 'GPU 3'}
     assert statuses['GPU 0'][2] == {
         'state': 'active',
         'frames': '12',
@@ -276,5 +276,5 @@ def test_each_of_several_gpus_has_a_status(names):
         'compute p50 / p99 (ms)': '2.000 / 2.000',
     }
     assert statuses['GPU 3'][2]['frames'] == '0'
-    only = Health('active', cameras=cameras, gpus={0: gpus[0]})
-    assert not any('GPU' in of for of in statuses_of(only))
+    one_gpu = Health('active', cameras=cameras, gpus={0: gpus[0]})
+    assert not any('GPU' in part for part in statuses_of(one_gpu))

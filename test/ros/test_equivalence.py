@@ -1,6 +1,7 @@
-"""Detections over DDS are those of the core: same count, order and classes, scores, boxes.
+"""Tests that a node publishes the detections that its pipeline returns in this process.
 
-The digits model on every third demo scene, in a node of its own and in this process.
+Both run the digits model on every third demo scene. Number, order and classes of the detections
+must be equal, and scores and boxes must agree.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 SHARE = Path(get_package_share_directory('trt_perception'))
 MODEL = SHARE / 'models' / 'digits.onnx'
 SCENES = sorted((SHARE / 'demo' / 'scenes').glob('*.jpg'))
-# Low, so that unsure detections are compared, too.
+# The threshold is low, to compare detections with low scores, too.
 THRESHOLD = 0.05
 
 
@@ -41,16 +42,16 @@ def node(client):
 
 
 @pytest.fixture(scope='module')
-def core():
+def pipeline_and_thresholds():
     config = DetectorConfig(engine_path=str(MODEL), confidence_threshold=THRESHOLD)
     pipeline = open_by_parameters(config)
     yield pipeline, config.thresholds(pipeline.spec.class_names)
     pipeline.close()
 
 
-def found_by(core, bgr):
-    """Return what the core finds, in the form of graph.found_in."""
-    pipeline, thresholds = core
+def detect_in_process(pipeline_and_thresholds, bgr):
+    """Return the pipeline's detections in the form of graph.found_in."""
+    pipeline, thresholds = pipeline_and_thresholds
     height, width = bgr.shape[:2]
     frame = Frame.view(
         bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8'
@@ -69,7 +70,7 @@ def test_all_scenes_are_installed():
     assert len(SCENES) == 60
 
 
-def test_every_third_scene(node, core):
+def test_published_detections_equal_the_pipelines(node, pipeline_and_thresholds):
     count = 0
     for index, path in enumerate(SCENES[::3]):
         bgr = np.ascontiguousarray(cv2.imread(str(path)))
@@ -79,8 +80,8 @@ def test_every_third_scene(node, core):
         )
         answer = node.ask(image)
         assert answer.header == image.header
-        expected = found_by(core, bgr)
+        expected = detect_in_process(pipeline_and_thresholds, bgr)
         assert_found(answer, expected, 1e-4, abs=0.05)
         count += len(expected)
-    # About five digits in a scene; without any, nothing would have been compared.
+    # A scene has about five digits. The assertion fails if there was nothing to compare.
     assert count > 2 * len(SCENES[::3])

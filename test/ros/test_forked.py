@@ -1,4 +1,4 @@
-"""A program that is forked does what it does when it is started."""
+"""Tests that a forked program behaves like a started one."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ REPLAY = [executable('replay_images'), 'FOLDER', '--wait-for-subscribers', '1']
 
 
 @pytest.fixture
-def waiting(tmp_path):
-    """Return a function that forks a program which waits for a subscriber."""
+def fork_waiting_program(tmp_path):
+    """Return a function that forks replay_images, which waits for a subscriber."""
     (tmp_path / 'a.png').write_bytes(b'')
     command = [part.replace('FOLDER', str(tmp_path)) for part in REPLAY]
     return lambda **options: ForkedProcess(command, dict(os.environ), **options)
@@ -30,7 +30,7 @@ def waiting(tmp_path):
         ('doctor', ['--image-topic']),
     ],
 )
-def test_fork_prints_and_returns_what_a_start_does(name, arguments):
+def test_fork_has_the_output_and_exit_code_of_a_start(name, arguments):
     command = [executable(name), *arguments]
     assert can_fork(command, os.environ)
 
@@ -44,25 +44,25 @@ def test_fork_prints_and_returns_what_a_start_does(name, arguments):
     )
 
 
-def test_environment_that_changes_imports_is_started(monkeypatch):
+def test_program_is_not_forked_if_the_environment_changes_imports(monkeypatch):
     command = [executable('doctor')]
     assert can_fork(command, {**os.environ, 'ROS_DOMAIN_ID': '7'})
     assert not can_fork(command, {**os.environ, 'PYTHONPATH': '/elsewhere'})
     assert not can_fork(['/bin/doctor'], os.environ)
 
 
-def test_signal_that_ended_a_fork_is_its_code(waiting):
-    process = waiting()
+def test_exit_code_of_a_killed_fork_is_the_signal(fork_waiting_program):
+    process = fork_waiting_program()
     assert process.poll() is None
 
     process.kill()
 
     assert process.wait(DEADLINE_S) == -signal.SIGKILL
-    process.terminate()  # has no effect any more
+    process.terminate()  # has no effect, because the process has ended
 
 
-def test_fork_ends_by_its_timer(waiting):
-    assert waiting(longest_s=0.2).wait(DEADLINE_S) == -signal.SIGALRM
+def test_timer_ends_a_fork(fork_waiting_program):
+    assert fork_waiting_program(longest_s=0.2).wait(DEADLINE_S) == -signal.SIGALRM
 
 
 def test_fork_that_lives_too_long_is_killed(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""The launch files, by the real `ros2 launch`."""
+"""Tests of the launch files with the real `ros2 launch`."""
 
 import os
 import signal
@@ -29,11 +29,11 @@ pytest_plugins = ['support.nodes.graph_fixtures', 'support.nodes.launch_fixtures
 COLOR = (200, 120, 60)
 
 
-# The files themselves.
+# Arguments of the files.
 
 
-def arguments_of(name):
-    """Return the default of each argument that a launch file declares."""
+def default_arguments(name):
+    """Return the defaults of a launch file's arguments, by name."""
     from launch import LaunchContext
     from launch.launch_description_sources import get_launch_description_from_python_launch_file
 
@@ -49,26 +49,26 @@ def arguments_of(name):
 
 
 @needs_launch
-def test_arguments_of_detect():
+def test_detect_declares_all_launch_arguments():
     from trt_perception.parameters.launch_arguments import launch_arguments
 
-    assert arguments_of('detect.launch.py') == {
+    assert default_arguments('detect.launch.py') == {
         name: default for name, (default, _) in launch_arguments(SHARE).items()
     }
 
 
 @needs_launch
-def test_defaults_name_files_that_are_installed():
+def test_default_files_are_installed():
     for name in ('detect.launch.py', 'demo.launch.py'):
-        for default in arguments_of(name).values():
+        for default in default_arguments(name).values():
             assert not default.startswith('/') or Path(default).is_file()
 
 
-# Real launches; test_launch_nodes.py shows what else they start.
+# Real launches. test_launch_nodes.py tests the commands of all nodes.
 
 
 @needs_launch
-def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
+def test_node_gets_arguments_over_the_parameter_file(start_launch, model, tmp_path):
     parameters = tmp_path / 'mine.yaml'
     parameters.write_text(
         '/**:\n  ros__parameters:\n    engine_path: /of/the/file.onnx\n    autostart: true\n'
@@ -81,7 +81,7 @@ def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
         'autostart:=false',
         'log_level:=debug',
     )
-    # The arguments win over the file, the file over the defaults.
+    # Arguments override the file, and the file overrides defaults.
     assert detector.state() == 'unconfigured'
     assert detector.get('engine_path') == str(model)
     assert detector.get('confidence_threshold') == 0.3
@@ -109,7 +109,7 @@ def test_detect_with_all_its_arguments(start_launch, model, tmp_path):
 
 
 @needs_launch
-def test_wrong_parameters_are_not_tried_again(tmp_path):
+def test_node_with_wrong_parameters_is_not_restarted(tmp_path):
     parameters = tmp_path / 'wrong.yaml'
     parameters.write_text('/**:\n  ros__parameters:\n    confidence: 0.6\n')
     program = launch('detect.launch.py', f'params_file:={parameters}')
@@ -122,7 +122,7 @@ def test_wrong_parameters_are_not_tried_again(tmp_path):
 
 
 @needs_launch
-def test_a_node_that_died_comes_back(start_launch, model):
+def test_killed_node_is_restarted(start_launch, model):
     detector = start_launch(f'engine_path:={model}')
     detector.program.wait_for_output('active: waiting for images')
     os.kill(process_ids(detector.program)[0], signal.SIGKILL)
@@ -135,11 +135,11 @@ def test_a_node_that_died_comes_back(start_launch, model):
 
 @needs_launch
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_node_that_a_signal_ended_stays_away(start_launch, model, number):
+def test_node_that_a_signal_ended_is_not_restarted(start_launch, model, number):
     detector = start_launch(f'engine_path:={model}')
     detector.program.wait_for_output('active: waiting for images')
     os.kill(process_ids(detector.program)[0], number)
-    # Nothing is left to do for launch: it ends by itself.
+    # launch ends too, because no process is left.
     assert detector.program.wait() == 0
     assert detector.program.count('process has finished cleanly') == 1
     assert len(process_ids(detector.program)) == 1
@@ -178,7 +178,7 @@ def test_two_detectors_end_cleanly(model, tmp_path):
     program = Program(['ros2', 'launch', str(path), f'engine_path:={model}'])
     try:
         program.wait_for_output('active: waiting for images', 2)
-        # As Ctrl-C to the whole group, which launch passes on besides where no terminal is there.
+        # Like Ctrl-C, which signals the process group. Without a terminal, launch signals again.
         for number in (*process_ids(program), program.pid):
             os.kill(number, signal.SIGINT)
         program.wait()
@@ -188,8 +188,11 @@ def test_two_detectors_end_cleanly(model, tmp_path):
     assert 'process has died' not in program.output
 
 
-def typed(client, command):
-    """Run what a user types into a shell, without the daemon, which would outlive the test."""
+def run_typed(client, command):
+    """Run a command in a shell as a user types it, but without the ROS daemon.
+
+    The daemon would outlive the test.
+    """
     verb, _, rest = command.partition(' /')
 
     def ran():
@@ -202,32 +205,32 @@ def typed(client, command):
         )
         return None if 'Node not found' in ended.stdout + ended.stderr else ended
 
-    return client.spin_until(ran, 'the tool has found the node')
+    return client.spin_until(ran, 'the node that the tool looks for')
 
 
 @needs_launch
-def test_parameters_by_the_real_tool(client):
+def test_suggested_commands_work_with_ros2_param(client):
     detector = Detector(client)
     try:
         assert detector.state() == 'unconfigured'
         set_filter = f'ros2 param set {detector.name} class_filter'
-        refused = typed(client, f'{set_filter} "[3,7]"')
+        refused = run_typed(client, f'{set_filter} "[3,7]"')
         command = refused.stderr.partition('; for text: ')[2].strip()
         assert command.startswith(set_filter), refused
-        assert 'successful' in typed(client, command).stdout
+        assert 'successful' in run_typed(client, command).stdout
         assert list(detector.get('class_filter')) == ['3', '7']
-        deleted = typed(client, f'ros2 param delete {detector.name} class_filter')
+        deleted = run_typed(client, f'ros2 param delete {detector.name} class_filter')
         assert 'cannot be deleted, the node needs a value' in deleted.stderr
         assert list(detector.get('class_filter')) == ['3', '7']
         command = deleted.stderr.partition('for its default: ')[2].strip()
-        assert 'successful' in typed(client, command).stdout
+        assert 'successful' in run_typed(client, command).stdout
         assert list(detector.get('class_filter')) == []
     finally:
         detector.close()
 
 
 @needs_launch
-def test_show_args_lists_them():
+def test_show_args_lists_parameters():
     shown = launch('detect.launch.py', '--show-args')
     try:
         assert shown.wait() == 0
@@ -240,18 +243,22 @@ def test_show_args_lists_them():
 
 
 @needs_launch
-def test_demo_of_several_cameras(client):
-    heard = [client.subscribe(Detection2DArray, f'/camera_{n}/detections') for n in (1, 2)]
+def test_demo_of_two_cameras_detects_digits(client):
+    subscriptions = [client.subscribe(Detection2DArray, f'/camera_{n}/detections') for n in (1, 2)]
     program = launch('demo.launch.py', 'rate:=10', 'cameras:=2')
     try:
         client.spin_until(
-            lambda: all(sum(len(m.detections) for m in messages) > 5 for messages, _ in heard),
-            'detected digits of both cameras',
+            lambda: all(
+                sum(len(m.detections) for m in messages) > 5 for messages, _ in subscriptions
+            ),
+            'detections of both cameras',
         )
-        found = [d for messages, _ in heard for message in messages for d in message.detections]
+        found = [
+            d for messages, _ in subscriptions for message in messages for d in message.detections
+        ]
         assert {d.results[0].hypothesis.class_id for d in found} <= set('0123456789')
         assert_clean_end(program, processes=3)
     finally:
         program.close()
-        for _, subscription in heard:
+        for _, subscription in subscriptions:
             client.node.destroy_subscription(subscription)

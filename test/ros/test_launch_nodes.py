@@ -1,7 +1,7 @@
-"""What the launch files start for each set of arguments, and how they refuse mistakes.
+"""Tests of the nodes that launch files start for sets of arguments, and of refused mistakes.
 
-`ros2 launch` runs in this process and describes nodes instead of starting them; test_launch.py
-starts them.
+`ros2 launch` runs in this process, and nodes are recorded instead of started. test_launch.py
+starts nodes.
 """
 
 import importlib
@@ -26,8 +26,8 @@ MISTAKES = [
     *('cameras:=front,front', 'image_topic:=/{camera}/image', 'camera.front.enabled:=true'),
     *('engine_pth:=a.onnx', 'class_filter:=[person]'),
 ]
-#: Another launch file that includes detect.launch.py, as INCLUDE, and declares MORE arguments.
-OTHER = """
+#: A user's launch file that includes detect.launch.py by INCLUDE, and declares arguments by MORE.
+USER_FILE = """
 from launch import LaunchDescription
 from launch.actions import *
 from launch.launch_description_sources import PythonLaunchDescriptionSource
@@ -90,18 +90,19 @@ MINE = """
 )
 
 
-def other(include='include', more='[]'):
-    return OTHER.replace('INCLUDE', include).replace('MORE', more)
+def user_launch_file(include='include', more='[]'):
+    return USER_FILE.replace('INCLUDE', include).replace('MORE', more)
 
 
-# Near one of ours: declared and not declared by the other file; far; used but not declared.
+# Two names near arguments of detect.launch.py that the user's file declares, a near name that is
+# undeclared, a far name, and a name that the file uses without a declaration.
 TYPED = ('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5')
-#: Name of a scene: one of our launch files or the text of another one, and what the user types.
+#: By name of the scene: a launch file's name or text, and the arguments that the user types.
 SCENES = {
     **{f'{file} {mistake}': (file, mistake) for file in (DETECT, DEMO) for mistake in MISTAKES},
     'one topic for two cameras': (DETECT, 'cameras:=front,rear', 'image_topic:=/image_raw'),
     'detect': (DETECT, MODEL),
-    'argument that is near none': (DETECT, MODEL, 'rviz:=true'),
+    'argument near no name': (DETECT, MODEL, 'rviz:=true'),
     'cameras by arguments': (
         *(DETECT, MODEL, 'cameras:=front,rear', 'device_ids:=0,2'),
         'image_topic:=/{camera}/image_raw',
@@ -121,14 +122,20 @@ SCENES = {
     'demo': (DEMO, 'rate:=10'),
     'demo of two cameras': (DEMO, 'cameras:=2', 'transport_profile:=none'),
     'demo of named cameras': (DEMO, 'cameras:=front,rear'),
-    'included': (other(), *TYPED),
-    'included by a timer': (other('TimerAction(period=0.01, actions=[include])'), *TYPED),
-    # There launch tells nobody what was launched.
-    'included after a process': (
-        *(other("ExecuteProcess(cmd=['true'], on_exit=[include])"), *TYPED),
+    'included': (user_launch_file(), *TYPED),
+    'included by a timer': (
+        user_launch_file('TimerAction(period=0.01, actions=[include])'),
+        *TYPED,
     ),
-    'included, argument clashes': (other(more=CLASH), 'confidence:=0.3'),
-    'included, group forwards nothing': (other(FORWARDS_NOTHING, CLASH), 'confidence:=0.3'),
+    # In this case launch does not report the launched file.
+    'included after a process': (
+        *(user_launch_file("ExecuteProcess(cmd=['true'], on_exit=[include])"), *TYPED),
+    ),
+    'included, argument clashes': (user_launch_file(more=CLASH), 'confidence:=0.3'),
+    'included, group forwards nothing': (
+        user_launch_file(FORWARDS_NOTHING, CLASH),
+        'confidence:=0.3',
+    ),
     'included in a namespace that another file pushed': (PUSHED,),
     'included by the example of the page': (EXAMPLE,),
 }
@@ -136,7 +143,7 @@ SCENES = {
 
 @pytest.fixture
 def _launch_logs(caplog):
-    """Record what launch logs. Its loggers propagate nothing, nor would all later ones."""
+    """Record messages of launch. Afterwards restore the logger class, which launch replaces."""
     logger_class = logging.getLoggerClass()
     importlib.import_module('launch.logging')
     loggers = [logging.getLogger(name) for name in ('launch', DETECT)]
@@ -149,8 +156,11 @@ def _launch_logs(caplog):
 
 
 @pytest.fixture
-def launched(tmp_path, monkeypatch, caplog, _launch_logs):
-    """Launch a file; return the exit code, warnings and errors, and the nodes to start."""
+def launch_file(tmp_path, monkeypatch, caplog, _launch_logs):
+    """Return a function that launches a file, and returns exit code, log lines and nodes.
+
+    The log lines are warnings and errors. The nodes are not started.
+    """
     (tmp_path / 'mine.yaml').write_text(MINE)
     for name in (*PROFILE_VARIABLES, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
@@ -189,8 +199,8 @@ def launched(tmp_path, monkeypatch, caplog, _launch_logs):
     return launch
 
 
-def described(node):
-    """Return command, given parameters and changed environment of a node."""
+def describe(node):
+    """Return the command, parameter files of the launch and changed environment of a node."""
     program, *words = node.final_cmd
     lines = [shlex.join([Path(program).name, *words])]
     for path in re.findall(r'\S+/detect_launch_\w+', lines[0]):
@@ -202,18 +212,18 @@ def described(node):
 
 @needs_launch
 @pytest.mark.parametrize('scene', SCENES)
-def test_nodes_of_launch_files(scene, launched, golden_messages):
-    code, logged, nodes = launched(*SCENES[scene])
+def test_nodes_of_launch_files(scene, launch_file, golden_messages):
+    code, logged, nodes = launch_file(*SCENES[scene])
     assert (code != 0) == (not nodes)
-    for text in (f'exit code {code}', *logged, *map(described, nodes)):
+    for text in (f'exit code {code}', *logged, *map(describe, nodes)):
         golden_messages.add(text.replace(str(SHARE), 'SHARE'))
 
 
 @needs_launch
-def test_the_users_environment_wins(launched, monkeypatch):
+def test_environment_of_the_user_is_kept(launch_file, monkeypatch):
     mine = {PROFILE_VARIABLES[0]: 'mine.xml', ALLOCATOR[0]: '12345'}
     for name, value in mine.items():
         monkeypatch.setenv(name, value)
-    _, _, [node] = launched(DETECT, MODEL)
+    _, _, [node] = launch_file(DETECT, MODEL)
     assert {name: node.final_env[name] for name in mine} == mine
     assert node.final_env[PROFILE_VARIABLES[1]].startswith(str(SHARE))

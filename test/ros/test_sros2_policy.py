@@ -1,4 +1,4 @@
-"""The SROS 2 policy against what the nodes really have on the graph, and a run under it."""
+"""Tests that the SROS 2 policy allows exactly the names that nodes use, and of nodes under it."""
 
 import importlib.util
 import json
@@ -28,8 +28,8 @@ POLICY = Path(__file__).resolve().parents[2] / 'config' / 'sros2_policy.xml'
 KINDS = ('subscribe', 'publish', 'reply', 'request', 'execute', 'call')
 
 
-def allowed(node, namespace):
-    """Return the full names that the policy gives a node, by what it may do with them."""
+def allowed_names(node, namespace):
+    """Return the full names that the policy allows a node, by kind of use."""
     (profile,) = [
         profile
         for profile in ElementTree.parse(POLICY).getroot().iter('profile')
@@ -45,19 +45,19 @@ def allowed(node, namespace):
                 name = f'{namespace}/{node}/{name[2:]}'
             elif not name.startswith('/'):
                 name = f'{namespace}/{name}'
-            assert name not in names[kind], f'{name} stands twice'
+            assert name not in names[kind], f'{name} is listed twice'
             names[kind].add(name)
     return names
 
 
-def used(graph, node, namespace):
-    """Return the full names that a node has on the graph."""
+def used_names(graph, node, namespace):
+    """Return the full names that a node uses on the graph, by kind of use."""
     where = node, namespace
     actions = [
         get_action_server_names_and_types_by_node,
         get_action_client_names_and_types_by_node,
     ]
-    servers, clients = ({name for name, _ in ask(graph, *where)} for ask in actions)
+    servers, clients = ({name for name, _ in get_names(graph, *where)} for get_names in actions)
     return {
         'subscribe': {n for n, _ in graph.get_subscriber_names_and_types_by_node(*where)},
         'publish': {n for n, _ in graph.get_publisher_names_and_types_by_node(*where)},
@@ -68,23 +68,23 @@ def used(graph, node, namespace):
     }
 
 
-def everything_used(client, start, node, namespaces):
-    """Return what runs of a node used, in names of one namespace."""
+def names_used_by_runs(client, start, node, namespaces):
+    """Return the names that runs of a node use, with NAMESPACE instead of each namespace."""
     found = {kind: set() for kind in KINDS}
     for namespace, ready in namespaces.items():
         start(namespace)
 
-        def there(namespace=namespace, ready=ready):
+        def is_ready(namespace=namespace, ready=ready):
             known = (node, namespace) in client.node.get_node_names_and_namespaces()
-            return known and ready(used(client.node, node, namespace))
+            return known and ready(used_names(client.node, node, namespace))
 
-        client.spin_until(there, f'{node} in {namespace}')
-        for kind, names in used(client.node, node, namespace).items():
+        client.spin_until(is_ready, f'{node} in {namespace}')
+        for kind, names in used_names(client.node, node, namespace).items():
             found[kind] |= {name.replace(namespace, '/NAMESPACE') for name in names}
     return found
 
 
-def test_policy_of_the_detector(client, model, start_detector, tmp_path):
+def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detector, tmp_path):
     settings = {'engine_path': str(model), 'autostart': True}
     spaces = {
         f'/policy_{os.getpid()}_raw': {**settings},
@@ -112,18 +112,18 @@ def test_policy_of_the_detector(client, model, start_detector, tmp_path):
     def ready(names):
         return any('image' in name for name in names['subscribe']) and len(names['reply']) >= 12
 
-    found = everything_used(client, start, 'detector', dict.fromkeys(spaces, ready))
-    assert found == allowed('detector', '/NAMESPACE')
+    found = names_used_by_runs(client, start, 'detector', dict.fromkeys(spaces, ready))
+    assert found == allowed_names('detector', '/NAMESPACE')
 
 
-def test_the_detector_may_publish_every_topic_of_a_task():
-    """Each model has some of them only."""
-    names = {name for name in allowed('detector', '')['publish'] if name.count('/') == 1}
-    of_ros = {'/diagnostics', '/parameter_events', '/rosout'}
-    assert names - of_ros == {f'/{topic.name}' for topic in PUBLISHED_TOPICS}
+def test_policy_allows_the_topics_of_every_task():
+    """A model publishes only some of the topics."""
+    names = {name for name in allowed_names('detector', '')['publish'] if name.count('/') == 1}
+    ros_topics = {'/diagnostics', '/parameter_events', '/rosout'}
+    assert names - ros_topics == {f'/{topic.name}' for topic in PUBLISHED_TOPICS}
 
 
-def test_policy_of_replay_images(client, tmp_path):
+def test_policy_allows_exactly_what_replay_images_uses(client, tmp_path):
     cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((48, 64, 3), np.uint8))
     programs = []
 
@@ -144,14 +144,14 @@ def test_policy_of_replay_images(client, tmp_path):
 
     spaces = [f'/policy_{os.getpid()}_{kind}' for kind in ('replay_raw', 'replay_compressed')]
     try:
-        found = everything_used(client, start, 'replay_images', dict.fromkeys(spaces, ready))
+        found = names_used_by_runs(client, start, 'replay_images', dict.fromkeys(spaces, ready))
     finally:
         for program in programs:
             program.close()
-    assert found == allowed('replay_images', '/NAMESPACE')
+    assert found == allowed_names('replay_images', '/NAMESPACE')
 
 
-def test_the_policy_is_what_sros2_reads():
+def test_policy_has_the_format_of_sros2():
     root = ElementTree.parse(POLICY).getroot()
     assert (root.tag, root.get('version')) == ('policy', '0.2.0')
     paths = [enclave.get('path') for enclave in root.iter('enclave')]
@@ -159,16 +159,16 @@ def test_the_policy_is_what_sros2_reads():
     assert {profile.get('ns') for profile in root.iter('profile')} == {'/'}
 
 
-def why_no_security():
-    """Return why nodes cannot run in enclaves here, empty where they can."""
+def missing_for_enclaves():
+    """Return the reason why nodes cannot run in enclaves here, empty if they can."""
     if importlib.util.find_spec('sros2') is None or shutil.which('ros2') is None:
         return 'needs sros2 to make keys: sudo apt install ros-$ROS_DISTRO-sros2 (no wheel has it)'
     return ''
 
 
-@pytest.mark.skipif(bool(why_no_security()), reason=why_no_security())
-def test_a_run_in_enclaves(model, tmp_path):
-    """Detector and camera, each with the rights of the policy and no others."""
+@pytest.mark.skipif(bool(missing_for_enclaves()), reason=missing_for_enclaves())
+def test_detector_and_camera_work_in_their_enclaves(model, tmp_path):
+    """Detector and camera run with exactly the permissions of the policy."""
     keys = tmp_path / 'keys'
     tool = ['ros2', 'security']
     subprocess.run([*tool, 'create_keystore', keys], check=True, timeout=DEADLINE_S)
@@ -206,7 +206,7 @@ def test_a_run_in_enclaves(model, tmp_path):
             ],
             environment,
         )
-        assert camera.wait() == 0, 'all images were sent and acknowledged'
+        assert camera.wait() == 0, 'not all images were sent and acknowledged'
         detector.send(2)
         detector.wait_for_output('counts: ')
     finally:

@@ -1,4 +1,4 @@
-"""Each camera's topics have names of their own, remapped by themselves."""
+"""Tests of topic names, of their remapping for each camera, and of unused remappings."""
 
 import re
 
@@ -21,23 +21,23 @@ pytestmark = pytest.mark.each_distro
 
 @pytest.fixture
 def make_node(client):
-    """Make nodes with remappings; all are destroyed in the end."""
-    made = []
+    """Return a function that creates nodes with remappings. They are destroyed after the test."""
+    nodes = []
 
     def make(*remaps):
         words = [word for remap in remaps for word in ('-r', remap)]
         node = Node(
             'topics', namespace='robot', context=client.context, cli_args=['--ros-args', *words]
         )
-        made.append(node)
+        nodes.append(node)
         return node
 
     yield make
-    for node in made:
+    for node in nodes:
         node.destroy_node()
 
 
-def test_each_camera_is_remapped_by_itself(make_node):
+def test_topics_of_each_camera_are_remapped_separately(make_node):
     node = make_node('front/image:=/front/camera/image_raw', 'rear/detections:=/found')
     assert image_topic(node, 'front') == '/front/camera/image_raw'
     assert compressed_topic(node, 'front') == '/front/camera/image_raw/compressed'
@@ -60,15 +60,15 @@ def test_each_camera_is_remapped_by_itself(make_node):
         ['front/image/compressed:=/x', 'rear/image/compressed:=/x'],
     ],
 )
-def test_two_topics_of_one_name_are_refused(make_node, remaps, golden_messages):
+def test_two_topics_with_one_name_are_refused(make_node, remaps, golden_messages):
     node = make_node(*remaps)
     with golden_messages.raises(ConfigError):
         check_topics(node, ('front', 'rear'))
-    check_topics(node, ('left',))  # which no remapping concerns
+    check_topics(node, ('left',))  # no remapping is for this camera
 
 
 @pytest.mark.parametrize(
-    ('remap', 'cameras', 'there'),
+    ('remap', 'cameras', 'suggested'),
     [
         ('image:=/x', ('front', 'rear'), 'front/image, rear/image'),
         ('frnt/image:=/x', ('front',), 'front/image'),
@@ -85,22 +85,24 @@ def test_two_topics_of_one_name_are_refused(make_node, remaps, golden_messages):
         *(('~/image:=/x', cameras, 'image') for cameras in (('',), ('front',))),
         *((name, ('front',), '') for name in ('front/image:=/x', 'front/image/compressed:=/x')),
         *((name, ('',), '') for name in ('image:=/x', 'topics:image:=/x', 'label_info:=/y')),
-        # For other nodes, or other things.
+        # Remappings of other nodes and other names are not reported.
         *((name, ('front',), '') for name in ('other:image:=/x', '/robot/image:=/x', 'tf:=/x')),
         *((name, ('front',), '') for name in ('__ns:=/image', '__node:=image', 'image_info:=/x')),
     ],
 )
-def test_a_remapping_of_no_topic_is_said(make_node, remap, cameras, there, golden_messages):
+def test_remapping_without_a_topic_is_reported(
+    make_node, remap, cameras, suggested, golden_messages
+):
     node = make_node(remap)
     for option in ('-r', '--remap'):
         printed = unused_remappings(['node', '--ros-args', option, remap], node, cameras)
-        assert len(printed) == bool(there)
+        assert len(printed) == bool(suggested)
         for sentence in printed:
             golden_messages.add(sentence)
-            assert there in sentence
+            assert suggested in sentence
 
 
-def test_what_is_remapped_already_has_no_other_name(make_node, golden_messages):
+def test_compressed_topic_of_a_remapped_topic_cannot_be_remapped(make_node, golden_messages):
     rules = 'image:=/aa', 'image/compressed:=/bb'
     node = make_node(*rules)
     words = [word for rule in rules for word in ('-r', rule)]
@@ -109,7 +111,7 @@ def test_what_is_remapped_already_has_no_other_name(make_node, golden_messages):
     assert compressed_topic(node) == '/aa/compressed'
 
 
-def test_remappings_as_ros_1_had_them(make_node, golden_messages):
+def test_unused_ros_1_remapping_is_reported(make_node, golden_messages):
     node = make_node('image_raw:=/x')
     [printed] = unused_remappings(['node', 'image_raw:=/x', '--ros-args', '-p', 'a:=image'], node)
     golden_messages.add(printed)

@@ -1,4 +1,4 @@
-"""The doctor command: a real camera in another process, no ROS, no GPU, broken settings."""
+"""Tests of the command doctor: output, exit codes, cameras and nodes over DDS, missing ROS."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ from trt_perception.ros.doctor.ros_graph import _TopicListener
 pytest_plugins = ['support.nodes.graph_fixtures']
 
 
-def run(*arguments, environment=None, command=None):
+def run_doctor(*arguments, environment=None, command=None):
     changed = {**os.environ, **(environment or {})}
     ended = forked.run(
         [*(command or [executable('doctor')]), *arguments],
@@ -41,7 +41,7 @@ def run(*arguments, environment=None, command=None):
 
 
 def findings(*arguments, **options):
-    ended = run(*arguments, '--json', **options)
+    ended = run_doctor(*arguments, '--json', **options)
     report = json.loads(ended.stdout)
     assert ended.returncode == int(report['red'] > 0), ended.stdout
     return {(entry['area'], entry['name']): entry for entry in report['findings']}
@@ -52,7 +52,7 @@ def level_of(found, name):
     return entry['level']
 
 
-def test_a_model_and_this_machine(tmp_path):
+def test_valid_model_is_green(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     found = findings(model, '--seconds', '0')
     assert {entry['level'] for (area, _), entry in found.items() if area == 'model'} == {'green'}
@@ -61,20 +61,20 @@ def test_a_model_and_this_machine(tmp_path):
     assert not [area for area, _ in found if area == 'cameras']
 
 
-def test_a_model_that_is_broken(tmp_path):
+def test_truncated_model_is_red(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     model.write_bytes(model.read_bytes()[:-1])
     found = findings(model, '--seconds', '0')
     assert found['model', 'file']['level'] == 'red'
 
 
-def test_plain_text_and_its_exit_code():
-    ended = run('missing.onnx', '--seconds', '0')
+def test_text_report_has_its_exit_code():
+    ended = run_doctor('missing.onnx', '--seconds', '0')
     assert ended.returncode == 1
     assert '  red    file: missing.onnx: ' in ended.stdout
     red = [line for line in ended.stdout.splitlines() if line.startswith('  red ')]
     assert f', {len(red)} red' in ended.stdout.splitlines()[-1]
-    # Other tests, at the same time on this machine, kill processes in the middle of it.
+    # Other tests on this machine may kill processes while these use shared memory.
     assert len([line for line in red if 'shared memory of a killed process' not in line]) == 1
     assert '\033' not in ended.stdout
 
@@ -83,7 +83,7 @@ WRONG_USAGE = [
     'engine_path:=model.onnx',
     'model.onnx seconds:=3',
     '--seconds 0 --engine_path x',
-    '-p engine_path:=x --secnds 3',  # the parameter is right, and not among what was meant
+    '-p engine_path:=x --secnds 3',  # the valid parameter must not be suggested
     'a.onnx b.onnx',
     '--seconds -1',
     '--seconds nan',
@@ -101,7 +101,7 @@ WRONG_USAGE = [
 ]
 
 
-def test_wrong_usage(capsys):
+def test_wrong_usage_is_refused(capsys):
     lines = []
     for words in WRONG_USAGE:
         with pytest.raises(SystemExit) as ended:
@@ -112,7 +112,7 @@ def test_wrong_usage(capsys):
 
 
 @pytest.mark.parametrize('no_color', [None, '1'])
-def test_colours_on_a_terminal_only(no_color):
+def test_colours_are_used_on_a_terminal_unless_no_color_is_set(no_color):
     main, other = pty.openpty()
     environment = {**os.environ, **({'NO_COLOR': no_color} if no_color else {})}
     with subprocess.Popen(
@@ -123,7 +123,7 @@ def test_colours_on_a_terminal_only(no_color):
         while True:
             try:
                 part = os.read(main, 65536)
-            except OSError:  # how a terminal says that nobody writes any more
+            except OSError:  # the other end of the terminal is closed
                 break
             if not part:
                 break
@@ -133,8 +133,8 @@ def test_colours_on_a_terminal_only(no_color):
     assert (b'\033[32m' in output) == (no_color is None)
 
 
-def test_without_ros(tmp_path):
-    """No rclpy on the module path: only what needs it is red."""
+def test_without_rclpy_only_dependent_checks_are_red(tmp_path):
+    """rclpy cannot be imported."""
     (tmp_path / 'rclpy.py').write_text("raise ImportError('no ROS here')\n")
     path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
     found = findings('--seconds', '1', environment={'ROS_DISTRO': None, 'PYTHONPATH': path})
@@ -145,21 +145,21 @@ def test_without_ros(tmp_path):
     assert ('machine', 'caches') in found
 
 
-def test_a_middleware_that_is_not_there():
+def test_missing_middleware_is_reported():
     found = findings('--seconds', '1', environment={'RMW_IMPLEMENTATION': 'rmw_missing_cpp'})
     assert level_of(found, 'middleware') == 'red'
     assert found['cameras', 'graph']['level'] == 'red'
 
 
-def test_help(capsys):
+def test_help_explains_exit_codes(capsys):
     with pytest.raises(SystemExit) as ended:
         doctor.main(['--help'])
     assert ended.value.code == 0
     assert re.search(r'codes: 0 .+, 1 .+, 2 ', capsys.readouterr().out)
 
 
-def test_cameras_over_dds(client):
-    """Cameras of another process: good, silent, in an unknown encoding, two of bad messages."""
+def test_findings_of_cameras_over_dds(client):
+    """A good camera, a silent one, one with an unknown encoding, and two with invalid messages."""
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
     space = f'/doctor_{os.getpid()}'
     names = ('good', 'silent', 'strange', 'short', 'rubbish')
@@ -169,11 +169,11 @@ def test_cameras_over_dds(client):
         )
         for name in names
     }
-    drawn = [
+    result_publishers = [
         client.node.create_publisher(Image, f'{space}/{name}', 1)
         for name in ('masks', 'debug_image')
     ]
-    asked_for = []
+    subscribed_results = []
     pixels = np.zeros(48 * 64 * 3, np.uint8).tobytes()
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels)
     strange = Image(width=64, height=48, step=192, encoding='32FC9', data=pixels)
@@ -184,12 +184,12 @@ def test_cameras_over_dds(client):
         publishers['strange'].publish(strange)
         publishers['short'].publish(short)
         publishers['rubbish'].publish(b'\0\1\0\0' + b'\xee' * 60)
-        asked_for.extend(one for one in drawn if one.get_subscription_count())
+        subscribed_results.extend(one for one in result_publishers if one.get_subscription_count())
 
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '--image-topic', f'{space}/silent']
 
-    def judged():
+    def good_camera_has_a_rate():
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             client.spin_until(lambda: process.poll() is not None, 'the end of doctor', 120)
             report = json.loads(process.stdout.read())
@@ -199,16 +199,16 @@ def test_cameras_over_dds(client):
             for entry in report['findings']
             if entry['name'].startswith(space)
         }
-        # On a busy machine its images may come too unevenly for a rate.
+        # On a busy machine, the images may be too irregular for a rate.
         return found if ' Hz' in found['good']['found'] else None
 
     try:
-        found = client.spin_until(judged, 'a rate of the good camera')
+        found = client.spin_until(good_camera_has_a_rate, 'a rate of the good camera')
     finally:
         client.node.destroy_timer(timer)
-        for publisher in (*publishers.values(), *drawn):
+        for publisher in (*publishers.values(), *result_publishers):
             client.node.destroy_publisher(publisher)
-    assert not asked_for  # a detector would have drawn them
+    assert not subscribed_results  # otherwise a detector would have drawn images
     assert set(found) == set(names)
     assert found['good']['level'] == 'green', found
     assert '64x48 bgr8' in found['good']['found']
@@ -223,36 +223,38 @@ def test_cameras_over_dds(client):
 
 
 @pytest.fixture
-def stranger():
-    """Yield a node of another participant: within one a topic has one type."""
+def other_node():
+    """Return a node of another participant, because each participant has one type per topic."""
     context = rclpy.Context()
     rclpy.init(args=[], context=context)
-    node = Node('stranger', context=context)
+    node = Node('other_node', context=context)
     yield node
     node.destroy_node()
     rclpy.shutdown(context=context)
 
 
-def test_cameras_of_a_node_over_dds(client, stranger):
-    """Cameras that a parameter names: a good one, no images on its topic, nothing there."""
+def test_findings_of_a_nodes_cameras_over_dds(client, other_node):
+    """Three cameras of the parameter: a good one, one with another type, and a missing one."""
     space = f'/doctor_{os.getpid()}'
     publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
     no_images = client.node.create_publisher(
         DiagnosticArray, f'{space}/rear/raw', QoSProfile(depth=5)
     )
-    stranger.create_publisher(CompressedImage, f'{space}/front/raw', 1)
-    # As a detector that runs.
-    stranger.create_subscription(Image, f'{space}/rear/raw', lambda _: None, 1)
+    other_node.create_publisher(CompressedImage, f'{space}/front/raw', 1)
+    # A running detector would have this subscription.
+    other_node.create_subscription(Image, f'{space}/rear/raw', lambda _: None, 1)
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
     statuses = [
         DiagnosticStatus(name=name, message='stalled', level=DiagnosticStatus.WARN)
         for name in ('/a/detector: front', '/a/detector: detector', '/b/driver: front')
     ]
-    spoken = client.node.create_publisher(DiagnosticArray, '/diagnostics', QoSProfile(depth=5))
+    diagnostics_publisher = client.node.create_publisher(
+        DiagnosticArray, '/diagnostics', QoSProfile(depth=5)
+    )
 
     def send():
         publisher.publish(image)
-        spoken.publish(DiagnosticArray(status=statuses))
+        diagnostics_publisher.publish(DiagnosticArray(status=statuses))
 
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear, top]']
@@ -263,35 +265,37 @@ def test_cameras_of_a_node_over_dds(client, stranger):
             report = json.loads(process.stdout.read())
     finally:
         client.node.destroy_timer(timer)
-        for each in (publisher, no_images, spoken):
+        for each in (publisher, no_images, diagnostics_publisher):
             client.node.destroy_publisher(each)
-    told = {
+    findings_by_name = {
         entry['name']: entry
         for entry in report['findings']
         if entry['area'] in ('cameras', 'detectors')
     }
-    # Of each camera and GPU, and of nobody else's.
-    assert told['/a/detector: front']['found'] == 'stalled'
-    assert told['/a/detector: detector']['level'] == 'yellow'
-    assert '/b/driver: front' not in told
-    assert told[f'front: {space}/front/raw']['level'] == 'green', told
-    assert '/test_client' in told[f'rear: {space}/rear/raw']['found']  # publishes another type
+    # The findings include statuses of the detector, but not of other nodes.
+    assert findings_by_name['/a/detector: front']['found'] == 'stalled'
+    assert findings_by_name['/a/detector: detector']['level'] == 'yellow'
+    assert '/b/driver: front' not in findings_by_name
+    assert findings_by_name[f'front: {space}/front/raw']['level'] == 'green', findings_by_name
+    assert (
+        '/test_client' in findings_by_name[f'rear: {space}/rear/raw']['found']
+    )  # publishes another type
     for name in ('rear', 'top'):
-        missing = told[f'{name}: {space}/{name}/raw']
+        missing = findings_by_name[f'{name}: {space}/{name}/raw']
         assert missing['level'] == 'red'
-        # What the other camera reads is no cure.
+        # The topic of another camera must not be suggested.
         assert 'front' not in missing['fix']
 
 
-def test_who_publishes_is_known_later_than_the_topic(client, stranger):
+def test_listener_learns_of_publishers_after_the_topic(client, other_node):
     topic = f'/doctor_{os.getpid()}/late'
     node = client.node
-    executor = SingleThreadedExecutor(context=stranger.context)
-    executor.add_node(stranger)
-    listener = _TopicListener(stranger, topic)
+    executor = SingleThreadedExecutor(context=other_node.context)
+    executor.add_node(other_node)
+    listener = _TopicListener(other_node, topic)
     assert listener.camera_report().reliability == ()
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
-    jpeg = CompressedImage(format='jpeg', data=b'no JPEG')
+    jpeg = CompressedImage(format='jpeg', data=b'not a JPEG')
     for kind, message, qos in ((Image, Image(), best_effort), (CompressedImage, jpeg, 5)):
         publisher = node.create_publisher(kind, topic, qos)
 
@@ -306,28 +310,28 @@ def test_who_publishes_is_known_later_than_the_topic(client, stranger):
         assert report.compressed == (kind is CompressedImage)
         assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
         node.destroy_publisher(publisher)
-        client.spin_until(lambda: listener.update() or not listener.publishers, 'nobody')
-        assert listener.camera_report().received > 3  # what was heard is kept
+        client.spin_until(lambda: listener.update() or not listener.publishers, 'no publisher')
+        assert listener.camera_report().received > 3  # earlier images still count
 
 
-def topics(image_topic, cameras, node='/detector'):
+def planned_topics(image_topic, cameras, node='/detector'):
     options = argparse.Namespace(image_topic=image_topic, node=node)
     plans = doctor._camera_plans(options, NodeConfig.from_values({'cameras': cameras}))
     return {plan.name: plan.topic for plan in plans}
 
 
-def test_the_topics_of_a_node():
-    assert topics(None, []) == {'': ''}
-    assert topics('/image_raw', []) == {'': '/image_raw'}
+def test_topics_of_a_nodes_cameras():
+    assert planned_topics(None, []) == {'': ''}
+    assert planned_topics('/image_raw', []) == {'': '/image_raw'}
     own = {'front': '/robot/front/image', 'rear': '/robot/rear/image'}
-    assert topics(None, ['front', 'rear'], '/robot/detector') == own
-    assert topics('/{camera}/raw', ['front', 'rear'], '/robot/detector') == {
+    assert planned_topics(None, ['front', 'rear'], '/robot/detector') == own
+    assert planned_topics('/{camera}/raw', ['front', 'rear'], '/robot/detector') == {
         'front': '/front/raw',
         'rear': '/rear/raw',
     }
     for topic, cameras in (('/raw', ['front', 'rear']), ('/{camera}/raw', [])):
         with pytest.raises(ConfigError):
-            topics(topic, cameras)
+            planned_topics(topic, cameras)
 
 
 @pytest.mark.parametrize(
@@ -342,9 +346,9 @@ def test_the_topics_of_a_node():
         (None, {'image_transport': 'auto', 'engine_path': 'a.onnx'}, [], [('', 'raw')]),
     ],
 )
-def test_request_to_the_graph(monkeypatch, topic, values, levels, plans):
-    asked = []
-    monkeypatch.setattr(doctor, '_run_module', lambda *request: asked.append(request) or [])
+def test_cameras_requested_from_the_graph_process(monkeypatch, topic, values, levels, plans):
+    requests = []
+    monkeypatch.setattr(doctor, '_run_module', lambda *request: requests.append(request) or [])
     options = argparse.Namespace(
         image_topic=topic, node='/detector', seconds=0.5, model='', device=None
     )
@@ -356,27 +360,31 @@ def test_request_to_the_graph(monkeypatch, topic, values, levels, plans):
             assert "-p 'cameras:=[front, rear]'" in finding.fix
         elif values:
             assert 'front, rear' in finding.found
-    [(_, [request], _)] = asked  # doctor listens to the graph in any case
+    [(_, [request], _)] = requests  # doctor always runs the graph process
     asked_plans = json.loads(request)['plans']
     assert [(plan['topic'], plan['transport']) for plan in asked_plans] == plans
 
 
-def test_what_a_detector_says(active_detector):
-    # The fixture's camera sends nothing any more.
-    active_detector.wait_for_status(lambda status, _: 'has stalled' in status.message, 'a stall')
+def test_errors_of_a_running_detector_are_red(active_detector):
+    # The fixture's camera has stopped sending.
+    active_detector.wait_for_status(
+        lambda status, _: 'has stalled' in status.message, 'a report of the stall'
+    )
     places = (
         ('detectors', f'{active_detector.name}: detector'),
         ('cameras', f'{active_detector.namespace}/image'),
     )
 
-    def both():
+    def detector_and_camera():
         found = findings('--seconds', '1')
         return found if all(place in found for place in places) else None
 
-    found = active_detector.client.spin_until(both, 'camera and detector')
+    found = active_detector.client.spin_until(
+        detector_and_camera, 'findings of camera and detector'
+    )
     assert found[places[0]]['level'] == 'red'
     assert 'green' in {e['level'] for (area, _), e in found.items() if area == 'cameras'}
 
 
-def test_it_is_installed():
+def test_doctor_is_installed_as_an_executable():
     assert os.access(f'{get_package_prefix("trt_perception")}/lib/trt_perception/doctor', os.X_OK)

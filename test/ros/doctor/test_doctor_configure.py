@@ -1,4 +1,4 @@
-"""doctor is red exactly where *configure* fails: both do the same with the same parameters."""
+"""Tests that doctor is red exactly if *configure* fails with the same parameters."""
 
 import contextlib
 import functools
@@ -33,11 +33,11 @@ TINY = {
 }
 
 
-def bare(folder):
+def write_model_without_manifest(folder):
     return write_tiny_model(folder / 'tiny.onnx', manifest=False)
 
 
-def batch_of_two(folder):
+def write_model_with_batch_of_two(folder):
     rng = np.random.default_rng(1)
     name = 'end_to_end'
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 6))] * 2)
@@ -46,7 +46,7 @@ def batch_of_two(folder):
     return path
 
 
-def no_detector(folder):
+def write_model_without_detections(folder):
     import onnx
     from onnx import TensorProto, helper
 
@@ -60,8 +60,8 @@ def no_detector(folder):
     return path
 
 
-def fails_when_it_runs(folder):
-    """Write a model that loads and cannot run: two halves of an image do not fit together."""
+def write_model_that_fails_to_run(folder):
+    """Write a model that loads but cannot run, because a reshape does not fit. Return its path."""
     from onnx import TensorProto, helper
 
     image = helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, 48, 64])
@@ -81,7 +81,7 @@ def fails_when_it_runs(folder):
 
 CASES = {
     'good': (faults.tiny, {}),
-    'good by parameters': (bare, TINY),
+    'good by parameters': (write_model_without_manifest, TINY),
     'class filter': (faults.tiny, {'class_filter': ['nothing']}),
     'class filter of a camera': (
         faults.tiny,
@@ -95,14 +95,17 @@ CASES = {
     'wrong decoder': (faults.tiny, {'model.decoder': 'torchvision'}),
     'wrong size': (faults.tiny, {'model.input_size': [32, 32]}),
     'too few names': (faults.tiny, {'model.class_names': ['one']}),
-    'parameters are missing': (bare, {'model.class_names': list(CLASS_NAMES)}),
-    'batch of two': (batch_of_two, {**TINY, 'model.class_names': list(NAMES)}),
-    'no detector': (no_detector, {}),
-    'fails when it runs': (fails_when_it_runs, {}),
+    'missing parameters': (write_model_without_manifest, {'model.class_names': list(CLASS_NAMES)}),
+    'batch of two': (write_model_with_batch_of_two, {**TINY, 'model.class_names': list(NAMES)}),
+    'no detections': (write_model_without_detections, {}),
+    'trial run fails': (write_model_that_fails_to_run, {}),
     'a folder': (lambda folder: folder, {}),
-    'another suffix': (lambda folder: bare(folder).rename(folder / 'tiny.bin'), {}),
-    'an engine of elsewhere': (faults.engine, TINY),
-    'no engine': (faults._truncated_engine, TINY),
+    'another suffix': (
+        lambda folder: write_model_without_manifest(folder).rename(folder / 'tiny.bin'),
+        {},
+    ),
+    'an engine of another machine': (faults.engine, TINY),
+    'a truncated engine': (faults._truncated_engine, TINY),
     **{
         fault.name: (fault.model, fault.parameters)
         for fault in faults.FAULTS
@@ -111,21 +114,21 @@ CASES = {
 }
 
 
-#: Imports each in a process of its own; once is enough, as nothing is installed meanwhile.
-imported = functools.cache(import_modules)
+#: Imports each module in a new process. Cached, because installed packages do not change.
+import_modules_once = functools.cache(import_modules)
 
 
 @pytest.fixture(scope='module')
 def modules():
-    return imported()
+    return import_modules_once()
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_red_is_what_configure_refuses(name, tmp_path, modules):
+def test_doctor_is_red_exactly_if_configure_fails(name, tmp_path, modules):
     make, parameters = CASES[name]
     path = make(tmp_path)
     values = {**parameters, 'engine_path': str(path)}
-    refused = ''
+    configure_error = ''
     try:
         configs = NodeConfig.from_values(values)
         with contextlib.closing(open_by_parameters(configs.node)) as pipeline:
@@ -133,29 +136,29 @@ def test_red_is_what_configure_refuses(name, tmp_path, modules):
             for camera in ('', *configs.node.cameras):
                 configs.camera(camera).thresholds(pipeline.spec.class_names)
     except Exception as error:
-        refused = str(error)
+        configure_error = str(error)
     findings = []
-    failed = ''
+    doctor_error = ''
     try:
         findings.extend(check_model(str(path), modules, (), trial=lambda: trial_run(values)))
-    except Exception as error:  # doctor makes a red finding of it
-        failed = str(error)
+    except Exception as error:  # doctor turns an exception into a red finding
+        doctor_error = str(error)
     red = [finding for finding in findings if finding.level == 'red']
-    assert bool(red or failed) == bool(refused), (refused, findings)
+    assert bool(red or doctor_error) == bool(configure_error), (configure_error, findings)
     if red and red[0].name in ('file', 'trial run'):
-        # The same reason, of which the fix may be a part; a camera's is said by its name.
-        assert red[0].found.removeprefix("camera 'b': ")[:60] in refused
+        # doctor's finding names the camera, and configure's text may include the fix.
+        assert red[0].found.removeprefix("camera 'b': ")[:60] in configure_error
 
 
-def run(*arguments):
-    """Run doctor in this process and return its findings; test_doctor.py starts the command.
+def run_doctor(*arguments):
+    """Run doctor in this process, and return its findings. test_doctor.py starts the command.
 
-    What it lets others do, reading the parameters and the trial run, are processes as ever.
+    doctor still reads parameters and runs the trial in other processes.
     """
     output, errors = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, unmeasured(), clear=True),
-        mock.patch.object(doctor, 'import_modules', imported),
+        mock.patch.object(doctor, 'import_modules', import_modules_once),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):
@@ -167,7 +170,7 @@ def run(*arguments):
     return report['findings']
 
 
-def reds(findings):
+def red_findings(findings):
     return [entry['found'] for entry in findings if entry['level'] == 'red']
 
 
@@ -175,84 +178,86 @@ def as_arguments(parameters):
     return [word for name, value in parameters.items() for word in ('-p', f'{name}:={value}')]
 
 
-def test_parameters_from_the_command_line(tmp_path):
-    path = bare(tmp_path)
-    (unsaid,) = reds(run(path))
-    assert 'model.class_names' in unsaid
-    findings = run(path, *as_arguments(TINY))
-    assert reds(findings) == []
+def test_parameters_of_the_command_line_are_used(tmp_path):
+    path = write_model_without_manifest(tmp_path)
+    (refusal,) = red_findings(run_doctor(path))
+    assert 'model.class_names' in refusal
+    findings = run_doctor(path, *as_arguments(TINY))
+    assert red_findings(findings) == []
     assert findings[-1]['area'] == 'model'
-    named = next(entry for entry in findings if entry['area'] == 'parameters')
-    assert 'model.decoder' in named['found']
+    parameters_finding = next(entry for entry in findings if entry['area'] == 'parameters')
+    assert 'model.decoder' in parameters_finding['found']
 
 
 @pytest.mark.parametrize('section', ['/**', 'detector', '/detector', '/front/detector'])
-def test_parameters_from_a_file(tmp_path, section):
+def test_parameters_of_a_file_are_used(tmp_path, section):
     lines = [f'    {name}: {json.dumps(value)}' for name, value in TINY.items()]
-    lines.append(f'    engine_path: {bare(tmp_path)}')
+    lines.append(f'    engine_path: {write_model_without_manifest(tmp_path)}')
     file = tmp_path / 'my.yaml'
     file.write_text('\n'.join([f'{section}:', '  ros__parameters:', *lines]))
     name = '/front/detector' if section.startswith('/front') else '/detector'
-    findings = run('--params-file', file, '--node', name)
-    assert reds(findings) == []
+    findings = run_doctor('--params-file', file, '--node', name)
+    assert red_findings(findings) == []
     assert findings[-1]['area'] == 'model'
-    # What comes later wins, as for a node.
-    filtered = run('--params-file', file, '--node', name, '-p', 'class_filter:=[nothing]')
-    (refusal,) = reds(filtered)
+    # A later parameter overrides an earlier one, as for a node.
+    filtered = run_doctor('--params-file', file, '--node', name, '-p', 'class_filter:=[nothing]')
+    (refusal,) = red_findings(filtered)
     assert "'class_filter'" in refusal
 
 
-def test_a_file_for_another_node(tmp_path):
+def test_file_for_another_node_is_ignored_with_a_warning(tmp_path):
     file = tmp_path / 'my.yaml'
     file.write_text('/rear/detector:\n  ros__parameters:\n    class_filter: [nothing]\n')
-    findings = run(faults.tiny(tmp_path), '--params-file', file)
-    assert reds(findings) == []
+    findings = run_doctor(faults.tiny(tmp_path), '--params-file', file)
+    assert red_findings(findings) == []
     (unused,) = [e for e in findings if e['area'] == 'parameters' and e['level'] == 'yellow']
     assert '/rear/detector' in unused['found']
-    there = run(tmp_path / 'tiny.onnx', '--params-file', file, '--node', '/rear/detector')
-    assert len(reds(there)) == 1
+    there = run_doctor(tmp_path / 'tiny.onnx', '--params-file', file, '--node', '/rear/detector')
+    assert len(red_findings(there)) == 1
 
 
 @pytest.mark.parametrize(
     'fault', [f for f in faults.FAULTS if f.phase == 'start'], ids=lambda f: f.name
 )
-def test_what_keeps_a_node_from_starting(fault, tmp_path, monkeypatch, golden_messages):
+def test_parameters_that_prevent_a_start_are_red(fault, tmp_path, monkeypatch, golden_messages):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'broken.yaml').write_text('{')
-    findings = run(faults.tiny(tmp_path), *fault.parameters)
-    (refusal,) = reds(findings)
-    # rcl itself refuses the broken file; its words name places in its sources.
+    findings = run_doctor(faults.tiny(tmp_path), *fault.parameters)
+    (refusal,) = red_findings(findings)
+    # rcl refuses the broken file, and its message names places in rcl's sources.
     golden_messages.add('broken.yaml' if 'broken.yaml' in refusal else refusal)
-    # Nothing is said of a model whose use is not known.
+    # The model is not checked, because its parameters are unknown.
     assert [e['level'] for e in findings if e['area'] == 'model'] == ['yellow']
 
 
-def test_parameters_of_cameras(tmp_path, golden_messages):
+def test_invalid_camera_parameters_are_red(tmp_path, golden_messages):
     path = faults.tiny(tmp_path)
     cameras = ['-p', 'cameras:=[front, rear]']
-    assert reds(run(path, *cameras, '-p', 'camera.rear.max_rate_hz:=5.0')) == []
-    (refusal,) = reds(run(path, *cameras, '-p', 'camera.rear.class_filter:=[nothing]'))
+    assert red_findings(run_doctor(path, *cameras, '-p', 'camera.rear.max_rate_hz:=5.0')) == []
+    (refusal,) = red_findings(
+        run_doctor(path, *cameras, '-p', 'camera.rear.class_filter:=[nothing]')
+    )
     golden_messages.add(refusal)
-    (refusal,) = reds(run(path, *cameras, '-p', 'camera.raer.enabled:=true'))
-    golden_messages.add(refusal)
-
-
-def test_a_file_without_a_model_is_what_configure_refuses(golden_messages):
-    (refusal,) = reds(run('-p', 'confidence_threshold:=0.5'))
+    (refusal,) = red_findings(run_doctor(path, *cameras, '-p', 'camera.raer.enabled:=true'))
     golden_messages.add(refusal)
 
 
-def test_it_prints_as_it_goes_and_what_it_has_on_ctrl_c(tmp_path):
-    """Its look at the graph hangs; all findings before it are there, and Ctrl-C ends it."""
-    hang = tmp_path / 'sitecustomize.py'
-    hang.write_text(
+def test_parameters_without_a_model_are_red(golden_messages):
+    (refusal,) = red_findings(run_doctor('-p', 'confidence_threshold:=0.5'))
+    golden_messages.add(refusal)
+
+
+def test_findings_are_printed_before_ctrl_c_ends_doctor(tmp_path):
+    """The graph process hangs. All earlier findings are printed, and Ctrl-C ends doctor."""
+    startup_hook = tmp_path / 'sitecustomize.py'
+    startup_hook.write_text(
         'import sys, time\n'
         "if 'trt_perception.ros.doctor.ros_graph' in sys.orig_argv:\n    time.sleep(100)\n"
     )
     path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
     command = [executable('doctor'), write_tiny_model(tmp_path / 'tiny.onnx')]
     program = Program(command, environment={**UNMEASURED, 'PYTHONPATH': path})
-    program.wait_for_output(': detect, dense, input 64x48, 3 ')  # the trial run
+    program.wait_for_output(': detect, dense, input 64x48, 3 ')  # the finding of the trial run
     program.send(signal.SIGINT)
     assert program.wait() == 130
     assert 'doctor: ' in program.output

@@ -1,4 +1,4 @@
-"""Two thousand bad frames: no crash, each counted by its reason, the next good one published."""
+"""Tests with about 2,000 invalid frames: each is counted by its reason, and the node survives."""
 
 import array
 import threading
@@ -42,8 +42,8 @@ def compressed_message(case):
     return message
 
 
-class Core:
-    """A detector of this process, given one message at a time."""
+class InProcessDetector:
+    """A detector in this process that handles one message at a time."""
 
     def __init__(self, pipeline, read):
         self.published = []
@@ -66,12 +66,12 @@ class Core:
         self.faults.append(error)
         self._ended.set()
 
-    def give(self, message):
-        """Submit a message and return the reason it was refused for, empty where it was read."""
+    def handle(self, message):
+        """Submit a message. Return the reason of its refusal, empty if it was published."""
         before = len(self.refusals)
         self._ended.clear()
         self._detector.submit(0, message)
-        assert self._ended.wait(60), 'neither published nor refused'
+        assert self._ended.wait(60), 'the message was neither published nor refused'
         assert not self.faults, self.faults
         return self.refusals[-1].reason if len(self.refusals) > before else ''
 
@@ -88,62 +88,62 @@ def pipeline(tmp_path_factory):
     pipeline.close()
 
 
-def assert_still_right(core, good, number):
-    """The next good frame gives what it gave before."""
-    assert core.give(good) == ''
-    _, frame, detections = core.published[-1]
+def assert_good_frame_is_published(in_process_detector, good, number):
+    """Check that a valid frame gives the expected detections."""
+    assert in_process_detector.handle(good) == ''
+    _, frame, detections = in_process_detector.published[-1]
     expected = expected_detections(COLOR, (frame.width, frame.height))
     assert len(detections) == len(expected), number
     assert detections.scores == pytest.approx([score for _, score, _ in expected], abs=0.02)
 
 
 @pytest.mark.timeout(280)
-def test_the_corpus_through_the_core(pipeline):
-    core = Core(pipeline, frame_from_image)
+def test_frames_of_the_corpus_are_refused_with_their_reasons(pipeline):
+    in_process_detector = InProcessDetector(pipeline, frame_from_image)
     good = picture_of(COLOR)
-    told = Counter()
+    reasons_seen = Counter()
     cases = corpus(RAW)
     for number, case in enumerate(cases):
-        reason = core.give(message_of(case))
+        reason = in_process_detector.handle(message_of(case))
         assert (reason in case.faults) if case.faults else (reason == ''), (case.name, reason)
-        told[reason] += 1
+        reasons_seen[reason] += 1
         if reason and number % 10 == 0:
-            assert_still_right(core, good, number)
-    assert_still_right(core, good, RAW)
-    counts = core.stop()
-    told.pop('')
-    assert dict(counts.dropped) == told
-    assert counts.received == counts.published + told.total()
+            assert_good_frame_is_published(in_process_detector, good, number)
+    assert_good_frame_is_published(in_process_detector, good, RAW)
+    counts = in_process_detector.stop()
+    reasons_seen.pop('')
+    assert dict(counts.dropped) == reasons_seen
+    assert counts.received == counts.published + reasons_seen.total()
     assert counts.failed == counts.in_flight == 0
     reasons = {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
-    assert set(told) == reasons
-    assert min(told.values()) > 20
-    print(f'{RAW} frames: {RAW - told.total()} read, refused: {dict(told)}')
+    assert set(reasons_seen) == reasons
+    assert min(reasons_seen.values()) > 20
+    print(f'{RAW} frames: {RAW - reasons_seen.total()} read, refused: {dict(reasons_seen)}')
 
 
 @pytest.mark.timeout(280)
-def test_compressed_frames_through_the_core(pipeline):
-    core = Core(pipeline, frame_from_compressed)
-    told = Counter()
+def test_compressed_frames_are_refused_with_their_reasons(pipeline):
+    in_process_detector = InProcessDetector(pipeline, frame_from_compressed)
+    reasons_seen = Counter()
     for case in compressed_corpus(COMPRESSED):
-        reason = core.give(compressed_message(case))
+        reason = in_process_detector.handle(compressed_message(case))
         assert reason in case.reasons or (not reason and not case.must), (case.name, reason)
-        told[reason] += 1
-    counts = core.stop()
-    told.pop('')
-    assert dict(counts.dropped) == told
-    assert told['too_large'] > 20
-    assert told['not_decodable'] > 100
-    assert counts.received == counts.published + told.total() == COMPRESSED
+        reasons_seen[reason] += 1
+    counts = in_process_detector.stop()
+    reasons_seen.pop('')
+    assert dict(counts.dropped) == reasons_seen
+    assert reasons_seen['too_large'] > 20
+    assert reasons_seen['not_decodable'] > 100
+    assert counts.received == counts.published + reasons_seen.total() == COMPRESSED
     assert counts.failed == counts.in_flight == 0
-    print(f'{COMPRESSED} frames: {counts.published} read, refused: {dict(told)}')
+    print(f'{COMPRESSED} frames: {counts.published} read, refused: {dict(reasons_seen)}')
 
 
 @pytest.fixture(scope='module')
-def core(pipeline):
-    core = Core(pipeline, frame_from_image)
-    yield core
-    core.stop()
+def in_process_detector(pipeline):
+    in_process_detector = InProcessDetector(pipeline, frame_from_image)
+    yield in_process_detector
+    in_process_detector.stop()
 
 
 sizes = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
@@ -158,43 +158,45 @@ sizes = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
     st.one_of(st.sampled_from(sorted(ENCODINGS)), st.text(max_size=20)),
     st.booleans(),
 )
-def test_whatever_a_message_may_hold(core, data, width, height, step, encoding, big):
+def test_any_message_content_is_read_or_refused_with_a_reason(
+    in_process_detector, data, width, height, step, encoding, big
+):
     case = Case('', data, width, height, step, encoding.replace('\0', ''), big)
-    reason = core.give(message_of(case))
+    reason = in_process_detector.handle(message_of(case))
     assert (reason in case.faults) if case.faults else (reason == '')
 
 
-# Over DDS, a node in a process of its own.
+# Over DDS, with a node in another process.
 
 
-def small(cases, count):
+def small_cases(cases, count):
     return [case for case in cases if len(case.data) < 60_000][:count]
 
 
-def send_each(node, camera, messages, good):
-    """Publish each message, all bad, and behind each a good one.
+def send_bad_and_good(node, camera, messages, good):
+    """Publish each invalid message, and a valid message after each.
 
     Returns:
-        How many answers were right, and by which reasons the others are counted.
+        The number of valid messages with detections, and the reasons of the refusals.
     """
     before = node.settled_counts()
-    begun, right, sent = time.monotonic(), 0, 0
+    begun, answered, sent = time.monotonic(), 0, 0
     for message in messages:
         camera.publish(message)
         sent += 1
-        # Newest wins: the good one comes when the worker has refused the bad one.
+        # The good image would replace a waiting bad one, so publish it after the refusal.
         node.wait_for_status(
-            lambda _, values: sum(reasons(before, counts_of(values)).values()) >= sent,  # noqa: B023
-            'the bad frame is counted',
+            lambda _, values: sum(dropped_between(before, counts_of(values)).values()) >= sent,  # noqa: B023
+            'the count of the bad frame',
         )
-        right += bool(found_in(node.ask(good, camera)))
+        answered += bool(found_in(node.ask(good, camera)))
     after = node.settled_counts()
-    dropped = reasons(before, after)
+    dropped = dropped_between(before, after)
     print(f'{sent} bad frames over DDS: {dict(dropped)}')
     assert dropped.total() == sent
     assert after['received'] - before['received'] >= 2 * sent
     assert after['failed'] == 0
-    # However many there are, the log gets a few lines: two kinds, one of them each five seconds.
+    # The log gets few lines: for each of two kinds of messages, one line per 5 s or per 30 s.
     seconds = time.monotonic() - begun
     lines = [
         line
@@ -202,27 +204,29 @@ def send_each(node, camera, messages, good):
         if any(reason in line for reason in dropped)
     ]
     assert 1 <= len(lines) <= 4 + seconds / 5 + seconds / 30, lines
-    return right, set(dropped)
+    return answered, set(dropped)
 
 
-def reasons(before, after):
-    """Return how many images were dropped in between, by reason; replaced ones are none."""
+def dropped_between(before, after):
+    """Return the numbers of images that were dropped between two counts, without `replaced`."""
     counts = Counter(after['dropped']) - Counter(before['dropped'])
     del counts['replaced']
     return counts
 
 
 @pytest.mark.timeout(200)
-def test_raw_frames_over_dds(client, model, start_detector):
+def test_invalid_raw_frames_over_dds_are_counted(client, model, start_detector):
     node = start_detector({'engine_path': str(model), 'autostart': True})
     node.connect()
-    cases = [case for case in small(corpus(400, seed=3), 300) if case.faults][:60]
-    right, dropped = send_each(node, node.camera, map(message_of, cases), picture_of(COLOR))
-    assert right == len(cases)
+    cases = [case for case in small_cases(corpus(400, seed=3), 300) if case.faults][:60]
+    answered, dropped = send_bad_and_good(
+        node, node.camera, map(message_of, cases), picture_of(COLOR)
+    )
+    assert answered == len(cases)
     assert dropped == {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
 
 
-def test_rubbish_and_both_byte_orders_over_dds(client, model, start_detector):
+def test_invalid_messages_over_dds_do_not_affect_both_byte_orders(client, model, start_detector):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     detector.connect()
     picture = picture_of(COLOR)
@@ -235,9 +239,9 @@ def test_rubbish_and_both_byte_orders_over_dds(client, model, start_detector):
         detector.camera.publish(content)
         detector.wait_for_status(
             lambda _, values: values.get('dropped: bad_message') == str(number),  # noqa: B023
-            'the rubbish counted',
+            'the count of the invalid message',
         )
-        # The next one is answered, in either byte order.
+        # The next image is answered in both byte orders.
         for good in (picture, swapped(picture)):
             assert found_in(detector.ask(good)) == expected
     after = detector.settled_counts()
@@ -247,7 +251,7 @@ def test_rubbish_and_both_byte_orders_over_dds(client, model, start_detector):
 
 
 @pytest.mark.timeout(200)
-def test_compressed_frames_over_dds(client, model, start_detector):
+def test_invalid_compressed_frames_over_dds_are_counted(client, model, start_detector):
     node = start_detector(
         {'engine_path': str(model), 'autostart': True, 'image_transport': 'compressed'}
     )
@@ -261,7 +265,7 @@ def test_compressed_frames_over_dds(client, model, start_detector):
         cases = [case for case in compressed_corpus(120, seed=4) if case.must][:25]
         rubbish = [b'\0\1\0\0', b'rubbish' * 1000, serialize_message(good)[:-5]]
         bad = [*map(compressed_message, cases), *rubbish]
-        _, dropped = send_each(node, camera, bad, good)
+        _, dropped = send_bad_and_good(node, camera, bad, good)
     finally:
         client.node.destroy_publisher(camera)
     assert dropped == {'not_decodable', 'too_large', 'bad_message'}

@@ -1,7 +1,7 @@
-"""Every fault of docs/errors.md, injected: the node ends where the table says, and says why.
+"""Tests that inject every fault of docs/errors.md, and check the node's state and diagnostic.
 
-The promise is a diagnostic within a second. How long it took is printed, and scripts/soak faults
-compares it with the promise.
+The page promises a diagnostic within 1 s. The tests print the measured time, and scripts/soak
+faults compares the time with the promise.
 """
 
 import os
@@ -26,7 +26,7 @@ REAL = not why_no_tensorrt()
 PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
 
 
-def test_docs_and_tests_have_the_same_faults():
+def test_docs_and_tests_list_the_same_faults():
     page = (ROOT / 'docs' / 'errors.md').read_text(encoding='utf-8')
     titles = {
         'start': 'At the start',
@@ -37,16 +37,16 @@ def test_docs_and_tests_have_the_same_faults():
     for phase, title in titles.items():
         text = section(page, title)
         usual_state = codes(text)[0]
-        told = [
+        documented = [
             (name, (re.findall(r'(?:state|ends:) `(.+?)`', seen) or [usual_state])[0])
             for name, seen, _ in rows(text)
         ]
-        ours = [(fault.name, fault.state) for fault in FAULTS if fault.phase == phase]
-        assert told == ours
+        injected = [(fault.name, fault.state) for fault in FAULTS if fault.phase == phase]
+        assert documented == injected
 
 
-class Node:
-    """A fault_node and the switch to its faults."""
+class FaultNode:
+    """A fault_node and the file that switches its faults."""
 
     def __init__(self, client, folder, kind):
         self.flag = folder / 'fault'
@@ -66,15 +66,15 @@ class Node:
 
 
 @pytest.fixture(scope='module')
-def nodes(client, tmp_path_factory):
-    """Return a function that gives a living fault_node: one for the host, one for the GPU."""
+def get_node(client, tmp_path_factory):
+    """Return a function that returns a running fault_node, for the host or for the GPU."""
     started = {}
 
     def node(kind):
         if kind not in started or not started[kind].detector.program.alive:
             if kind in started:
                 started.pop(kind).detector.close()
-            started[kind] = Node(client, tmp_path_factory.mktemp(kind), kind)
+            started[kind] = FaultNode(client, tmp_path_factory.mktemp(kind), kind)
         return started[kind]
 
     yield node
@@ -92,8 +92,8 @@ def good_model(fault, folder):
     return path
 
 
-def prepared(fault, tmp_path):
-    """Return the path of the fault's model, and of one without a fault."""
+def prepare_models(fault, tmp_path):
+    """Write models. Return the path of the fault's model, and of a model without a fault."""
     good = good_model(fault, tmp_path / 'good')
     if fault.model in (tiny, engine):
         return good, good
@@ -103,11 +103,11 @@ def prepared(fault, tmp_path):
 
 @pytest.fixture
 def check_report(request):
-    """Return a function that waits for a fault's diagnostic, and compares its message."""
+    """Return a function that waits for a fault's diagnostic and compares its message."""
 
     def check(fault, detector, begun):
         message = wait_for_report(fault, detector, begun)
-        # Real libraries have words of their own.
+        # The messages of real libraries vary.
         if not (fault.varies or (fault.on_gpu and REAL)):
             golden_messages = request.getfixturevalue('golden_messages')
             golden_messages.add(message)
@@ -136,15 +136,15 @@ def wait_for_report(fault, detector, begun):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'configure'], ids=lambda fault: fault.name
 )
-def test_fault_in_configure(nodes, fault, tmp_path, check_report):
+def test_fault_in_configure(get_node, fault, tmp_path, check_report):
     if fault.name == 'file unreadable' and os.geteuid() == 0:
         pytest.skip('root can read every file')
     if fault.on_gpu and REAL and not fault.real:
-        pytest.skip('a real TensorRT has one flavour and one version; the stand-in shows it')
-    node = nodes('gpu' if fault.on_gpu else 'host')
+        pytest.skip('only the stand-in fails so, because TensorRT has one flavour and version')
+    node = get_node('gpu' if fault.on_gpu else 'host')
     detector = node.detector
     detector.bring_to('unconfigured')
-    bad, good = prepared(fault, tmp_path)
+    bad, good = prepare_models(fault, tmp_path)
     shutil.rmtree(node.cache, ignore_errors=True)
     detector.set_well(engine_path=str(bad), **fault.parameters)
     node.switch(fault.name)
@@ -157,7 +157,7 @@ def test_fault_in_configure(nodes, fault, tmp_path, check_report):
         detector.to('activate')
         detector.connect(PICTURE)
     check_report(fault, detector, begun)
-    # Mended, it works.
+    # After the repair, the node works.
     node.switch()
     shutil.rmtree(node.cache, ignore_errors=True)
     detector.bring_to('unconfigured')
@@ -169,14 +169,14 @@ def test_fault_in_configure(nodes, fault, tmp_path, check_report):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'activate'], ids=lambda fault: fault.name
 )
-def test_fault_in_activate(nodes, fault, tmp_path, check_report):
-    node = nodes('host')
+def test_fault_in_activate(get_node, fault, tmp_path, check_report):
+    node = get_node('host')
     detector = node.detector
     node.switch()
     detector.bring_to('unconfigured')
-    path, _ = prepared(fault, tmp_path)
+    path, _ = prepare_models(fault, tmp_path)
     detector.set_well(engine_path=str(path))
-    for mend in ((), ('cleanup', 'configure')):
+    for transitions in ((), ('cleanup', 'configure')):
         detector.bring_to('inactive')
         node.switch(fault.name)
         detector.take_statuses()
@@ -185,7 +185,7 @@ def test_fault_in_activate(nodes, fault, tmp_path, check_report):
         assert detector.state() == fault.state
         check_report(fault, detector, begun)
         node.switch()
-        detector.to(*mend, 'activate')
+        detector.to(*transitions, 'activate')
         detector.connect(PICTURE)
         # The node no longer reports the error, and the watchdog observes the camera again.
         detector.wait_for_status(
@@ -196,7 +196,8 @@ def test_fault_in_activate(nodes, fault, tmp_path, check_report):
         )
         detector.destroy_camera()
         detector.wait_for_status(
-            lambda status, _: status.level == DiagnosticStatus.ERROR, 'the missing camera error'
+            lambda status, _: status.level == DiagnosticStatus.ERROR,
+            'the error about the missing camera',
         )
         detector.camera = detector.create_camera(QoSProfile(depth=10))
 
@@ -204,12 +205,12 @@ def test_fault_in_activate(nodes, fault, tmp_path, check_report):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'active'], ids=lambda fault: fault.name
 )
-def test_fault_while_active(nodes, fault, tmp_path, check_report):
-    node = nodes('gpu' if fault.on_gpu else 'host')
+def test_fault_while_active(get_node, fault, tmp_path, check_report):
+    node = get_node('gpu' if fault.on_gpu else 'host')
     detector = node.detector
     node.switch()
     detector.bring_to('unconfigured')
-    path, _ = prepared(fault, tmp_path)
+    path, _ = prepare_models(fault, tmp_path)
     detector.set_well(engine_path=str(path), **fault.parameters)
     detector.to('configure', 'activate')
     detector.connect(PICTURE)

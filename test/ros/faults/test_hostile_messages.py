@@ -1,6 +1,6 @@
-"""Messages and models that would fill memory and log, or forge lines of it, and a node that runs.
+"""Tests with hostile messages and models, which must neither fill memory and log nor forge lines.
 
-Sizes are those of an attack: a frame_id of 4 MB in 300 detections is more than a gigabyte.
+The sizes imitate an attack: 300 detections with a frame_id of 4 MB take more than 1 GB.
 """
 
 import re
@@ -30,7 +30,7 @@ def image(frame_id='camera', encoding='bgr8'):
     return image_message(GREY, 128, 96, encoding, step=384, frame_id=frame_id)
 
 
-def refusal(read, message):
+def refusal_reason(read, message):
     with pytest.raises(ImageError) as caught:
         read(message)
     assert len(str(caught.value)) < 1000
@@ -39,7 +39,7 @@ def refusal(read, message):
 
 
 @pytest.mark.parametrize('frame_id', ['', 'x' * 256, 'é' * 128, 'größer als'])
-def test_a_frame_id_of_256_bytes_is_read(frame_id):
+def test_frame_id_of_up_to_256_printable_bytes_is_read(frame_id):
     assert frame_from_image(image(frame_id)).width == 128
 
 
@@ -49,28 +49,28 @@ def test_a_frame_id_of_256_bytes_is_read(frame_id):
     ids=['bytes', 'é', 'huge', 'forged', 'CSI', 'CR'],
 )
 @pytest.mark.parametrize('kind', ['raw', 'compressed'])
-def test_another_frame_id_is_refused(kind, frame_id):
+def test_long_or_unprintable_frame_id_is_refused(kind, frame_id):
     if kind == 'raw':
-        assert refusal(frame_from_image, image(frame_id)) == 'bad_frame_id'
+        assert refusal_reason(frame_from_image, image(frame_id)) == 'bad_frame_id'
     else:
         message = CompressedImage(format='jpeg', header=Header(frame_id=frame_id))
-        assert refusal(frame_from_compressed, message) == 'bad_frame_id'
+        assert refusal_reason(frame_from_compressed, message) == 'bad_frame_id'
 
 
 @pytest.mark.parametrize(
     'encoding', ['x' * 65, 'é' * 33, 'x' * 5_000_000, FORGED], ids=['bytes', 'é', 'huge', 'forged']
 )
-def test_an_encoding_is_said_in_a_few_words(encoding):
-    assert refusal(frame_from_image, image(encoding=encoding)) == 'unknown_encoding'
+def test_message_about_a_hostile_encoding_is_short(encoding):
+    assert refusal_reason(frame_from_image, image(encoding=encoding)) == 'unknown_encoding'
 
 
 @pytest.mark.parametrize('name', ['x' * 5_000_000, FORGED], ids=['huge', 'forged'])
-def test_so_is_the_format_of_a_compressed_image(name):
-    assert refusal(frame_from_compressed, CompressedImage(format=name)) == 'not_decodable'
+def test_message_about_a_hostile_format_is_short(name):
+    assert refusal_reason(frame_from_compressed, CompressedImage(format=name)) == 'not_decodable'
 
 
-def count_one(detector, message, reason):
-    """Publish a message and wait until it was dropped for this reason."""
+def publish_until_dropped(detector, message, reason):
+    """Publish a message and wait until a message is dropped with this reason."""
     before = detector.settled_counts()['dropped'].get(reason, 0)
     detector.camera.publish(message)
     return detector.wait_for_status(
@@ -79,13 +79,13 @@ def count_one(detector, message, reason):
 
 
 def assert_log_is_clean(program):
-    """Nothing in the log acts on a terminal, and each line that begins like one is the node's."""
+    """Check that the log has no control characters, no forged line and no huge line."""
     assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f]', program.output)
     assert '\n[ERROR] [0] [detector]' not in program.output
     assert max(map(len, program.output.splitlines())) < 20_000
 
 
-def test_a_node_drops_them_and_goes_on(start_detector, model):
+def test_node_drops_hostile_messages_and_continues(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     detector.connect()
     detector.program.forget()
@@ -97,17 +97,17 @@ def test_a_node_drops_them_and_goes_on(start_detector, model):
         (image(encoding='y' * 4000), 'unknown_encoding'),
         (image(encoding=FORGED), 'unknown_encoding'),
     ):
-        status, values = count_one(detector, message, reason)
-        said = [status.message, status.hardware_id, *values.values()]
-        assert sum(map(len, said)) < 10_000
+        status, values = publish_until_dropped(detector, message, reason)
+        texts = [status.message, status.hardware_id, *values.values()]
+        assert sum(map(len, texts)) < 10_000
         answer = detector.ask(picture_of(COLOR))
         assert len(found_in(answer)) == len(expected_detections(COLOR, (128, 96)))
     detector.wait_for_log('WARN', '(bad_frame_id)')
     assert_log_is_clean(detector.program)
 
 
-def forged_model(folder):
-    """Write a model without manifest whose output has a name that looks like a message."""
+def write_forged_model(folder):
+    """Write a model without manifest, whose output is named like a log line. Return its path."""
     import onnx
 
     path = write_tiny_model(folder / 'tiny.onnx', manifest=False)
@@ -117,11 +117,11 @@ def forged_model(folder):
     return path
 
 
-def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path):
-    detector = start_detector({'engine_path': str(forged_model(tmp_path))})
+def test_names_of_a_model_cannot_forge_log_lines(start_detector, tmp_path):
+    detector = start_detector({'engine_path': str(write_forged_model(tmp_path))})
     assert not detector.change_state('configure')
     detector.wait_for_log('ERROR', 'the GPU is on fire')
-    status, _ = detector.wait_for_status(lambda status, _: status.message, 'the error')
+    status, _ = detector.wait_for_status(lambda status, _: status.message, 'an error')
     assert 'the GPU is on fire' in status.message
     assert '\x1b' not in status.message
     assert_log_is_clean(detector.program)
@@ -137,8 +137,8 @@ def test_names_within_a_model_forge_no_line_of_the_log(start_detector, tmp_path)
         ('build_engine', ['--onnx']),
     ],
 )
-def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):
-    model = forged_model(tmp_path)
+def test_names_of_a_model_cannot_forge_lines_of_commands(name, arguments, tmp_path):
+    model = write_forged_model(tmp_path)
     given = [argument.format(folder=tmp_path) for argument in arguments]
     program = Program([executable(name), *given, model])
     assert program.wait() in (0, 1, 2)
@@ -147,7 +147,7 @@ def test_nor_of_what_a_command_line_says(name, arguments, tmp_path):
     assert '\n[ERROR] [0] [detector]' not in program.output
 
 
-def test_onnx_runtime_prints_no_names_of_a_model(tmp_path, capfd):
+def test_onnx_runtime_itself_prints_nothing_about_a_model(tmp_path, capfd):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -169,8 +169,8 @@ def test_onnx_runtime_prints_no_names_of_a_model(tmp_path, capfd):
     assert capfd.readouterr() == ('', '')
 
 
-class Lines:
-    """A logger that keeps what it is given."""
+class RecordingLogger:
+    """A stand-in for the node's logger that keeps all lines."""
 
     def __init__(self):
         self.lines = []
@@ -180,11 +180,11 @@ class Lines:
         return 20
 
 
-def test_what_a_library_says_begins_no_line():
-    """TensorRT and ONNX Runtime quote names of the model in what they say."""
+def test_lines_of_library_messages_are_indented_in_the_log():
+    """TensorRT and ONNX Runtime quote names of the model in their messages."""
     import logging
 
-    logger = Lines()
+    logger = RecordingLogger()
     log = NodeLog(logger)
     try:
         logging.getLogger('trt_perception.tensorrt').warning('layer %s is slow', FORGED)

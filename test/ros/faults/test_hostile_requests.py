@@ -1,4 +1,4 @@
-"""Requests that no client of good will sends: each is answered, and the node goes on."""
+"""Tests of hostile service requests: the node answers each request and continues."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ ALL_SERVICES = {
     'get_type_description': GetTypeDescription,
 }
 UNKNOWN_TYPES = (10, 11, 127, 128, 255)
-# Each field holds something, whatever the type says.
+# All fields have values, although the type selects only one field.
 VALUES = {
     'bool_value': True,
     'integer_value': -(2**63),
@@ -47,11 +47,11 @@ NAMES = (
 
 
 @pytest.fixture(scope='module')
-def start(client, model):
-    """Return a function that gives a living detector, the same one as long as it lives."""
+def get_detector(client, model):
+    """Return a function that returns a running detector, and starts another if it has ended."""
     started = []
 
-    def living():
+    def running_detector():
         if started and started[-1].program.alive:
             return started[-1]
         detector = Detector(client, {'engine_path': str(model), 'autostart': True})
@@ -66,18 +66,18 @@ def start(client, model):
         detector.connect()
         return detector
 
-    yield living
+    yield running_detector
     for detector in started:
         detector.close()
 
 
 @pytest.fixture
-def detector(start):
-    return start()
+def detector(get_detector):
+    return get_detector()
 
 
 @pytest.fixture(autouse=True)
-def _goes_on(detector):
+def _node_continues(detector):
     before = detector.program.count('Traceback')
     yield
     assert detector.program.alive
@@ -87,7 +87,7 @@ def _goes_on(detector):
 
 
 def ask(detector, service, **fields):
-    """Call a service of ALL_SERVICES, and fail at once where the node is gone."""
+    """Call a service of ALL_SERVICES. Fail at once if the node has ended."""
     detector._get_ready()
     request = ALL_SERVICES[service].Request(**fields)
     future = detector._services[service].call_async(request)
@@ -104,7 +104,7 @@ def parameter(name, type_number, **values):
 
 @pytest.mark.parametrize('number', UNKNOWN_TYPES)
 @pytest.mark.parametrize('name', ['confidence_threshold', 'class_filter', 'use_sim_time', 'x', ''])
-def test_unknown_type(detector, name, number, golden_messages):
+def test_unknown_parameter_type_is_refused(detector, name, number, golden_messages):
     [result] = ask(detector, 'set_parameters', parameters=[parameter(name, number)]).results
     together = ask(detector, 'set_parameters_atomically', parameters=[parameter(name, number)])
     for refused in (result, together.result):
@@ -113,7 +113,7 @@ def test_unknown_type(detector, name, number, golden_messages):
         assert str(number) in refused.reason
 
 
-def test_one_unknown_type_among_others(detector):
+def test_unknown_parameter_type_does_not_affect_other_parameters(detector):
     def parameters(threshold):
         return [
             parameter('confidence_threshold', 3, double_value=threshold),
@@ -131,7 +131,7 @@ def test_one_unknown_type_among_others(detector):
     detector.set_well(confidence_threshold=0.25, iou_threshold=0.45)
 
 
-def test_a_parameter_that_one_request_names_again(detector, golden_messages):
+def test_parameter_that_a_request_names_twice_is_refused(detector, golden_messages):
     again = [parameter('iou_threshold', 3, double_value=value) for value in (0.5, 0.25)]
     answer = ask(detector, 'set_parameters', parameters=again)
     assert [result.successful for result in answer.results] == [False, False]
@@ -139,18 +139,18 @@ def test_a_parameter_that_one_request_names_again(detector, golden_messages):
     answer = ask(detector, 'set_parameters_atomically', parameters=again)
     assert not answer.result.successful
     assert detector.get('iou_threshold') == 0.45
-    # An answer of many times what was asked: a long list, named 200 times.
+    # A request that names a long list 200 times would have a huge answer.
     assert ask(detector, 'get_parameters', names=['class_filter'] * 200).values == []
 
 
 @pytest.mark.parametrize('service', ['set_parameters', 'set_parameters_atomically'])
-def test_any_parameters(detector, service):
+def test_random_parameters_are_answered(detector, service):
     rng = random.Random(service)
     live = ('confidence_threshold', 'iou_threshold', 'class_filter', 'use_sim_time')
     types = [*range(10), *UNKNOWN_TYPES]
     for _ in range(60):
         parameters = [
-            # What may change while active shall not.
+            # Live parameters get an unknown type, so that they do not change.
             parameter(name, 255 if name in live else rng.choice(types), **VALUES)
             for name in rng.choices(NAMES, k=rng.randrange(5))
         ]
@@ -197,7 +197,7 @@ STRANGE_NAMES = ([], [''], ['engine_path', 'x'], ['x' * 100_000], ['\0', '\n', '
                     ((number, '') for number in range(256)),
                     ((0, label) for label in ('', '\0', '\n', 'x' * 100_000, 'transition_error')),
                 )
-                # What is possible here and now others test.
+                # Other tests make the transitions that are possible in this state.
                 if number
                 not in (
                     Transition.TRANSITION_DEACTIVATE,
@@ -208,7 +208,7 @@ STRANGE_NAMES = ([], [''], ['engine_path', 'x'], ['x' * 100_000], ['\0', '\n', '
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
-def test_every_service_answers(detector, service, requests):
+def test_every_service_answers_strange_requests(detector, service, requests):
     for fields in requests:
         answer = ask(detector, service, **fields)
         if service == 'change_state':
@@ -217,12 +217,12 @@ def test_every_service_answers(detector, service, requests):
             assert answer.current_state.id == State.PRIMARY_STATE_ACTIVE
 
 
-def test_a_clock_that_shows_a_time_before_1970(detector):
-    # rclpy refuses such a time inside its own callback.
+def test_clock_before_1970_is_logged(detector):
+    # rclpy raises ValueError for such a time in its own callback.
     clock = detector.client.node.create_publisher(Clock, '/clock', 10)
     detector.set_well(use_sim_time=True)
     try:
-        detector.client.spin_until(clock.get_subscription_count, 'the node listens to /clock')
+        detector.client.spin_until(clock.get_subscription_count, 'a subscription to /clock')
         message = Clock()
         message.clock.sec = -1
 
@@ -230,19 +230,19 @@ def test_a_clock_that_shows_a_time_before_1970(detector):
             clock.publish(message)
             return detector.program.count('ValueError') or not detector.program.alive
 
-        detector.client.spin_until(noticed, 'a line of the log')
+        detector.client.spin_until(noticed, 'a log line')
         assert detector.program.alive
         assert 'ValueError' in detector.wait_for_log('ERROR', '/clock')
     finally:
         with contextlib.suppress(AssertionError):
             detector.set_well(use_sim_time=False)
         detector.client.node.destroy_publisher(clock)
-        # This one is told with where it came from.
+        # This error is logged with a traceback.
         detector.program.forget()
 
 
 @pytest.mark.parametrize('rate_hz', [1e-10, 5e-324, 0.00999])
-def test_a_rate_that_no_timer_can_have_is_refused(detector, rate_hz, golden_messages):
+def test_rate_below_the_limit_is_refused(detector, rate_hz, golden_messages):
     [(successful, reason)] = detector.set({'debug_image.max_rate_hz': rate_hz})
     assert not successful
     golden_messages.add(reason)

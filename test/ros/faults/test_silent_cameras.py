@@ -1,4 +1,4 @@
-"""What a node asks the graph while its cameras are silent."""
+"""Tests of the graph queries of a node with silent cameras."""
 
 import pytest
 from rclpy.parameter import Parameter
@@ -14,7 +14,7 @@ NAMES = ('front', 'rear', 'left')
 
 @pytest.fixture
 def active_node(client):
-    """An active node of this process, which nobody spins."""
+    """Return an active node of this process that does not spin."""
     node = DetectorNode(
         open_pipeline=scripted_node.ScriptedPipeline,
         context=client.context,
@@ -30,26 +30,28 @@ def active_node(client):
     node.close()
 
 
-def test_a_silent_camera_asks_for_no_publishers_of_the_nodes_own_topics(
+def test_silent_camera_does_not_query_publishers_of_the_nodes_topics(
     active_node, client, monkeypatch
 ):
     own = {f'{active_node.get_namespace()}/{name}/debug_image' for name in NAMES}
     other = client.node.create_publisher(Image, '/silent_cameras/other/image', 1)
 
-    def seen():  # and none of an earlier test's
+    def all_topics_are_known():  # without topics of an earlier test
         image = 'sensor_msgs/msg/Image'
         known = {name for name, kinds in active_node.get_topic_names_and_types() if image in kinds}
-        return {name for name in known if count(name)} == {*own, other.topic_name}
+        return {name for name in known if count_publishers(name)} == {*own, other.topic_name}
 
-    count = active_node.count_publishers
-    client.spin_until(seen, 'all topics')
-    asked = []
+    count_publishers = active_node.count_publishers
+    client.spin_until(all_topics_are_known, 'all topics')
+    queried_topics = []
     monkeypatch.setattr(
-        active_node, 'count_publishers', lambda topic: asked.append(topic) or count(topic)
+        active_node,
+        'count_publishers',
+        lambda topic: queried_topics.append(topic) or count_publishers(topic),
     )
     for camera in active_node._cameras:
         assert f'images are on {other.topic_name}: ' in camera._input.topic_state().elsewhere
-    # With 64 cameras each question more is 64 x 64 of them, twice a second.
-    of_node = [topic for topic in asked if topic.startswith('/silent_cameras/')]
-    assert of_node == [other.topic_name] * len(NAMES)
+    # With 64 cameras, one more query per topic means 64 x 64 queries, twice a second.
+    queried_of_node = [topic for topic in queried_topics if topic.startswith('/silent_cameras/')]
+    assert queried_of_node == [other.topic_name] * len(NAMES)
     client.node.destroy_publisher(other)

@@ -1,7 +1,8 @@
-"""A fault at every step of every transition: the node ends where docs/architecture.md says.
+"""Tests of a fault at every step of every transition: the node ends in the documented state.
 
-Each place that calls a function of the package, or of rclpy's node, in a transition is made to
-raise, one after the other. Afterwards nothing may be left over, and the next life is a good one.
+The states are in docs/architecture.md. In each run, one call of a package function, or of a method
+of rclpy's node, raises during a transition. Afterwards no resource may be left, and the node must
+configure and activate again.
 """
 
 import re
@@ -18,7 +19,7 @@ TRANSITIONS = ('configure', 'activate', 'deactivate', 'cleanup', 'shutdown')
 
 @pytest.mark.unmeasured
 @pytest.mark.timeout(600)
-def test_a_fault_at_every_step():
+def test_fault_at_every_step_of_a_transition():
     command = script('nodes/transition_faults.py')
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]

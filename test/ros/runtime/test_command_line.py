@@ -1,4 +1,4 @@
-"""What ROS would take for the new name of a topic: parameters and options are refused, no more."""
+"""Tests of NAME:=VALUE, a remapping to ROS: parameters and options in this form are refused."""
 
 import contextlib
 import io
@@ -15,20 +15,20 @@ from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics
 from trt_perception.ros.runtime.command_line import parse_own_arguments
 
-# rclpy has no public list of them; a node's services stand below its name.
+# rclpy has no public list of these topics. Services of a node are below the node's name.
 ROS_TOPICS = ('clock', 'tf', 'rosout', 'diagnostics', 'parameter_events')
 TOPICS = (*topics._CAMERA_TOPICS, *ROS_TOPICS)
 
 
-def answer_to(*words):
-    """Return what is said of words, empty where they are taken."""
+def error_output(*words):
+    """Return the error output for these command-line words, empty if they are accepted."""
     parser = OptionParser('program', None, '', 'program ...', suggest_parameter)
     parser.add_argument('--rate', type=float)
     parser.add_argument('--class-names')
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
         parse_own_arguments(parser, ['program', *words])
-    return said.getvalue()
+    return output.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def answer_to(*words):
     ],
     ids=' '.join,
 )
-def test_what_ros_takes_rightly(words):
-    assert answer_to(*words) == ''
+def test_remappings_are_accepted(words):
+    assert error_output(*words) == ''
 
 
 @pytest.mark.parametrize('name', [row.name for row in PARAMETERS] + ['use_sim_time'])
-def test_every_parameter_is_refused(name, golden_messages):
-    printed = answer_to(f'{name}:=x', '--ros-args', '-p', 'autostart:=true')
+def test_parameter_before_ros_args_is_refused(name, golden_messages):
+    printed = error_output(f'{name}:=x', '--ros-args', '-p', 'autostart:=true')
     golden_messages.add(printed)
 
 
 @pytest.mark.parametrize('row', CAMERA_PARAMETERS, ids=lambda row: row.name)
-def test_every_parameter_of_a_camera_is_refused(row, golden_messages):
-    printed = answer_to(f'camera.front.{row.name}:=x')
+def test_camera_parameter_before_ros_args_is_refused(row, golden_messages):
+    printed = error_output(f'camera.front.{row.name}:=x')
     golden_messages.add(printed)
 
 
@@ -80,10 +80,10 @@ def test_every_parameter_of_a_camera_is_refused(row, golden_messages):
     ],
     ids=' '.join,
 )
-def test_what_was_meant(words, golden_messages):
-    printed = answer_to(*words)
+def test_refusal_suggests_the_correct_form(words, golden_messages):
+    printed = error_output(*words)
     golden_messages.add(printed)
 
 
-def test_a_topic_is_no_parameter(golden_messages):
+def test_image_topic_as_a_parameter_is_explained(golden_messages):
     golden_messages.add(unknown_parameter('image_topic', ()).fix)

@@ -1,4 +1,4 @@
-"""A process whose start or end hangs leaves, and says where; a slow one is left alone."""
+"""Tests of time limits of start and end: a hanging process exits and logs its stack."""
 
 import fcntl
 import itertools
@@ -19,15 +19,15 @@ from trt_perception.transport.shared_memory import SHARED_MEMORY
 
 pytestmark = [pytest.mark.each_distro, pytest.mark.unmeasured]
 
-#: Only this test uses it, and its ports lie below those that Linux gives away.
+#: Only this test uses the domain. Its ports lie below Linux's ephemeral ports.
 DOMAIN = 101
 LOCK = Path(tempfile.gettempdir(), f'trt_perception-domain-{DOMAIN}.lock')
-# Those of its first processes.
+# The shared-memory ports of the domain's first participants.
 PORTS = [
     SHARED_MEMORY / f'{name}_port{7400 + 250 * DOMAIN + 11 + 2 * participant}'
     for participant, name in itertools.product(range(4), ('fastrtps', 'fastdds'))
 ]
-#: From where their times are, so that nobody else on this machine takes them for left ones.
+#: The ports' times lie this far in the future, so other processes do not remove the ports.
 AHEAD_S = 3600
 
 
@@ -35,39 +35,39 @@ AHEAD_S = 3600
 @pytest.mark.parametrize(
     ('where', 'function'), [('start', 'make_node'), ('end', '_close_node')], ids=['start', 'end']
 )
-def test_a_start_or_end_that_hangs_ends_the_process_and_is_told(where, function, lock):
+def test_hanging_start_or_end_ends_the_process_and_is_logged(where, function, lock):
     program = Program([*script('nodes/stuck_node.py'), where, 0.5, lock])
     assert program.wait() == 1
-    said = program.output
-    assert 'in hang' in said
-    assert f'in {function}' in said
-    # With the lock held nobody is there to say more than faulthandler does.
-    assert bool(re.search(rf'error: .* {where}\w? .* 0\.5 s', said)) == (not lock), said
+    output = program.output
+    assert 'in hang' in output
+    assert f'in {function}' in output
+    # If the process holds the lock, only faulthandler can print.
+    assert bool(re.search(rf'error: .* {where}\w? .* 0\.5 s', output)) == (not lock), output
 
 
-def test_what_is_done_in_time_is_not_ended():
-    """Both threads that would end it are gone after it; one that stayed would end it later."""
+def test_part_within_its_time_limit_is_not_ended():
+    """Both watching threads end with the part. A remaining thread would end the process later."""
     code = (
         'import os, time; from trt_perception.ros.runtime.time_limit import time_limit\n'
         'threads = lambda: set(os.listdir("/proc/self/task"))\n'
         'before = threads()\n'
         'with time_limit("a short part", 30.0): assert len(threads() - before) == 2\n'
         'while threads() - before: time.sleep(0.001)\n'
-        'print("there")\n'
+        'print("finished")\n'
     )
     ended = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, timeout=DEADLINE_S
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 'there\n', '')
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 'finished\n', '')
 
 
-def test_what_a_bounded_part_raises_comes_out():
+def test_exception_of_a_limited_part_is_raised():
     with pytest.raises(ZeroDivisionError), time_limit('a part', 60.0):
         1 / 0  # noqa: B018
 
 
 def start_in_domain(seconds):
-    """Start a node that ends at once; return its exit code and what it printed."""
+    """Start a node that ends at once. Return its exit code and its output."""
     code = (
         'import sys, rclpy\n'
         'from trt_perception.transport import shared_memory\n'
@@ -104,21 +104,21 @@ def domain():
     'fastrtps' not in get_rmw_implementation_identifier() or not os.access(SHARED_MEMORY, os.W_OK),
     reason='needs Fast DDS and its shared memory',
 )
-def test_a_port_that_a_killed_process_left_half_made():
-    """The middleware itself hangs there, and what the package says about it is the cure."""
+def test_half_made_port_of_a_killed_process_is_reported_with_a_repair():
+    """The middleware hangs at a half-made port. The suggested command must repair the port."""
     ahead = time.time() + AHEAD_S
     try:
         for port in PORTS:
             port.touch()
             os.utime(port, (ahead, ahead))
-        code, said = start_in_domain(0.5)
-        assert code == 1, said
-        assert 'create_node' in said
-        [mend] = re.findall('truncate .*?; rm [^;]+', said)
-        assert all(str(port) in mend for port in PORTS), said
-        subprocess.run(mend, shell=True, check=True)
-        code, said = start_in_domain(30.0)
-        assert (code, 'warning' in said) == (0, False), said
+        code, output = start_in_domain(0.5)
+        assert code == 1, output
+        assert 'create_node' in output
+        [repair_command] = re.findall('truncate .*?; rm [^;]+', output)
+        assert all(str(port) in repair_command for port in PORTS), output
+        subprocess.run(repair_command, shell=True, check=True)
+        code, output = start_in_domain(30.0)
+        assert (code, 'warning' in output) == (0, False), output
     finally:
         for port in PORTS:
             port.unlink(missing_ok=True)
