@@ -1,4 +1,4 @@
-"""doctor's checks of packages, GPU and model, each driven to every colour it has."""
+"""Tests of doctor's checks of packages, GPU and model, with each level that they can have."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ def test_findings_of_packages():
     golden.check('checks/packages.txt', text_of(scenes, good))
 
 
-def test_modules_are_imported_for_real(tmp_path, monkeypatch, golden_messages):
+def test_real_modules_are_imported(tmp_path, monkeypatch, golden_messages):
     (tmp_path / 'ends.py').write_text('import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n')
     (tmp_path / 'raises.py').write_text("print('noise')\nraise ImportError('compiled for 1')\n")
     (tmp_path / 'fine.py').write_text("print('noise')\n__version__ = '7.8'\n")
@@ -71,7 +71,7 @@ def test_modules_are_imported_for_real(tmp_path, monkeypatch, golden_messages):
     assert found['raises'].error == 'ImportError: compiled for 1'
     golden_messages.add(found['ends'].error)
     assert [name for name in names if found[name].missing] == ['no_such_module']
-    # A library that cannot be loaded is named; what compiled code says by itself is not.
+    # The finding names a missing library, but does not include output of compiled code.
     assert 'lacks.so' in found['loads'].error
     golden_messages.add(found['leaves'].error)
     assert [name for name in names if found[name].clash] == ['ends', 'raises', 'old']
@@ -80,8 +80,8 @@ def test_modules_are_imported_for_real(tmp_path, monkeypatch, golden_messages):
 # The GPU.
 
 
-def gpu(*, engine=True, modules=None, jpeg=None, devices=(3,), **errors):
-    """Check a GPU that is good but for the functions of checks.trial that raise."""
+def check_gpu_with(*, engine=True, modules=None, jpeg=None, devices=(3,), **errors):
+    """Check a good GPU, except for functions of checks.trial that raise errors."""
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
     works = {
         'cuda_versions': {'driver': '13.0', 'runtime': '12.9'},
@@ -124,13 +124,13 @@ GPUS = {
 }
 
 
-def test_findings_of_the_gpu():
-    good, found = gpu()
+def test_findings_of_a_gpu():
+    good, found = check_gpu_with()
     assert {finding.level for finding in good} == {'green'}
     assert found == [InstalledGpu('Card', (8, 7), 3)]
     scenes = {'good': good}
     for name, changes in GPUS.items():
-        findings, _ = gpu(**changes)
+        findings, _ = check_gpu_with(**changes)
         names = [finding.name for finding in findings]
         scenes[name] = [finding for finding in findings if finding not in good]
         if unchecked := [finding for finding in good if finding.name not in names]:
@@ -138,14 +138,16 @@ def test_findings_of_the_gpu():
     golden.check('checks/gpu.txt', text_of(scenes))
 
 
-def test_each_of_several_gpus():
-    findings, found = gpu(devices=(0, 2))
+def test_findings_of_several_gpus():
+    findings, found = check_gpu_with(devices=(0, 2))
     assert {finding.level for finding in findings} == {'green'}
     assert found == [InstalledGpu('Card', (8, 7), 0), InstalledGpu('Card', (8, 7), 2)]
     for name in ('device', 'NVRTC', 'nvJPEG'):
         assert {f'{name} 0', f'{name} 2'} < set(by_name(findings))
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
-    findings, found = gpu(devices=(0, 2), open_device=[card, CudaError('device', 'there is one')])
+    findings, found = check_gpu_with(
+        devices=(0, 2), open_device=[card, CudaError('device', 'there is one')]
+    )
     named = by_name(findings)
     assert named['device 0'].level == named['nvJPEG 0'].level == 'green'
     assert named['device 2'].level == 'red'
@@ -153,7 +155,7 @@ def test_each_of_several_gpus():
     assert [card.index for card in found] == [0]
 
 
-def test_a_small_jpeg_is_decoded_for_real(monkeypatch):
+def test_jpeg_check_decodes_a_small_jpeg(monkeypatch):
     library = FakeNvJpeg()
     load = mock.Mock(return_value=(library, (13, 3, 2)))
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', load)
@@ -187,68 +189,75 @@ BUILD = {
 }
 
 
-def model(path, modules=RTX, cards=(CARD,), trial=lambda: 'works'):
+def check_model_with(path, modules=RTX, cards=(CARD,), trial=lambda: 'works'):
     return list(check_model(str(path), modules, cards, trial=trial))
 
 
-def engine(folder, card='Card', capability='8.7', content=PLAN):
+def write_engine(folder, card='Card', capability='8.7', content=PLAN):
     build = {**BUILD, 'gpu': {'name': card, 'compute_capability': capability}}
     return write_model(folder, 'tiny.engine', content, build=build)
 
 
-def without_manifest(folder):
-    path = engine(folder)
+def write_engine_without_manifest(folder):
+    path = write_engine(folder)
     path.with_name('tiny.engine.json').unlink()
     return path
 
 
-def changed(folder):
-    path = engine(folder)
+def write_changed_engine(folder):
+    path = write_engine(folder)
     path.write_bytes(PLAN + b'more')
     return path
 
 
-def raising(error):
+def failing_trial(error):
     def trial():
         raise error
 
     return trial
 
 
-UNSAID = MissingModelInfoError(
+MISSING_INFO = MissingModelInfoError(
     *('x', 'say model.scale; seen'),
     fix='set it',
     missing={'scale': 'a number; mostly 1/255'},
     seen=['inputs'],
 )
 CARDS = (InstalledGpu('Card', (8, 7), 0), InstalledGpu('Sister', (8, 9), 2))
-#: Name of a scene: what writes the model, and arguments of `model`.
+#: By name of the scene: the function that writes the model, and arguments of `check_model_with`.
 MODELS = {
-    'engine': (engine, {}),
+    'engine': (write_engine, {}),
     'ONNX without a GPU': (write_model, {'modules': ALL, 'cards': ()}),
     'no file': (lambda folder: folder / 'missing.engine', {}),
-    'changed file': (changed, {}),
-    'no manifest': (without_manifest, {}),
-    'parameters missing': (without_manifest, {'trial': raising(UNSAID)}),
-    'other release': (engine, {'modules': {**RTX, 'tensorrt_rtx': Module('1.6.0.1')}}),
-    'no TensorRT-RTX': (engine, {'modules': {**RTX, 'tensorrt_rtx': ABSENT}}),
-    'no plan': (lambda folder: engine(folder, content=b'no plan' * 20), {}),
-    'several GPUs': (engine, {'cards': CARDS, 'trial': None}),
-    'no GPU': (engine, {'cards': (), 'trial': None}),
-    'other compute capability': (lambda folder: engine(folder, capability='8.6'), {'trial': None}),
-    'other GPU': (lambda folder: engine(folder, card='Sister'), {}),
+    'changed file': (write_changed_engine, {}),
+    'no manifest': (write_engine_without_manifest, {}),
+    'missing parameters': (write_engine_without_manifest, {'trial': failing_trial(MISSING_INFO)}),
+    'other release': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': Module('1.6.0.1')}}),
+    'no TensorRT-RTX': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': ABSENT}}),
+    'no plan': (lambda folder: write_engine(folder, content=b'no plan' * 20), {}),
+    'several GPUs': (write_engine, {'cards': CARDS, 'trial': None}),
+    'no GPU': (write_engine, {'cards': (), 'trial': None}),
+    'other compute capability': (
+        lambda folder: write_engine(folder, capability='8.6'),
+        {'trial': None},
+    ),
+    'other GPU': (lambda folder: write_engine(folder, card='Sister'), {}),
     'unknown GPU': (
         lambda folder: write_model(folder, 'tiny.engine', PLAN, build={**BUILD, 'gpu': None}),
         {},
     ),
     'trial fails with a fix': (
-        engine,
-        {'trial': raising(EngineError('it', 'has two inputs; one is read', fix='give it one'))},
+        write_engine,
+        {
+            'trial': failing_trial(
+                EngineError('it', 'has two inputs; one is read', fix='give it one')
+            )
+        },
     ),
     **{
         f'trial fails with {kind.__name__}': (
-            engine,
-            {'trial': raising(kind("parameter 'class_filter'", "'cow' is no class"))},
+            write_engine,
+            {'trial': failing_trial(kind("parameter 'class_filter'", "'cow' is no class"))},
         )
         for kind in (ConfigError, EngineError)
     },
@@ -260,7 +269,7 @@ def test_findings_of_models(tmp_path):
     for number, (name, (write, arguments)) in enumerate(MODELS.items()):
         folder = tmp_path / f'{number:02}'
         folder.mkdir()
-        scenes[name] = model(write(folder), **arguments)
+        scenes[name] = check_model_with(write(folder), **arguments)
         if name in ('engine', 'ONNX without a GPU', 'no manifest', 'unknown GPU'):
             assert {finding.level for finding in scenes[name]} == {'green'}
     text = text_of(scenes)
@@ -269,7 +278,7 @@ def test_findings_of_models(tmp_path):
     golden.check('checks/model.txt', text)
 
 
-def test_file_that_others_can_write_is_refused(tmp_path):
-    path = engine(tmp_path)
+def test_model_file_writable_by_other_users_is_refused(tmp_path):
+    path = write_engine(tmp_path)
     path.chmod(0o666)
-    assert ' o-w ' in by_name(model(path))['file'].fix
+    assert ' o-w ' in by_name(check_model_with(path))['file'].fix

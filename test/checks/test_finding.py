@@ -1,4 +1,4 @@
-"""What all of doctor's checks share: a check that raises, and how findings are shown."""
+"""Tests of findings: errors of checks, and the formats of reports."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from trt_perception.checks.finding import LEVELS, Finding, as_json, format_findings, run_check
 
 
-def test_a_check_that_raises_is_a_finding():
+def test_exception_of_a_check_is_a_red_finding():
     def check():
         yield Finding('a', 'one', 'green', 'good')
         raise RuntimeError('this broke')
@@ -18,13 +18,13 @@ def test_a_check_that_raises_is_a_finding():
     assert 'RuntimeError: this broke' in two.found
 
 
-def test_whatever_is_not_green_has_a_fix():
+def test_only_findings_that_are_not_green_have_a_fix():
     for level in LEVELS:
         with pytest.raises(AssertionError):
             Finding('a', 'b', level, 'c', 'fix' if level == 'green' else '')
 
 
-def test_reports():
+def test_formats_of_a_report():
     findings = [
         Finding('one', 'a', 'green', 'good'),
         Finding('one', 'b', 'yellow', 'so so', 'do this'),
@@ -35,7 +35,7 @@ def test_reports():
         (given.append(finding) or finding for finding in findings), color=False
     )
     text = next(parts)
-    assert given == findings[:1]  # said as soon as it is known
+    assert given == findings[:1]  # a finding is formatted before the next check
     text = '\n'.join([text, *parts])
     assert text.splitlines() == [
         'one',

@@ -1,4 +1,4 @@
-"""doctor's checks of shell and machine, each driven to every colour it has."""
+"""Tests of doctor's checks of shell and machine, with each level that they can have."""
 
 import os
 import subprocess
@@ -62,8 +62,8 @@ def by_name(findings):
 
 
 @pytest.fixture
-def shell(tmp_path):
-    """Check a shell that is good but for some changes."""
+def check_changed_shell(tmp_path):
+    """Return a function that checks a good shell with changed environment variables."""
     (tmp_path / 'good.xml').write_text(PROFILE.format(size=2**26))
     (tmp_path / 'small.xml').write_text(PROFILE.format(size=2**19))
     (tmp_path / 'text.xml').write_text(PROFILE.format(size='large'))
@@ -87,28 +87,30 @@ def shell(tmp_path):
     return check
 
 
-def test_findings_of_all_shells(shell, tmp_path):
-    good = shell({})
+def test_findings_of_shells(check_changed_shell, tmp_path):
+    good = check_changed_shell({})
     assert {finding.level for finding in good} == {'green'}
     scenes = {'good': good}
     for changes in SHELLS:
         name = ', '.join(f'{name}={value}' for name, value in changes.items())
-        scenes[name] = [finding for finding in shell(changes) if finding not in good]
+        scenes[name] = [finding for finding in check_changed_shell(changes) if finding not in good]
     golden.check('checks/shell.txt', golden.without_folder(text_of(scenes), tmp_path))
 
 
-def test_other_middlewares_are_not_asked_for_fast_dds(shell):
-    assert 'transport profile' not in by_name(shell({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'}))
+def test_transport_profile_is_not_checked_for_other_middlewares(check_changed_shell):
+    assert 'transport profile' not in by_name(
+        check_changed_shell({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'})
+    )
 
 
-def test_the_shipped_profile_is_understood():
+def test_shipped_profile_is_read():
     from ament_index_python.packages import get_package_share_directory
 
     path = f'{get_package_share_directory("trt_perception")}/config/fastdds_large_images.xml'
     assert read_profile({'ROS_DISTRO': 'jazzy', OLD: path}).segment_bytes == 64 * 2**20
 
 
-def test_the_fix_for_the_transport_can_be_typed(tmp_path):
+def test_fix_for_the_transport_profile_is_a_valid_command(tmp_path):
     from ament_index_python.packages import get_package_prefix
 
     folder = tmp_path / 'my robot'
@@ -116,9 +118,13 @@ def test_the_fix_for_the_transport_can_be_typed(tmp_path):
     for prefixes in (f'{tmp_path}:{folder}:', str(folder)):
         environment = {'ROS_DISTRO': 'jazzy', 'AMENT_PREFIX_PATH': prefixes}
         command = f'{export_profile(environment)} && printf %s "${OLD}"'
-        said = subprocess.run(['bash', '-c', command], capture_output=True, text=True, check=True)
-        assert read_profile({'ROS_DISTRO': 'jazzy', OLD: said.stdout}).segment_bytes == 64 * 2**20
-    long = '/tmp/' + 300 * 'x'  # which Path.exists() raises for
+        printed = subprocess.run(
+            ['bash', '-c', command], capture_output=True, text=True, check=True
+        )
+        assert (
+            read_profile({'ROS_DISTRO': 'jazzy', OLD: printed.stdout}).segment_bytes == 64 * 2**20
+        )
+    long = '/tmp/' + 300 * 'x'  # Path.exists() raises an error for this path
     odd = {'AMENT_PREFIX_PATH': f'{long}:{folder}', 'RMW_IMPLEMENTATION': 'rmw_a_cpp'}
     assert str(folder) in export_profile(odd)
     assert by_name(check_shell(odd))['middleware'].level == 'red'
@@ -131,7 +137,7 @@ def test_the_fix_for_the_transport_can_be_typed(tmp_path):
 
 @pytest.fixture
 def check_host(tmp_path, monkeypatch):
-    """Check a machine whose facts are given."""
+    """Return a function that checks a machine with given facts."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     (tmp_path / 'net/core').mkdir(parents=True)
     (tmp_path / 'shm').mkdir()
@@ -166,7 +172,7 @@ MACHINES = {
 }
 
 
-def test_findings_of_all_machines(check_host, tmp_path):
+def test_findings_of_machines(check_host, tmp_path):
     good = check_host()
     assert {finding.level for finding in good} == {'green'}
     scenes = {'good': good}
@@ -174,7 +180,7 @@ def test_findings_of_all_machines(check_host, tmp_path):
         scenes.setdefault(name, [each for each in check_host(**facts) if each not in good])
     port = tmp_path / 'shm/fastrtps_port7005'
     port.touch()
-    assert check_host() == good  # another process may be making the port right now
+    assert check_host() == good  # another process may be creating the port now
     os.utime(port, (0, 0))
     scenes['half-made port'] = [each for each in check_host() if each not in good]
     golden.check('checks/machine.txt', golden.without_folder(text_of(scenes), tmp_path))
@@ -187,8 +193,10 @@ def test_missing_socket_buffer_is_yellow(check_host):
 
 def test_missing_shared_memory_is_red(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    gone = tmp_path / 'gone'
-    assert by_name(check_machine(1, shared_memory=gone))[str(gone)].level == 'red'
+    missing_folder = tmp_path / 'gone'
+    assert (
+        by_name(check_machine(1, shared_memory=missing_folder))[str(missing_folder)].level == 'red'
+    )
     monkeypatch.setattr(os, 'access', lambda *_: False)
     finding = by_name(check_machine(1, shared_memory=tmp_path))[str(tmp_path)]
     assert finding.level == 'red'

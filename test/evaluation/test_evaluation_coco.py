@@ -19,8 +19,8 @@ from trt_perception.files.atomic_files import write_json
 BOX = (10, 20, 30, 40)
 
 
-def changed(key, **values):
-    """Return annotations whose first entry of a list is another; None removes a key."""
+def changed_annotations(key, **values):
+    """Return annotations with changes in the first entry of a list. None removes a key."""
     content = truth([(0, 'cat', BOX)])
     entry = {**content[key][0], **values}
     content[key][0] = {name: value for name, value in entry.items() if value is not None}
@@ -73,7 +73,10 @@ REFUSED_CHANGES = [
 
 def test_wrong_annotations_are_refused(tmp_path):
     path = tmp_path / 'truth.json'
-    changes = [(f'{key} {str(more)[:60]}', changed(key, **more)) for key, more in REFUSED_CHANGES]
+    changes = [
+        (f'{key} {str(more)[:60]}', changed_annotations(key, **more))
+        for key, more in REFUSED_CHANGES
+    ]
     said = []
     for label, content in [*((str(it)[:60], it) for it in REFUSED), *changes]:
         text = json.dumps(content) if isinstance(content, dict) else content
@@ -120,10 +123,10 @@ def test_json_is_written_whole_or_not_at_all(tmp_path, golden_messages):
         write_json(tmp_path / 'missing' / 'file.json', {})
 
 
-# Names of classes.
+# Class names.
 
 
-def matched(tmp_path, class_names, boxes, **options):
+def match_written_classes(tmp_path, class_names, boxes, **options):
     categories = options.pop('categories', CLASSES)
     annotations = read_annotations(written(tmp_path, truth(boxes, categories=categories)))
     return match_classes(class_names, annotations, **options)
@@ -132,15 +135,15 @@ def matched(tmp_path, class_names, boxes, **options):
 BOTH = [(0, 'cat', BOX), (0, 'dog', BOX)]
 
 
-def test_names_decide_not_numbers(tmp_path):
-    classes = matched(tmp_path, ('dog', 'cat'), BOTH)
+def test_classes_are_matched_by_name(tmp_path):
+    classes = match_written_classes(tmp_path, ('dog', 'cat'), BOTH)
     assert classes.category_ids == (17, 7)
     assert classes.categories == {7: 'cat', 17: 'dog'}
     assert classes.ignored_classes == classes.ignored_categories == ()
 
 
 def test_category_without_objects_needs_no_class(tmp_path):
-    classes = matched(tmp_path, ('cat',), BOTH[:1])
+    classes = match_written_classes(tmp_path, ('cat',), BOTH[:1])
     assert classes.category_ids == (7,)
     assert classes.categories == {7: 'cat'}
     assert classes.ignored_categories == ()
@@ -155,39 +158,41 @@ def test_category_without_objects_needs_no_class(tmp_path):
         ('0', '1'),
     ],
 )
-def test_names_that_do_not_match(tmp_path, class_names, golden_messages):
+def test_class_names_that_do_not_match_are_refused(tmp_path, class_names, golden_messages):
     with golden_messages.raises(ConfigError):
-        matched(tmp_path, class_names, BOTH)
+        match_written_classes(tmp_path, class_names, BOTH)
 
 
-def test_long_lists_are_cut(tmp_path, golden_messages):
+def test_long_lists_in_messages_are_shortened(tmp_path, golden_messages):
     names = [f'{number:02d}' for number in range(30)]
     with golden_messages.raises(ConfigError):
-        matched(tmp_path, names, BOTH)
+        match_written_classes(tmp_path, names, BOTH)
 
 
 def test_subset_is_measured_if_allowed(tmp_path, golden_messages):
-    classes = matched(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
+    classes = match_written_classes(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
     assert classes.category_ids == (None, 17)
     assert classes.categories == {17: 'dog'}
     assert classes.ignored_classes == ('cow',)
     assert classes.ignored_categories == ('cat',)
     with golden_messages.raises(ConfigError):
-        matched(tmp_path, ('cow',), BOTH, allow_subset=True)
+        match_written_classes(tmp_path, ('cow',), BOTH, allow_subset=True)
 
 
-def test_a_class_map(tmp_path, golden_messages):
+def test_class_map_assigns_categories(tmp_path, golden_messages):
     given = {'kitten': 'cat', 'tiger': 'cat', 'tree': None}
-    classes = matched(tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given)
+    classes = match_written_classes(
+        tmp_path, ('tiger', 'tree', 'dog', 'kitten'), BOTH, class_map=given
+    )
     assert classes.category_ids == (7, None, 17, 7)
     assert classes.ignored_classes == ('tree',)
     with golden_messages.raises(ConfigError):
-        matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
+        match_written_classes(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kiten': 'cat'})
     with golden_messages.raises(ConfigError):
-        matched(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kitten': 'cats'})
+        match_written_classes(tmp_path, ('kitten', 'dog'), BOTH, class_map={'kitten': 'cats'})
 
 
-def test_reading_a_class_map(tmp_path, golden_messages):
+def test_class_map_file_is_read_or_refused(tmp_path, golden_messages):
     assert read_class_map(written(tmp_path, '{"a": "b", "c": null}')) == {'a': 'b', 'c': None}
     for wrong in ('[]', '{"a": 3}', '{"a": ["b"]}'):
         with golden_messages.raises(ConfigError):
@@ -202,10 +207,10 @@ def test_repeated_category_name_is_refused(tmp_path, golden_messages):
         match_classes(CLASSES, annotations)
 
 
-# Files of images.
+# Image files.
 
 
-def annotated(tmp_path, *names):
+def annotations_of_files(tmp_path, *names):
     content = truth([(0, 'cat', BOX)], images=len(names))
     for entry, name in zip(content['images'], names, strict=True):
         entry['file_name'] = name
@@ -223,9 +228,9 @@ def annotated(tmp_path, *names):
         ('../a.png', ['x/a.png'], 'x/a.png'),
     ],
 )
-def test_files_by_name(tmp_path, name, files, expected):
+def test_image_files_are_found_by_name(tmp_path, name, files, expected):
     paths = [tmp_path / file for file in files]
-    ((image, path),) = match_images(annotated(tmp_path, name), paths)
+    ((image, path),) = match_images(annotations_of_files(tmp_path, name), paths)
     assert image.id == 100
     assert path == tmp_path / expected
 
@@ -233,11 +238,11 @@ def test_files_by_name(tmp_path, name, files, expected):
 def test_file_name_of_two_files_is_refused(tmp_path, golden_messages):
     paths = [tmp_path / 'x' / 'a.png', tmp_path / 'y' / 'a.png']
     with golden_messages.raises(ConfigError):
-        match_images(annotated(tmp_path, 'a.png'), paths)
+        match_images(annotations_of_files(tmp_path, 'a.png'), paths)
 
 
-def test_images_without_a_file(tmp_path, golden_messages):
-    annotations = annotated(tmp_path, *(f'{letter}.png' for letter in 'abcdefg'))
+def test_images_without_a_file_are_refused_unless_allowed(tmp_path, golden_messages):
+    annotations = annotations_of_files(tmp_path, *(f'{letter}.png' for letter in 'abcdefg'))
     paths = [tmp_path / 'a.png', tmp_path / 'b.png', tmp_path / 'z.png']
     with golden_messages.raises(ConfigError):
         match_images(annotations, paths)
@@ -248,7 +253,7 @@ def test_images_without_a_file(tmp_path, golden_messages):
             match_images(annotations, paths[2:], allow_missing=allow)
 
 
-def test_reading_a_picture(tmp_path, golden_messages):
+def test_image_is_read_and_its_size_is_checked(tmp_path, golden_messages):
     path = tmp_path / 'a.png'
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     cv2.imwrite(str(path), pixels)
@@ -256,7 +261,7 @@ def test_reading_a_picture(tmp_path, golden_messages):
     assert np.array_equal(read_image(path, (3, 2)), pixels)
     with golden_messages.raises(ImageError):
         read_image(path, (2, 3))
-    path.write_bytes(b'no picture')
+    path.write_bytes(b'not an image')
     with golden_messages.raises(ImageError):
         read_image(path)
     path.write_bytes(b'')

@@ -35,7 +35,7 @@ NEAR = (120, 100, 100, 100)  # IoU 2/3 with BOX
 FAR = (150, 100, 100, 100)  # IoU 1/3
 
 
-def quiet(step, done, total):
+def ignore_progress(step, done, total):
     pass
 
 
@@ -151,7 +151,7 @@ def test_models_without_annotations(tmp_path):
     report = compare_models(
         {'fp32': reference, 'other': other},
         pictures(tmp_path, 2),
-        progress=quiet,
+        progress=ignore_progress,
         thresholds=Thresholds(0.2, 0.5),
     )
     assert report.annotations is None
@@ -166,7 +166,7 @@ def test_models_without_annotations(tmp_path):
 
 def test_nothing_found_is_no_drop(tmp_path):
     models = {'reference': WrittenModel({}), 'other': WrittenModel({})}
-    report = compare_models(models, pictures(tmp_path, 1), progress=quiet)
+    report = compare_models(models, pictures(tmp_path, 1), progress=ignore_progress)
     assert report.drop('other') == 0
 
 
@@ -175,7 +175,7 @@ def test_images_without_annotations_are_skipped(tmp_path):
     paths = pictures(tmp_path, 4)
     annotations = written(tmp_path, truth([(1, 'cat', BOX)], images=3))
     model = WrittenModel({1: found(('cat', 0.9, BOX)), 3: found(('cat', 0.95, BOX))})
-    report = compare_models({'model': model}, paths[1:], annotations, progress=quiet)
+    report = compare_models({'model': model}, paths[1:], annotations, progress=ignore_progress)
     assert report.images == 2
     assert {number for number, _ in model.asked} == {1, 2}
     assert report.models[0].metrics.figures['mAP'] == pytest.approx(1)
@@ -188,15 +188,15 @@ def test_mismatched_inputs_are_refused(tmp_path, golden_messages):
     cats = WrittenModel({})
     models = {'reference': cats, 'other': WrittenModel({}, ('cow',))}
     with golden_messages.raises(ConfigError):
-        compare_models(models, paths, progress=quiet)
+        compare_models(models, paths, progress=ignore_progress)
     with golden_messages.raises(ConfigError):
-        compare_models({'cats': cats}, [], progress=quiet)
+        compare_models({'cats': cats}, [], progress=ignore_progress)
     wrong = {'wrong': WrittenModel({}, ('Cat', 'dog'))}
     with golden_messages.raises(ConfigError):
-        compare_models(wrong, paths, annotations, progress=quiet)
+        compare_models(wrong, paths, annotations, progress=ignore_progress)
     paths[0].write_bytes(b'no picture')
     with golden_messages.raises(ImageError):
-        compare_models({'cats': cats}, paths, progress=quiet)
+        compare_models({'cats': cats}, paths, progress=ignore_progress)
 
 
 def test_exception_of_progress_ends_the_comparison(tmp_path):
@@ -217,8 +217,8 @@ def test_without_pycocotools(tmp_path, monkeypatch, golden_messages):
     annotations = written(tmp_path, truth([(0, 'cat', BOX)]))
     paths = pictures(tmp_path, 1)
     with golden_messages.raises(ConfigError):
-        compare_models({'any': WrittenModel({})}, paths, annotations, progress=quiet)
-    compare_models({'any': WrittenModel({})}, paths, progress=quiet)
+        compare_models({'any': WrittenModel({})}, paths, annotations, progress=ignore_progress)
+    compare_models({'any': WrittenModel({})}, paths, progress=ignore_progress)
 
 
 # The digits model.
@@ -233,10 +233,14 @@ def digits():
         read_model_file(ROOT / 'models' / 'digits.onnx'), PipelineOptions()
     )
     classes = dataset.class_map(pipeline.spec.class_names)
-    return dataset, evaluate_model('digits', pipeline, dataset, classes, progress=quiet), pipeline
+    return (
+        dataset,
+        evaluate_model('digits', pipeline, dataset, classes, progress=ignore_progress),
+        pipeline,
+    )
 
 
-def test_digits_equal_pycocotools_by_hand(digits, tmp_path):
+def test_figures_of_digits_equal_pycocotools(digits, tmp_path):
     _, model, _ = digits
     (tmp_path / 'truth.json').write_bytes((ROOT / 'demo' / 'truth.json').read_bytes())
     stats = expected_stats(tmp_path, model.rows)
@@ -257,7 +261,7 @@ def test_digits_equal_the_figures_of_the_independent_evaluation(digits):
 def test_digits_at_the_nodes_threshold_are_what_a_node_finds(digits):
     dataset, model, pipeline = digits
     few = Dataset(dataset.images[:5])
-    direct = evaluate_model('again', pipeline, few, None, progress=quiet)
+    direct = evaluate_model('again', pipeline, few, None, progress=ignore_progress)
     for one, other in zip(direct.detections, model.detections[:5], strict=True):
         assert len(one) > 0
         assert np.array_equal(one.xyxy, other.xyxy)
@@ -268,7 +272,7 @@ def test_digits_at_the_nodes_threshold_are_what_a_node_finds(digits):
 def test_agreement_is_none_between_models_of_different_classes(digits):
     dataset, model, _ = digits
     few = Dataset(dataset.images[:1])
-    other = evaluate_model('other', FixedModel(), few, None, progress=quiet)
+    other = evaluate_model('other', FixedModel(), few, None, progress=ignore_progress)
     assert accuracy_report([model, other], few, Thresholds()).agreements == {'other': None}
 
 

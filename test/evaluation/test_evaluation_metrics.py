@@ -16,7 +16,7 @@ pytestmark = needs('pycocotools')
 BOX = (100, 100, 100, 100)
 
 
-def measured(tmp_path, content, answers):
+def measure(tmp_path, content, answers):
     """Return the metrics, and the rows of their detections."""
     annotations = read_annotations(written(tmp_path, content))
     classes = match_classes(CLASSES, annotations)
@@ -98,27 +98,27 @@ def shifted(pixels):
 )
 def test_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
     content = truth(boxes, images=max([box[0] for box in boxes] + list(answers)) + 1)
-    metrics, rows = measured(tmp_path, content, answers)
+    metrics, rows = measure(tmp_path, content, answers)
     expected = {'mAP': m_ap, 'mAP50': m_ap50, 'mAP75': m_ap75}
     assert {key: metrics.figures[key] for key in expected} == pytest.approx(expected)
     assert metrics.objects == sum(len(box) == 3 for box in boxes)
     assert sum(one.detections for one in metrics.classes.values()) == len(rows)
 
 
-def test_small_medium_and_large_objects_are_separate(tmp_path):
+def test_small_medium_and_large_objects_have_separate_figures(tmp_path):
     boxes = [(0, 'cat', (0, 0, 31, 31)), (0, 'cat', (50, 0, 33, 33)), (0, 'cat', (100, 0, 97, 97))]
-    metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (50, 0, 33, 33)))})
+    metrics, _ = measure(tmp_path, truth(boxes), {0: found(('cat', 0.9, (50, 0, 33, 33)))})
     sizes = [metrics.figures[f'mAP_{size}'] for size in ('small', 'medium', 'large')]
     assert sizes == [0, pytest.approx(1), 0]
-    # The area of the outline replaces that of the box, if the file has an area.
+    # If the file has the area of an outline, this area replaces the area of the box.
     boxes = [(0, 'cat', (0, 0, 97, 97), {'area': 1000})]
-    metrics, _ = measured(tmp_path, truth(boxes), {0: found(('cat', 0.9, (0, 0, 97, 97)))})
+    metrics, _ = measure(tmp_path, truth(boxes), {0: found(('cat', 0.9, (0, 0, 97, 97)))})
     sizes = [metrics.figures[f'mAP_{size}'] for size in ('small', 'medium', 'large')]
     assert sizes == [pytest.approx(1), None, None]
 
 
-def test_a_category_without_objects_has_no_figure(tmp_path):
-    metrics, _ = measured(
+def test_category_without_objects_has_no_figure(tmp_path):
+    metrics, _ = measure(
         tmp_path, truth([(0, 'dog', BOX)]), {0: found(('dog', 0.9, BOX), ('cat', 0.9, BOX))}
     )
     assert metrics.figures['mAP'] == pytest.approx(1)
@@ -134,13 +134,13 @@ def test_a_category_without_objects_has_no_figure(tmp_path):
     }
 
 
-def test_the_curve_is_precision_by_recall(tmp_path):
+def test_curve_is_precision_by_recall(tmp_path):
     boxes = [(0, 'cat', BOX), (1, 'cat', BOX)]
     answers = {
         0: found(('cat', 0.9, BOX), ('cat', 0.8, (0, 0, 50, 50))),
         1: found(('cat', 0.7, BOX)),
     }
-    metrics, _ = measured(tmp_path, truth(boxes), answers)
+    metrics, _ = measure(tmp_path, truth(boxes), answers)
     assert metrics.recalls == pytest.approx(np.linspace(0, 1, 101))
     curve = metrics.precisions50['cat']
     assert curve[:51] == pytest.approx(1)
@@ -148,7 +148,7 @@ def test_the_curve_is_precision_by_recall(tmp_path):
 
 
 @pytest.mark.parametrize('seed', range(6))
-def test_random_cases_equal_pycocotools_by_hand(tmp_path, seed):
+def test_random_cases_equal_pycocotools(tmp_path, seed):
     rng = np.random.default_rng(seed)
     images = 12
 
@@ -163,15 +163,15 @@ def test_random_cases_equal_pycocotools_by_hand(tmp_path, seed):
             boxes.append((number, name, box, {'iscrowd': int(rng.random() < 0.1)}))
             if rng.random() < 0.8:
                 jitter = rng.normal(0, 0.08, 4) * [box[2], box[3], box[2], box[3]]
-                said = name if rng.random() < 0.9 else CLASSES[rng.integers(2)]
+                detected_name = name if rng.random() < 0.9 else CLASSES[rng.integers(2)]
                 near = np.array(box) + jitter
-                rows[number].append((said, rng.random(), tuple(near)))
+                rows[number].append((detected_name, rng.random(), tuple(near)))
         rows[number] += [(CLASSES[rng.integers(2)], rng.random(), random_box())] * 2
     content = truth(boxes, images=images)
     for entry in content['annotations']:
         entry['id'] += 1  # pycocotools ignores matches with id 0
     answers = {number: found(*some) for number, some in rows.items()}
-    metrics, rows = measured(tmp_path, content, answers)
+    metrics, rows = measure(tmp_path, content, answers)
     stats = expected_stats(tmp_path, rows)
     assert 0.1 < metrics.figures['mAP50'] < 0.9
     names = ['mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large', 'AR100']
@@ -211,5 +211,5 @@ def test_rows_of_oriented_boxes_have_corners():
 
 
 def test_nothing_is_printed(tmp_path, capfd):
-    measured(tmp_path, truth([(0, 'cat', BOX)]), {0: found(('cat', 0.9, BOX))})
+    measure(tmp_path, truth([(0, 'cat', BOX)]), {0: found(('cat', 0.9, BOX))})
     assert capfd.readouterr() == ('', '')

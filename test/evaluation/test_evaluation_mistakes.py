@@ -14,7 +14,7 @@ from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_det
 from trt_perception.evaluation.report.plots import plot_accuracy
 from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes, write_worst_images
 
-CAT, DOG = 0, 17  # a category may be number 0
+CAT, DOG = 0, 17  # 0 is a valid category number
 MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})
 BOX = (100, 100, 100, 100)
 NEAR = (120, 100, 100, 100)  # IoU 2/3 with BOX
@@ -36,7 +36,7 @@ def true(category, xywh=BOX, crowd=False):
         ([('cat', 0.9, NEAR)], [true(CAT)], [(0, 0)], [], [], []),
         ([('cat', 0.9, FAR)], [true(CAT)], [], [], [0], [0]),
         ([('dog', 0.9, NEAR)], [true(CAT)], [], [(0, 0)], [], []),
-        # A second detection of a found object is false, whatever its class.
+        # A second detection of a found object is false, even if its class is right.
         ([('cat', 0.9, BOX), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
         ([('cat', 0.9, BOX), ('dog', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
         # The detection of the right class takes the object, despite a lower score.
@@ -47,7 +47,7 @@ def true(category, xywh=BOX, crowd=False):
         ([('cat', 0.9, BOX)], [true(CAT, NEAR), true(CAT)], [(0, 1)], [], [], [0]),
     ],
 )
-def test_judge(detections, truth, right, wrong, false, missed):
+def test_detections_are_judged(detections, truth, right, wrong, false, missed):
     mistakes = match_detections(found(*detections), truth, MAP)
     assert list(mistakes.right) == right
     assert list(mistakes.wrong_class) == wrong
@@ -94,11 +94,11 @@ def test_counts():
     assert (nothing.precision, nothing.recall) == (None, None)
 
 
-def has(picture, color):
+def shows_color(picture, color):
     return (np.abs(picture.astype(int) - color).max(axis=2) < 8).any()
 
 
-def test_each_kind_of_mistake_has_its_colour():
+def test_kinds_of_mistakes_are_drawn_in_different_colours():
     grey = np.full((SIZE_WH[1] * 2, SIZE_WH[0] * 2, 3), 128, np.uint8)
     cases = {
         'right': ([('cat', 0.9, BOX)], [true(CAT)]),
@@ -112,9 +112,9 @@ def test_each_kind_of_mistake_has_its_colour():
         drawn = draw_mistakes(grey, mistakes, detections, truth, CLASSES, MAP.categories)
         height = grey.shape[0]
         assert drawn.shape[0] > height  # the legend
-        shown = [name for name, color in COLORS.items() if has(drawn[:height], color)]
+        shown = [name for name, color in COLORS.items() if shows_color(drawn[:height], color)]
         assert shown == [kind]
-        assert all(has(drawn[height:], color) for color in COLORS.values())
+        assert all(shows_color(drawn[height:], color) for color in COLORS.values())
     assert (grey == 128).all()
 
 
@@ -125,10 +125,10 @@ def test_images_of_any_size_are_drawn_legibly(size):
     mistakes = match_detections(detections, [], MAP)
     drawn = draw_mistakes(picture, mistakes, detections, [], CLASSES, MAP.categories)
     assert max(drawn.shape[:2]) <= 1280 + 28
-    assert has(drawn, COLORS['false'])
+    assert shows_color(drawn, COLORS['false'])
 
 
-def test_the_worst_come_first(tmp_path):
+def test_images_with_most_mistakes_come_first(tmp_path):
     paths = pictures(tmp_path, 4)
     rows = [
         [('cat', 0.9, BOX)],

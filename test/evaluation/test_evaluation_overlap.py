@@ -151,8 +151,8 @@ def test_overlap_of_oriented_boxes_equals_opencv():
     assert oriented_overlaps(other, one) == pytest.approx(ours.T, abs=1e-9)
 
 
-def of_pairs(one, other, *crowd):
-    """Return what each box shares with the one at its place, twenty at a time."""
+def overlap_of_pairs(one, other, *crowd):
+    """Return the overlap of boxes at equal positions of both lists, calculated 20 at a time."""
     groups = [slice(first, first + 20) for first in range(0, len(one), 20)]
     return np.concatenate([np.diag(oriented_overlaps(one[g], other[g], *crowd)) for g in groups])
 
@@ -164,15 +164,15 @@ def test_equal_nested_and_touching_oriented_boxes():
     nearly = boxes + rng.normal(0, 1e-9, boxes.shape)
     turned = np.column_stack([boxes[:, :4], boxes[:, 4] + np.pi])
     for same in (boxes, swapped, turned, nearly):
-        assert of_pairs(boxes, same) == pytest.approx(1, abs=1e-6)
+        assert overlap_of_pairs(boxes, same) == pytest.approx(1, abs=1e-6)
     half = boxes * [1, 1, 0.5, 1, 1]
-    assert of_pairs(boxes, half) == pytest.approx(0.5)
+    assert overlap_of_pairs(boxes, half) == pytest.approx(0.5)
     along = np.column_stack([np.cos(boxes[:, 4]), np.sin(boxes[:, 4])]) * boxes[:, 2:3]
     beside = np.column_stack([boxes[:, :2] + along, boxes[:, 2:]])
-    assert of_pairs(boxes, beside) == pytest.approx(0, abs=1e-9)
+    assert overlap_of_pairs(boxes, beside) == pytest.approx(0, abs=1e-9)
     flat = boxes * [1, 1, 1, 0, 1]
     assert oriented_overlaps(boxes, flat) == pytest.approx(0, abs=1e-12)
-    assert of_pairs(half, boxes, np.ones(20, bool)) == pytest.approx(1)
+    assert overlap_of_pairs(half, boxes, np.ones(20, bool)) == pytest.approx(1)
     assert oriented_overlaps(boxes[:0], boxes).shape == (0, 200)
 
 

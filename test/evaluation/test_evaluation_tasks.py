@@ -62,7 +62,7 @@ def test_keypoints_are_read(tmp_path):
 
 
 @pytest.mark.parametrize('degrees', [0, 1, 30, -40, 89])
-def test_oriented_boxes_are_read_from_corners_or_as_they_are(tmp_path, degrees):
+def test_oriented_boxes_are_read_as_corners_or_with_an_angle(tmp_path, degrees):
     rectangle = (150.0, 120.0), (80.0, 30.0), degrees
     corners = cv2.boxPoints(rectangle).reshape(1, 8).tolist()
     for more in (
@@ -103,18 +103,18 @@ REFUSED = [
 
 
 def test_wrong_shapes_are_refused(tmp_path):
-    said = []
+    lines = []
     for task, more in REFUSED:
         with pytest.raises(ConfigError) as caught:
             read(tmp_path, truth([(0, 'cat', BOX, more)]), task)
-        said.append(
+        lines.append(
             f'{task.name} {str(more)[:70]}\n  {golden.without_folder(str(caught.value), tmp_path)}'
         )
         # The shape is not read if boxes are measured, or if the category is not measured.
         annotations = read_annotations(tmp_path / 'truth.json')
         assert read_shapes(annotations, BOXES, (7,)) == annotations
         assert read_shapes(annotations, measure_of(task), (17,)) == annotations
-    golden.check('evaluation/shapes.txt', '\n'.join(said))
+    golden.check('evaluation/shapes.txt', '\n'.join(lines))
 
 
 def test_masks_need_the_size_of_their_image(tmp_path, golden_messages):
@@ -129,7 +129,9 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
     rng = np.random.default_rng(seed)
     accepted = 0
     for _ in range(40):
-        cuts = np.sort(rng.integers(0, HEIGHT * WIDTH + 1, rng.integers(0, 9)))  # some are equal
+        cuts = np.sort(
+            rng.integers(0, HEIGHT * WIDTH + 1, rng.integers(0, 9))
+        )  # equal cuts give empty runs
         text = list(encode_counts(np.diff([0, *cuts, HEIGHT * WIDTH])))
         if rng.random() < 0.5:
             place = rng.integers(len(text))

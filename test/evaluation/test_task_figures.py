@@ -51,7 +51,7 @@ pytestmark = needs('pycocotools')
 
 
 def scene(seed, images=8):
-    """Return annotations and what was found: boxes with masks, four keypoints and an angle."""
+    """Return annotations and detections: boxes with masks, four keypoints and an angle."""
     rng = np.random.default_rng(seed)
     boxes, rows = [], {number: [] for number in range(images)}
 
@@ -78,10 +78,10 @@ def scene(seed, images=8):
             boxes.append((number, name, tuple(map(float, box)), more))
             if rng.random() < 0.8:
                 jitter = rng.normal(0, 0.05, 4) * [box[2], box[3], box[2], box[3]]
-                said = name if rng.random() < 0.9 else CLASSES[rng.integers(2)]
+                detected_name = name if rng.random() < 0.9 else CLASSES[rng.integers(2)]
                 near = np.array(box) + jitter
                 rows[number].append(
-                    (said, rng.random(), near, rng.uniform(0.6, 1), corners(near, 0.05))
+                    (detected_name, rng.random(), near, rng.uniform(0.6, 1), corners(near, 0.05))
                 )
         other = random_box()
         rows[number].append(('cat', rng.random(), np.array(other), 1.0, corners(other)))
@@ -99,7 +99,7 @@ def scene(seed, images=8):
     return content, answers
 
 
-def measured(folder, content, answers, task, sigmas=()):
+def measure(folder, content, answers, task, sigmas=()):
     annotations = read(folder, content, task, sigmas)
     classes = match_classes(CLASSES, annotations)
     rows = [
@@ -112,8 +112,8 @@ def measured(folder, content, answers, task, sigmas=()):
     return compute_metrics(annotations, ids, classes.categories, rows, kind), rows
 
 
-def by_hand(folder, rows, kind, sigmas=()):
-    """Return figures as pycocotools' own example computes them."""
+def pycocotools_figures(folder, rows, kind, sigmas=()):
+    """Return figures that pycocotools computes as in its example."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -131,27 +131,27 @@ def by_hand(folder, rows, kind, sigmas=()):
 
 
 @pytest.mark.parametrize('seed', range(2))
-def test_masks_equal_pycocotools_by_hand(tmp_path, seed):
+def test_figures_of_masks_equal_pycocotools(tmp_path, seed):
     content, answers = scene(seed)
-    metrics, rows = measured(tmp_path, content, answers, SEGMENT)
+    metrics, rows = measure(tmp_path, content, answers, SEGMENT)
     for row in rows:  # otherwise pycocotools uses the area of the box
         del row['bbox'], row['keypoints'], row['keypoint_scores']
-    stats = by_hand(tmp_path, rows, 'segm')
+    stats = pycocotools_figures(tmp_path, rows, 'segm')
     assert list(metrics.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)
     assert 0 < metrics.figures['mAP75'] < metrics.figures['mAP50'] < 0.95
-    boxes, _ = measured(tmp_path, content, answers, DETECT)
+    boxes, _ = measure(tmp_path, content, answers, DETECT)
     assert boxes.figures['mAP'] != pytest.approx(metrics.figures['mAP'], abs=0.01)
     assert metrics.as_dict()['of'] == 'masks'
 
 
 @pytest.mark.parametrize('seed', range(2))
-def test_keypoints_equal_pycocotools_by_hand(tmp_path, seed):
+def test_figures_of_keypoints_equal_pycocotools(tmp_path, seed):
     content, answers = scene(seed)
     sigmas = [0.02, 0.05, 0.1, 0.07]
-    metrics, rows = measured(tmp_path, content, answers, FOUR, sigmas)
+    metrics, rows = measure(tmp_path, content, answers, FOUR, sigmas)
     for row in rows:
         del row['segmentation']
-    stats = by_hand(tmp_path, rows, 'keypoints', sigmas)
+    stats = pycocotools_figures(tmp_path, rows, 'keypoints', sigmas)
     names = ['mAP', 'mAP50', 'mAP75', 'mAP_medium', 'mAP_large', 'AR20']
     assert [metrics.figures[name] for name in names] == pytest.approx(stats[:6], abs=1e-12)
     assert 0.05 < metrics.figures['mAP50'] < 0.95
@@ -163,12 +163,12 @@ def test_keypoints_equal_pycocotools_by_hand(tmp_path, seed):
 
 
 @pytest.mark.parametrize('seed', range(2))
-def test_a_turned_scene_has_the_figures_of_the_upright_one(tmp_path, seed):
+def test_rotated_scene_has_the_figures_of_the_upright_scene(tmp_path, seed):
     content, answers = scene(seed)
-    upright, rows = measured(tmp_path, content, answers, DETECT)
+    upright, rows = measure(tmp_path, content, answers, DETECT)
     for row in rows:
         del row['segmentation'], row['keypoints']
-    stats = by_hand(tmp_path, rows, 'bbox')
+    stats = pycocotools_figures(tmp_path, rows, 'bbox')
     assert list(upright.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)
     angle = 0.7
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -184,7 +184,7 @@ def test_a_turned_scene_has_the_figures_of_the_upright_one(tmp_path, seed):
         xywh = detections.xyxy.copy()
         xywh[:, 2:] -= xywh[:, :2]
         answers[number] = replace(detections, oriented=turned(xywh).astype(np.float32))
-    metrics, _ = measured(tmp_path, content, answers, OBB)
+    metrics, _ = measure(tmp_path, content, answers, OBB)
     # Rows are rounded to 1e-6, so the IoU of a pair may cross a threshold.
     assert metrics.figures == pytest.approx(upright.figures, abs=0.002)
     assert metrics.figures['mAP50'] == pytest.approx(upright.figures['mAP50'], abs=1e-9)
@@ -195,18 +195,18 @@ def test_oriented_box_with_wrong_angle_is_not_found(tmp_path):
     content = truth([(0, 'cat', (90, 74, 119, 112), {'oriented_bbox': turned})])
     box = found(('cat', 0.9, (90, 74, 119, 112)))
     for degrees, right in ((30, True), (33, True), (60, False), (0, False)):
-        said = np.array([[150, 130, 120, 30, np.radians(degrees)]], np.float32)
-        answers = {0: replace(box, oriented=said)}
-        metrics, _ = measured(tmp_path, content, answers, OBB)
+        detected_box = np.array([[150, 130, 120, 30, np.radians(degrees)]], np.float32)
+        answers = {0: replace(box, oriented=detected_box)}
+        metrics, _ = measure(tmp_path, content, answers, OBB)
         assert metrics.figures['mAP50'] == pytest.approx(float(right))
-    assert measured(tmp_path, content, answers, DETECT)[0].figures['mAP50'] == pytest.approx(1)
+    assert measure(tmp_path, content, answers, DETECT)[0].figures['mAP50'] == pytest.approx(1)
 
 
 # Comparison and gates.
 
 
-def models(folder):
-    """Return a data set of masks, a model that is right and one whose masks are gone."""
+def write_models(folder):
+    """Return a data set with masks, a correct model, and a model without masks."""
     content = truth([(n, 'cat', BOX, {'segmentation': encoded(ellipse(BOX))}) for n in range(2)])
     box = found(('cat', 0.9, BOX))
     right = {n: with_masks(box, [ellipse(BOX)]) for n in range(2)}
@@ -215,8 +215,8 @@ def models(folder):
     return path, WrittenModel(right, task=SEGMENT), WrittenModel(thin, task=SEGMENT)
 
 
-def test_a_model_that_lost_its_masks_is_worse(tmp_path):
-    path, right, thin = models(tmp_path)
+def test_model_without_its_masks_is_worse(tmp_path):
+    path, right, thin = write_models(tmp_path)
     images = pictures(tmp_path, 2)
     both = {'right': right, 'thin': thin}
     report = compare_models(both, images, path, progress=lambda *_: None)
@@ -231,18 +231,18 @@ def test_a_model_that_lost_its_masks_is_worse(tmp_path):
     assert unlabelled.drop('thin') == 1
     agreement, used = compare_on_sample(right, thin, images, lambda *_: None, 'it')
     assert (agreement.overall.f1, len(used)) == (0, 2)
-    same, _ = compare_on_sample(right, models(tmp_path)[1], images, lambda *_: None, 'it')
+    same, _ = compare_on_sample(right, write_models(tmp_path)[1], images, lambda *_: None, 'it')
     assert (same.overall.f1, same.overall.mean_iou) == (1, 1)
 
 
-def test_models_of_two_tasks_are_not_compared(tmp_path, golden_messages):
-    _, right, _ = models(tmp_path)
+def test_models_of_different_tasks_are_refused(tmp_path, golden_messages):
+    _, right, _ = write_models(tmp_path)
     both = {'masks': right, 'boxes': WrittenModel({})}
     with golden_messages.raises(ConfigError):
         compare_models(both, pictures(tmp_path, 1), progress=lambda *_: None)
 
 
-def test_the_gate_refuses_labels_without_masks_before_it_builds(tmp_path, golden_messages):
+def test_gate_refuses_labels_without_masks_before_the_build(tmp_path, golden_messages):
     images = pictures(tmp_path, 1)
     path = written(tmp_path, truth([(0, 'cat', BOX)]))
     check_labels(images, path, CLASSES)
@@ -254,8 +254,8 @@ def test_the_gate_refuses_labels_without_masks_before_it_builds(tmp_path, golden
 # Drawings.
 
 
-def shapes(task, folder):
-    """Return detections and objects of each task, once matching and once different."""
+def matching_and_different(task, folder):
+    """Return detections of a task, and objects: once matching, once different."""
     turned = np.array([[150, 130, 120, 30, np.pi / 6]], np.float32)
     corners = [[100, 100, 2], [200, 100, 2], [200, 160, 2], [0, 0, 0]]
     more = {
@@ -280,7 +280,7 @@ def shapes(task, folder):
 
 @pytest.mark.parametrize('task', [SEGMENT, FOUR, OBB], ids=str)
 def test_match_by_box_alone_is_drawn_as_a_mistake(tmp_path, task):
-    right, wrong, box = shapes(task, tmp_path)
+    right, wrong, box = matching_and_different(task, tmp_path)
     annotations = Dataset.read(pictures(tmp_path, 1), tmp_path / 'truth.json')
     classes = annotations.class_map(CLASSES)
     kind = measure_of(task)

@@ -1,4 +1,4 @@
-"""The age of the output: by stamps of the node's own clock, and of no other."""
+"""Tests of the age of output, which is known only if images have stamps of the node's clock."""
 
 import pytest
 
@@ -10,8 +10,8 @@ NOW = 1_700_000_000 * S
 SIMULATED = 120 * S
 
 
-def after(stamps_and_clocks, seconds=2.0):
-    """Return the age, and what is said of it, after images that come over so many seconds."""
+def age_and_problem(stamps_and_clocks, seconds=2.0):
+    """Return age percentiles and clock problem after images that arrive within `seconds`."""
     age = AgeOfOutput()
     last = len(stamps_and_clocks) - 1
     for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):
@@ -19,36 +19,36 @@ def after(stamps_and_clocks, seconds=2.0):
     return percentiles(age.ages_ms()), age.clock_problem(50.0 + seconds)
 
 
-def test_before_the_first_image():
-    assert after([]) == (None, '')
+def test_age_is_unknown_before_the_first_image():
+    assert age_and_problem([]) == (None, '')
 
 
 def test_ages_are_in_milliseconds():
     ages = [(NOW - i * 10**6, NOW) for i in range(101)]
-    assert after(ages) == ((50.0, 99.0), '')
+    assert age_and_problem(ages) == ((50.0, 99.0), '')
 
 
 @pytest.mark.parametrize('offset_ns', [S, 0, -S // 10, -599 * S])
-def test_clocks_that_are_synchronised_and_slow_models(offset_ns):
-    percentiles, note = after([(NOW + offset_ns, NOW)] * 3)
+def test_age_within_ten_minutes_is_not_a_clock_problem(offset_ns):
+    percentiles, note = age_and_problem([(NOW + offset_ns, NOW)] * 3)
     assert percentiles == pytest.approx((-offset_ns * 1e-6,) * 2)
     assert note == ''
 
 
-def test_an_image_without_a_stamp_has_no_age_and_is_no_fault():
-    assert after([(0, NOW)] * 3) == (None, '')
-    assert after([(0, 0)] * 3) == (None, '')
-    assert after([(NOW, NOW), (0, NOW)])[0] == (0.0, 0.0)
-    assert after([(5, NOW)] * 9 + [(0, NOW)]) == (None, '')
+def test_image_without_a_stamp_has_no_age_and_no_clock_problem():
+    assert age_and_problem([(0, NOW)] * 3) == (None, '')
+    assert age_and_problem([(0, 0)] * 3) == (None, '')
+    assert age_and_problem([(NOW, NOW), (0, NOW)])[0] == (0.0, 0.0)
+    assert age_and_problem([(5, NOW)] * 9 + [(0, NOW)]) == (None, '')
 
 
 @pytest.mark.parametrize(
     ('stamp_ns', 'clock_ns'),
     [
-        (NOW, 0),  # use_sim_time, nothing else
+        (NOW, 0),  # use_sim_time without a publisher of /clock
         (SIMULATED, 0),
         (NOW, SIMULATED),  # a real camera in a simulation
-        (SIMULATED, NOW),  # a simulated camera, or one that counts since its start
+        (SIMULATED, NOW),  # a simulated camera, or a camera whose clock starts at zero
         (-5 * S, NOW),
         (NOW + 5 * S, NOW),
         (NOW - 3 * 86400 * S, NOW),  # a recording
@@ -56,24 +56,26 @@ def test_an_image_without_a_stamp_has_no_age_and_is_no_fault():
         (NOW - 5 * 3600 * S, NOW),
     ],
 )
-def test_stamps_of_another_clock_have_no_age_and_a_word(stamp_ns, clock_ns, golden_messages):
-    percentiles, note = after([(stamp_ns, clock_ns)] * 3)
+def test_stamps_of_another_clock_have_no_age_and_a_clock_problem(
+    stamp_ns, clock_ns, golden_messages
+):
+    percentiles, note = age_and_problem([(stamp_ns, clock_ns)] * 3)
     assert percentiles is None
     assert note
     golden_messages.add(note)
-    # An age that was known is not shown any more either.
-    percentiles, note = after([(NOW, NOW), *[(stamp_ns, clock_ns)] * 3])
+    # An earlier known age is not reported either.
+    percentiles, note = age_and_problem([(NOW, NOW), *[(stamp_ns, clock_ns)] * 3])
     assert percentiles is None
 
 
-def test_one_slip_is_not_said_and_the_next_image_ends_it():
-    assert after([(NOW, NOW), (5, NOW)], seconds=0.1)[1] == ''
-    percentiles, note = after([(5, NOW)] * 9 + [(NOW, NOW)])
+def test_single_wrong_stamp_is_not_reported():
+    assert age_and_problem([(NOW, NOW), (5, NOW)], seconds=0.1)[1] == ''
+    percentiles, note = age_and_problem([(5, NOW)] * 9 + [(NOW, NOW)])
     assert percentiles == (0.0, 0.0)
     assert note == ''
 
 
-def test_a_clock_that_begins_later_is_no_fault():
+def test_clock_that_starts_late_is_not_reported():
     age = AgeOfOutput()
     age.add_stamp(SIMULATED, 0, 1.0)
     assert age.clock_problem(1.4) == ''
@@ -82,12 +84,12 @@ def test_a_clock_that_begins_later_is_no_fault():
     assert percentiles(age.ages_ms()) == (0.0, 0.0)
 
 
-def test_the_last_images_count():
+def test_ages_are_those_of_the_last_images():
     age = AgeOfOutput(window=2)
     for milliseconds in (500, 10, 20):
         age.add_stamp(NOW - milliseconds * 10**6, NOW, 0.0)
     assert percentiles(age.ages_ms()) == pytest.approx((15.0, 19.9))
 
 
-def test_images_without_a_stamp_leave_no_age_of_those_before():
-    assert after([(NOW - 30 * 10**6, NOW), *[(0, NOW)] * 512]) == (None, '')
+def test_images_without_a_stamp_replace_earlier_ages():
+    assert age_and_problem([(NOW - 30 * 10**6, NOW), *[(0, NOW)] * 512]) == (None, '')

@@ -1,4 +1,4 @@
-"""Which problems are logged, and when."""
+"""Tests of the rules when problems are logged."""
 
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.problem import Level, Problem
@@ -8,7 +8,7 @@ STALLED = Problem(Level.ERROR, 'stalled', 'no image')
 SLOW = Problem(Level.WARN, 'engine_slower', 'slow')
 
 
-def test_the_log_says_what_is_new_what_lasts_and_what_is_over(golden_messages):
+def test_new_lasting_and_ended_problems_are_logged(golden_messages):
     announcer = Announcer()
     assert announcer.line(OK, 0.0) is None
     assert announcer.line(STALLED, 1.0) == (Level.ERROR, 'no image')
@@ -20,16 +20,16 @@ def test_the_log_says_what_is_new_what_lasts_and_what_is_over(golden_messages):
     assert announcer.line(OK, 33.5) is None
 
 
-def test_the_log_is_not_flooded_by_what_comes_and_goes():
+def test_recurring_problem_is_logged_at_most_every_10_s():
     announcer = Announcer()
     lines = [announcer.line(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
-    said = [line for line in lines if line is not None]
-    # 60 s: at most every 10 s the trouble, and after each its end.
-    assert len([line for line in said if line[0] == Level.WARN]) == 6
-    assert len(said) == 12
+    logged = [line for line in lines if line is not None]
+    # Within 60 s, the problem is logged every 10 s, followed by its end.
+    assert len([line for line in logged if line[0] == Level.WARN]) == 6
+    assert len(logged) == 12
 
 
-def test_another_trouble_is_said_at_once():
+def test_another_problem_is_logged_at_once():
     announcer = Announcer()
     assert announcer.line(SLOW, 0.0) is not None
     assert announcer.line(STALLED, 0.5) == (Level.ERROR, 'no image')

@@ -1,4 +1,4 @@
-"""A model file that is replaced or removed while it is loaded."""
+"""Tests of changes of a model file while the model is loaded."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 from trt_perception.monitoring.file_watch import FileWatch
 
 
-def test_a_file_that_stays(tmp_path):
+def test_unchanged_file_has_no_change(tmp_path):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
     file_watch = FileWatch(str(path))
@@ -32,7 +32,7 @@ def replace(path):
     ],
     ids=['removed', 'written', 'touched', 'replaced'],
 )
-def test_a_file_that_changes(tmp_path, change, golden_messages):
+def test_changed_file_is_described(tmp_path, change, golden_messages):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
     file_watch = FileWatch(str(path))
@@ -41,7 +41,7 @@ def test_a_file_that_changes(tmp_path, change, golden_messages):
     golden_messages.add(file_watch.describe_change())
 
 
-def test_home_is_written_out(monkeypatch, tmp_path):
+def test_home_folder_is_expanded_and_invalid_paths_are_ignored(monkeypatch, tmp_path):
     monkeypatch.setenv('HOME', str(tmp_path))
     assert FileWatch('~/model.onnx').path == str(tmp_path / 'model.onnx')
     assert FileWatch('').describe_change() == ''

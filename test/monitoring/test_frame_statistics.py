@@ -1,4 +1,4 @@
-"""Counts and stage times, and the one type that all results have."""
+"""Tests of counts and stage times of frames, and of Detections."""
 
 from collections import deque
 
@@ -14,14 +14,14 @@ def times(total):
     return FrameTimes(wait=0.001, copy=0.002, compute=0.003, publish=0.004, total=total)
 
 
-def test_nothing_happened():
+def test_counts_start_at_zero():
     now = FrameStatistics().snapshot()
     assert (now.received, now.published, now.failed, now.in_flight) == (0, 0, 0, 0)
     assert dict(now.dropped) == {}
     assert dict(now.latency) == {}
 
 
-def test_every_frame_ends_in_one_way():
+def test_every_frame_is_counted_once():
     statistics = FrameStatistics()
     for _ in range(9):
         statistics.receive(1.0)
@@ -39,12 +39,12 @@ def test_every_frame_ends_in_one_way():
     assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
 
 
-def test_the_counts_in_words(golden_messages):
+def test_counts_as_text(golden_messages):
     golden_messages.add(FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2))
     golden_messages.add(FrameStatistics(1, 1))
 
 
-def test_a_snapshot_stays_as_it_was():
+def test_snapshot_does_not_change():
     statistics = FrameStatistics()
     statistics.receive(1.0)
     statistics.drop('one')
@@ -54,7 +54,7 @@ def test_a_snapshot_stays_as_it_was():
     assert (before.received, dict(before.dropped)) == (1, {'one': 1})
 
 
-def test_when_the_last_ones_came():
+def test_times_of_the_last_frames():
     statistics = FrameStatistics()
     statistics.receive(3.0)
     statistics.receive(4.5)
@@ -63,18 +63,18 @@ def test_when_the_last_ones_came():
     assert (statistics.snapshot().received_s, statistics.snapshot().published_s) == (4.5, 5.25)
 
 
-def test_percentiles_are_those_of_512_frames_where_nothing_else_is_said():
+def test_percentiles_use_the_last_512_frames_by_default():
     statistics = FrameStatistics()
-    # One frame more or less on either side and the median is no longer between the two.
+    # With a window of 511 or 513 frames, the median would not be the mean of both values.
     for total in [0.0, *256 * [0.0], *256 * [2.0]]:
         statistics.publish(times(total), 2.0)
     assert statistics.snapshot().latency['total'].p50_ms == pytest.approx(1000)
 
 
-def test_percentiles_are_those_of_the_last_frames():
+def test_percentiles_ignore_frames_before_the_window():
     statistics = FrameStatistics(times=deque(maxlen=200))
     for _ in range(50):
-        statistics.publish(times(100.0), 2.0)  # long ago: they have left the window
+        statistics.publish(times(100.0), 2.0)  # later frames push these out of the window
     milliseconds = np.random.default_rng(40).permutation(200) + 1
     for value in milliseconds:
         statistics.publish(times(value / 1e3), 2.0)
@@ -83,12 +83,12 @@ def test_percentiles_are_those_of_the_last_frames():
     assert latency['copy'].p99_ms == pytest.approx(2)
     assert latency['compute'].p50_ms == pytest.approx(3)
     assert latency['publish'].p50_ms == pytest.approx(4)
-    # Of 1 ... 200 ms: half are at or below 100, 99 % at or below 198; definitions differ by one.
+    # Half of the times are at most 100 ms, and 99 % at most 198 ms. Definitions differ by 1 ms.
     assert 100 <= latency['total'].p50_ms <= 101
     assert 198 <= latency['total'].p99_ms <= 199
 
 
-def test_no_detections():
+def test_empty_detections_have_shapes_and_dtypes():
     none = Detections.empty()
     assert len(none) == 0
     assert (none.xyxy.shape, none.scores.shape, none.class_ids.shape) == ((0, 4), (0,), (0,))
@@ -109,13 +109,13 @@ def test_no_detections():
         ((4, 2), (2,), (2,)),
     ],
 )
-def test_detections_of_wrong_shapes_cannot_be_made(boxes, scores, ids, golden_messages):
+def test_detections_with_wrong_shapes_are_refused(boxes, scores, ids, golden_messages):
     scores_and_ids = np.zeros(scores, np.float32), np.zeros(ids, np.int32)
     with golden_messages.raises(ValueError):
         Detections(np.zeros(boxes, np.float32), *scores_and_ids)
 
 
-def test_together_is_the_sum_of_its_parts():
+def test_merged_statistics_are_sums():
     parts = [FrameStatistics(), FrameStatistics(), FrameStatistics()]
     for camera, statistics in enumerate(parts[:2]):
         for _ in range(600):
@@ -131,18 +131,18 @@ def test_together_is_the_sum_of_its_parts():
     assert (whole.received, whole.published, whole.failed, whole.in_flight) == (1208, 1200, 2, 2)
     assert whole.dropped == {'one': 2, 'of 0': 1, 'of 1': 1}
     assert (whole.received_s, whole.published_s) == (3.0, 5.0)
-    # Both cameras count alike, though the second was published last.
+    # Frames of both cameras count equally, although the second camera published last.
     assert whole.latency['total'].p50_ms == pytest.approx(150)
     assert FrameStatistics.merge([]) == FrameStatistics()
 
 
-def test_batches_of_a_pipeline():
+def test_frames_and_batches_of_a_pipeline():
     statistics = PipelineStatistics()
     assert statistics.snapshot().compute is None
     for frames in (1, 3, 8):
         statistics.count(frames, 0.001 * frames)
     before = statistics.snapshot()
-    statistics.count(2, None)  # none of them could be read
+    statistics.count(2, None)  # a batch in which no frame could be read
     assert (before.frames, before.batches) == (12, 3)
     assert (statistics.frames, statistics.batches) == (14, 4)
     assert before.compute.p50_ms == pytest.approx(3)

@@ -1,4 +1,4 @@
-"""The rules about silence, by a clock of the test's own."""
+"""Tests of the watchdog's rules about silent cameras and pipelines, with a simulated clock."""
 
 import inspect
 import re
@@ -13,27 +13,30 @@ from trt_perception.monitoring.problem import Level, Problem, with_notes
 from trt_perception.monitoring.watchdog import PERIOD_S, TopicState
 
 PROMISE_S = 2.0
-NOBODY, THERE = TopicState(0), TopicState(1)
-SET = TopicState(1, mismatch='set that')
-#: Name of a scene: an activation, and what happens in it, as `play` reads it.
+NO_PUBLISHER, PUBLISHER = TopicState(0), TopicState(1)
+MISMATCH = TopicState(1, mismatch='set another QoS')
+#: By name of the scene: an activation, and the steps for `play`.
 SCENES = {
-    # No image has ever come.
-    'nobody publishes': (SimulatedActivation, [NOBODY, (70, 0), (1, 15)]),
+    # No image has arrived yet.
+    'no publisher': (SimulatedActivation, [NO_PUBLISHER, (70, 0), (1, 15)]),
     'images are elsewhere': (
         SimulatedActivation,
-        [TopicState(0, elsewhere='look there'), (11, 0)],
+        [TopicState(0, elsewhere='images are on /other'), (11, 0)],
     ),
     'nothing arrives': (SimulatedActivation, [(60, 0), (1, 15)]),
-    'other QoS': (SimulatedActivation, [SET, (3, 0), (1, 15)]),
+    'other QoS': (SimulatedActivation, [MISMATCH, (3, 0), (1, 15)]),
     'other type': (SimulatedActivation, [TopicState(0, mismatch='wrong type'), (3, 0)]),
-    'camera comes late': (SimulatedActivation, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
-    'subscription is made anew': (
+    'camera comes late': (
+        SimulatedActivation,
+        [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)],
+    ),
+    'subscription is created again': (
         SimulatedActivation,
         [(0.5, 0), TopicState(1, since_s=100.5), (3, 0)],
     ),
-    # Images come no more.
-    'camera goes': (healthy, [NOBODY, (12, 0), THERE, (3, 0), (1, 15)]),
-    'QoS changes': (healthy, [SET, (3, 0), (1, 15)]),
+    # Images stop arriving.
+    'camera goes': (healthy, [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)]),
+    'QoS changes': (healthy, [MISMATCH, (3, 0), (1, 15)]),
     'slow camera stalls': (
         SimulatedActivation,
         [*[(0.5, 1), (4.5, 0)] * 4, (12, 0), (3, 15), (2, 0)],
@@ -48,15 +51,15 @@ SCENES = {
         [{'message_bytes': 3000}, (0.5, 15, {'lost': 15}), (2, 0)],
     ),
     'stall after a bad image': (healthy, [(0.5, 15, {'bad_step': 1}), (2, 0)]),
-    # Nothing comes out.
+    # The pipeline has no output.
     'pipeline hangs': (
         healthy,
         [
             {'in_flight': 1},
             (3, 15, {'published': 0, 'replaced': 15}),
-            NOBODY,
+            NO_PUBLISHER,
             (3, 0),
-            THERE,
+            PUBLISHER,
             {'in_flight': 0},
             (3, 15),
         ],
@@ -65,11 +68,11 @@ SCENES = {
         SimulatedActivation,
         [{'in_flight': 1}, (2, 15, {'published': 0, 'replaced': 14})],
     ),
-    'slow model, known by the warm-up': (
+    'slow model, known from the warm-up': (
         lambda: SimulatedActivation(frame_time_s=1.5),
         [{'in_flight': 1}, (7, 1, {'published': 0})],
     ),
-    'slow model, known by frames': (
+    'slow model, known from frames': (
         SimulatedActivation,
         [
             {'in_flight': 1, 'times': [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]},
@@ -119,15 +122,15 @@ SCENES = {
     ),
     'bad images after a silence': (
         healthy,
-        [NOBODY, (2.5, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
+        [NO_PUBLISHER, (2.5, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
     ),
     'bad images after a long silence': (
         healthy,
-        [NOBODY, (30, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
+        [NO_PUBLISHER, (30, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
     ),
     'bad images from the first on': (
         SimulatedActivation,
-        [NOBODY, (2.5, 0), (3, 1, {'unknown_encoding': 1})],
+        [NO_PUBLISHER, (2.5, 0), (3, 1, {'unknown_encoding': 1})],
     ),
     # Images are lost.
     **{
@@ -152,9 +155,10 @@ SCENES = {
 
 
 def play(activation, steps):
-    """Let things happen: a new topic state, new attributes, or images per period for seconds.
+    """Simulate steps of an activation, and return a line for each change of the problem's text.
 
-    Return a line for each time at which the words of the problem change, numbers aside.
+    A step is a new topic state, a dict of new attributes, or a tuple of seconds, images per period
+    and optional counts. A change of numbers alone gives no line.
     """
     lines, last, start_s = [], None, activation.time_s
     for step in steps:
@@ -182,27 +186,28 @@ def test_problems_over_time(scene, golden_messages):
 
 
 @pytest.mark.parametrize(
-    ('state', 'kind'), [(NOBODY, 'camera_gone'), (THERE, 'stalled'), (SET, 'qos_mismatch')]
+    ('state', 'kind'),
+    [(NO_PUBLISHER, 'camera_gone'), (PUBLISHER, 'stalled'), (MISMATCH, 'qos_mismatch')],
 )
 @pytest.mark.parametrize('rate_hz', [2, 30, 1000])
-def test_images_came_and_come_no_more(state, kind, rate_hz):
+def test_missing_images_are_reported_within_the_promised_time(state, kind, rate_hz):
     activation = healthy(rate_hz)
     activation.state = state
-    # The last image may have come just after a question.
+    # The last image may have arrived just after an update, so add a period.
     assert activation.seconds_until(kind) + PERIOD_S <= PROMISE_S
     assert activation.findings[-1].level == Level.ERROR
     assert activation.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
 
 
-def test_the_graph_is_asked_only_while_nothing_arrives():
+def test_graph_is_not_queried_while_images_arrive():
     activation = healthy()
-    activation.topic_state = None  # to call it would raise
+    activation.topic_state = None  # a call would raise
     activation.run(5, 15)
 
 
 @pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
-def test_a_camera_is_left_the_time_that_the_others_take(known_by):
-    # 20 cameras in turn, 0.1 s each; this one sends 30 Hz, so that what comes out is young.
+def test_no_output_allows_for_the_time_of_other_cameras(known_by):
+    # 20 cameras take turns of 0.1 s. This camera sends 30 Hz, so its published frames are recent.
     activation = SimulatedActivation(frame_time_s=0.1, batches_per_turn=20)
     if known_by == 'frames':
         activation.times = [FrameTimes(0.02, 0.0, compute=0.1, publish=0.0, total=0.13)]
@@ -211,78 +216,83 @@ def test_a_camera_is_left_the_time_that_the_others_take(known_by):
         kinds = [activation.step(15, published=0, replaced=15).kind for _ in range(3)]
         assert 'no_output' not in kinds
         activation.step(15, published=1, replaced=14)
-    # Four times what it usually takes, as with one camera.
+    # The limit is four times the usual time, as with one camera.
     assert 7.5 < activation.seconds_until('no_output', 15, published=0, replaced=15) <= 9.5
 
 
 @pytest.mark.parametrize('rate_hz', [10, 30, 200])
 @pytest.mark.parametrize('waited_s', [0.5, 3, 60])
 @pytest.mark.parametrize('share', [0.1, 0.5, 1.0])
-def test_rates_of_a_camera_that_begins_are_right_from_the_first_word(
+def test_first_reported_rates_of_a_new_camera_are_correct(
     rate_hz, waited_s, share, golden_messages
 ):
     activation = SimulatedActivation(topic_state=TopicState(0))
     activation.run(waited_s)
     activation.state = TopicState(1)
     images = round(rate_hz * PERIOD_S)
-    # Its first image comes somewhere between two looks.
+    # The camera's first image arrives at any time between two updates.
     activation.step(max(1, round(share * images)), published=1)
     findings = [activation.step(images, published=2, replaced=images - 2) for _ in range(20)]
-    told = [finding for finding in findings if finding.kind == 'engine_slower']
-    assert len(told) >= 17
-    for finding in told:
+    reported = [finding for finding in findings if finding.kind == 'engine_slower']
+    assert len(reported) >= 17
+    for finding in reported:
         golden_messages.add(finding.message)
     rated = [finding.message for finding in findings if ' Hz' in finding.message]
-    assert len(rated) == len(told), 'no other rate is said'
+    assert len(rated) == len(reported), 'a finding of another kind has a rate'
 
 
-def test_no_rate_is_said_of_what_comes_unevenly(golden_messages):
+def test_no_rate_of_irregular_images_is_reported(golden_messages):
     activation = healthy()
     findings = []
     for seconds in (0.5, 1.0, 2.0, 0.5, 1.5, 3.0, 0.5, 2.0) * 2:
         findings.append(activation.step(10, published=1, replaced=9))
         findings += [activation.step() for _ in range(round(seconds / PERIOD_S) - 1)]
-    told = [finding.message for finding in findings if finding.kind == 'engine_slower']
-    assert told
-    assert not any(' Hz' in message for message in told)
-    for message in told:
+    reported = [finding.message for finding in findings if finding.kind == 'engine_slower']
+    assert reported
+    assert not any(' Hz' in message for message in reported)
+    for message in reported:
         golden_messages.add(message)
 
 
-def test_the_page_has_every_kind():
+def test_page_lists_every_kind_of_problem():
     source = inspect.getsource(watchdog) + inspect.getsource(problem)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
     assert len(kinds) == 13
     table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')
-    told = [(row[1], codes(row[0])[0]) for row in rows(table)]
-    assert sorted(told) == sorted(kinds)
+    documented = [(row[1], codes(row[0])[0]) for row in rows(table)]
+    assert sorted(documented) == sorted(kinds)
     listed = re.findall(r'^- (\w+): ', watchdog.__doc__, re.MULTILINE)
-    assert listed == [kind for _, kind in told]
+    assert listed == [kind for _, kind in documented]
 
 
-# Problems of the whole node, not of one camera.
+# Problems of the whole node, instead of one camera.
 
-WELL = Problem(Level.OK, '', 'active')
-BAD = Problem(Level.WARN, 'unreadable', 'it is damaged')
-WORSE = Problem(Level.ERROR, 'stalled', 'no image')
+NO_PROBLEM = Problem(Level.OK, '', 'active')
+WARNING = Problem(Level.WARN, 'unreadable', 'it is damaged')
+ERROR = Problem(Level.ERROR, 'stalled', 'no image')
 
 
 @pytest.mark.parametrize(
     ('found', 'same_name', 'notes', 'expected'),
     [
-        (WELL, '', [], WELL),
-        (WELL, '', ['a note', 'another'], Problem(Level.WARN, 'note', 'a note; another')),
-        (BAD, '', ['a note'], BAD),
-        (WELL, 'two nodes', [], Problem(Level.WARN, 'same_name', 'two nodes')),
-        (WELL, 'two nodes', ['a note'], Problem(Level.WARN, 'same_name', 'two nodes; a note')),
+        (NO_PROBLEM, '', [], NO_PROBLEM),
+        (NO_PROBLEM, '', ['a note', 'another'], Problem(Level.WARN, 'note', 'a note; another')),
+        (WARNING, '', ['a note'], WARNING),
+        (NO_PROBLEM, 'two nodes', [], Problem(Level.WARN, 'same_name', 'two nodes')),
         (
-            BAD,
+            NO_PROBLEM,
+            'two nodes',
+            ['a note'],
+            Problem(Level.WARN, 'same_name', 'two nodes; a note'),
+        ),
+        (
+            WARNING,
             'two nodes',
             ['a note'],
             Problem(Level.WARN, 'same_name', 'two nodes; it is damaged'),
         ),
-        (WORSE, 'two nodes', ['a note'], WORSE),
+        (ERROR, 'two nodes', ['a note'], ERROR),
     ],
 )
-def test_notes_and_nodes_of_one_name_are_added(found, same_name, notes, expected):
+def test_notes_and_equal_node_names_are_added_to_problems(found, same_name, notes, expected):
     assert with_notes(found, same_name, notes) == expected

@@ -1,4 +1,4 @@
-"""What cameras have for themselves among the parameters, without ROS."""
+"""Tests of per-camera parameters, without ROS."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from trt_perception.parameters.camera import (
 )
 from trt_perception.parameters.config import DetectorConfig
 
-TWO = {'cameras': ['front', 'rear']}
+TWO_CAMERAS = {'cameras': ['front', 'rear']}
 
 
 def refusal(values):
@@ -26,7 +26,7 @@ def refusal(values):
     return str(caught.value)
 
 
-def test_without_cameras_there_is_the_node_alone():
+def test_node_without_cameras_has_no_camera_parameters():
     configs = NodeConfig.from_values({'max_detections': 7})
     assert configs.camera('') is configs.node
     assert configs.node == DetectorConfig(max_detections=7)
@@ -35,10 +35,10 @@ def test_without_cameras_there_is_the_node_alone():
         configs.camera('front')
 
 
-def test_a_camera_has_the_values_of_the_node_but_for_its_own():
+def test_camera_has_the_nodes_values_except_its_own():
     configs = NodeConfig.from_values(
         {
-            **TWO,
+            **TWO_CAMERAS,
             'confidence_threshold': 0.5,
             'camera.rear.confidence_threshold': 0.75,
             'camera.rear.image_qos.depth': 5,
@@ -58,7 +58,7 @@ def test_a_camera_has_the_values_of_the_node_but_for_its_own():
     assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
 
 
-def test_rows_say_whose_they_are(golden_messages):
+def test_description_of_a_camera_parameter_names_its_camera(golden_messages):
     rows = camera_rows(['front', 'rear'])
     assert [name for name in rows if name.startswith('camera.front.')] == [
         f'camera.front.{row.name}' for row in CAMERA_PARAMETERS
@@ -87,8 +87,8 @@ def test_rows_say_whose_they_are(golden_messages):
         ('camera.rear.x', 1),
     ],
 )
-def test_refused(name, value, golden_messages):
-    golden_messages.add(refusal({**TWO, name: value}))
+def test_invalid_camera_parameters_are_refused(name, value, golden_messages):
+    golden_messages.add(refusal({**TWO_CAMERAS, name: value}))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_refused(name, value, golden_messages):
         'model.keypoints',
     ],
 )
-def test_what_is_meant_where_the_word_camera_is_missing(name, golden_messages):
+def test_suggestion_for_a_misspelt_camera_parameter(name, golden_messages):
     golden_messages.add(unknown_parameter(name, ['front', 'rear']).fix)
 
 
@@ -117,25 +117,25 @@ def test_what_is_meant_where_the_word_camera_is_missing(name, golden_messages):
         ('compressed', {'front': 'raw', 'rear': 'raw'}, False),
     ],
 )
-def test_pipelines_decode_jpegs_where_any_camera_needs_it(node, own, jpeg):
+def test_pipelines_decode_jpegs_if_any_camera_needs_it(node, own, jpeg):
     own = {f'camera.{name}.image_transport': value for name, value in own.items()}
-    values = {**TWO, 'image_transport': node, 'max_detections': 7, **own}
+    values = {**TWO_CAMERAS, 'image_transport': node, 'max_detections': 7, **own}
     options = NodeConfig.from_values(values).pipeline_options()
     assert options == PipelineOptions(jpeg_on_gpu=jpeg, limits=DecodingLimits(7))
 
 
-def test_pipelines_of_a_node_with_one_camera_have_its_parameters():
+def test_pipelines_of_a_node_with_one_camera_use_the_nodes_parameters():
     configs = NodeConfig.from_values({'image_transport': 'auto'})
     assert configs.pipeline_options() == configs.node.pipeline_options()
 
 
-def test_a_camera_where_none_is_named(golden_messages):
+def test_camera_parameter_without_cameras_is_refused(golden_messages):
     golden_messages.add(refusal({'camera.front.enabled': True}))
     golden_messages.add(unknown_parameter('camera', ['front']).fix)
 
 
-def test_changes_of_the_node_and_of_cameras(golden_messages):
-    configs = NodeConfig.from_values({**TWO, 'camera.rear.enabled': False})
+def test_changes_of_node_and_camera_values(golden_messages):
+    configs = NodeConfig.from_values({**TWO_CAMERAS, 'camera.rear.enabled': False})
     configs = configs.with_changes(
         {'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {}
     )
@@ -143,7 +143,7 @@ def test_changes_of_the_node_and_of_cameras(golden_messages):
     assert configs.camera('rear').confidence_threshold == 0.5
     assert (configs.camera('front').max_rate_hz, configs.camera('rear').max_rate_hz) == (5, 0)
     assert (configs.camera('front').enabled, configs.camera('rear').enabled) == (True, False)
-    # Its own now, though it is the same as the node's.
+    # rear now has its own value, although the value equals the node's.
     configs = configs.with_changes({'camera.rear.confidence_threshold': 0.5}, {})
     configs = configs.with_changes({'confidence_threshold': 0.6}, {})
     assert configs.camera('front').confidence_threshold == 0.6
@@ -152,26 +152,26 @@ def test_changes_of_the_node_and_of_cameras(golden_messages):
         configs.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
 
 
-def test_cameras_that_come_and_go(golden_messages):
+def test_values_of_added_and_removed_cameras(golden_messages):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
     configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
     configs = configs.with_changes({'camera.front.max_rate_hz': 9.0}, given)
     configs = configs.with_changes({'cameras': ('top', 'rear')}, given)
     assert set(configs.camera_values) == {'camera.top.max_rate_hz'}
-    # What was given at the start holds again; what was set since is forgotten.
+    # A camera that is added again has its values of the start, without later changes.
     configs = configs.with_changes({'cameras': ('front',)}, given)
     assert configs.camera_values == {'camera.front.enabled': False}
     with golden_messages.raises(ConfigError):
         configs.with_changes({'camera.rear.enabled': True}, given)
 
 
-def test_a_rule_for_each_that_differs(golden_messages):
+def test_rule_is_checked_once_for_each_different_config(golden_messages):
     configs = NodeConfig.from_values(
         {'cameras': ['a', 'b', 'c'], 'camera.b.class_filter': ['dog', 'pig']}
     )
-    held = []
-    configs.check(held.append)
-    assert held == [configs.node, configs.camera('b')]
+    checked = []
+    configs.check(checked.append)
+    assert checked == [configs.node, configs.camera('b')]
     with golden_messages.raises(ConfigError):
         configs.check(lambda config: config.thresholds(('cat', 'dog')))
     wrong = configs.with_changes({'class_filter': ('fox',)}, {})
@@ -193,7 +193,7 @@ VALUES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(VALUES, max_size=6))
-def test_against_a_plain_account_of_who_set_what(requests):
+def test_values_after_random_requests(requests):
     configs = NodeConfig.from_values({'cameras': list(NAMES)})
     node = {'max_rate_hz': 0.0, 'enabled': True}
     own = {}
@@ -207,7 +207,7 @@ def test_against_a_plain_account_of_who_set_what(requests):
             assert configs.values()[f'camera.{camera}.{row}'] == expected
 
 
-def test_most_cameras_with_values_of_their_own_are_quick():
+def test_64_cameras_with_their_own_values():
     names = [f'camera_{number}' for number in range(64)]
     values = {'cameras': names}
     rng = random.Random(5)

@@ -1,4 +1,4 @@
-"""The parameter table: every type, range and choice; messages of parameter, rule and value."""
+"""Tests of the parameter table: types, ranges, choices and messages about invalid values."""
 
 import array
 import dataclasses
@@ -17,7 +17,7 @@ from trt_perception.parameters.row import parameter_value
 
 ROWS = {row.name: row for row in PARAMETERS}
 
-# DESIGN, "ROS interface": the parameters, and the values that are fixed there.
+# The parameters of the ROS interface, written a second time to reveal unintended changes.
 NAMES = {
     'engine_path', 'cameras', 'device_ids', 'pipeline_depth', 'use_cuda_graph',
     'batch_max_delay_ms', 'cpu_threads', 'enabled', 'max_rate_hz', 'confidence_threshold',
@@ -47,7 +47,7 @@ DEFAULTS = {
     'model.antialias': -1,
     'model.pad_value': -1,
 }
-# Where the range is the meaning's own.
+# Ranges that follow from the meaning of the parameter.
 RANGES = {
     'confidence_threshold': (0, 1),
     'iou_threshold': (0, 1),
@@ -56,8 +56,8 @@ RANGES = {
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
 }
-OF_THE_FRAME = {'confidence_threshold', 'iou_threshold', 'class_filter'}
-LIVE = {*OF_THE_FRAME, 'enabled', 'max_rate_hz'}
+FRAME_PARAMETERS = {'confidence_threshold', 'iou_threshold', 'class_filter'}
+LIVE = {*FRAME_PARAMETERS, 'enabled', 'max_rate_hz'}
 PER_CAMERA = {
     'confidence_threshold', 'class_filter', 'image_transport', 'image_qos.reliability',
     'image_qos.depth', 'max_rate_hz', 'enabled',
@@ -70,14 +70,14 @@ def refusal(values):
     return str(caught.value)
 
 
-def test_no_values_give_the_defaults():
+def test_config_without_values_has_the_defaults():
     config = DetectorConfig.from_values({})
     assert config == DetectorConfig()
     for row in PARAMETERS:
         assert getattr(config, row.field) == row.default
 
 
-def test_the_names_are_those_of_the_design():
+def test_parameters_of_the_ros_interface():
     assert set(ROWS) == NAMES
     assert len(PARAMETERS) == len(NAMES)
     assert {name: ROWS[name].default for name in DEFAULTS} == DEFAULTS
@@ -87,19 +87,19 @@ def test_the_names_are_those_of_the_design():
     assert Thresholds() == DetectorConfig().thresholds(('cat',))
 
 
-def test_every_live_parameter_reaches_the_frame():
+def test_every_live_threshold_reaches_the_frame():
     changed = {'confidence_threshold': 0.5, 'iou_threshold': 0.5, 'class_filter': ['cat']}
-    assert set(changed) == OF_THE_FRAME
+    assert set(changed) == FRAME_PARAMETERS
     fields = set()
     for name, value in changed.items():
         found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
         fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
-    # No parameter says whether anybody looks at masks.
+    # No parameter sets `wants_masks`, because subscribers decide it.
     assert fields == set(vars(Thresholds())) - {'wants_masks'}
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
-def test_every_parameter_is_described(row, golden_messages):
+def test_every_parameter_has_a_description(row, golden_messages):
     assert row.description
     golden_messages.add(row.description)
     assert row.description == row.description.strip()
@@ -110,17 +110,17 @@ def test_every_parameter_is_described(row, golden_messages):
         assert row.maximum is not None
 
 
-def test_the_table_has_every_field_of_the_config():
+def test_table_has_every_field_of_the_config():
     fields = [field.name for field in dataclasses.fields(DetectorConfig)]
     assert sorted(row.field for row in PARAMETERS) == sorted(fields)
 
 
-def test_the_table_begins_with_the_model_then_the_parameters_of_each_frame():
+def test_order_of_the_table_starts_with_engine_path_and_frame_parameters():
     of_frame = [field.name for field in dataclasses.fields(FrameParameters)]
     assert [row.field for row in PARAMETERS][: 1 + len(of_frame)] == ['engine_path', *of_frame]
 
 
-# By kind: values that are accepted, as what; and values of another type.
+# By kind: pairs of an accepted value and its result, and values of another type.
 ACCEPTED = {
     'string': [('', ''), ('raw', 'raw')],
     'integer': [(0, 0), (-3, -3), (2**62, 2**62)],
@@ -154,22 +154,22 @@ def test_values_of_another_type_are_refused(row, golden_messages):
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
-def test_values_of_its_type_are_accepted(row):
+def test_values_of_the_right_type_are_accepted(row):
     for value, expected in ACCEPTED[row.kind]:
-        taken = parameter_value(row, value)
-        assert taken == expected
-        assert type(taken) is type(expected)
+        result = parameter_value(row, value)
+        assert result == expected
+        assert type(result) is type(expected)
         if isinstance(expected, tuple):
-            assert [type(item) for item in taken] == [type(item) for item in expected]
+            assert [type(item) for item in result] == [type(item) for item in expected]
 
 
-def test_a_mistyped_name(golden_messages):
+def test_unknown_name_is_refused_with_a_suggestion(golden_messages):
     golden_messages.add(refusal({'confidence_treshold': 0.5}))
     assert 'did you mean' not in refusal({'quux': 0.5})
     golden_messages.add(refusal({'model.task': 'pose'}))
 
 
-def test_whole_numbers_are_fine_for_doubles():
+def test_whole_numbers_are_accepted_for_doubles():
     config = DetectorConfig.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
     assert config.confidence_threshold == 1.0
     assert isinstance(config.confidence_threshold, float)
@@ -181,7 +181,7 @@ RANGED = [row for row in PARAMETERS if row.minimum is not None]
 
 
 @pytest.mark.parametrize('row', RANGED, ids=lambda row: row.name)
-def test_ranges(row, golden_messages):
+def test_values_outside_the_range_are_refused(row, golden_messages):
     whole = row.kind == 'integer'
     below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
     above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
@@ -198,14 +198,14 @@ CHOSEN = [row for row in PARAMETERS if row.choices]
 
 
 @pytest.mark.parametrize('row', CHOSEN, ids=lambda row: row.name)
-def test_choices(row, golden_messages):
+def test_values_outside_the_choices_are_refused(row, golden_messages):
     for value in row.choices:
         assert getattr(DetectorConfig.from_values({row.name: value}), row.field) == value
     for value in ('other', row.choices[-1].upper(), row.choices[-1] + ' '):
         golden_messages.add(refusal({row.name: value}))
 
 
-def test_the_decoders_on_offer_are_those_there_are():
+def test_choices_of_the_decoder_are_the_presets():
     assert ROWS['model.decoder'].choices == ('', *PRESETS)
 
 
@@ -254,11 +254,11 @@ def test_the_decoders_on_offer_are_those_there_are():
         {'': 1},
     ],
 )
-def test_other_rules(values, golden_messages):
+def test_values_that_break_other_rules_are_refused(values, golden_messages):
     golden_messages.add(refusal(values))
 
 
-def test_arrays_of_the_right_length_are_accepted():
+def test_valid_arrays_are_accepted():
     for size in ([], [1, 1], [640, 480], [8192, 8192], [1, 32767]):
         config = DetectorConfig.from_values({'model.input_size': size})
         assert config.model_input_size == tuple(size)
@@ -271,7 +271,7 @@ def test_arrays_of_the_right_length_are_accepted():
     assert config.model_std == (0.1, 1, 100)
 
 
-def test_options_of_a_pipeline():
+def test_pipeline_options_of_a_config():
     assert DetectorConfig().pipeline_options() == PipelineOptions()
 
     config = DetectorConfig(
@@ -296,7 +296,7 @@ def test_options_of_a_pipeline():
     )
 
 
-def test_the_constructor_holds_to_the_same_rules():
+def test_constructor_checks_the_same_rules():
     for change in (
         {'confidence_threshold': math.nan},
         {'iou_threshold': 1.5},
@@ -311,7 +311,7 @@ def test_the_constructor_holds_to_the_same_rules():
 
 
 @pytest.mark.parametrize(
-    ('wanted', 'ids'),
+    ('class_filter', 'ids'),
     [
         ((), ()),
         (('dog',), (1,)),
@@ -320,14 +320,14 @@ def test_the_constructor_holds_to_the_same_rules():
         (('fox', 'cat', 'dog'), (0, 1, 2)),
     ],
 )
-def test_thresholds_turn_the_class_filter_into_indices(wanted, ids):
+def test_thresholds_convert_the_class_filter_to_indices(class_filter, ids):
     config = DetectorConfig.from_values(
-        {'class_filter': list(wanted), 'confidence_threshold': 0.3, 'iou_threshold': 0.6}
+        {'class_filter': list(class_filter), 'confidence_threshold': 0.3, 'iou_threshold': 0.6}
     )
     assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
 
 
-def test_a_class_filter_that_the_model_does_not_have(golden_messages):
+def test_class_filter_with_unknown_classes_is_refused(golden_messages):
     config = DetectorConfig.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
     with golden_messages.raises(ConfigError) as caught:
         config.thresholds(('cat', 'dog'))
@@ -350,7 +350,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
         st.sampled_from(sorted(ROWS)), scalars | st.lists(scalars, max_size=4), max_size=3
     )
 )
-def test_any_values_are_a_valid_config_or_refused(values):
+def test_any_values_give_a_valid_config_or_are_refused(values):
     try:
         config = DetectorConfig.from_values(values)
     except ConfigError as error:

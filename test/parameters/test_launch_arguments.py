@@ -1,4 +1,4 @@
-"""The arguments of the launch files, without launch: names, values, mistakes, and what rcl reads.
+"""Tests of arguments of launch files, without launch: names, values, mistakes and reading by rcl.
 
 ros/test_launch_nodes.py launches the files.
 """
@@ -45,7 +45,7 @@ SHORT_LISTS = {'cameras', 'device_ids'}
 LISTS = {name for name, value in DEFAULTS.items() if isinstance(value, list)} - SHORT_LISTS
 
 
-def test_each_parameter_that_is_no_list_is_an_argument():
+def test_every_parameter_except_lists_is_an_argument():
     own = {'image_topic', 'params_file', 'namespace', 'log_level', 'transport_profile'}
     scalars = set(DEFAULTS) - LISTS
     known = set(ARGUMENTS)
@@ -53,13 +53,13 @@ def test_each_parameter_that_is_no_list_is_an_argument():
     assert {'class_filter', 'model.class_names'} <= LISTS
 
 
-def test_only_autostart_is_passed_by_itself():
+def test_only_autostart_is_passed_by_default():
     defaults = {name: default for name, (default, _) in ARGUMENTS.items()}
     assert parameter_values(defaults) == {'autostart': True}
 
 
 @pytest.mark.parametrize('name', sorted(set(DEFAULTS) - LISTS - {'autostart'}))
-def test_descriptions_say_the_default(name, golden_messages):
+def test_descriptions_end_with_the_default(name, golden_messages):
     default, description = ARGUMENTS[name]
     assert default == ''
     value = json.dumps(DEFAULTS[name]).replace('""', 'empty').strip('"')
@@ -91,7 +91,7 @@ def test_descriptions_say_the_default(name, golden_messages):
         ('device_ids', '0, 1', [0, 1]),
     ],
 )
-def test_values(name, text, value):
+def test_values_are_parsed_by_the_parameters_type(name, text, value):
     [(found, parsed)] = parameter_values({name: text, 'image_topic': 'a', 'foreign': 'b'}).items()
     assert (found, parsed, type(parsed)) == (name, value, type(value))
 
@@ -116,19 +116,19 @@ def test_values(name, text, value):
         ('log_level', 'verbose'),
     ],
 )
-def test_wrong_values(name, text, golden_messages):
+def test_wrong_values_are_refused(name, text, golden_messages):
     with golden_messages.raises(ConfigError) as caught:
         parameter_values({'engine_path': 'a.onnx', 'log_level': 'INFO', name: text})
     assert name in str(caught.value)
 
 
-def test_every_wrong_value_is_said():
+def test_every_wrong_value_is_reported():
     with pytest.raises(ConfigError) as caught:
         parameter_values({'iou_threshold': '7', 'log_level': 'x', 'cpu_threads': 'y'})
     assert len(str(caught.value).splitlines()) == 3
 
 
-# The topics of images.
+# Topics of images.
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_every_wrong_value_is_said():
         ('{camera}_{camera}', ['a'], [('a/image', 'a_a')]),
     ],
 )
-def test_remappings(topic, cameras, expected):
+def test_image_topics_become_remappings(topic, cameras, expected):
     assert image_remappings(topic, cameras) == expected
 
 
@@ -163,7 +163,7 @@ def test_remappings(topic, cameras, expected):
         ('/}{', []),
     ],
 )
-def test_topics_that_do_not_fit_the_cameras(topic, cameras, golden_messages):
+def test_topics_that_do_not_fit_the_cameras_are_refused(topic, cameras, golden_messages):
     with golden_messages.raises(ConfigError):
         image_remappings(topic, cameras)
 
@@ -179,21 +179,21 @@ def test_topics_that_do_not_fit_the_cameras(topic, cameras, golden_messages):
         *('device', 'param_file', 'name_space', 'sim_time', 'camera', 'devices'),
     ],
 )
-def test_a_near_name_is_a_mistake(name, golden_messages):
+def test_name_near_an_argument_is_a_mistake(name, golden_messages):
     [sentence], far = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     golden_messages.add(sentence)
     assert not far
 
 
 @pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])
-def test_a_far_name_may_be_somebody_elses(name, golden_messages):
+def test_name_far_from_all_arguments_gives_a_warning(name, golden_messages):
     near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert not near
     golden_messages.add(sentence)
 
 
 @pytest.mark.parametrize('name', sorted(LISTS))
-def test_a_list_is_refused_with_a_line_for_the_file(name, golden_messages):
+def test_list_argument_is_refused_with_a_line_for_the_file(name, golden_messages):
     [sentence], _ = unknown_arguments([f'{name}:=[1]'], ARGUMENTS)
     leaf = name.rpartition('.')[2]
     line = f'{leaf}: {sentence.partition(f"as {leaf}: ")[2].partition("]")[0]}]'
@@ -201,7 +201,7 @@ def test_a_list_is_refused_with_a_line_for_the_file(name, golden_messages):
     golden_messages.add(sentence)
 
 
-def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy(golden_messages):
+def test_camera_parameter_is_refused_with_the_file_to_copy(golden_messages):
     [sentence], far = unknown_arguments(['camera.front.enabled:=false'], ARGUMENTS)
     golden_messages.add(sentence)
     assert not far
@@ -216,22 +216,22 @@ def test_a_parameter_of_one_camera_is_refused_with_the_file_to_copy(golden_messa
         ['ros_namespace:=robot', 'emulate_tty:=false', 'sigkill_timeout:=3'],
     ],
 )
-def test_what_is_an_argument(typed):
+def test_valid_arguments_are_accepted(typed):
     assert unknown_arguments(typed, ARGUMENTS) == ([], [])
 
 
-def test_a_name_is_judged_once_and_a_declared_one_never():
+def test_unknown_name_is_reported_once_and_a_declared_name_never():
     assert unknown_arguments(['engine_pth:=a'], {*ARGUMENTS, 'engine_pth'}) == ([], [])
     near, _ = unknown_arguments(['engine_pth:=a', 'engine_pth:=b'], ARGUMENTS)
     assert len(near) == 1
 
 
-# What the node gets.
+# Parameters that the node gets.
 
 
 @pytest.fixture(scope='module')
 def overrides_of():
-    """Return what rcl makes of parameter files, for a node /front/detector."""
+    """Return a function that returns rcl's parameters of files for a node /front/detector."""
     with nodes_of_arguments() as node_of:
 
         def read(*paths):
@@ -241,7 +241,7 @@ def overrides_of():
         yield read
 
 
-def given_file(folder, values):
+def write_given_file(folder, values):
     path = folder / 'given.yaml'
     path.write_text(parameter_file_text(values))
     return path
@@ -251,7 +251,7 @@ SECTIONS = ('/**', '/front/detector', '/front/*', '/**/detector', '/*/detector',
 
 
 @pytest.mark.parametrize('sections', itertools.permutations(SECTIONS, 2), ids='-'.join)
-def test_what_is_given_wins_over_any_section_of_the_file(overrides_of, tmp_path, sections):
+def test_arguments_override_every_section_of_the_file(overrides_of, tmp_path, sections):
     mine = tmp_path / 'mine.yaml'
     mine.write_text(
         ''.join(
@@ -260,7 +260,7 @@ def test_what_is_given_wins_over_any_section_of_the_file(overrides_of, tmp_path,
             for index, section in enumerate(sections)
         )
     )
-    given = given_file(tmp_path, {'iou_threshold': 0.9, 'model.pad_value': 99})
+    given = write_given_file(tmp_path, {'iou_threshold': 0.9, 'model.pad_value': 99})
     found = overrides_of(mine, given)
     assert found == {'iou_threshold': 0.9, 'model.pad_value': 99, 'cpu_threads': 1}
 
@@ -272,18 +272,18 @@ def test_what_is_given_wins_over_any_section_of_the_file(overrides_of, tmp_path,
         *('ä€😀', 'a\tb\\n', '/x' * 300 + ' y.onnx', '- a', '*a', '!b', '2026-01-01', 'off'),
     ],
 )
-def test_text_arrives_as_it_is(overrides_of, tmp_path, text):
-    assert overrides_of(given_file(tmp_path, {'engine_path': text})) == {'engine_path': text}
+def test_text_arrives_unchanged(overrides_of, tmp_path, text):
+    assert overrides_of(write_given_file(tmp_path, {'engine_path': text})) == {'engine_path': text}
 
 
 @pytest.mark.parametrize('value', [['front', 'on'], ['1e5'], [0, 1]])
-def test_lists_arrive_as_they_are(overrides_of, tmp_path, value):
-    assert [*overrides_of(given_file(tmp_path, {'x': value}))['x']] == value
+def test_lists_arrive_unchanged(overrides_of, tmp_path, value):
+    assert [*overrides_of(write_given_file(tmp_path, {'x': value}))['x']] == value
 
 
 @pytest.mark.parametrize('value', [1e-05, 0.00392156862745098, 1e22, -1.0, 0, -7, 2**40, True])
-def test_numbers_arrive_as_they_are(overrides_of, tmp_path, value):
-    [found] = overrides_of(given_file(tmp_path, {'x': value})).values()
+def test_numbers_arrive_unchanged(overrides_of, tmp_path, value):
+    [found] = overrides_of(write_given_file(tmp_path, {'x': value})).values()
     assert (found, type(found)) == (value, type(value))
 
 
@@ -297,12 +297,12 @@ def test_numbers_arrive_as_they_are(overrides_of, tmp_path, value):
         ('front', ('front',)),
     ],
 )
-def test_cameras_of_the_demo(text, names):
+def test_cameras_argument_of_the_demo(text, names):
     assert demo_cameras(text) == names
 
 
 @pytest.mark.parametrize('text', ['0', '65', '9' * 5000, 'front,front', '2nd', 'a b'])
-def test_cameras_that_the_demo_cannot_have(text, golden_messages):
+def test_invalid_cameras_of_the_demo_are_refused(text, golden_messages):
     with golden_messages.raises(ConfigError) as caught:
         demo_cameras(text)
     assert len(str(caught.value)) < 300

@@ -1,4 +1,4 @@
-"""Parameter files that are for other nodes: what is said of them, held to what rcl takes."""
+"""Tests of warnings about parameter files for other nodes, compared with rcl."""
 
 import os
 import random
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ros
 
 
 def write(path, *keys):
-    """Write a file whose sections have these names; a tuple stands one below the other."""
+    """Write a file with sections of these names. A tuple is a chain of nested keys."""
     lines = []
     for key in keys:
         names = key if isinstance(key, tuple) else (key,)
@@ -43,7 +43,7 @@ def file(tmp_path):
         [('front', 'camera'), '/**/detector'],
     ],
 )
-def test_files_for_this_node(file, keys):
+def test_sections_for_this_node_are_not_foreign(file, keys):
     assert foreign_sections(write(file, *keys), '/front/detector') == []
 
 
@@ -57,7 +57,7 @@ def test_files_for_this_node(file, keys):
         (['/front/Detector'], ['/front/Detector']),
     ],
 )
-def test_files_for_others(file, keys, found):
+def test_sections_for_other_nodes_are_foreign(file, keys, found):
     assert foreign_sections(write(file, *keys), '/front/detector') == found
 
 
@@ -88,14 +88,14 @@ def test_files_for_others(file, keys, found):
         b'/**: &x {ros__parameters: *x}',
     ],
 )
-def test_what_is_no_parameter_file_is_left_to_rcl(file, content):
+def test_invalid_parameter_files_are_left_to_rcl(file, content):
     file.write_bytes(content)
     assert foreign_sections(file, '/front/detector') == []
     assert cameras_of_file(file, '/front/detector') == []
 
 
 def test_aliases_are_followed_once(file):
-    # Ten lines that name a thousand million sections.
+    # Ten lines with nested aliases that expand to more than 10^8 sections.
     lines = ['a0: &a0 {x: {ros__parameters: {}}}']
     lines += [
         f'a{i}: &a{i} {{{", ".join(f"k{j}: *a{i - 1}" for j in range(8))}}}' for i in range(1, 10)
@@ -104,14 +104,14 @@ def test_aliases_are_followed_once(file):
     assert foreign_sections(file, '/detector') == ['/a0/x']
 
 
-def test_nothing_is_read_from_a_pipe(tmp_path):
+def test_pipes_and_missing_files_are_not_read(tmp_path):
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
     assert foreign_sections(pipe, '/detector') == []
     assert foreign_sections(tmp_path / 'missing', '/detector') == []
 
 
-def test_the_sentence_names_the_file_its_nodes_and_what_to_write(tmp_path, golden_messages):
+def test_warning_names_the_file_its_nodes_and_the_fix(tmp_path, golden_messages):
     mine = write(tmp_path / 'mine.yaml', '/**')
     other = write(tmp_path / 'other.yaml', 'camera', '/robot/detector')
     arguments = ['node', '--ros-args', '--params-file', str(other), '--params-file', str(mine)]
@@ -122,34 +122,34 @@ def test_the_sentence_names_the_file_its_nodes_and_what_to_write(tmp_path, golde
 
 
 @pytest.mark.parametrize('option', ['-p', '--param'])
-def test_a_parameter_of_another_node_on_the_command_line(option, golden_messages):
+def test_parameter_of_another_node_on_the_command_line_gives_a_warning(option, golden_messages):
     assert unused_parameters([option, 'detector:x:=1', option, 'x:=a:b'], '/detector') == []
     [sentence] = unused_parameters([option, 'detector:x:=1'], '/front/detector')
     golden_messages.add(sentence)
 
 
-def test_a_name_that_would_forge_a_line_of_the_log_is_escaped(file):
+def test_section_name_with_control_characters_is_escaped(file):
     write(file, 'a\\u001b[31m\\nfatal')
     [sentence] = unused_parameters(['--params-file', str(file)], '/detector')
     assert sentence.isprintable()
 
 
-# The pair: what rcl gives a node, and what we say of the file.
+# Comparison with the parameters that rcl gives a node.
 
 TOKENS = ('*', '**', 'front', 'detector', 'front', 'detector', 'rear', 'det', 'a_1', 'Detector')
 
 
 @pytest.fixture(scope='module')
-def node_of():
-    with nodes_of_arguments() as made:
-        yield made
+def create_node():
+    with nodes_of_arguments() as create:
+        yield create
 
 
 @pytest.mark.parametrize('seed', range(4))
-def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, node_of, seed):
+def test_rcl_uses_a_file_exactly_if_its_sections_are_not_foreign(file, create_node, seed):
     choose = random.Random(seed)
-    taken = []
-    while len(taken) < 60:
+    used = []
+    while len(used) < 60:
         parts = choose.choices(TOKENS, k=choose.randint(1, 4))
         cut = choose.randint(1, len(parts))
         name = choose.choice(['', '/']) + '/'.join(parts[:cut])
@@ -157,16 +157,16 @@ def test_rcl_takes_nothing_from_exactly_the_files_that_are_called_foreign(file, 
         write(file, (name, below) if below else name)
         namespace = choose.choice(['/', '/front', '/front/rear'])
         try:
-            with node_of(namespace, file) as node:
+            with create_node(namespace, file) as node:
                 full = node.get_fully_qualified_name()
-                taken.append(bool(overrides(node)))
+                used.append(bool(overrides(node)))
         except Exception:
-            continue  # a name that rcl refuses
-        assert taken[-1] == (foreign_sections(file, full) == []), (name, below, full)
-    assert 3 < sum(taken) < 57
+            continue  # rcl refuses this name
+        assert used[-1] == (foreign_sections(file, full) == []), (name, below, full)
+    assert 3 < sum(used) < 57
 
 
-# The cameras that a file gives to a node, held to what rcl makes of it.
+# The cameras of a file for a node, compared with rcl.
 
 
 CAMERAS = {
@@ -176,17 +176,17 @@ CAMERAS = {
         '/**:\n  ros__parameters:\n    cameras: [a]\n'
         '/front/detector:\n  ros__parameters:\n    cameras: [b, c]\n'
     ),
-    'a general one comes last': (
+    'a general section comes last': (
         '/front/detector:\n  ros__parameters:\n    cameras: [b, c]\n'
         '/**:\n  ros__parameters:\n    cameras: [a]\n'
     ),
-    'the last section says nothing of it': (
+    'the last section has no cameras': (
         '/**:\n  ros__parameters:\n    cameras: [a]\n'
         '/front/detector:\n  ros__parameters:\n    max_detections: 7\n'
     ),
-    'of another node': '/rear/detector:\n  ros__parameters:\n    cameras: [a]\n',
+    'section of another node': '/rear/detector:\n  ros__parameters:\n    cameras: [a]\n',
     'nested': 'front:\n  detector:\n    ros__parameters:\n      cameras: [a, b]\n',
-    'nothing': '/**:\n  ros__parameters:\n    max_detections: 7\n',
+    'no cameras': '/**:\n  ros__parameters:\n    max_detections: 7\n',
     'an empty list': '/**:\n  ros__parameters:\n    cameras: []\n',
     'an anchor': (
         '/**:\n  ros__parameters:\n    cameras: [a, b]\n    camera:\n      a: {enabled: true}\n'
@@ -195,13 +195,13 @@ CAMERAS = {
 
 
 @pytest.mark.parametrize('name', CAMERAS)
-def test_cameras_of_a_file_are_those_that_a_node_gets(name, file, node_of):
+def test_cameras_of_a_file_equal_those_of_rcl(name, file, create_node):
     file.write_text(CAMERAS[name])
-    with node_of('/front', file) as node:
+    with create_node('/front', file) as node:
         given = [*(overrides(node).get('cameras') or [])]
     assert cameras_of_file(file, '/front/detector') == given
 
 
-def test_cameras_of_no_file(tmp_path):
+def test_missing_file_has_no_cameras(tmp_path):
     assert cameras_of_file(tmp_path / 'missing.yaml', '/detector') == []
     assert cameras_of_file(tmp_path, '/detector') == []
