@@ -7,7 +7,9 @@
     │   ├── MissingFileError    the file cannot be opened
     │   ├── ManifestError   the manifest is malformed or does not describe the file
     │   ├── MissingModelInfoError   parameters must say how to feed or read the model
-    │   └── UnavailableError    this release or machine lacks support for build options
+    │   ├── UnavailableError    this release or machine lacks support for build options
+    │   └── OutputError     the outputs for one image are invalid; carries the drop reason
+    │       └── UnnamedClassError   a detected class has no name
     ├── CudaError       a CUDA call failed
     │   └── GpuMemoryError  GPU memory or page-locked memory is exhausted
     ├── ImageError      one image cannot be read; carries the drop reason
@@ -22,11 +24,13 @@ lower layer is always attached as the cause.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 __all__ = [
     *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),
     *('InterruptionError', 'ManifestError', 'MissingFileError', 'MissingModelInfoError'),
-    *('TrtPerceptionError', 'UnavailableError', 'ValuesError', 'WriteError'),
+    *('OutputError', 'TrtPerceptionError', 'UnavailableError', 'UnnamedClassError'),
+    *('ValuesError', 'WriteError'),
 ]
 
 
@@ -100,6 +104,22 @@ class UnavailableError(EngineError):
 
     def __str__(self) -> str:
         return f'{self.subject}: ' + '\n'.join(map(str, self.refused))
+
+
+class OutputError(EngineError):
+    """Raised when a model's outputs for one image are not what the model's decoder reads.
+
+    The node drops the image. Tools and the trial run of a model do not continue.
+
+    Attributes:
+        reason: the drop reason, as in ImageError.
+    """
+
+    reason: ClassVar[str] = 'bad_output'
+
+
+class UnnamedClassError(OutputError):
+    """Raised when a detected class has no name. Other classes may have wrong names then."""
 
 
 class MissingFileError(EngineError):

@@ -101,6 +101,14 @@ SCENES = {
             (0.5, 15, {'bad_step': 1}),
         ],
     ),
+    'outputs are invalid': (
+        healthy,
+        [{'refusal': 'a score'}, (0.5, 15, {'bad_output': 1}), (11, 15, {'bad_output': 15})],
+    ),
+    'outputs and images are invalid': (
+        SimulatedActivation,
+        [(11, 15, {'bad_output': 14, 'bad_step': 1})],
+    ),
     'one bad image among unwanted ones': (
         lambda: healthy(2),
         [(0.5, 1, {'unknown_encoding': 1}), (10, 1, {'disabled': 1})],
@@ -257,7 +265,7 @@ def test_no_rate_of_irregular_images_is_reported(golden_messages):
 def test_page_lists_every_kind_of_problem():
     source = inspect.getsource(watchdog) + inspect.getsource(problem)
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
-    assert len(kinds) == 13
+    assert len(kinds) == 16
     table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')
     documented = [(row[1], codes(row[0])[0]) for row in rows(table)]
     assert sorted(documented) == sorted(kinds)

@@ -15,7 +15,7 @@ from support.gpu.fake_tensorrt import MODEL, FakeTensorRt
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import tensor_of
 from support.oracles.reference_images import random_frame
-from trt_perception.errors import ImageError
+from trt_perception.errors import ImageError, OutputError, UnnamedClassError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -192,6 +192,29 @@ def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
     assert [len(each) for each in found] == [5, 3, 0]
     for place, each in enumerate(found):
         assert set(each.xyxy[:, 2]) <= {20 + place}
+
+
+def test_invalid_output_affects_no_other_frame_of_the_batch(late_pipeline):
+    engine = FakeTensorRt(
+        inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
+        outputs=(('output', (4, 2, 6), 'FLOAT'),),
+    )
+    _, pipeline = late_pipeline(tensorrt=engine, model_decoder='end_to_end', depth=1)
+    rows = np.zeros((4, 2, 6), np.float32)
+    rows[:, :] = [4, 4, 20, 20, 0.9, 0]
+    rows[1, 0, 4] = 1.3
+    rows[2, 1, 5] = 3
+    rows[3, :, 4] = np.nan
+    frames = [random_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)] * 4
+    ctypes.memmove(pipeline.slots[0].outputs['output'], rows.tobytes(), rows.nbytes)
+
+    pipeline.enqueue(0, frames, [Thresholds()] * 4)
+    good, *bad = pipeline.collect(0)
+    pipeline.enqueue(0, frames[:1], [Thresholds()])
+    (after,) = pipeline.collect(0)
+
+    assert [len(result.detections) for result in (good, after)] == [2, 2]
+    assert [type(error) for error in bad] == [OutputError, UnnamedClassError, OutputError]
 
 
 def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from support.oracles.task_outputs import TASKS, spec_of
-from trt_perception.errors import EngineError
+from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, RESULT_ROW
+from trt_perception.stages.gpu_kernels import RESULT_HEAD, RESULT_ROW
 
 SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
 
@@ -21,7 +21,7 @@ def collected(monkeypatch):
     """Return a function that reads rows as the kernels write them."""
     kernels = SimpleNamespace(
         scratch_bytes=64,
-        result_bytes=RESULT_HEAD_BYTES + 8 * RESULT_ROW.itemsize,
+        result_bytes=RESULT_HEAD.itemsize + 8 * RESULT_ROW.itemsize,
         result_row=RESULT_ROW,
         has_mask_kernel=False,
     )
@@ -34,9 +34,10 @@ def collected(monkeypatch):
     monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
     result = cuda_results.KernelDecoder(kernels, spec, None, None)
 
-    def collect(*scores):
-        memory[:4].view(np.int32)[0] = len(scores)
-        rows = memory[RESULT_HEAD_BYTES:].view(RESULT_ROW)
+    def collect(*scores, all_nan=False):
+        head = memory[: RESULT_HEAD.itemsize].view(RESULT_HEAD)
+        head[0] = len(scores), len(scores), max(scores, default=0), all_nan
+        rows = memory[RESULT_HEAD.itemsize :].view(RESULT_ROW)
         rows['score'][: len(scores)] = scores
         rows['xyxy'][:] = [10, 20, 30, 40]
         (found,) = result.collect(spec, [SAME], [Thresholds()])
@@ -53,6 +54,12 @@ def test_rows_are_copied_out(collected):
     assert len(collected()) == 0
 
 
-def test_scores_that_are_no_probabilities_are_refused(collected, golden_messages):
-    with golden_messages.raises(EngineError):
-        collected(6.5, 0.9)
+def test_scores_that_are_no_probabilities_are_an_error(collected, golden_messages):
+    with golden_messages.raises(OutputError):
+        raise collected(6.5, 0.9)
+
+
+def test_scores_that_are_all_nan_are_an_error(collected, golden_messages):
+    with golden_messages.raises(OutputError):
+        raise collected(all_nan=True)
+    assert len(collected()) == 0

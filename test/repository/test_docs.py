@@ -34,6 +34,7 @@ from support.docs_pages import (
     section,
     sources,
 )
+from trt_perception.errors import OutputError
 from trt_perception.files.json_records import to_json
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.build_record import BuildRecord, PrecisionRecord
@@ -181,6 +182,7 @@ def test_executables_and_scripts(page):
 def test_drop_reasons():
     first = [node.args[0] for name in ('ImageError', 'drop') for node in calls(name)]
     reasons = {argument.value for argument in first if isinstance(argument, ast.Constant)}
+    reasons.add(OutputError.reason)
     frame = (ROOT / 'docs' / 'frame.md').read_text(encoding='utf-8')
     stops = rows(section(frame, 'Counting'))
     assert {code for _, cell in stops for code in codes(cell)} == reasons

@@ -5,13 +5,14 @@ import threading
 import pytest
 
 from support.scheduling.fake_pipeline import (
+    CAMERA,
     DEADLINE_S,
     FakePipeline,
     Recorder,
     detector_threads,
     wait_until,
 )
-from trt_perception.errors import ImageError
+from trt_perception.errors import ImageError, OutputError
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -98,6 +99,23 @@ def test_image_error_from_collect_does_not_affect_other_frames():
 
     assert recorder.published == [0, 2, 3]
     assert_counts(recorder, received=4, published=3, dropped={'not_decodable': 1})
+    assert not recorder.faults
+
+
+def test_invalid_output_drops_only_its_own_image_of_a_batch():
+    pipeline = FakePipeline(batch=3)
+    recorder = Recorder(pipeline, cameras=3, batch_max_delay_s=DEADLINE_S)
+    front, rear, left = 0, CAMERA, 2 * CAMERA
+    pipeline.errors['collect', rear] = OutputError('model', 'a score of 1.3')
+
+    with recorder:
+        for number in (front, rear, left):
+            recorder.submit(number)
+        recorder.settled()
+
+    assert pipeline.batches == [[front, rear, left]]
+    assert recorder.published == [front, left]
+    assert recorder.counts(camera=1) == (1, 0, {'bad_output': 1}, 0, 0)
     assert not recorder.faults
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from support.oracles.dense_decoding import decode_dense
 from support.properties import given, settings, st
+from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.table import PRESETS
@@ -166,7 +167,7 @@ def test_objectness_multiplies_before_the_threshold():
 def test_what_is_no_box_or_no_score_leaves_and_disturbs_nothing(anchor):
     good = [300, 300, 20, 20, 0.5]
     expected = ([290, 290, 310, 310], 0.5, 0)
-    assert listed(decode([anchor])) == []
+    assert listed(decode([anchor, [50, 50, 9, 9, 0.1]])) == []
     assert listed(decode([anchor, good, anchor])) == [expected]
     # It takes no place among the candidates either: removed first.
     assert listed(decode([anchor, good], max_candidates=1, max_detections=1)) == [expected]
@@ -183,7 +184,16 @@ def test_objectness_that_is_no_number():
 
 def test_a_class_score_that_is_no_number_loses_the_anchor():
     # NaN is no score to compare with, so no class of the anchor is best.
-    assert listed(decode([[50, 50, 9, 9, 0.9, NAN], [50, 50, 9, 9, NAN, 0.9]])) == []
+    anchors = [[50, 50, 9, 9, 0.9, NAN], [50, 50, 9, 9, NAN, 0.9], [50, 50, 9, 9, 0.1, 0.1]]
+    assert listed(decode(anchors)) == []
+
+
+@pytest.mark.parametrize('class_ids', [(), (1,)])
+def test_scores_that_are_all_nan_are_an_error(class_ids):
+    anchors = [[50, 50, 9, 9, NAN, NAN], [90, 90, 9, 9, 0.9, NAN]]
+
+    with pytest.raises(OutputError):
+        decode(anchors, class_ids=class_ids)
 
 
 def test_class_filter_comes_after_the_best_class():

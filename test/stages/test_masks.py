@@ -4,7 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from trt_perception.errors import EngineError
+from support.oracles.dense_decoding import valid
+from trt_perception.errors import OutputError
 from trt_perception.evaluation.coco.run_lengths import mask_run_lengths
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
@@ -41,13 +42,8 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     )
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]
-    (found,) = decode(
-        outputs,
-        spec,
-        [letterbox],
-        [Thresholds(confidence_threshold=confidence)],
-        DecodingLimits(9),
-    )
+    thresholds = Thresholds(confidence_threshold=confidence)
+    (found,) = valid(decode(outputs, spec, [letterbox], [thresholds], DecodingLimits(9)))
     outputs[0][:] = np.nan  # the next frame's
     return found
 
@@ -109,7 +105,7 @@ def test_prototypes_finer_than_the_input(source):
 
 def test_prototypes_without_a_pixel_are_refused(golden_messages):
     nothing = np.zeros((1, 0, 16), np.float32)
-    with golden_messages.raises(EngineError):
+    with golden_messages.raises(OutputError):
         run((64, 48), [[0, 0, 64, 48]], [[1]], nothing)
     assert len(run((64, 48), [[0, 0, 64, 48]], [[1]], np.zeros((1, 0, 0)), confidence=0.95)) == 0
 

@@ -15,6 +15,7 @@ from support.oracles.task_outputs import (
     random_outputs,
     spec_of,
 )
+from trt_perception.errors import OutputError
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -120,6 +121,29 @@ def test_what_is_found_is_what_the_host_finds(name, transposed):
         assert (sum(map(len, expected)) > 10) == (passing > 30)
     if spec.task.has_masks:
         assert (found[0].masks.whole() == expected[0].masks.whole()).all()
+
+
+@pytest.mark.parametrize('name', ['detect', 'obb'])
+def test_invalid_outputs_are_those_of_the_host(name):
+    spec = spec_of(TASKS[name], (96, 64), 5, 70, batch=4)
+    kernels = emulated(spec, max_detections=12, class_agnostic=False)
+    (outputs,) = random_outputs(np.random.default_rng(1), spec, 30, special=False)
+    outputs[0, 4, 7] = 1.3
+    outputs[0, :4, 7] = -500, -500, 4, 4  # outside the image
+    outputs[1, 6] = np.nan  # one class of all anchors
+    outputs[2, 6, 1:] = np.nan
+    sizes, thresholds = [SIZES[0]] * 4, [Thresholds()] * 4
+
+    found, geometries = decode_with_kernels(kernels, Host(), spec, [outputs], sizes, thresholds)
+
+    config = DetectorConfig(max_detections=12)
+    expected = decode_on_host([outputs], spec, geometries, thresholds, config)
+    for of_both in zip(found[:2], expected[:2], strict=True):
+        assert [type(error) for error in of_both] == [OutputError, OutputError]
+        assert len(set(map(str, of_both))) == 1
+    assert len(expected[3]) > 5
+    for one, other in zip(found[2:], expected[2:], strict=True):
+        assert_same(one, other)
 
 
 # Compiling kernels takes longer than running them, so the tests of one image share a few.

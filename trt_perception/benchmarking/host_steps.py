@@ -9,6 +9,7 @@ import numpy as np
 
 from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.measure import StageTime, TimeStatistics
+from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host_pipeline import HostPipeline
@@ -37,6 +38,7 @@ def measure_host_steps(
 
     Raises:
         EngineError: the decoder cannot read the outputs of the model.
+        OutputError: the outputs for a frame are invalid.
     """
     candidates: list[int] = []
 
@@ -47,8 +49,10 @@ def measure_host_steps(
         preprocessed = time.perf_counter()
         outputs = pipeline.infer(tensor)
         inferred = time.perf_counter()
-        pipeline.decode(outputs, letterboxes, [thresholds])
+        (found,) = pipeline.decode(outputs, letterboxes, [thresholds])
         decoded = time.perf_counter()
+        if isinstance(found, OutputError):
+            raise found
         if len(candidates) < len(frames):
             candidates.append(count_candidates(outputs, pipeline.spec, thresholds))
         return before, preprocessed, inferred, decoded

@@ -119,6 +119,7 @@ def detect_batch(
 
     Raises:
         ImageError: a frame cannot be read.
+        OutputError: the model's outputs for a frame are invalid.
     """
     pipeline.enqueue(0, frames, [thresholds] * len(frames))
     return [result.detections for result in collect_all(pipeline, 0)]

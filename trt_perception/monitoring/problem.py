@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ['Level', 'Problem', 'with_notes']
+__all__ = ['Level', 'Problem', 'with_notes', 'with_unnamed_class']
 
 
 class Level(IntEnum):
@@ -46,3 +46,19 @@ def with_notes(problem: Problem, same_name: str, notes: Sequence[str]) -> Proble
         return problem
     also = [problem.message] if problem.kind else []
     return Problem(Level.WARN, 'same_name', '; '.join([same_name, *also]))
+
+
+def with_unnamed_class(problem: Problem, error: str) -> Problem:
+    """Return a problem of a camera, combined with the error of a class that has no name.
+
+    Args:
+        problem: problem of the camera; its kind may be empty.
+        error: error of the first image with such a class; empty if there was none.
+    """
+    if not error:
+        return problem
+    message = f'a class without a name was found, so all names may be wrong: {error}'
+    if problem.level == Level.ERROR:
+        return Problem(Level.ERROR, problem.kind, f'{problem.message}; {message}')
+    also = [problem.message] if problem.kind else []
+    return Problem(Level.ERROR, 'unnamed_class', '; '.join([message, *also]))

@@ -11,15 +11,18 @@ Kinds of problems, worst first:
 - no_publisher: the topic never had a publisher.
 - not_arriving: the topic has a publisher, but no image has ever arrived.
 - stalled: images arrived before and the camera still exists, but sends no image.
-- all_dropped: images arrive, but all are unreadable or cannot be published.
+- always_bad_output: the model's outputs for all images of 10 s are invalid.
+- all_dropped: images arrive, but all are dropped because of errors.
+- unnamed_class: a class without a name was found since *configure*.
 - same_name: other nodes have the same name. The message includes other problems.
 - engine_slower: the camera is faster than the model.
 - lost_in_transport: some images never reach the node.
 - unreadable: some images cannot be read.
+- bad_output: the model's outputs for some images are invalid.
 - not_published: the middleware refuses some detections.
 - note: a less urgent problem.
 
-`problem.with_notes` adds same_name and note, which concern the whole node. Silence is reported
+The module `problem` adds unnamed_class, same_name and note. Silence is reported
 within 2 s for cameras of at least 2 Hz, and after three periods of slower cameras. A missing
 camera gets more time after the start, because node and camera often start together.
 """
@@ -50,6 +53,8 @@ _START_LIMIT_S: Final = 10.0
 _WINDOW_S: Final = 2.0
 _MIN_SHARE: Final = 0.1
 _MIN_IMAGES: Final = 3
+# After this time of invalid outputs only, the decoder is wrong, not the images.
+_BAD_OUTPUT_LIMIT_S: Final = 10.0
 # A frame may take this many times its usual time, and an image this many camera periods.
 _LATE_FRAME_FACTOR: Final = 4.0
 _LATE_CAMERA_FACTOR: Final = 3.0
@@ -310,7 +315,11 @@ class CameraWatchdog:
             if sum(bad.values()) < _MIN_IMAGES:
                 return None
             every = f'every image of the last {seconds:.1f} s that was wanted was dropped'
-        return Problem(Level.ERROR, 'all_dropped', f'{every}: {_drop_summary(bad, refusal)}')
+        message = f'{every}: {_drop_summary(bad, refusal)}'
+        if set(bad) == {'bad_output'} and seconds >= _BAD_OUTPUT_LIMIT_S:
+            cure = 'the outputs do not fit the decoder: correct model.decoder or the manifest'
+            return Problem(Level.ERROR, 'always_bad_output', f'{message}; {cure}')
+        return Problem(Level.ERROR, 'all_dropped', message)
 
     def _slow_model(self, now: _CountSnapshot) -> Problem | None:
         then = self._snapshots[0]
@@ -367,6 +376,9 @@ class CameraWatchdog:
         if set(bad) == {'not_published'}:
             message = f'detections of some images cannot be published: {summary}'
             return Problem(Level.WARN, 'not_published', message)
+        if set(bad) == {'bad_output'}:
+            message = f"the model's outputs for some images are invalid: {summary}"
+            return Problem(Level.WARN, 'bad_output', message)
         return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
 
     def _no_problem(self, now: _CountSnapshot) -> Problem:

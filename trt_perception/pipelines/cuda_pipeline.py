@@ -46,7 +46,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from trt_perception.errors import CudaError, EngineError, ImageError
+from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import Device, Stream
 from trt_perception.images.frame import PipelineInput
 from trt_perception.images.memory import HostMemory
@@ -61,7 +61,7 @@ from trt_perception.pipelines.frame_place import FrameMemory
 from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.mask_images import MaskImagePool
-from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.batch_sizes import MAX_BATCH
@@ -244,10 +244,11 @@ class CudaPipeline:
         self._device.use()
         return self.slots[slot].is_done()
 
-    def collect(self, slot: int) -> list[Result | ImageError]:
+    def collect(self, slot: int) -> list[Result | FrameError]:
         """Wait for the results of a slot and free the slot.
 
-        A result is an ImageError if neither nvJPEG nor the CPU can decode the file.
+        A result is an ImageError if neither nvJPEG nor the CPU can decode the file, and an
+        OutputError if the outputs for the frame are invalid.
         """
         if self._jpeg is not None:
             self._jpeg.wait(slot)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import OutputError
 from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, clear_async, copy_async
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
@@ -24,8 +25,12 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImagePool
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
-from trt_perception.stages.gpu_kernels import RESULT_HEAD_BYTES, FrameKernels
-from trt_perception.stages.selection import build_detections, check_scores
+from trt_perception.stages.gpu_kernels import RESULT_HEAD, FrameKernels
+from trt_perception.stages.selection import (
+    build_detections,
+    check_best_score,
+    nan_scores_error,
+)
 
 __all__ = ['HostDecoder', 'KernelDecoder', 'SlotDecoder', 'tensor_array']
 
@@ -47,8 +52,10 @@ class SlotDecoder(Protocol):
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
-    ) -> list[TaskResult]:
-        """Return the result of each frame. Requires that the queued work is done.
+    ) -> list[TaskResult | OutputError]:
+        """Return the result of each frame, or the error of its outputs.
+
+        Requires that the queued work is done.
 
         Args:
             spec: the same specification as in `queue`.
@@ -168,23 +175,30 @@ class KernelDecoder:
         spec: ModelSpec,
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],  # noqa: ARG002
-    ) -> list[Detections]:
+    ) -> list[TaskResult | OutputError]:
         """Copy the result rows from pinned memory. The kernels have applied the thresholds."""
-        found = []
+        found: list[TaskResult | OutputError] = []
         for place, letterbox in enumerate(letterboxes):
-            own = self._result.array[place * self._kernels.result_bytes :]
-            count = int(own[:4].view(np.int32)[0])
-            end = RESULT_HEAD_BYTES + count * self._kernels.result_row.itemsize
-            rows = own[RESULT_HEAD_BYTES:end].view(self._kernels.result_row)
-            check_scores(rows['score'][:1])  # rows are sorted, best score first
-            found.append(self._found(rows, spec, place, letterbox))
+            try:
+                found.append(self._found(spec, place, letterbox))
+            except OutputError as error:  # noqa: PERF203
+                found.append(error)
         self._numbered.clear()
         return found
 
-    def _found(
-        self, rows: npt.NDArray[Any], spec: ModelSpec, place: int, letterbox: Letterbox
-    ) -> Detections:
-        """Return the detections of one frame. They do not refer to pinned memory."""
+    def _found(self, spec: ModelSpec, place: int, letterbox: Letterbox) -> Detections:
+        """Return the detections of one frame. They do not refer to pinned memory.
+
+        Raises:
+            OutputError: the outputs for the frame are invalid.
+        """
+        own = self._result.array[place * self._kernels.result_bytes :]
+        head = own[: RESULT_HEAD.itemsize].view(RESULT_HEAD)[0]
+        if head['all_nan']:
+            raise nan_scores_error()
+        check_best_score(float(head['best_score']))
+        end = RESULT_HEAD.itemsize + int(head['count']) * self._kernels.result_row.itemsize
+        rows = own[RESULT_HEAD.itemsize : end].view(self._kernels.result_row)
         task, xyxy = spec.task, rows['xyxy'].copy()
         scores, class_ids = rows['score'].copy(), rows['class_id'].copy()
         task_values = rows['task_values'] if task.task_value_count else None
@@ -202,7 +216,7 @@ class KernelDecoder:
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return the number of boxes that the filter kernel counted."""
-        return int(self._result.array[:8].view(np.int32)[1])
+        return int(self._result.array[: RESULT_HEAD.itemsize].view(RESULT_HEAD)[0]['passed'])
 
     def close(self) -> None:
         """Free the buffers."""
@@ -246,7 +260,7 @@ class HostDecoder:
 
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
-    ) -> list[TaskResult]:
+    ) -> list[TaskResult | OutputError]:
         """Decode the outputs."""
         return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from trt_perception.errors import CudaError, ImageError, TrtPerceptionError
+from trt_perception.errors import CudaError, ImageError, OutputError, TrtPerceptionError
 from trt_perception.gpu import (
     Device,
     DeviceBuffer,
@@ -29,7 +29,7 @@ from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, Sl
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.pipelines.mask_images import MaskImagePool
-from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
@@ -227,7 +227,7 @@ class CudaSlot:
         """Return whether `collect` would return at once. Does not wait."""
         return not self._launched or self.finished.is_done()
 
-    def collect(self) -> list[Result | ImageError]:
+    def collect(self) -> list[Result | FrameError]:
         """Wait for the GPU. Return the result or the error of each frame, and release all."""
         places = self.places[: self._frame_count]
         if not self._launched:
@@ -241,19 +241,22 @@ class CudaSlot:
         found = self.detections()
         host_decode_s = time.perf_counter() - decode_started
         compute_s = self.finished.seconds_since(self._started) + host_decode_s
-        results: list[Result | ImageError] = []
+        results: list[Result | FrameError] = []
         for place, own, frame in zip(places, found, frames, strict=True):
-            if place.error is None:
+            if place.error is not None:
+                results.append(place.error)
+            elif isinstance(own, OutputError):
+                results.append(own)
+            else:
                 assert frame is not None
                 results.append(Result(own, compute_s, frame))
-            else:
-                results.append(place.error)
         return results
 
-    def detections(self) -> list[TaskResult]:
-        """Return the detections of each frame of the last batch.
+    def detections(self) -> list[TaskResult | OutputError]:
+        """Return the detections of each frame of the last batch, or the error of its outputs.
 
-        The detections of a frame with an error are meaningless. Requires that the work is done.
+        The detections of a frame that cannot be read are meaningless. Requires that the work is
+        done.
         """
         places = self.places[: self._frame_count]
         letterboxes = [place.letterbox for place in places]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError, ImageError
+from trt_perception.errors import EngineError, OutputError
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import HostMemory, NumpyMemory
@@ -21,7 +21,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.onnx_runtime import CPU_PROVIDER, OnnxModel
@@ -125,8 +125,8 @@ class HostPipeline:
         assert slot == 0
         return True
 
-    def collect(self, slot: int) -> list[Result | ImageError]:
-        """Process the enqueued frames and return their results.
+    def collect(self, slot: int) -> list[Result | FrameError]:
+        """Process the enqueued frames. Return the result or the error of each frame.
 
         Raises:
             EngineError: the outputs do not fit the model's specification.
@@ -138,13 +138,16 @@ class HostPipeline:
         if len(frames) > 1 and self._accepts_batches is None:
             self._accepts_batches = self._try_batch(frames)
         frames_per_run = len(frames) if self._accepts_batches else 1
-        found: list[TaskResult] = []
+        found: list[TaskResult | OutputError] = []
         for first in range(0, len(frames), frames_per_run):
             tensor, letterboxes = self.preprocess(frames[first : first + frames_per_run])
             outputs = self.infer(tensor)
             found += self.decode(outputs, letterboxes, thresholds[first : first + frames_per_run])
         seconds = time.perf_counter() - started
-        return [Result(own, seconds, frame) for own, frame in zip(found, frames, strict=True)]
+        return [
+            own if isinstance(own, OutputError) else Result(own, seconds, frame)
+            for own, frame in zip(found, frames, strict=True)
+        ]
 
     def _try_batch(self, frames: Sequence[Frame]) -> bool:
         """Return whether the model works for several frames at once.
@@ -190,8 +193,8 @@ class HostPipeline:
         outputs: Sequence[npt.NDArray[Any]],
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],
-    ) -> list[TaskResult]:
-        """Decode the outputs with the thresholds of each image.
+    ) -> list[TaskResult | OutputError]:
+        """Decode the outputs with the thresholds of each image. See `stages.decode.decode`.
 
         Raises:
             EngineError: the outputs do not fit the decoder.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from trt_perception.errors import EngineError, ImageError
+from trt_perception.errors import EngineError, ImageError, OutputError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import HostMemory
@@ -14,7 +14,10 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 
-__all__ = ['Pipeline', 'Result', 'collect_all', 'detect_one']
+__all__ = ['FrameError', 'Pipeline', 'Result', 'collect_all', 'detect_one']
+
+#: The error of one frame. The node drops the frame and counts it by the error's ``reason``.
+FrameError: TypeAlias = ImageError | OutputError
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,12 @@ class Pipeline(Protocol):
     def is_done(self, slot: int) -> bool:
         """Return whether `collect` would return at once. Does not wait."""
 
-    def collect(self, slot: int) -> list[Result | ImageError]:
+    def collect(self, slot: int) -> list[Result | FrameError]:
         """Wait for the results of a slot and free the slot.
 
         Returns:
-            The result of each frame, or its error if it cannot be read, in the order of frames.
+            The result of each frame, or its error if the frame cannot be read or its outputs are
+            invalid, in the order of frames.
         """
 
     def close(self) -> None:
@@ -106,14 +110,15 @@ class Pipeline(Protocol):
 
 
 def collect_all(pipeline: Pipeline, slot: int) -> list[Result]:
-    """Wait for the results of a slot, and raise if a frame cannot be read.
+    """Wait for the results of a slot, and raise the error of the first frame with an error.
 
     Raises:
-        ImageError: the error of the first frame that cannot be read. The slot is free.
+        ImageError: the frame cannot be read. The slot is free.
+        OutputError: the model's outputs for the frame are invalid. The slot is free.
     """
     results: list[Result] = []
     for result in pipeline.collect(slot):
-        if isinstance(result, ImageError):
+        if isinstance(result, FrameError):
             raise result
         results.append(result)
     return results
@@ -130,6 +135,7 @@ def detect_one(pipeline: Pipeline, frame: Frame, thresholds: Thresholds, slot: i
 
     Raises:
         ImageError: the frame cannot be read.
+        OutputError: the model's outputs are invalid.
     """
     pipeline.enqueue(slot, [frame], [thresholds])
     (result,) = collect_all(pipeline, slot)

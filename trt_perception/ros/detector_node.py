@@ -347,8 +347,8 @@ class DetectorNode(LifecycleNode):
 
     def _release(self) -> bool:
         """Undo activate and configure. Return whether all steps succeeded. May be called again."""
-        self._health.engine = self._health.task = None
         stopped = self._stop()
+        self._health.forget_model()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
         freed = self._run_all(

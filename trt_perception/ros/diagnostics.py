@@ -43,7 +43,7 @@ class CameraFacts:
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
-        finding: problem that the watchdog found; None while inactive.
+        finding: problem of the camera. None while inactive, unless the model has a problem.
     """
 
     name: str = ''
@@ -107,23 +107,26 @@ def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> P
         own: problem of the node as a whole.
 
     Returns:
-        The worst level, and the messages of all problems; None while the node is not active.
+        The worst level, and the messages of all problems; None if there is none, and the node is
+        not active.
     """
     found = [(camera.name, camera.finding) for camera in cameras if camera.finding is not None]
-    if own is None or not found:
+    if not found:
         return own
     bad = sorted(
         ((name, finding) for name, finding in found if finding.level != Level.OK),
         key=lambda each: -each[1].level,
     )
-    sentences = [own.message] if own.kind else []
+    sentences = [own.message] if own is not None and own.kind else []
     sentences += [f'{name}: {finding.message}' for name, finding in bad[:_MAX_DETAILED_CAMERAS]]
     if len(bad) > _MAX_DETAILED_CAMERAS:
         sentences.append(f'and {", ".join(name for name, _ in bad[_MAX_DETAILED_CAMERAS:])}')
     if not sentences:
         return own
-    level = max([own.level, *(finding.level for _, finding in bad)])
-    return Problem(level, own.kind or bad[0][1].kind, '; '.join(sentences))
+    problems = [*([own] if own is not None else []), *(finding for _, finding in bad)]
+    level = max(problem.level for problem in problems)
+    kind = next(problem.kind for problem in problems if problem.kind)
+    return Problem(level, kind, '; '.join(sentences))
 
 
 def sum_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:

@@ -90,6 +90,12 @@ class NodeHealth:
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
             self._cameras, self._last_pipelines = cameras, ()
 
+    def forget_model(self) -> None:
+        """Publish nothing about the model from now on, because it was freed."""
+        self.engine = self.task = None
+        for camera in self._cameras:
+            camera.forget_model()
+
     def start_watching(
         self,
         detector: Detector[Any],

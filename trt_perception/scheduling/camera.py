@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.pipeline import FrameError
 
 __all__ = ['Camera', 'CameraHandler']
 
@@ -40,8 +40,8 @@ class CameraHandler(Protocol[Message_contra]):
             ImageError: the middleware refused a message.
         """
 
-    def on_image_error(self, error: ImageError) -> None:
-        """Handle the error of a message that could not be read or published."""
+    def on_image_error(self, error: FrameError) -> None:
+        """Handle the error of a message that could not be read, decoded or published."""
 
     def wants_masks(self) -> bool:
         """Return whether masks are needed for a frame that enters the pipeline now."""

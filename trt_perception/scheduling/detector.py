@@ -7,8 +7,8 @@ Guarantees:
       in which its messages arrived.
     * For each camera, at any time, received == published + dropped (by reason) + failed + in
       flight. After `stop`, no frame is in flight.
-    * A frame that cannot be read does not affect other frames. A fault of a pipeline ends all
-      pipelines.
+    * A frame that cannot be read, or whose outputs are invalid, does not affect other frames. A
+      fault of a pipeline ends all pipelines.
     * The detector releases each message immediately after publishing or dropping it.
 
 This module imports neither CUDA nor ROS. A message is any object that the camera's `read_frame`

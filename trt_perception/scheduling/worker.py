@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from trt_perception.errors import ImageError
 from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.pipelines.pipeline import Pipeline, Result
+from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import Scheduler
 
@@ -71,7 +71,7 @@ class PendingFrame(Generic[Message]):
     received_s: float
     scheduled_s: float = 0.0
     copied_s: float = 0.0
-    result: Result | ImageError | None = None
+    result: Result | FrameError | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -294,7 +294,7 @@ class PipelineWorker(Generic[Message]):
         """Publish one result. A new batch may start before the next result is published."""
         frame = self._unpublished[0]
         result = frame.result
-        if isinstance(result, ImageError):
+        if isinstance(result, FrameError):
             self._drop(frame, result, self._unpublished)
             return
         assert result is not None
@@ -318,7 +318,7 @@ class PipelineWorker(Generic[Message]):
             self._state.camera_statistics[frame.camera_index].publish(times, published_s)
 
     def _drop(
-        self, frame: PendingFrame[Message], error: ImageError, frames: MutableSequence[Any]
+        self, frame: PendingFrame[Message], error: FrameError, frames: MutableSequence[Any]
     ) -> None:
         """Remove a frame from `frames`, count it as dropped, and report the error."""
         with self._state.lock:

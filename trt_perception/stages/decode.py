@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder import ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.model_spec import ModelSpec
@@ -27,8 +28,8 @@ def decode(
     letterboxes: Sequence[Letterbox],
     thresholds: Sequence[Thresholds],
     limits: DecodingLimits,
-) -> list[TaskResult]:
-    """Decode the outputs of a batch. Return one result for each image.
+) -> list[TaskResult | OutputError]:
+    """Decode the outputs of a batch. Return the result of each image, or its error.
 
     Args:
         outputs: arrays in the order of ``spec.outputs``, with their final shapes. If the decoder's
@@ -39,27 +40,30 @@ def decode(
         thresholds: confidence, IoU and class filter of each image.
         limits: limits for the number of boxes, and the scope of NMS.
 
+    Returns:
+        An image has an error if a score is no probability, a class has no name, or the boxes have
+        another unit than the decoder expects.
+
     Raises:
-        EngineError: the outputs do not fit the decoder, the boxes have another unit than the
-            decoder expects, or a class has no name.
+        EngineError: the outputs of no image can fit the decoder.
     """
+    results: list[TaskResult | OutputError] = []
     images = _inputs_by_image(outputs, spec, thresholds)
-    return [
-        spec.decoder.decode(
-            arrays,
-            image,
-            functools.partial(
-                select_detections,
-                spec=spec,
-                letterbox=letterbox,
-                thresholds=image_thresholds,
-                limits=limits,
-            ),
+    for (arrays, image), letterbox, image_thresholds in zip(
+        images, letterboxes, thresholds, strict=True
+    ):
+        select = functools.partial(
+            select_detections,
+            spec=spec,
+            letterbox=letterbox,
+            thresholds=image_thresholds,
+            limits=limits,
         )
-        for (arrays, image), letterbox, image_thresholds in zip(
-            images, letterboxes, thresholds, strict=True
-        )
-    ]
+        try:
+            results.append(spec.decoder.decode(arrays, image, select))
+        except OutputError as error:
+            results.append(error)
+    return results
 
 
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')

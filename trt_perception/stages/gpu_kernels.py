@@ -18,7 +18,7 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
 
-__all__ = ['MAX_CANDIDATES', 'RESULT_HEAD_BYTES', 'RESULT_ROW', 'FrameKernels']
+__all__ = ['MAX_CANDIDATES', 'RESULT_HEAD', 'RESULT_ROW', 'FrameKernels']
 
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
 _BLOCK: Final = (32, 8, 1)
@@ -26,10 +26,13 @@ _BLOCK: Final = (32, 8, 1)
 #: The largest number of boxes in the kernels' NMS.
 MAX_CANDIDATES: Final = 1024
 
-#: A result starts with two int32: the number of rows, and the number of anchors above the
-#: thresholds. The rows follow, in source pixels. Each row ends with the values of the task.
+#: A result starts with the number of rows, the number of anchors above the thresholds, the highest
+#: score of these anchors (0 without anchors), and whether the scores of all anchors are NaN.
+RESULT_HEAD: Final = np.dtype(
+    [('count', '<i4'), ('passed', '<i4'), ('best_score', '<f4'), ('all_nan', '<i4')]
+)
+#: The rows follow, in source pixels. Each row ends with the values of the task.
 RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
-RESULT_HEAD_BYTES: Final = 16
 
 
 class FrameKernels:
@@ -81,7 +84,7 @@ class FrameKernels:
             if rows.strides:
                 check_anchor_count(self._anchors, rows.strides, self._network_wh)
         self.scratch_bytes = self._scratch_bytes(task)
-        self.result_bytes = RESULT_HEAD_BYTES + self.result_row.itemsize * limits.max_detections
+        self.result_bytes = RESULT_HEAD.itemsize + self.result_row.itemsize * limits.max_detections
         constants = _letterbox_constants(spec) | {
             'CLASS_WORDS': self.header.class_words,
             'FRAME_PARAMETERS': ', '.join(FRAME_PARAMETERS),
@@ -124,7 +127,7 @@ class FrameKernels:
         """
         max_candidates = self.limits.max_candidates
         return (
-            8
+            16
             + 8 * (self._anchors + max_candidates)
             + 2 * (self._anchors + max_candidates)
             + 16 * max_candidates

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError
+from trt_perception.errors import OutputError, UnnamedClassError
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
@@ -22,7 +22,10 @@ from trt_perception.stages.nms import (
     oriented_non_maximum_suppression,
 )
 
-__all__ = ['build_detections', 'check_scores', 'passing_indices', 'select_detections']
+__all__ = [
+    *('build_detections', 'check_best_score', 'nan_scores_error', 'passing_indices'),
+    'select_detections',
+]
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
@@ -44,11 +47,16 @@ def passing_indices(
         scores: (n,). NaN and infinite scores never pass.
         class_ids: (n,).
         thresholds: confidence threshold and class filter.
+
+    Raises:
+        OutputError: there are scores, and all are NaN.
     """
     passed = (scores > np.float32(thresholds.confidence_threshold)) & (scores < np.inf)
     if thresholds.class_ids:
         passed &= np.isin(class_ids, thresholds.class_ids)
     indices: npt.NDArray[np.int64] = np.flatnonzero(passed)
+    if not indices.size and scores.size and np.isnan(scores).all():
+        raise nan_scores_error()
     return indices
 
 
@@ -80,8 +88,8 @@ def select_detections(
         limits: ``max_candidates``, ``max_detections``, and the scope of NMS.
 
     Raises:
-        EngineError: a class has no name, a score is not a probability, or the boxes have another
-            unit than the decoder expects.
+        OutputError: a class has no name, a score is not a probability, all scores are NaN, or the
+            boxes have another unit than the decoder expects.
     """
     task = spec.task
     if not decoder.needs_nms:
@@ -92,7 +100,7 @@ def select_detections(
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
     ids = candidates.class_ids[chosen].astype(np.int32)
     _check_classes(ids, len(spec.class_names), decoder)
-    check_scores(scores)
+    check_best_score(float(scores.max(initial=0)))
     task_values = None if candidates.task_values is None else candidates.task_values[chosen]
     boxes = task.nms_boxes(xyxy, task_values)
     iou = thresholds.iou_threshold if decoder.needs_nms else None
@@ -165,7 +173,7 @@ def _check_classes(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDeco
     if decoder.is_background_first:
         labels = ' (label 0 is the background, and its name must be the first class name)'
     if len(ids) and not 0 <= ids.min() <= ids.max() < classes:
-        raise EngineError(
+        raise UnnamedClassError(
             "the model's output",
             f'class {ids.max() if ids.max() >= classes else ids.min()}',
             expected=f'classes 0 to {classes - 1}, for {classes} class names',
@@ -173,22 +181,33 @@ def _check_classes(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDeco
         )
 
 
-def check_scores(scores: Floats) -> None:
+def check_best_score(score: float) -> None:
     """Refuse scores that are not probabilities, because thresholds and mAP need probabilities.
 
     Args:
-        scores: float32 (n,), scores of the selected boxes.
+        score: the highest score of the valid boxes above the threshold; 0 without boxes.
 
     Raises:
-        EngineError: a score exceeds 1 by more than quantisation and rounding can explain.
+        OutputError: the score exceeds 1 by more than quantisation and rounding can explain.
     """
-    if len(scores) and (highest := float(scores.max())) > _HIGHEST_SCORE:
-        raise EngineError(
+    if score > _HIGHEST_SCORE:
+        raise OutputError(
             "the model's output",
-            f'a score of {highest:.4g}',
+            f'a score of {score:.4g}',
             expected='scores that are probabilities, 0 to 1',
             fix='export the model with its sigmoid or softmax, or correct model.decoder',
         )
+
+
+def nan_scores_error() -> OutputError:
+    """Return the error of an image whose scores are all NaN."""
+    return OutputError(
+        "the model's output",
+        'NaN in place of every score',
+        expected='scores that are probabilities, 0 to 1',
+        fix='build the engine with --precision fp32 if it overflows in FP16, or correct '
+        'model.decoder',
+    )
 
 
 def _check_unit(
@@ -203,7 +222,7 @@ def _check_unit(
         decoder: the decoder of the candidates.
 
     Raises:
-        EngineError: pixels are expected and all boxes lie within 0…1, or the reverse.
+        OutputError: pixels are expected and all boxes lie within 0…1, or the reverse.
     """
     counted = (candidates.scores > 0) & np.isfinite(candidates.xyxy).all(axis=1)
     counted &= candidates.xyxy.any(axis=1)
@@ -217,7 +236,7 @@ def _check_unit(
         largest = boxes.max(axis=1)
         wrong, wanted, found = largest.max() < 1 + _MAX_OVERHANG, 'network pixels', '0…1'
     if wrong:
-        raise EngineError(
+        raise OutputError(
             f'decoder {decoder}',
             f'coordinates up to {largest.max():.4g}, as in boxes in {found}',
             expected=f'boxes in {wanted}',

@@ -154,6 +154,10 @@ def install_in_models():
     broken = RuntimeError('the model broke')
     for name in ('warm-up raises', 'ONNX Runtime raises'):
         OnnxModel.run = during(name, OnnxModel.run, raises(broken))
+    run = OnnxModel.run
+    OnnxModel.run = during(
+        'output invalid', run, lambda *call: [output + 2 for output in run(*call)]
+    )
     for name in [name for name in vars(host_pipeline) if name.startswith('decode')]:
         if callable(getattr(host_pipeline, name)):
             broken = RuntimeError('the decoder broke')

@@ -213,6 +213,7 @@ FAULTS = (
     ),
     _gpu('collect raises', 'active', says='cudaEventSynchronize'),
     Fault('decoder raises', 'active'),
+    Fault('output invalid', 'active', state='active', says='bad_output', varies=True),
     Fault('publish raises', 'active'),
     Fault('detections refused', 'active', state='active', says='not_published', varies=True),
     Fault('worker thread dies', 'active'),

@@ -1,5 +1,6 @@
 """Decode one dense output like the pipelines."""
 
+from trt_perception.errors import OutputError
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
@@ -19,5 +20,13 @@ def decode_dense(output, decoder, letterbox, thresholds, **limits):
         tuple(f'class {number}' for number in range(classes)),
         has_manifest=True,
     )
-    (found,) = decode([output], spec, [letterbox], [thresholds], DecodingLimits(**limits))
+    (found,) = valid(decode([output], spec, [letterbox], [thresholds], DecodingLimits(**limits)))
     return found
+
+
+def valid(results):
+    """Return the results of `decode`. Raise the error of the first image that has one."""
+    for result in results:
+        if isinstance(result, OutputError):
+            raise result
+    return results

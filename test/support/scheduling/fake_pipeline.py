@@ -11,13 +11,12 @@ import time
 import numpy as np
 
 from support.camera_callbacks import FaultCallback, camera_of
-from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import NumpyMemory
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pipeline import Result
+from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.scheduling.detector import Detector
 
 DEADLINE_S = 20  # limit of waits that must end; long, because the machine may be busy
@@ -70,8 +69,8 @@ class FakePipeline:
         self.events = []  # ('enqueue' or 'collect', number)
         self.batches = []  # the numbers of the frames in each batch
         self.thresholds = {}  # by frame number
-        # Errors to raise by (method, number), also for 'done'. An ImageError of 'collect' is
-        # raised for that frame only.
+        # Errors to raise by (method, number), also for 'done'. A FrameError of 'collect' is the
+        # result of that frame only.
         self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
@@ -97,7 +96,7 @@ class FakePipeline:
     def _raise(self, method, numbers):
         for number in numbers:
             error = self.errors.get((method, number))
-            if error is not None and not (method == 'collect' and isinstance(error, ImageError)):
+            if error is not None and not (method == 'collect' and isinstance(error, FrameError)):
                 raise error
 
     def _enter(self, slot):

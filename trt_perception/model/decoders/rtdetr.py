@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.errors import EngineError
+from trt_perception.errors import OutputError
 from trt_perception.model.candidates import (
     Candidates,
     best_class_candidates,
@@ -52,12 +52,12 @@ class RtdetrUltralytics(ObjectDecoder):
         """Return each query with its best class.
 
         Raises:
-            EngineError: a row ends in a score and a class number, as in rtdetr_end_to_end. With
+            OutputError: each row ends in a score and a class number, as in rtdetr_end_to_end. With
                 two classes, both layouts have the same shape.
         """
         (rows,) = arrays
         if rows.shape[1] == 6 and len(rows) and np.isin(rows[:, 5], (0, 1)).all():
-            raise EngineError(
+            raise OutputError(
                 "the model's output",
                 'rows of box, score and class (all last values are 0 or 1), as Ultralytics '
                 'exports RT-DETR since 8.4.47',

@@ -16,12 +16,11 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
-from trt_perception.errors import ImageError
 from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
 from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
@@ -176,7 +175,7 @@ class NodeCamera:
         assert self._read_message is not None
         return self._read_message(message)
 
-    def on_image_error(self, error: ImageError) -> None:
+    def on_image_error(self, error: FrameError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
         self.health.log_dropped_image(error)
 

@@ -13,13 +13,14 @@ from builtin_interfaces.msg import Time
 from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.node import Node
 
-from trt_perception.errors import ImageError
+from trt_perception.errors import UnnamedClassError
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.problem import Level, Problem, with_notes
+from trt_perception.monitoring.problem import Level, Problem, with_notes, with_unnamed_class
 from trt_perception.monitoring.watchdog import CameraWatchdog
+from trt_perception.pipelines.pipeline import FrameError
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.diagnostics import CameraFacts
 from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
@@ -116,6 +117,8 @@ class CameraHealth:
         self._watchdog: CameraWatchdog | None = None
         self._problems = ProblemLog(self._log)
         self._last_error = ''
+        # Error of the first image with a class that has no name; empty if there was none.
+        self._unnamed_class = ''
         self._age = AgeOfOutput()
         # Time (s), received frames and published frames at recent diagnostics messages, for rates.
         self._rate_counts: deque[tuple[float, int, int]] = deque()
@@ -157,9 +160,11 @@ class CameraHealth:
         self._input = self._watchdog = None
         self._log.info(f'counts: {counts_text(counts, self._last_not_delivered)}')
 
-    def log_dropped_image(self, error: ImageError) -> None:
-        """Log an image that could not be read or published. The worker calls this method."""
+    def log_dropped_image(self, error: FrameError) -> None:
+        """Log an image that was dropped because of an error. The worker calls this method."""
         self._last_error = escape_controls(error)
+        if isinstance(error, UnnamedClassError):
+            self._unnamed_class = self._unnamed_class or self._last_error
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
@@ -208,10 +213,15 @@ class CameraHealth:
             problem = Problem(Level.OK, '', f'switched off: {OFF_REASON}')
         own_notes = [note for note in (self._age.clock_problem(now_s), *notes) if note]
         problem = with_notes(problem, same_name_note, own_notes)
+        problem = with_unnamed_class(problem, self._unnamed_class)
         if not self.enabled and not problem.kind:
             # Switching a camera off repairs nothing: the log must not say "recovered".
             return self._problems.restart(problem)
         return self._problems.update(problem, now_s)
+
+    def forget_model(self) -> None:
+        """Forget the problems of the model. The node calls this method when it frees the model."""
+        self._unnamed_class = ''
 
     def facts(self, counts: FrameStatistics | None) -> CameraFacts:
         """Return the facts for the diagnostics.
@@ -227,6 +237,8 @@ class CameraHealth:
             facts.ages_ms = self._age.ages_ms()
             facts.reliability = self._input.reliability
             facts.finding = self._problems.problem
+        elif self._unnamed_class:
+            facts.finding = with_unnamed_class(Problem(Level.OK, '', ''), self._unnamed_class)
         return facts
 
     def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:

@@ -21,7 +21,8 @@ struct Spread { float x, y, a, b, c; };
 struct Result {
     int count;                  // number of rows after this struct
     int passed;                 // number of anchors above the threshold, for statistics
-    int reserved[2];
+    float best_score;           // highest score of these anchors; 0 without anchors
+    int all_nan;                // whether the scores of all anchors are NaN
 };
 // In source pixels. With ORIENTED in network pixels, before the rotation.
 struct Row {
@@ -35,6 +36,7 @@ struct Row {
 struct Scratch {
     u32 count;                                       // number of keys from filter; keep resets it to zero
     int candidates;                                  // number of keys after select_best
+    int has_score;                                   // set by filter if a score is not NaN; keep resets it to zero
     u64 keys[ANCHORS];
     u64 best[MAX_CANDIDATES];
     u16 class_of_anchor[ANCHORS];
@@ -129,7 +131,10 @@ extern "C" __global__ void filter(const Batch* batch, const OUTPUT_T* outputs, S
         if (score > best) { best = score; best_class = group_class[g][lane]; }
     }
     if (OBJECTNESS) best *= value_at(output, 4, anchor);
-    if (not_a_number || !(best > frame->confidence_threshold) || !(best < INFINITY_F)) return;
+    not_a_number |= best != best;
+    if (not_a_number) return;
+    scratch->has_score = 1;  // all threads write the same value
+    if (!(best > frame->confidence_threshold) || !(best < INFINITY_F)) return;
     if (frame->filter_classes && !(frame->class_bits[best_class >> 5] >> (best_class & 31) & 1u)) return;
     const Candidate box = box_at(output, anchor);
     bool finite = is_finite(box.left) && is_finite(box.top) && is_finite(box.right) && is_finite(box.bottom);

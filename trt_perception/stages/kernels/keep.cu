@@ -122,7 +122,10 @@ extern "C" __global__ void keep(const Batch* batch, const OUTPUT_T* outputs, Scr
     if (threadIdx.x == 0) {
         result->count = written;
         result->passed = (int)scratch->count;
+        result->best_score = candidates ? __uint_as_float((u32)(scratch->best[0] >> 32)) : 0.0f;
+        result->all_nan = !scratch->has_score;
         scratch->count = 0;  // for the next frame in this memory
+        scratch->has_score = 0;
 #if PROTOTYPES
         scratch->written = written;
 #endif

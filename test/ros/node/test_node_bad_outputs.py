@@ -1,0 +1,69 @@
+"""Images for which the model's output is invalid: the node drops these images only."""
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from support.models.output_models import write_label_model
+from support.nodes.camera_of_many import NAMES, CameraOfMany
+from support.nodes.graph import picture_of
+
+pytest_plugins = ['support.nodes.many_cameras_fixtures']
+
+ERROR = DiagnosticStatus.ERROR
+GREY, WHITE = picture_of((114, 114, 114)), picture_of((255, 255, 255))
+
+
+def test_bad_output_of_one_camera_affects_no_other(start_detector, model):
+    # A white image has scores of 1.5.
+    settings = {'engine_path': str(model), 'model.scale': 1.5 / 255}
+    settings |= {'cameras': list(NAMES), 'autostart': True}
+    detector = start_detector(settings, camera_qos=None)
+    cameras = front, rear, left = [CameraOfMany(detector, name) for name in NAMES]
+    for camera in cameras:
+        camera.connect()
+    before = rear.counts()
+
+    for number in range(1, 6):
+        rear.publisher.publish(WHITE)
+        for camera in (front, left):
+            assert len(camera.ask(picture_of((114, 114, 114), stamp=(number, 0))).detections) == 4
+    rear.wait_for_report(ERROR, 'bad_output', publish=lambda: rear.publisher.publish(WHITE))
+    detector.wait_for_log('WARN', '(bad_output)', of='rear')
+    assert len(rear.ask(GREY).detections) == 4
+
+    counts = rear.counts()
+    assert counts['dropped'].keys() <= {'bad_output', 'replaced'}
+    assert counts['published'] == before['published'] + 1
+    for camera in (front, left):
+        assert camera.counts()['dropped'].keys() <= {'replaced'}
+    for camera in cameras:
+        camera.destroy_publisher()
+
+
+def test_class_without_a_name_is_an_error_until_cleanup(start_detector, tmp_path):
+    parameters = {
+        'engine_path': str(write_label_model(tmp_path / 'labels.onnx')),
+        'autostart': True,
+        'model.decoder': 'end_to_end',
+        'model.class_names': ['red', 'green', 'blue'],
+        'model.resize': 'letterbox',
+        'model.color_order': 'rgb',
+        'model.scale': 1 / 255,
+    }
+    detector = start_detector(parameters)
+    detector.connect()
+
+    def wait_for_state(state, level):
+        detector.wait_for_status(
+            lambda status, values: values['state'] == state and status.level == level, state
+        )
+
+    detector.camera.publish(WHITE)
+    detector.wait_for_report(ERROR, 'model.class_names')
+    assert len(detector.ask(GREY).detections) == 1
+    wait_for_state('active', ERROR)
+    detector.to('deactivate')
+    wait_for_state('inactive', ERROR)
+    detector.to('activate')
+    wait_for_state('active', ERROR)
+    detector.to('deactivate', 'cleanup')
+    wait_for_state('unconfigured', DiagnosticStatus.OK)
