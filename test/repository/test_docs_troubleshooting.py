@@ -5,7 +5,7 @@ import pytest
 from support.docs_pages import TROUBLESHOOTING, codes, quoted, rows
 
 #: Not ours, or names of counts.
-OTHERS = ('numpy.', 'dropped: ', 'Timeout (')
+OTHERS = ('numpy.', 'dropped: ', 'Timeout (', 'Package ', 'topic […]', 'ros2 ')
 
 
 def messages():
