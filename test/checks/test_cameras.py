@@ -48,7 +48,7 @@ SCENES = {
     'silent': ([report(received=0)], []),
     'one of a hundred lost': ([report(lost=1, received=99)], []),
     'two of 92 lost': ([report(lost=2)], []),
-    'damaged': ([report(fault='it is damaged')], []),
+    'damaged': ([report(unreadable_reason='it is damaged')], []),
     'two publishers': ([report(reliability=('reliable', 'best_effort'))], []),
     'larger than shared memory': ([report(message_bytes=2**26 + 1)], []),
     'as large as shared memory': ([report(message_bytes=2**26)], []),
@@ -243,7 +243,7 @@ SCENES = {
     },
     **{
         f'damaged, {"on" if enabled else "off"}': (
-            [report('/rear', fault='it is damaged')],
+            [report('/rear', unreadable_reason='it is damaged')],
             [plan('rear', '/rear', enabled=enabled)],
         )
         for enabled in (True, False)

@@ -10,8 +10,8 @@ from trt_perception.files.plain_text import (
     MAX_CLASSES,
     closest_words,
     escape_controls,
-    name_fault,
-    names_fault,
+    name_mistake,
+    names_mistake,
     short_repr,
     to_one_line,
 )
@@ -31,7 +31,7 @@ ACTING = [
     ],
 )
 def test_names_in_any_language_are_valid(name):
-    assert name_fault(name) is None
+    assert name_mistake(name) is None
 
 
 @pytest.mark.parametrize(
@@ -40,28 +40,30 @@ def test_names_in_any_language_are_valid(name):
     ids=lambda name: type(name).__name__,
 )
 def test_empty_long_or_other_values_are_not_names(name):
-    fault = name_fault(name)
-    assert fault['found'] == short_repr(name)
-    assert ' 256 ' in fault['expected']
+    mistake = name_mistake(name)
+    assert mistake['found'] == short_repr(name)
+    assert ' 256 ' in mistake['expected']
 
 
 def test_control_characters_in_names_are_refused(golden_messages):
     assert len(ACTING) == 65 + 2048 + 14
     for character in ACTING:
-        fault = name_fault(f'cat{character}dog')
-        assert fault['found'].startswith(f'U+{ord(character):04X} in ')
-        assert character not in fault['found']
-        golden_messages.add(fault['expected'])
+        mistake = name_mistake(f'cat{character}dog')
+        assert mistake['found'].startswith(f'U+{ord(character):04X} in ')
+        assert character not in mistake['found']
+        golden_messages.add(mistake['expected'])
 
 
 def test_lists_of_names_are_checked(golden_messages):
-    assert names_fault(()) is None
-    assert names_fault(['a', 'b']) is None
-    assert names_fault(['a', 'a'], distinct=False) is None
+    assert names_mistake(()) is None
+    assert names_mistake(['a', 'b']) is None
+    assert names_mistake(['a', 'a'], distinct=False) is None
     names = [str(number) for number in range(MAX_CLASSES + 1)]
-    assert names_fault(names[:-1]) is None
+    assert names_mistake(names[:-1]) is None
     for refused in (['a', 'b', 'a'], ['a', ['b']], ['a', 'b\n'], names):
-        golden_messages.add('found: {found}; expected: {expected}'.format(**names_fault(refused)))
+        golden_messages.add(
+            'found: {found}; expected: {expected}'.format(**names_mistake(refused))
+        )
 
 
 @settings(deadline=None)

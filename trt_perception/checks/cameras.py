@@ -29,7 +29,7 @@ _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
 # Added to the finding of a missing topic if the user gave no topic.
 _GUESSED: Final = ' on this topic, the default (choose another with --image-topic)'
 _OFF: Final = ' (it is switched off: enabled is false)'
-# Single images are lost at the start. Losses above 1 % are a fault of the transport.
+# Single images are lost at the start. Losses above 1 % mean a problem of the transport.
 _LOSS_SHARE: Final = 0.01
 _DEFAULT_SEGMENT_BYTES: Final = 2**20
 
@@ -52,7 +52,7 @@ class CameraReport:
         message_bytes: size of the last message.
         description: size and encoding of an image, as ``640x480 bgr8``.
         cv_bridge_encoding: encoding of an image if only cv_bridge reads it; otherwise empty.
-        fault: why a detector drops the last image; empty if it does not.
+        unreadable_reason: why a detector drops the last image; empty if it does not.
     """
 
     topic: str
@@ -65,7 +65,7 @@ class CameraReport:
     message_bytes: int = 0
     description: str = ''
     cv_bridge_encoding: str = ''
-    fault: str = ''
+    unreadable_reason: str = ''
 
     @property
     def is_published(self) -> bool:
@@ -224,7 +224,7 @@ def _check_topic(topic: _Topic) -> Finding:
     if problem is None:
         return Finding(_AREA, name, 'green', found)
     found += f': {problem[0]}'
-    has_no_images = not report.received or bool(report.fault) or unusable is not None
+    has_no_images = not report.received or bool(report.unreadable_reason) or unusable is not None
     is_missed = topic.is_read and has_no_images
     if is_missed and topic.plan is not None and not topic.plan.enabled:
         return Finding(_AREA, name, 'green', found + _OFF)
@@ -323,10 +323,10 @@ def _silent(topic: _Topic) -> _Problem:
 
 
 def _unreadable(topic: _Topic) -> _Problem:
-    if not topic.camera_report.fault:
+    if not topic.camera_report.unreadable_reason:
         return None
     fix = 'repair the publisher of this topic; the detector drops such images and counts them'
-    return f'its last image cannot be read: {topic.camera_report.fault}', fix
+    return f'its last image cannot be read: {topic.camera_report.unreadable_reason}', fix
 
 
 def _images_lost(topic: _Topic) -> _Problem:

@@ -202,7 +202,7 @@ def check_gpu(
     try:
         versions = trial.cuda_versions()
     except CudaError as error:  # further checks would fail for the same reason
-        yield _cuda_fault('CUDA', bad, error)
+        yield _cuda_error_finding('CUDA', bad, error)
     else:
         text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
         yield Finding(_GPU_AREA, 'CUDA', 'green', text)
@@ -212,12 +212,12 @@ def check_gpu(
 
 
 def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> Iterator[Finding]:
-    """Check one GPU until the first fault. Further checks would fail for the same reason.
+    """Check one GPU until the first error. Further checks would fail for the same reason.
 
     Args:
         index: index of the CUDA device.
         label: suffix of the names of the findings.
-        bad: level of a fault.
+        bad: level of an error.
         found: list that gets the GPU if it is usable.
     """
     step = 'device'
@@ -233,10 +233,10 @@ def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> It
         yield Finding(_GPU_AREA, f'{step}{label}', 'green', 'compiles for this GPU')
         yield _nvjpeg(label)
     except CudaError as error:
-        yield _cuda_fault(f'{step}{label}', bad, error)
+        yield _cuda_error_finding(f'{step}{label}', bad, error)
 
 
-def _cuda_fault(name: str, bad: Level, error: CudaError) -> Finding:
+def _cuda_error_finding(name: str, bad: Level, error: CudaError) -> Finding:
     fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
     return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT_GPU})')
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from trt_perception.errors import ManifestError, TrtPerceptionError
-from trt_perception.files.plain_text import Fault, join_first
+from trt_perception.files.plain_text import Mistake, join_first
 
 __all__ = ['JsonSection', 'is_nested_deeper', 'parse_json', 'read_json', 'short_json']
 
@@ -37,7 +37,7 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError(f'it is not text: byte {error.start} cannot be decoded') from error
     except json.JSONDecodeError as error:
         raise ValueError(f'{error.msg} in line {error.lineno}, column {error.colno}') from error
-    except _JsonFaultError:
+    except _JsonMistakeError:
         raise
     except ValueError as error:  # Python limits the digits of whole numbers
         raise ValueError('a number has thousands of digits') from error
@@ -59,12 +59,12 @@ def is_nested_deeper(content: object, most: int) -> bool:
     return bool(level)
 
 
-class _JsonFaultError(ValueError):
+class _JsonMistakeError(ValueError):
     pass
 
 
 def _refuse_constant(name: str) -> None:
-    raise _JsonFaultError(f'{name} is not a number in JSON')
+    raise _JsonMistakeError(f'{name} is not a number in JSON')
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise _JsonFaultError(f'key {short_json(twice)} is repeated in one object')
+        raise _JsonMistakeError(f'key {short_json(twice)} is repeated in one object')
     return content
 
 
@@ -206,10 +206,12 @@ class JsonSection:
         """Return the error for an invalid value, with the expected one."""
         return self.error(self.subject(key), self.format_value(value), expected=expected, fix=fix)
 
-    def check_value(self, key: str, value: Value, check: Callable[[Value], Fault | None]) -> Value:
-        """Return the value of a key, unless the check finds a fault."""
-        if fault := check(value):
-            raise self.error(self.subject(key), **fault)
+    def check_value(
+        self, key: str, value: Value, check: Callable[[Value], Mistake | None]
+    ) -> Value:
+        """Return the value of a key, unless the check returns a mistake."""
+        if mistake := check(value):
+            raise self.error(self.subject(key), **mistake)
         return value
 
     def subject(self, key: str) -> str:

@@ -3,7 +3,7 @@
 A file, a message or a library can hold any text. Some characters control a terminal, start a new
 line of the log, or reverse the direction of writing, so that readers see another text.
 
-Guarantees: a name without a fault is one short line of printable text. ``short_repr`` and
+Guarantees: a valid name is one short line of printable text. ``short_repr`` and
 ``escape_controls`` return no such characters, except that ``escape_controls`` keeps line ends
 and tabs. Both limit the length.
 """
@@ -20,10 +20,10 @@ from typing import Any, Final, TypedDict
 __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
     *(
-        'Fault',
+        'Mistake',
         'join_first',
-        'name_fault',
-        'names_fault',
+        'name_mistake',
+        'names_mistake',
         'closest_words',
         'to_one_line',
         'escape_controls',
@@ -49,47 +49,47 @@ _MAX_COMPARISON_COST: Final = 10**6
 _MAX_COMPARED_LENGTH: Final = 100
 
 
-class Fault(TypedDict):
-    """A problem of a value, as arguments of an error: ``ConfigError(subject, **fault)``."""
+class Mistake(TypedDict):
+    """Why a value is invalid, as arguments of an error: ``ConfigError(subject, **mistake)``."""
 
     found: str
     expected: str
 
 
-def name_fault(name: object, longest: int = MAX_NAME_LENGTH) -> Fault | None:
-    """Return the fault of a name, or None if the name is valid.
+def name_mistake(name: object, longest: int = MAX_NAME_LENGTH) -> Mistake | None:
+    """Return why a name is invalid, or None if the name is valid.
 
     Args:
         name: the name of a class, a tensor, a frame or a file.
         longest: maximum number of characters.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= longest:
-        return Fault(found=short_repr(name), expected=f'a text of 1 to {longest} characters')
+        return Mistake(found=short_repr(name), expected=f'a text of 1 to {longest} characters')
     # isprintable is fast, and true for nearly all names.
     acting = None if name.isprintable() else _CONTROLS.search(name)
     if acting is None:
         return None
     found = f'U+{ord(acting[0]):04X} in {short_repr(name)}'
-    return Fault(found=found, expected='a text with no control characters')
+    return Mistake(found=found, expected='a text with no control characters')
 
 
-def names_fault(names: Sequence[object], *, distinct: bool = True) -> Fault | None:
-    """Return the first fault of class names, or None if all names are valid.
+def names_mistake(names: Sequence[object], *, distinct: bool = True) -> Mistake | None:
+    """Return why the first invalid class name is invalid, or None if all names are valid.
 
     Args:
         names: in the order of the network's outputs.
         distinct: whether all names must be different.
     """
     if len(names) > MAX_CLASSES:
-        return Fault(found=str(len(names)), expected=f'at most {MAX_CLASSES} names')
+        return Mistake(found=str(len(names)), expected=f'at most {MAX_CLASSES} names')
     for number, name in () if _are_all_valid(names) else enumerate(names):
-        if fault := name_fault(name):
-            where = f'{fault["found"]}, name {number + 1} of {len(names)}'
-            return Fault(found=where, expected=fault['expected'])
+        if mistake := name_mistake(name):
+            where = f'{mistake["found"]}, name {number + 1} of {len(names)}'
+            return Mistake(found=where, expected=mistake['expected'])
     if not distinct or len(set(names)) == len(names):
         return None
     twice = next(name for name, count in Counter(names).items() if count > 1)
-    return Fault(found=f'{short_repr(twice)} twice', expected='different names')
+    return Mistake(found=f'{short_repr(twice)} twice', expected='different names')
 
 
 def _are_all_valid(names: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES, name_fault, short_repr
+from trt_perception.files.plain_text import MAX_CLASSES, name_mistake, short_repr
 
 __all__ = ['MAX_BYTES', 'read_yaml']
 
@@ -56,8 +56,8 @@ class _Loader(yaml.SafeLoader):
             raise _yaml_error(f'lists and mappings nest deeper than {_MAX_DEPTH}', event)
         self._count(event)
         text = event.value if isinstance(event, yaml.ScalarEvent) else ''
-        if text and (fault := name_fault(text, MAX_BYTES)):
-            raise _yaml_error(f'expected {fault["expected"]} (got {fault["found"]})', event)
+        if text and (mistake := name_mistake(text, MAX_BYTES)):
+            raise _yaml_error(f'expected {mistake["expected"]} (got {mistake["found"]})', event)
         self._nested += 1
         node = super().compose_node(parent, index)
         self._nested -= 1

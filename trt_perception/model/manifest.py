@@ -29,11 +29,11 @@ from trt_perception.files.json_records import (
     to_json,
 )
 from trt_perception.files.json_section import JsonSection, read_json
-from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault, names_fault
+from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mistake, names_mistake
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import families_for_task, read_decoder
-from trt_perception.model.preprocessing import Preprocessing, pixels_fault
+from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS, read_task, write_task
 from trt_perception.model.tasks.task import Task
@@ -75,15 +75,15 @@ class FileIdentity:
 
 def _read_preprocessing(section: JsonSection, key: str) -> Preprocessing:
     found = read_record(Preprocessing, section.section(key))
-    return section.check_value(key, found, pixels_fault)
+    return section.check_value(key, found, pixels_mistake)
 
 
 def _read_class_names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.check_value(key, tuple(section.items(key)), _class_names_fault)
+    return section.check_value(key, tuple(section.items(key)), _class_names_mistake)
 
 
-def _class_names_fault(names: Sequence[object]) -> Fault | None:
-    return names_fault(names) if names else Fault(found='none', expected='at least one name')
+def _class_names_mistake(names: Sequence[object]) -> Mistake | None:
+    return names_mistake(names) if names else Mistake(found='none', expected='at least one name')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +166,8 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         raise ManifestError(origin, "'task' is missing", fix=f'add one of {", ".join(TASKS)}')
     # Only notes may have several lines.
     for name in filter(None, top.unread_texts(except_key='notes')):
-        if fault := name_fault(name, MAX_PATH_LENGTH):
-            raise ManifestError(f'{origin}: a text outside "notes"', **fault)
+        if mistake := name_mistake(name, MAX_PATH_LENGTH):
+            raise ManifestError(f'{origin}: a text outside "notes"', **mistake)
     manifest = read_record(Manifest, top)
     _check_task(manifest, origin)
     if manifest.onnx is None and manifest.engine is None:
@@ -184,10 +184,10 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
 def _check_task(manifest: Manifest, origin: str) -> None:
     """Check that the per-object keys and the decoder's family fit the task."""
     task, family = manifest.task, manifest.decoder.family
-    if fault := task.manifest_fault(
+    if mistake := task.manifest_mistake(
         family, has_own_outputs=task.name in manifest.decoder.tasks_with_own_outputs
     ):
-        raise ManifestError(origin, **fault)
+        raise ManifestError(origin, **mistake)
     families = families_for_task(task.name)
     if task != DETECT and family not in families:
         raise ManifestError(

@@ -25,7 +25,7 @@ from trt_perception.model.input_layout import (
 )
 from trt_perception.model.manifest import Manifest, rebuild_command
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, outputs_text
-from trt_perception.model.preprocessing import Preprocessing, pixels_fault
+from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
 from trt_perception.model.recognition.recognise import (
     ModelOverrides,
     RunForShapes,
@@ -253,8 +253,8 @@ def _image_input(
         raise EngineError(
             name, found, expected=f'a {preprocessing.dtype} input, as its manifest says'
         )
-    if fault := pixels_fault(preprocessing, parameter_name):
-        raise EngineError(f'{name}: {found}', **fault)
+    if mistake := pixels_mistake(preprocessing, parameter_name):
+        raise EngineError(f'{name}: {found}', **mistake)
     return replace(image, shape=wanted)
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Final
 
 from trt_perception.files.json_records import choice_reader, integer_reader
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import Fault, short_repr
+from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES
 
 __all__ = [
-    *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'number_fault', 'pixels_fault'),
-    'size_fault',
+    *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'number_mistake', 'pixels_mistake'),
+    'size_mistake',
 ]
 
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
@@ -27,7 +27,7 @@ _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-
 _MAX_PIXELS: Final = 2**26
 
 
-def size_fault(size: Sequence[float]) -> Fault | None:
+def size_mistake(size: Sequence[float]) -> Mistake | None:
     """Return why numbers cannot be the width and height of an input; None if they can.
 
     Args:
@@ -36,14 +36,14 @@ def size_fault(size: Sequence[float]) -> Fault | None:
     whole = len(size) == 2 and all(side == int(side) and 1 <= side <= MAX_SIDE for side in size)
     if whole and size[0] * size[1] <= _MAX_PIXELS:
         return None
-    return Fault(
+    return Mistake(
         found=short_repr(list(size)),
         expected=f'[width, height] in whole pixels, each from 1 to {MAX_SIDE}, and at most '
         f'{_MAX_PIXELS} pixels together',
     )
 
 
-def number_fault(key: str, values: Sequence[float]) -> Fault | None:
+def number_mistake(key: str, values: Sequence[float]) -> Mistake | None:
     """Return why values of ``scale``, ``mean`` or ``std`` are invalid; None if they are valid.
 
     Within the allowed ranges, float32 holds each factor and each input value.
@@ -55,13 +55,13 @@ def number_fault(key: str, values: Sequence[float]) -> Fault | None:
     low, high = _ALLOWED_RANGES[key]
     for value in values:
         if not low <= value <= high:  # also refuses NaN
-            return Fault(found=short_repr(value), expected=f'a number from {low:g} to {high:g}')
+            return Mistake(found=short_repr(value), expected=f'a number from {low:g} to {high:g}')
     return None
 
 
-def pixels_fault(
+def pixels_mistake(
     preprocessing: Preprocessing, format_field: Callable[[str], str] = '"{}"'.format
-) -> Fault | None:
+) -> Mistake | None:
     """Return why a preprocessing is invalid for a uint8 input; None if it is valid.
 
     A uint8 input takes pixels unchanged, so it allows no scale, mean and standard deviation.
@@ -73,7 +73,7 @@ def pixels_fault(
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if preprocessing.dtype != 'uint8' or plain == (1, (0, 0, 0), (1, 1, 1)):
         return None
-    return Fault(
+    return Mistake(
         found=', '.join(map(str, plain)),
         expected=f'{format_field("scale")} 1, {format_field("mean")} 0 and '
         f'{format_field("std")} 1, because a uint8 input takes pixels as they are',
@@ -88,17 +88,19 @@ def _read_numbers(section: JsonSection, key: str, count: int) -> tuple[float, ..
 
 
 def _read_size(section: JsonSection, key: str) -> tuple[int, int]:
-    width, height = section.check_value(key, _read_numbers(section, key, 2), size_fault)
+    width, height = section.check_value(key, _read_numbers(section, key, 2), size_mistake)
     return int(width), int(height)
 
 
 def _read_scale(section: JsonSection, key: str) -> float:
-    return section.check_value(key, section.number(key), lambda scale: number_fault(key, [scale]))
+    return section.check_value(
+        key, section.number(key), lambda scale: number_mistake(key, [scale])
+    )
 
 
 def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     numbers = _read_numbers(section, key, 3)
-    return section.check_value(key, numbers, lambda values: number_fault(key, values))
+    return section.check_value(key, numbers, lambda values: number_mistake(key, values))
 
 
 def _read_antialias(section: JsonSection, key: str) -> bool:

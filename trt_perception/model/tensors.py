@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from trt_perception.errors import EngineError
 from trt_perception.files.json_records import choice_reader, list_reader
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import MAX_PATH_LENGTH, Fault, name_fault
+from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mistake
 
 __all__ = [
     *(
@@ -45,12 +45,12 @@ _SHAPE: Final = list_reader(
 )
 
 
-def _name_fault(name: str) -> Fault | None:
-    return name_fault(name, MAX_PATH_LENGTH)
+def _name_mistake(name: str) -> Mistake | None:
+    return name_mistake(name, MAX_PATH_LENGTH)
 
 
 def _read_name(section: JsonSection, key: str) -> str:
-    return section.check_value(key, section.text(key), _name_fault)
+    return section.check_value(key, section.text(key), _name_mistake)
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class TensorSpec:
     dtype: Annotated[str, choice_reader(*TENSOR_DTYPES)]
 
     def __post_init__(self) -> None:
-        if fault := _name_fault(self.name):
-            raise EngineError('name of an input or output of the model', **fault)
+        if mistake := _name_mistake(self.name):
+            raise EngineError('name of an input or output of the model', **mistake)
 
     @property
     def size_bytes(self) -> int:

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import Fault, closest_words, names_fault, short_repr
+from trt_perception.files.plain_text import Mistake, closest_words, names_mistake, short_repr
 from trt_perception.model.class_filter import class_filter_ids
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
-from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES, number_fault, size_fault
+from trt_perception.model.preprocessing import (
+    COLOR_ORDERS,
+    RESIZE_MODES,
+    number_mistake,
+    size_mistake,
+)
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.parameters.frame import FrameParameters, Thresholds
@@ -58,43 +63,43 @@ _NODE_STATUS_NAME: Final = 'detector'
 _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
 
-def _rate_fault(value: float) -> Fault | None:
+def _rate_mistake(value: float) -> Mistake | None:
     if value == 0 or value >= _LOWEST_RATE_HZ:
         return None
     expected = f'0 or a number from {_LOWEST_RATE_HZ:g} to {_HIGHEST_RATE_HZ:g}'
-    return Fault(found=repr(value), expected=expected)
+    return Mistake(found=repr(value), expected=expected)
 
 
-def _cameras_fault(names: Sequence[str]) -> Fault | None:
+def _cameras_mistake(names: Sequence[str]) -> Mistake | None:
     if len(names) > MAX_CAMERAS:
-        return Fault(found=str(len(names)), expected=f'at most {MAX_CAMERAS} names')
+        return Mistake(found=str(len(names)), expected=f'at most {MAX_CAMERAS} names')
     for name in names:
         if not _CAMERA_NAME.fullmatch(name):
             expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
-            return Fault(found=short_repr(name), expected=expected)
+            return Mistake(found=short_repr(name), expected=expected)
         if name == _NODE_STATUS_NAME:
             expected = 'another name: the status of this name belongs to the node'
-            return Fault(found=short_repr(name), expected=expected)
-    return names_fault(names)
+            return Mistake(found=short_repr(name), expected=expected)
+    return names_mistake(names)
 
 
-def _devices_fault(indices: Sequence[int]) -> Fault | None:
+def _devices_mistake(indices: Sequence[int]) -> Mistake | None:
     fits = len(set(indices)) == len(indices) and all(0 <= i <= _HIGHEST_DEVICE for i in indices)
     if indices and fits:
         return None
     expected = f'one or more different numbers from 0 to {_HIGHEST_DEVICE}'
-    return Fault(found=short_repr(list(indices)), expected=expected)
+    return Mistake(found=short_repr(list(indices)), expected=expected)
 
 
 # Each change of a parameter checks all values again, and a service must answer within 0.1 s even
 # with 65536 names.
-_names_fault: Final = functools.lru_cache(maxsize=4)(names_fault)
+_names_mistake: Final = functools.lru_cache(maxsize=4)(names_mistake)
 
 
-def _triple_fault(key: str, values: Sequence[float]) -> Fault | None:
+def _triple_mistake(key: str, values: Sequence[float]) -> Mistake | None:
     if len(values) not in (0, 3):
-        return Fault(found=str(len(values)), expected='no value or 3 values')
-    return number_fault(key, values)
+        return Mistake(found=str(len(values)), expected='no value or 3 values')
+    return number_mistake(key, values)
 
 
 def manifest_only_fix(name: str) -> str:
@@ -120,13 +125,13 @@ class DetectorConfig(FrameParameters):
         'Names of the cameras, at most 64. The camera front has the topics front/image, '
         'front/detections and others. Empty: one camera with the topics image, detections and '
         'others.',
-        fault=_cameras_fault,
+        find_mistake=_cameras_mistake,
     )
     device_ids: tuple[int, ...] = parameter_field(
         (0,),
         'CUDA devices, each 0 to 63. Each device runs a copy of the engine for its share of the '
         'cameras. An ONNX model runs once, on the CPU.',
-        fault=_devices_fault,
+        find_mistake=_devices_mistake,
     )
     pipeline_depth: int = parameter_field(
         3, 'Batches in flight on the GPU. The CPU pipeline always has one.', minimum=1, maximum=8
@@ -160,7 +165,7 @@ class DetectorConfig(FrameParameters):
         unit='Hz',
         minimum=0.0,
         maximum=_HIGHEST_RATE_HZ,
-        fault=_rate_fault,
+        find_mistake=_rate_mistake,
         live=True,
         per_camera=True,
     )
@@ -170,7 +175,7 @@ class DetectorConfig(FrameParameters):
     class_filter: tuple[str, ...] = parameter_field(
         (),
         'Names of the classes to report. Empty: all classes.',
-        fault=functools.partial(_names_fault, distinct=False),
+        find_mistake=functools.partial(_names_mistake, distinct=False),
         live=True,
         per_camera=True,
     )
@@ -213,7 +218,7 @@ class DetectorConfig(FrameParameters):
         unit='Hz',
         minimum=0.0,
         maximum=_HIGHEST_RATE_HZ,
-        fault=_rate_fault,
+        find_mistake=_rate_mistake,
     )
     diagnostics_period_s: float = parameter_field(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
@@ -224,7 +229,7 @@ class DetectorConfig(FrameParameters):
         "Width and height of the network's input. Empty: from manifest or tensor.",
         name='model.input_size',
         unit='px',
-        fault=lambda size: size_fault(size) if size else None,
+        find_mistake=lambda size: size_mistake(size) if size else None,
     )
     model_resize: str = parameter_field(
         '',
@@ -260,21 +265,21 @@ class DetectorConfig(FrameParameters):
         name='model.scale',
         minimum=0.0,
         maximum=1000.0,
-        fault=lambda scale: number_fault('scale', (scale,)) if scale else None,
+        find_mistake=lambda scale: number_mistake('scale', (scale,)) if scale else None,
     )
     model_mean: tuple[float, ...] = parameter_field(
         (),
         'Mean per channel, subtracted after scaling, -1e6 to 1e6. Empty: from the manifest, '
         'else 0.',
         name='model.mean',
-        fault=functools.partial(_triple_fault, 'mean'),
+        find_mistake=functools.partial(_triple_mistake, 'mean'),
     )
     model_std: tuple[float, ...] = parameter_field(
         (),
         'Standard deviation per channel, divisor after the mean, 1e-6 to 1e6. Empty: from the '
         'manifest, else 1.',
         name='model.std',
-        fault=functools.partial(_triple_fault, 'std'),
+        find_mistake=functools.partial(_triple_mistake, 'std'),
     )
     model_decoder: str = parameter_field(
         '',
@@ -288,7 +293,7 @@ class DetectorConfig(FrameParameters):
         "Names of the classes in the network's order. Empty: from the manifest, else from the "
         "model's metadata.",
         name='model.class_names',
-        fault=_names_fault,
+        find_mistake=_names_mistake,
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Fault, short_repr
+from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Mistake, short_repr
 
 __all__ = ['Parameter', 'check_value', 'parameter_field', 'parameter_value']
 
@@ -31,8 +31,8 @@ class Parameter:
         choices: the allowed values; empty allows any value.
         live: whether the parameter may change while the node is active.
         per_camera: whether a camera may override the value, as ``camera.<name>.<parameter>``.
-        fault: returns why a value of the right type is invalid, or None if it is valid; None
-            without such a rule.
+        find_mistake: function that returns why a value of the right type is invalid, or None if
+            the value is valid; None if the parameter has no such rule.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     live: bool = False
     per_camera: bool = False
-    fault: Callable[[Any], Fault | None] | None = None
+    find_mistake: Callable[[Any], Mistake | None] | None = None
 
     @property
     def allowed(self) -> str:
@@ -121,8 +121,8 @@ def check_value(parameter: Parameter, value: Any) -> None:
     # The comparison also refuses NaN.
     if lowest is not None and highest is not None and not lowest <= value <= highest:
         raise _wrong(parameter, short_repr(value), f'a number from {lowest:g} to {highest:g}')
-    if parameter.fault is not None and (fault := parameter.fault(value)):
-        raise _wrong(parameter, fault['found'], fault['expected'])
+    if parameter.find_mistake is not None and (mistake := parameter.find_mistake(value)):
+        raise _wrong(parameter, mistake['found'], mistake['expected'])
 
 
 def _wrong(parameter: Parameter, found: str, expected: str, fix: str = '') -> ConfigError:

@@ -377,7 +377,7 @@ class DetectorNode(LifecycleNode):
         The reason of a success names the camera parameters that override a changed value.
         """
         # rclpy's messages for a wrong type or an unknown name do not name the parameter.
-        reason = self._node_parameters.find_fault(parameter_list)
+        reason = self._node_parameters.find_mistake(parameter_list)
         if reason:
             return SetParametersResult(successful=False, reason=reason)
         result: SetParametersResult = super().set_parameters_atomically(parameter_list)

@@ -116,7 +116,7 @@ class NodeParameters:
         then, now = before.values(), self.configs.values()
         return [name for name in before.camera_values if then[name] != now[name]]
 
-    def find_fault(self, changes: list[RosParameter]) -> str:
+    def find_mistake(self, changes: list[RosParameter]) -> str:
         """Return why a single change is invalid, with the parameter's name; '' if all are valid.
 
         Rules that depend on other parameters are not checked.
@@ -138,8 +138,8 @@ class NodeParameters:
                     return f"parameter '{change.name}': expected {expected} (got {change.value!r})"
                 continue
             typed = f'{command} {change.name} '
-            if fault := _fault(change.name, change.value, row, self.config.cameras, typed):
-                return fault
+            if mistake := _mistake(change.name, change.value, row, self.config.cameras, typed):
+                return mistake
         return ''
 
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
@@ -257,13 +257,13 @@ def _read_start_values(node: Node) -> NodeConfig:
     cameras: tuple[str, ...] | None = ()
     if 'cameras' in given:
         row, value = rows['cameras'], given['cameras']
-        cameras = None if _fault('cameras', value, row) else _table_value(row, value)
+        cameras = None if _mistake('cameras', value, row) else _table_value(row, value)
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
         if cameras is None and is_camera_parameter(name):
             continue  # the intended cameras are unknown
-        if fault := _fault(name, value, rows.get(name), cameras or ()):
-            mistakes.append(fault)
+        if mistake := _mistake(name, value, rows.get(name), cameras or ()):
+            mistakes.append(mistake)
         else:
             values[name] = _table_value(rows[name], value)
     if mistakes:
@@ -271,7 +271,7 @@ def _read_start_values(node: Node) -> NodeConfig:
     return NodeConfig.from_values(values)
 
 
-def _fault(
+def _mistake(
     name: str,
     value: Any,
     row: Parameter | None,

@@ -51,7 +51,7 @@ class Holder:
         changes = [
             Parameter(name.replace('__', '.'), value=value) for name, value in values.items()
         ]
-        reason = self.parameters.find_fault(changes)
+        reason = self.parameters.find_mistake(changes)
         return reason or self.node.set_parameters_atomically(changes).reason
 
     def ros_values(self):

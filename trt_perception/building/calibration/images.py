@@ -214,17 +214,17 @@ class CalibrationImages:
         count = len(stack)
         spread = float(stack.std(axis=0).mean())
         flat = int((stack.std(axis=(1, 2)).mean(axis=-1) < _MIN_CONTRAST).sum())
-        faults = {
+        problems = {
             'the same image': different == 1,
             f'alike: their pixels differ by {spread:.1f} of 255 grey levels': spread
             < _MIN_DIFFERENCE,
             'of one colour each': flat == count,
         }
-        for fault, found in faults.items():
+        for problem, found in problems.items():
             if found:
                 raise ConfigError(
                     self.selection.source,
-                    f'all {count} images are {fault}',
+                    f'all {count} images are {problem}',
                     fix='use images of different scenes',
                 )
         input_size = 'x'.join(map(str, self.preprocessing.input_size))

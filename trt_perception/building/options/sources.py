@@ -17,7 +17,7 @@ from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.building.options.rows import Option
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_fault, short_repr
+from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_mistake, short_repr
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
 
@@ -175,8 +175,8 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
     if not names or '' in names:
         found = f'{len(names)} lines{", one of them empty" if names else ""}'
         raise ConfigError(str(path), found, expected='class names, one on each line')
-    if fault := names_fault(names):
-        raise ConfigError(str(path), **fault)
+    if mistake := names_mistake(names):
+        raise ConfigError(str(path), **mistake)
     return tuple(names)
 
 

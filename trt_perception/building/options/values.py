@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import Fault, names_fault
+from trt_perception.files.plain_text import Mistake, names_mistake
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
-from trt_perception.model.preprocessing import number_fault
+from trt_perception.model.preprocessing import number_mistake
 from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [
@@ -138,7 +138,7 @@ def _read_texts(section: JsonSection, key: str) -> tuple[str, ...]:
 
 
 def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.check_value(key, _read_texts(section, key), names_fault)
+    return section.check_value(key, _read_texts(section, key), names_mistake)
 
 
 def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
@@ -148,7 +148,7 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     if len(values) != 3:
         raise section.error(section.subject(key), f'{len(values)} values', expected=expected)
     numbers = tuple(section.finite(value, key) for value in values)
-    return section.check_value(key, numbers, lambda found: number_fault(key, found))
+    return section.check_value(key, numbers, lambda found: number_mistake(key, found))
 
 
 def _read_path_text(section: JsonSection, key: str) -> str:
@@ -171,16 +171,16 @@ def _read_paths(section: JsonSection, key: str) -> tuple[Path, ...]:
 def _check_path_text(section: JsonSection, key: str, value: object, expected: str) -> str:
     if not isinstance(value, str):
         raise section.refusal(key, value, expected)
-    return section.check_value(key, value, _path_fault)
+    return section.check_value(key, value, _path_mistake)
 
 
-def _path_fault(name: str) -> Fault | None:
+def _path_mistake(name: str) -> Mistake | None:
     if not name:
-        return Fault(found='an empty text', expected=_A_PATH)
+        return Mistake(found='an empty text', expected=_A_PATH)
     longest = max(len(part.encode(errors='surrogateescape')) for part in name.split('/'))
     if longest > _MAX_PART_BYTES:
         expected = f'at most {_MAX_PART_BYTES} bytes in each part of the name of a file'
-        return Fault(found=str(longest), expected=expected)
+        return Mistake(found=str(longest), expected=expected)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Checks a quantised model for faults that TensorRT's parser reports less clearly."""
+"""Checks a quantised model for defects that TensorRT's parser reports less clearly."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def check_quantised(model: onnx.ModelProto) -> None:
     nodes = [node for node in model.graph.node if node.op_type in _QDQ_OPERATORS]
     scales: dict[str, str] = {}  # by tensor, because both nodes of a pair have the same scale
     for node in nodes:
-        if text := _scale_fault(node, index):
+        if text := _scale_defect(node, index):
             scales.setdefault(_quantised_tensor(node, index), text)
     others = [
-        f'{node.op_type} {node.name!r}: {fault}'
+        f'{node.op_type} {node.name!r}: {defect}'
         for node in nodes
-        for fault in _node_faults(node, index, opset_version(model))
+        for defect in _node_defects(node, index, opset_version(model))
     ]
     if found := [*scales.values(), *others]:
         raise EngineError(
@@ -66,8 +66,8 @@ def _quantised_tensor(node: onnx.NodeProto, index: GraphIndex) -> str:
     return str(producer.input[0] if producer is not None and is_pair else node.input[0])
 
 
-def _scale_fault(node: onnx.NodeProto, index: GraphIndex) -> str:
-    """Return the fault of a constant scale; empty if all its numbers are positive."""
+def _scale_defect(node: onnx.NodeProto, index: GraphIndex) -> str:
+    """Return why a constant scale is invalid; empty if all its numbers are positive."""
     scale = index.constant(node.input[1])
     bad = np.flatnonzero(~is_usable(scale)) if scale is not None else np.empty(0)
     if scale is None or not bad.size:
@@ -88,7 +88,7 @@ def _scale_fault(node: onnx.NodeProto, index: GraphIndex) -> str:
     )
 
 
-def _node_faults(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iterator[str]:
+def _node_defects(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iterator[str]:
     if node.domain not in ('', 'ai.onnx'):
         yield f"has the domain {node.domain}; expected ONNX's own domain"
     if len(node.input) < 3 or not node.input[2]:

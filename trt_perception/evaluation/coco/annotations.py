@@ -13,7 +13,7 @@ from pathlib import Path
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.run_lengths import RunLengths
 from trt_perception.evaluation.coco.section import MAX_ID, CocoSection, is_finite, read_coco
-from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_fault, short_repr
+from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_mistake, short_repr
 
 __all__ = ['AnnotatedObject', 'Annotations', 'CocoImage', 'read_annotations']
 
@@ -120,7 +120,7 @@ def _read_categories(content: CocoSection) -> dict[int, str]:
     categories: dict[int, str] = {}
     for entry in content.entries('categories', MAX_CLASSES):
         category_id, name = entry.read_id('id'), entry.get('name')
-        entry.check_value('name', name, name_fault)
+        entry.check_value('name', name, name_mistake)
         if category_id in categories:
             raise ConfigError(entry.location, f'id {category_id} is listed twice')
         categories[category_id] = name
@@ -159,7 +159,7 @@ def _check_box_format(
 
 def _read_file_name(entry: CocoSection) -> str:
     name: str = entry.check_value(
-        'file_name', entry.get('file_name'), lambda name: name_fault(name, MAX_PATH_LENGTH)
+        'file_name', entry.get('file_name'), lambda name: name_mistake(name, MAX_PATH_LENGTH)
     )
     return name.replace('\\', '/')  # some tools on Windows write backslashes
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trt_perception.files.plain_text import names_fault
-from trt_perception.model.preprocessing import size_fault
+from trt_perception.files.plain_text import names_mistake
+from trt_perception.model.preprocessing import size_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 
@@ -56,7 +56,7 @@ def is_image_size(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and all(type(side) is int for side in value)
-        and not size_fault(value)
+        and not size_mistake(value)
     )
 
 
@@ -78,8 +78,8 @@ def read_class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
     names = [str(name) for name in value]
     counts = Counter(names)
     unique = [name if counts[name] == 1 else f'{name} {index}' for index, name in enumerate(names)]
-    if fault := names_fault(unique):
-        return (), f'{source} is ignored: expected {fault["expected"]} (got {fault["found"]})'
+    if mistake := names_mistake(unique):
+        return (), f'{source} is ignored: expected {mistake["expected"]} (got {mistake["found"]})'
     remark = '' if unique == names else ' (duplicate names have their index appended)'
     return tuple(unique), f'{source} -> {len(names)} classes{remark}'
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trt_perception.files.json_section import short_json
-from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import name_mistake
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.preprocessing import number_fault
+from trt_perception.model.preprocessing import number_mistake
 from trt_perception.model.recognition.exporter_info import (
     ExporterInfo,
     is_image_size,
@@ -48,7 +48,7 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
             preprocessor_config.json.
     """
     model_type = config.get('model_type')
-    model_type = model_type if isinstance(model_type, str) and not name_fault(model_type) else ''
+    model_type = model_type if isinstance(model_type, str) and not name_mistake(model_type) else ''
     if model_type and model_type not in _HUGGINGFACE_DECODERS:
         # The file may belong to another network, so its classes and preprocessing are not used.
         sentence = f'config.json "model_type" {model_type!r} is unsupported -> file ignored'
@@ -149,6 +149,6 @@ def _valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]
     """Return `count` numbers for a field of Preprocessing; empty if the value is invalid."""
     if not isinstance(value, list) or len(value) != count:
         return ()
-    if not set(map(type, value)) <= {int, float} or number_fault(key, value):
+    if not set(map(type, value)) <= {int, float} or number_mistake(key, value):
         return ()
     return tuple(map(float, value))

@@ -8,7 +8,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 from trt_perception.files.literals import parse_literal
-from trt_perception.files.plain_text import name_fault
+from trt_perception.files.plain_text import name_mistake
 from trt_perception.model.recognition.exporter_info import (
     ExporterInfo,
     is_image_size,
@@ -54,7 +54,7 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
         input_size = width, height
         evidence.append(f'metadata "imgsz" {[height, width]} -> input {width} x {height}')
     head = metadata.get('head', '')
-    if head and not name_fault(head):
+    if head and not name_mistake(head):
         evidence.append(f'metadata "head" {head}')
     if 'task' in metadata:
         exporter, candidates = 'ultralytics', _ultralytics_decoder_candidates(metadata)

@@ -13,7 +13,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_records import integer_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.literals import parse_literal
-from trt_perception.files.plain_text import Fault, names_fault, short_repr
+from trt_perception.files.plain_text import Mistake, names_mistake, short_repr
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.tasks.task import DETECTIONS, DetectionFields, Floats, Task, Topic
@@ -26,15 +26,15 @@ MAX_KEYPOINTS: Final = 1000
 KEYPOINTS: Final = Topic('keypoints', 'sensor_msgs/PointCloud2')
 
 
-def _names_fault(names: Sequence[object]) -> Fault | None:
+def _names_mistake(names: Sequence[object]) -> Mistake | None:
     """Return why the names of keypoints are invalid; None if they are valid."""
     if not 1 <= len(names) <= MAX_KEYPOINTS:
-        return Fault(found=str(len(names)), expected=f'1 to {MAX_KEYPOINTS} names')
-    return names_fault(names)
+        return Mistake(found=str(len(names)), expected=f'1 to {MAX_KEYPOINTS} names')
+    return names_mistake(names)
 
 
 def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.check_value(key, tuple(section.items(key)), _names_fault)
+    return section.check_value(key, tuple(section.items(key)), _names_mistake)
 
 
 def _read_skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...]:
@@ -217,7 +217,7 @@ def _named_keypoints(
     all_equal = bool(lists) and all(names_of_class == lists[0] for names_of_class in lists)
     if all_equal and isinstance(lists[0], list | tuple):
         given_names = tuple(lists[0])
-        if len(given_names) == count and not _names_fault(given_names):
+        if len(given_names) == count and not _names_mistake(given_names):
             names, source = given_names, 'metadata "kpt_names"'
     coco_names = COCO_KEYPOINTS.names
     skeleton: tuple[tuple[int, int], ...] = ()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError, OutputError
 from trt_perception.files.json_records import integer_reader, optional_reader
-from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import Mistake
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import mask_indices
@@ -21,7 +21,7 @@ from trt_perception.model.tasks.task import (
     Floats,
     Task,
     Topic,
-    key_fault,
+    key_mistake,
 )
 from trt_perception.model.tensors import ModelInfo, tensors_text
 
@@ -77,14 +77,14 @@ class Segment(Task):
             )
         return replace(self, mask_coefficients=prototypes[0].shape[1])
 
-    def manifest_fault(self, family: str, *, has_own_outputs: bool) -> Fault | None:
-        """Return a fault if both or none of coefficients and separate masks are given."""
+    def manifest_mistake(self, family: str, *, has_own_outputs: bool) -> Mistake | None:
+        """Return a mistake if both or none of coefficients and separate masks are given."""
         given = self.mask_coefficients > 0
         if given != has_own_outputs:
             return None
         without = family if has_own_outputs else ''
         key = 'mask_coefficients'
-        return key_fault(self.name, key, [self.name], given=given, without=without)
+        return key_mistake(self.name, key, [self.name], given=given, without=without)
 
     def detection_fields(
         self,

@@ -14,7 +14,7 @@ from trt_perception.model.tasks.detect import DETECT, Detect
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.segment import Segment
-from trt_perception.model.tasks.task import Task, key_fault
+from trt_perception.model.tasks.task import Task, key_mistake
 
 __all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
 
@@ -48,7 +48,7 @@ def read_task(section: JsonSection, key: str) -> Task:
         given, is_required = section.has(name), _KEYS[task].get(name, False)
         if (given and name not in _KEYS[task]) or (is_required and not given):
             owners = [owner for owner, keys in _KEYS.items() if name in keys]
-            raise ManifestError(section.location, **key_fault(task, name, owners, given=given))
+            raise ManifestError(section.location, **key_mistake(task, name, owners, given=given))
     return read_fields(TASKS[task], section)
 
 

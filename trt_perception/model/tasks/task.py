@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.files.plain_text import Fault
+from trt_perception.files.plain_text import Mistake
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
 
-__all__ = ['DETECTIONS', 'DetectionFields', 'Floats', 'Task', 'TaskResult', 'Topic', 'key_fault']
+__all__ = ['DETECTIONS', 'DetectionFields', 'Floats', 'Task', 'TaskResult', 'Topic', 'key_mistake']
 
 Floats = npt.NDArray[np.float32]
 #: The result of a task for one image. Tasks of objects have Detections. Only the task itself, its
@@ -129,7 +129,7 @@ class Task:
 
     # Checks.
 
-    def manifest_fault(self, family: str, *, has_own_outputs: bool) -> Fault | None:
+    def manifest_mistake(self, family: str, *, has_own_outputs: bool) -> Mistake | None:
         """Return why the manifest's keys of this task are invalid; None if they are valid.
 
         Args:
@@ -219,10 +219,10 @@ class Task:
         draw_detections(bgr, found, class_names)
 
 
-def key_fault(
+def key_mistake(
     task: str, key: str, owners: Sequence[str], *, given: bool, without: str = ''
-) -> Fault:
-    """Return the fault of a missing key, or of a key that belongs to other tasks.
+) -> Mistake:
+    """Return the mistake for a missing key, or for a key that belongs to other tasks.
 
     Args:
         task: name of the manifest's task.
@@ -233,7 +233,7 @@ def key_fault(
     """
     names = ' or '.join(f'"{owner}"' for owner in owners)
     exception = f' (not with {without})' if without else ''
-    return Fault(
+    return Mistake(
         found=f'task "{task}" {"with" if given else "without"} "{key}"',
         expected=f'"{key}" with task {names}, and with no other task{exception}',
     )

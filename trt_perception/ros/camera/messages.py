@@ -14,7 +14,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.errors import ImageError
-from trt_perception.files.plain_text import Fault, name_fault, short_repr
+from trt_perception.files.plain_text import Mistake, name_mistake, short_repr
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_from_bgr
 from trt_perception.images.jpeg import decode_to_frame
@@ -140,25 +140,25 @@ def _deserialize(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> 
 
 
 def _check_frame_id(header: Any) -> None:
-    if fault := _name_fault(header.frame_id, _MAX_FRAME_ID_BYTES):
+    if mistake := _name_mistake(header.frame_id, _MAX_FRAME_ID_BYTES):
         raise ImageError(
             'bad_frame_id',
             "the image's header.frame_id",
-            **fault,
+            **mistake,
             fix='correct it in the camera driver',
         )
 
 
-def _name_fault(text: str, max_bytes: int) -> Fault | None:
-    """Return the fault of a short text; None if the text is valid or empty."""
+def _name_mistake(text: str, max_bytes: int) -> Mistake | None:
+    """Return why a short text is invalid; None if the text is valid or empty."""
     if len(text.encode(errors='replace')) > max_bytes:
-        return Fault(found=f'more: {short_repr(text)}', expected=f'at most {max_bytes} bytes')
-    return name_fault(text) if text else None
+        return Mistake(found=f'more: {short_repr(text)}', expected=f'at most {max_bytes} bytes')
+    return name_mistake(text) if text else None
 
 
 def _frame_by_cv_bridge(message: Any) -> Frame:
-    if fault := _name_fault(message.encoding, _MAX_ENCODING_BYTES):
-        raise ImageError('unknown_encoding', 'the image encoding', **fault)
+    if mistake := _name_mistake(message.encoding, _MAX_ENCODING_BYTES):
+        raise ImageError('unknown_encoding', 'the image encoding', **mistake)
     try:
         import cv_bridge  # an optional dependency
     except ImportError as error:

@@ -252,19 +252,19 @@ class _TopicListener:
 
     def camera_report(self) -> CameraReport:
         """Return the observation of the topic."""
-        description = cv_bridge_encoding = fault = ''
+        description = cv_bridge_encoding = unreadable_reason = ''
         compressed = self._kind is CompressedImage
         message = None
         if self._last:
             try:
                 message = deserialize_message(self._last, self._kind)
             except rclpy_implementation.RMWError:
-                fault = f'{len(self._last)} bytes that are not a message of its type'
+                unreadable_reason = f'{len(self._last)} bytes that are not a message of its type'
         if message is not None:
             encoding = escape_controls(message.format if compressed else message.encoding, 64)
             size = '' if compressed else f'{message.width}x{message.height} '
             description = f'{size}{encoding}'.strip()
-            fault = _fault(message)
+            unreadable_reason = _unreadable_reason(message)
             if not compressed and encoding not in PIXEL_FORMATS:
                 cv_bridge_encoding = encoding
         return CameraReport(
@@ -278,7 +278,7 @@ class _TopicListener:
             len(self._last),
             description,
             cv_bridge_encoding,
-            fault,
+            unreadable_reason,
         )
 
     def _on_message(self, message: bytes, info: dict[str, int]) -> None:
@@ -288,7 +288,7 @@ class _TopicListener:
         self._delivery.add_received(info['publication_sequence_number'])
 
 
-def _fault(message: Any) -> str:
+def _unreadable_reason(message: Any) -> str:
     """Return why a detector would drop an image; empty if it would accept the image."""
     read = frame_from_compressed if isinstance(message, CompressedImage) else frame_from_image
     try:
