@@ -98,7 +98,7 @@ class Recorder(Node):
         task: the model's task, which decides the topic to record besides the boxes.
 
     Attributes:
-        cameras: the cameras by name.
+        cameras: dict from a camera's name to its record.
         state: the node's lifecycle state; '' until its diagnostics arrive.
         task: the task of the node's model; '' until its diagnostics arrive.
         problem: the error in the node's diagnostics; '' without an error.

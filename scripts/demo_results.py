@@ -25,7 +25,7 @@ def report_results(options, cameras, sent):
 
     Args:
         options: the command line's options.
-        cameras: the recorded cameras by name; '' for the only camera.
+        cameras: dict from a camera's name to its record; '' is the name of an only camera.
         sent: the sent images of each camera: a dict with name and stamp_ns per image.
     """
     messages, results, summaries = {}, {}, {}

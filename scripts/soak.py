@@ -74,7 +74,7 @@ def parse():
 
 
 def plan(client, model, minutes, intake):
-    """Return the functions to run by name."""
+    """Return a dict from the name of a soak to its function."""
     from support.soak import soaks
     from support.soak.soak_frames import frames
     from support.soak.soak_many_cameras import many_cameras

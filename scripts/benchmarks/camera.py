@@ -39,7 +39,7 @@ JPEG_BYTES = 380_000
 SCENE = Path(__file__).resolve().parents[2] / 'demo' / 'scenes' / 'scene_053.jpg'
 KINDS = {'raw': 'raw, 6.2 MB', 'compressed': 'JPEG, 0.4 MB'}
 WAYS = {'auto': 'intake', 'rclpy': 'rclpy'}
-#: Label, colour, and whether the activity holds Python's lock (GIL), by activity.
+#: Maps an activity to label, colour, and whether the activity holds Python's lock (GIL).
 PARTS = {
     'middleware': ('middleware receives', '#9aa5b1', False),
     'copied': ('intake copies', '#5b8fc7', False),

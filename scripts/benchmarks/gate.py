@@ -35,7 +35,7 @@ def gate(benchmark, ratios, *, store=False, path=BASELINE):
 
     Args:
         benchmark: the benchmark's name.
-        ratios: the ratios by name; smaller is better.
+        ratios: map each ratio's name to its value; smaller is better.
         store: store the ratios as the baseline instead of comparing.
         path: the file of the baseline.
     """

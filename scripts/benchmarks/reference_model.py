@@ -98,7 +98,7 @@ def write_manifest(path, model, content, preprocessing):
 
 
 def pictures():
-    """Return pictures of very different content and shape by name."""
+    """Return a dict from a name to a picture. The pictures differ widely in content and shape."""
     rng = np.random.default_rng(0)
     return {
         'scene 1920x1080': synthetic_image((1920, 1080), seed=1),

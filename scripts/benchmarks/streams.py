@@ -209,7 +209,7 @@ def replay(slots, graphs, count):
 
 
 def in_pipeline(model, options, frames, count, batch):
-    """Return the pipeline's figures with frames always waiting, and with one batch at a time."""
+    """Measure the pipeline at full load, and with one batch at a time. Return its figures."""
     start = time.perf_counter()
     with (
         closing(CudaPipeline(model, options)) as pipeline,

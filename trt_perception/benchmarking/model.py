@@ -110,7 +110,7 @@ class ModelReport:
         input: the input tensor.
         output: the first output tensor.
         engine_ms: mean time of the network in consecutive runs; from a CUDA graph if possible.
-        stages: times of single steps, by name.
+        stages: maps the name of a step to its times.
         encodings: times of an engine's steps that depend on the encoding, by its name; empty if
             only one encoding was requested.
         candidates: number of boxes above the threshold before NMS, for each frame.

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
-    """Return options by name, if they affect the engine and differ from their defaults."""
+    """Map option names to values, for options that affect the engine and differ from defaults."""
     found: dict[str, OptionValue] = {}
     values = options.as_dict()
     for row in OPTIONS:

@@ -157,7 +157,7 @@ def format_step(step: Step) -> str:
 
 
 def _summary(report: BuildReport) -> dict[str, str]:
-    """Return the results below the steps as text by name."""
+    """Map the name of each result below the steps to its text."""
     engine = report.output_engine
     if not engine:
         return {}

@@ -89,7 +89,7 @@ class CameraScene:
         profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
-        other_types: node and type of publishers of other types, by topic of `plans`.
+        other_types: maps a topic of `plans` to the node and type of a publisher of another type.
     """
 
     reports: Sequence[CameraReport]

@@ -78,8 +78,8 @@ class AccuracyReport:
 
     Attributes:
         models: results of each model, the reference first.
-        agreements: agreement of each other model with the reference, by name. None if their
-            class names differ.
+        agreements: maps the name of each other model to its agreement with the reference. None
+            if their class names differ.
         images: number of images.
         annotations: name of the annotation file; None without annotations.
         thresholds: thresholds of the compared detections. mAP uses all scores above 0.001.
@@ -175,8 +175,8 @@ def compare_models(
     """Run models on the same images and compare each model with the first.
 
     Args:
-        models: pipelines by name, opened with ``open_for_evaluation``. The first is the
-            reference, often the FP32 model.
+        models: maps a model's name to its pipeline, opened with ``open_for_evaluation``. The
+            first model is the reference, often the FP32 model.
         images: at least one image file. Images that the annotations do not list are skipped.
         annotations: COCO annotation file; None compares detections with the reference only.
         progress: called after each step; an exception of this function ends the comparison.

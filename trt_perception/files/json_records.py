@@ -40,7 +40,7 @@ _READERS_BY_TYPE: Final[Mapping[Any, FieldReader]] = {
 
 
 def _field_types(kind: Any) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields by name, without ``ClassVar`` attributes."""
+    """Map each field of a dataclass to its type, without ``ClassVar`` attributes."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 

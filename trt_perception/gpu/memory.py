@@ -46,12 +46,12 @@ class PinnedBuffer(Resource):
     """Page-locked host memory. All GPUs can copy the memory at full speed, or read in place.
 
     Args:
-        size: bytes.
+        size: size of the memory in bytes.
         device: device to make current before allocating and freeing. None if the calling threads
             already use the right device.
 
     Attributes:
-        size: the argument.
+        size: size of the memory in bytes.
         array: uint8 (size,), valid until ``close``.
         pointer: address on the host.
         device_pointer: address of the same bytes on the device, equal on all GPUs.

@@ -200,8 +200,8 @@ class DeferredFrame:
         is_fast_to_decode: a guess: the image is a JPEG that a GPU decodes in about 2 ms.
 
     Attributes:
-        read: the argument.
-        is_fast_to_decode: the argument.
+        read: function without arguments that returns the Frame.
+        is_fast_to_decode: whether a GPU probably decodes the JPEG in about 2 ms.
     """
 
     __slots__ = ('is_fast_to_decode', 'read')

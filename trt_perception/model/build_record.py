@@ -218,8 +218,8 @@ class BuildRecord:
         tensorrt: the TensorRT that built the engine.
         gpu: the GPU on which the engine was built; None if the machine had no GPU.
         cuda: None if the machine had no GPU.
-        options: values of build_engine's options by name, without defaults.
-        profiles: for each optimisation profile, the range of each input by name.
+        options: maps an option of build_engine to its value, without defaults.
+        profiles: for each optimisation profile, maps an input's name to its range.
         precision: requested and built.
         calibration: None if the build had no calibration.
         accuracy: None if the build had no validation.

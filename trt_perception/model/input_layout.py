@@ -122,7 +122,7 @@ def has_size_input(auxiliary_inputs: Sequence[TensorSpec]) -> bool:
 def constant_inputs(
     auxiliary_inputs: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the values of the auxiliary inputs by name.
+    """Map the name of each auxiliary input to its value.
 
     Args:
         auxiliary_inputs: may have dynamic dimensions.
@@ -144,7 +144,7 @@ def constant_inputs(
 def auxiliary_shapes(
     image: TensorSpec, auxiliary_inputs: Sequence[TensorSpec]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the fixed shapes of the auxiliary inputs by name.
+    """Map the name of each auxiliary input to its fixed shape.
 
     Args:
         image: the image input. Its dimensions must be fixed.

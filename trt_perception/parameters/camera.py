@@ -214,11 +214,11 @@ class NodeConfig:
                 ) from error
 
     def rows(self) -> dict[str, Parameter]:
-        """Return the rows of all current parameters of the node, by name."""
+        """Map the name of each current parameter of the node to its row."""
         return {**_ROWS, **camera_rows(self.node.cameras)}
 
     def values(self) -> dict[str, Any]:
-        """Return the current values of all parameters, by name."""
+        """Map the name of each parameter to its current value."""
         values = {name: getattr(self.node, row.field) for name, row in _ROWS.items()}
         for camera in self.node.cameras:
             config = self._cameras[camera]
@@ -231,8 +231,9 @@ class NodeConfig:
         A removed camera loses its camera values. A new camera gets its values in `given`.
 
         Args:
-            values: new values by name, each in the type of its row.
-            given: start values of camera parameters by full name, also of absent cameras.
+            values: maps a parameter's name to its new value in the type of its row.
+            given: maps the full name of a camera parameter to its start value, also for absent
+                cameras.
 
         Raises:
             ConfigError: a value is out of range, or a parameter does not exist.

@@ -69,7 +69,7 @@ _EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
 
 
 def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
-    """Return default and description of each argument of detect.launch.py, by name.
+    """Map the name of each argument of detect.launch.py to its default and description.
 
     Args:
         share: share folder of the installed package.

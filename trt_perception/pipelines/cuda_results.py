@@ -45,7 +45,7 @@ class SlotDecoder(Protocol):
 
         Args:
             batch: device address of the table of header addresses.
-            outputs: device addresses of the outputs by name.
+            outputs: maps the name of each output to its device address.
             spec: specification of the model for this batch size.
             stream: stream of the work.
         """
@@ -157,7 +157,7 @@ class KernelDecoder:
 
         Args:
             image: the memory to draw into.
-            outputs: device addresses of the outputs by name.
+            outputs: maps the name of each output to its device address.
             place: index of the frame in the batch.
             letterbox: geometry of the frame.
         """

@@ -96,12 +96,12 @@ class CudaSlot:
         mask_images: lends memory for mask images; None if results contain the prototypes instead.
 
     Attributes:
-        device: the device.
-        stream: the stream of all work.
-        places: places of the frames of a batch, in order.
+        device: GPU of the memory and of the work.
+        stream: CUDA stream of all work on this slot.
+        places: memory for each frame of a batch, in the order of the batch.
         finished: the event after the work on a batch.
         input: device address of the input tensor.
-        outputs: device addresses of the output tensors, by name.
+        outputs: maps the name of each output tensor to its device address.
         result: decodes the outputs.
 
     Raises:

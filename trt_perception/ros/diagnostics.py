@@ -100,7 +100,7 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
 
 
 def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem | None:
-    """Return the problem of the node, with the problems of its cameras by name.
+    """Return the problem of the node, with the problem and name of each camera.
 
     Args:
         cameras: the cameras with their problems.

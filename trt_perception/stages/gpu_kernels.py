@@ -46,7 +46,7 @@ class FrameKernels:
         limits: limits of decoding. ``max_candidates`` must be a multiple of 32, or above 1024.
 
     Attributes:
-        limits: the argument.
+        limits: limits of decoding, as the kernels were compiled with them.
         has_decode_kernels: whether ``decode`` can be called. True if the decoder has
             ``anchor_row_layout``, and at most 1024 boxes enter NMS.
         has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.

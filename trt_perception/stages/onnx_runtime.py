@@ -88,7 +88,7 @@ class OnnxModel:
         """Run the model, and return all outputs in their order. Releases the GIL.
 
         Args:
-            tensors: all inputs, by name.
+            tensors: maps the name of each input to its array.
         """
         results: list[npt.NDArray[Any]] = self._session.run(None, dict(tensors))
         return results

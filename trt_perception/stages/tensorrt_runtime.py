@@ -322,7 +322,7 @@ class TensorRtContext:
         return self._context
 
     def bind(self, addresses: Mapping[str, int]) -> None:
-        """Set the device address of each input and output, by name."""
+        """Bind inputs and outputs. ``addresses`` maps their names to device addresses."""
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
                 raise EngineError(f'set_tensor_address({name}) failed', self._owner.errors())

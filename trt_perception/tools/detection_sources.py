@@ -54,7 +54,8 @@ class DetectionPlan:
         folder: folder of all output files.
         images: name in the results and path of each image.
         videos: name in the results and description of each video.
-        targets: path of the annotated image or video by name; empty with ``--no-pictures``.
+        targets: maps a source's name to the path of its annotated image or video; empty with
+            ``--no-pictures``.
     """
 
     folder: Path

@@ -43,7 +43,7 @@ def calibration_inputs(
         preprocessing: converts images to the model's input.
 
     Returns:
-        the image input, and the values of the auxiliary inputs by name.
+        The image input, and a dict from the name of an auxiliary input to its value.
 
     Raises:
         EngineError: the model does not have exactly one image input, this input is not float32,
@@ -73,7 +73,7 @@ def calibration_inputs(
 def input_shapes(
     model: onnx.ModelProto, preprocessing: Preprocessing
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's inputs for calibration by name, the image input first.
+    """Map each input's name to its shape for calibration, the image input first.
 
     Raises:
         EngineError: see ``calibration_inputs``.
@@ -87,7 +87,7 @@ def collect_histograms(
     tensors: Sequence[str],
     images: CalibrationImages,
 ) -> dict[str, MagnitudeHistogram]:
-    """Run a model on all images, and return histograms of some tensors by name.
+    """Run a model on all images. Map the names of some tensors to their histograms.
 
     Args:
         model: a float32 model.

@@ -154,7 +154,7 @@ class CalibrationImages:
     Attributes:
         selection: the selection.
         preprocessing: the preprocessing at run time, but with float32 output.
-        progress: the argument.
+        progress: called with the activity, and the finished and total number of images.
         warnings: one sentence each; complete after the last image.
 
     Raises:

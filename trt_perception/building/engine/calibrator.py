@@ -47,7 +47,7 @@ class CalibrationData:
             float32, preprocessed as at run time.
         identity: text that changes with model, images and preprocessing; part of the cache key.
         cache_dir: folder for TensorRT's ranges; None to keep no ranges.
-        constants: values of the auxiliary inputs, by name; the same for all batches.
+        constants: maps an auxiliary input's name to its value, the same for all batches.
         warnings: sentences about the images; complete after the last batch.
     """
 

@@ -29,7 +29,7 @@ class EngineInfo:
     Attributes:
         inputs: input tensors; a dynamic dimension is -1.
         outputs: output tensors; a dynamic dimension is -1.
-        profiles: for each profile, the shapes (min, opt, max) of each input by name.
+        profiles: for each profile, maps an input's name to its shapes (min, opt, max).
         context_bytes: memory of one execution context in bytes, for each profile.
         weight_bytes: size of the weights; None if the release does not report it.
         verbosity: profiling verbosity of the build: ``none``, ``layer_names_only``, ``detailed``.

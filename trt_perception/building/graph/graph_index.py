@@ -38,7 +38,7 @@ class GraphIndex:
         producer: the node that computes a tensor, by tensor name.
         consumers: the nodes that read a tensor, by tensor name. A node also reads the outer
             tensors of its subgraphs.
-        initializers: initializers by name.
+        initializers: maps a tensor's name to its initializer.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -105,7 +105,7 @@ def broadcast_scale(
 
 
 def tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return type and shape of each declared tensor by name; without weights."""
+    """Map the name of each declared tensor to its type and shape; weights are left out."""
     declared = (*graph.input, *graph.value_info, *graph.output)
     return {entry.name: entry.type.tensor_type for entry in declared}
 

@@ -29,7 +29,7 @@ def slim(model: onnx.ModelProto, inputs: _Tensors) -> tuple[onnx.ModelProto, str
 
     Args:
         model: the model, not changed.
-        inputs: input values for both models, by name, such as from random_inputs.
+        inputs: maps an input's name to its value for both models, such as from random_inputs.
 
     Returns:
         The slimmed model and an empty text; or the given model and the reason for keeping it.
@@ -105,7 +105,7 @@ def random_inputs(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]])
 
     Args:
         model: the model.
-        shapes: shapes of all inputs, by name, without dynamic dimensions.
+        shapes: maps the name of each input to its shape, without dynamic dimensions.
     """
     random = np.random.default_rng(0)
     tensors = {}

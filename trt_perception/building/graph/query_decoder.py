@@ -74,7 +74,7 @@ def find_query_decoder(
 
     Args:
         model: model whose nodes have unique names.
-        shapes: shapes of its inputs, by name, without dynamic dimensions.
+        shapes: maps the name of each input to its shape, without dynamic dimensions.
     """
     graph = infer_shapes(model, shapes).graph
     types = tensor_types(graph)

@@ -29,7 +29,7 @@ _OPTIONS_BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 
 class _OptionSection(JsonSection):
-    """Options by name. Errors use the flag if the command line gave the option."""
+    """A mapping from option names to values. Errors name the flag if it was given."""
 
     error = ConfigError
 

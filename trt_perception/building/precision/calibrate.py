@@ -118,7 +118,7 @@ def calibrate(
         model: float32 model.
         options: build options.
         images: calibration images.
-        shapes: final shape of each input by name; the image input is the first.
+        shapes: maps each input's name to its final shape; the image input is the first.
 
     Raises:
         ConfigError: images or patterns cannot be used.

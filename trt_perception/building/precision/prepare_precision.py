@@ -73,7 +73,7 @@ def prepare_precision(
         options: build options.
         images: calibration images; None if the build does not calibrate.
         tensorrt: TensorRT to build with. Its release decides whether the graph's types count.
-        shapes: final shape of each input by name; the image input is the first.
+        shapes: maps each input's name to its final shape; the image input is the first.
         progress: called with the name of the current task, and its finished and total steps.
 
     Raises:

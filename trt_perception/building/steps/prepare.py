@@ -38,7 +38,7 @@ class RecognisedModel:
 
     Attributes:
         recognised: preprocessing, decoder, task and class names.
-        shapes: final shape of each input by name, the image input first.
+        shapes: maps each input's name to its final shape, the image input first.
         other_shapes: shapes of the second profile; equal to ``shapes`` with fewer profiles.
     """
 
@@ -70,7 +70,7 @@ def infer_outputs(
 
     Args:
         source: the model.
-        shapes: final shapes of the inputs by name.
+        shapes: maps each input's name to its final shape.
         image: the image input in its final shape.
         auxiliary: the other inputs.
 

@@ -51,7 +51,7 @@ class MaskedDetections(Detections):
 
 
 def with_run_lengths(found: Detections) -> Detections:
-    """Return a copy with run lengths instead of masks. Without masks, return the argument.
+    """Return a copy with run lengths instead of masks. Without masks, return the same object.
 
     The masks are unpacked one at a time to save memory.
     """

@@ -133,7 +133,7 @@ class Keypoints(Measure):
         evaluation.params.kpt_oks_sigmas = np.array(self.sigmas)
 
     def figures(self, values: Sequence[float | None]) -> dict[str, float | None]:
-        """Return the figures by name. COCO defines no keypoint figure of small objects."""
+        """Map names of figures to values. COCO defines no keypoint figure of small objects."""
         m_ap, m_ap50, m_ap75, medium, large, recall = values[:6]
         return {
             'mAP': m_ap,

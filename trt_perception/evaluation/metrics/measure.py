@@ -117,7 +117,7 @@ class Measure:
         """Configure an evaluation of pycocotools, a ``COCOeval``."""
 
     def figures(self, values: Sequence[float | None]) -> dict[str, float | None]:
-        """Return the figures of pycocotools by name, in the order of the reports."""
+        """Map the name of each figure of pycocotools to its value, in the order of the reports."""
         names = 'mAP', 'mAP50', 'mAP75', 'mAP_small', 'mAP_medium', 'mAP_large'
         return {**dict(zip(names, values, strict=False)), 'AR100': values[8]}
 

@@ -22,7 +22,7 @@ def plot_accuracy(path: Path, models: Mapping[str, Metrics]) -> None:
 
     Args:
         path: image file that ``check_plot`` accepted; written atomically.
-        models: metrics of at least one model, by name.
+        models: maps the name of each model to its metrics; at least one model.
 
     Raises:
         WriteError: the file cannot be written.

@@ -30,7 +30,8 @@ _MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
     *(torchvision, tensorflow, nanodet),
 )
-#: Presets by name. Presets with the same decoder differ in their preprocessing.
+#: Maps the name of a preset to the preset. Presets with the same decoder differ in their
+#: preprocessing.
 PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(
     {preset.name: preset for module in _MODULES for preset in module.PRESETS}
 )

@@ -50,7 +50,7 @@ __all__ = [
     *('ModelOverrides', 'ModelDescription', 'RunForShapes', 'apply_overrides', 'recognise'),
 ]
 
-#: Runs a model on input arrays by name, and returns the shapes of all outputs in their order.
+#: Runs a model on a mapping from input names to arrays. Returns the output shapes in order.
 RunForShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
 
 

@@ -18,7 +18,7 @@ from trt_perception.model.tasks.task import Task, key_mistake
 
 __all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
 
-#: All tasks by name.
+#: Maps the name of each task to its class.
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
     {task.name: task for task in (Detect, Obb, Pose, Segment)}
 )

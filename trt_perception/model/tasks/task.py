@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 #: The result of a task for one image. Tasks of objects have Detections. Only the task itself, its
 #: decoders and its topics know the type.
 TaskResult: TypeAlias = Any
-#: Values for fields of Detections by name. The first axis of each array is the object.
+#: Maps fields of Detections to arrays. The first axis of each array is the object.
 DetectionFields = dict[str, Any]
 
 

@@ -90,7 +90,8 @@ class _Inputs:
 
     Attributes:
         options: options of the command line.
-        values: the node's parameters that differ from the defaults, by name; None if unreadable.
+        values: maps parameters of the node that differ from the defaults to their values; None if
+            unreadable.
         gpus: GPUs that the GPU check found.
     """
 
@@ -194,7 +195,7 @@ def trial_run(values: Mapping[str, Any]) -> str:
     """Run a model once like the node. Return a description.
 
     Args:
-        values: parameters of the node, by name.
+        values: maps the names of the node's parameters to their values.
 
     Raises:
         TrtPerceptionError: the model cannot be used; the message gives the reason.

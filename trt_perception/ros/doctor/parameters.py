@@ -31,9 +31,10 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
         arguments: arguments after ``--ros-args``.
 
     Returns:
-        A dictionary with three keys. ``values`` has the parameters that differ from the defaults,
-        and all camera values, by name. ``mistakes`` has sentences about errors that prevent the
-        start. ``unused`` has sentences about files without parameters for this node.
+        A dictionary with three keys. ``values`` maps the parameters that differ from the
+        defaults, and all camera parameters, to their values. ``mistakes`` has sentences about
+        errors that prevent the start. ``unused`` has sentences about files without parameters
+        for this node.
     """
     context = rclpy.Context()
     try:

@@ -97,9 +97,9 @@ class _Graph:
 
     Attributes:
         reports: one for each topic of images.
-        other_types: node and type of publishers of other types, by camera topic without images.
+        other_types: maps a camera topic without images to node and type of another publisher.
         same_names: number of nodes for each name that several nodes share.
-        statuses: statuses on /diagnostics, by name.
+        statuses: maps the name of each status on /diagnostics to the status.
         intake: finding of the image intake.
     """
 
@@ -184,7 +184,7 @@ def _listen(
 
 
 def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
-    """Return node and type of a publisher, by topic whose publishers publish no images."""
+    """Map each topic whose publishers publish no images to node and type of a publisher."""
     found = {}
     for topic in topics:
         publishers = node.get_publishers_info_by_topic(topic)
