@@ -60,7 +60,8 @@ _AREA: Final = 'Python and packages'
 _GPU_AREA: Final = 'GPU'
 _JPEG_ON_CPU: Final = (
     'compressed images are decoded on the CPU, until you run python3 -m pip install nvidia-nvjpeg '
-    '(CUDA 12: nvidia-nvjpeg-cu12)'
+    '(CUDA 12: nvidia-nvjpeg-cu12), or on a Jetson sudo apt install libnvjpeg-13-2, or your '
+    'version'
 )
 _WITHOUT_GPU: Final = 'without it ONNX models run, on the CPU'
 
@@ -98,7 +99,7 @@ class InstalledGpu:
 
 
 def import_modules(names: Sequence[str] = MODULES) -> dict[str, Module]:
-    """Import each module in a separate process, four at a time. Return the results by name."""
+    """Import each module in a separate process, four at a time. Map each name to its result."""
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(names, pool.map(_import, names), strict=True))
 
@@ -246,10 +247,14 @@ def _nvjpeg(label: str) -> Finding:
     try:
         version = trial.check_jpeg()
     except CudaError as error:
-        fix = error.fix or 'install nvJPEG of the CUDA release that the driver supports'
+        fix = error.fix or 'install nvJPEG of a CUDA release that the driver supports'
         found = f'{error.statement}; compressed images are decoded on the CPU'
         return Finding(_GPU_AREA, f'nvJPEG{label}', 'yellow', found, fix)
-    found = f'{version}, decodes JPEG' if version else f'not installed; {_JPEG_ON_CPU}'
+    found = (
+        f'{version}, decodes JPEG'
+        if version
+        else f'no usable library is installed; {_JPEG_ON_CPU}'
+    )
     return Finding(_GPU_AREA, f'nvJPEG{label}', 'green', found)
 
 

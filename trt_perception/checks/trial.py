@@ -48,7 +48,7 @@ def check_kernels(compute_capability: tuple[int, int]) -> None:
 
 
 def check_jpeg() -> str:
-    """Decode a small JPEG with nvJPEG. Return the version of nvJPEG; empty if not installed.
+    """Decode a small JPEG with nvJPEG. Return its version; empty without a usable library.
 
     Raises:
         CudaError: nvJPEG is installed, but does not work on the current device.
