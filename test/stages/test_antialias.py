@@ -1,7 +1,7 @@
-"""Preprocessing with antialiasing, on the host and in the kernel, against PIL itself.
+"""Preprocessing with antialiasing, on the host and in the kernel, against PIL.
 
-PIL's bilinear resize is what the detectors of Hugging Face are trained and run with. Colours come
-from bgr_image, which test_encodings.py holds to the encodings' definitions.
+Hugging Face trains and runs its detectors with PIL's bilinear resize. Colours come from bgr_image,
+which test_encodings.py compares with the definitions of the encodings.
 """
 
 import sys
@@ -30,22 +30,23 @@ from trt_perception.stages.host_preprocess import HostPreprocessor, frame_to_bgr
 PILLOW = int(pillow_version.split('.')[0])
 NETWORK = (160, 128)
 LEVELS = {'scale': 1.0, 'antialias': True}
-# Other names of the same encodings are read alike (test_encodings.py).
+# The aliases of these encodings are read in the same way (test_encodings.py).
 FORMATS = sorted({*ENCODINGS.values()})
 MODES = ['letterbox', 'letterbox_top_left', 'stretch']
-# Half, a third, a quarter and odd parts of themselves, on one axis and on both; and enlarged.
+# The network input at 1/2, 1/3, 1/4 and other scales, on one axis and on both. One axis also
+# grows.
 SHRINKING = [(320, 256), (480, 384), (640, 512), (640, 128), (160, 512), (1001, 777), (91, 703)]
 
 
 def pil_levels(frame, size_wh, mode, pad_value=114):
-    """Return the network's picture by PIL, uint8 (height, width, 3), RGB."""
+    """Return PIL's network input, uint8 (height, width, 3), RGB."""
     size, left, top = placed((frame.width, frame.height), size_wh, mode)
     if mode == 'letterbox_top_left':
         left = top = 0
     picture = Image.new('RGB', size_wh, (pad_value,) * 3)
     source = Image.fromarray(np.ascontiguousarray(frame_to_bgr(frame)[..., ::-1]))
     resized = source.resize(size, Image.Resampling.BILINEAR)
-    if PILLOW >= 13:  # which chooses the axis that goes first, and then rounds otherwise
+    if PILLOW >= 13:  # PIL 13 chooses the first axis by size, which changes the rounding
         narrow = source.resize((size[0], frame.height), Image.Resampling.BILINEAR)
         stepwise = narrow.resize(size, Image.Resampling.BILINEAR)
         assert np.abs(np.asarray(resized, int) - np.asarray(stepwise, int)).max() <= 1
@@ -55,7 +56,7 @@ def pil_levels(frame, size_wh, mode, pad_value=114):
 
 
 def triangle(levels, size_wh):
-    """Return the image at another size by the definition, float64, nothing rounded."""
+    """Resize by the definition of the triangle filter, in float64 without rounding."""
     for axis, target in ((1, size_wh[0]), (0, size_wh[1])):
         source = levels.shape[axis]
         scale = source / target
@@ -68,7 +69,7 @@ def triangle(levels, size_wh):
 
 
 def frames(encoding, mode='stretch', make=random_frame):
-    """Yield noise of small sizes, and of some of SHRINKING: each comes with several encodings."""
+    """Yield noise images of small sizes and of SHRINKING. The encodings share the sizes."""
     rng = np.random.default_rng(5)
     start = FORMATS.index(encoding) + 2 * MODES.index(mode)
     shrinking = [SHRINKING[(start + step) % len(SHRINKING)] for step in (0, 1)]
@@ -80,7 +81,7 @@ def frames(encoding, mode='stretch', make=random_frame):
 
 @pytest.mark.parametrize('encoding', FORMATS)
 @pytest.mark.parametrize('mode', MODES)
-def test_the_host_is_pil(encoding, mode):
+def test_host_equals_pil(encoding, mode):
     preprocess = HostPreprocessor(Preprocessing(NETWORK, mode, **LEVELS))
     for frame in frames(encoding, mode):
         tensor, _ = preprocess(frame)
@@ -89,8 +90,9 @@ def test_the_host_is_pil(encoding, mode):
 
 
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_the_host_is_within_one_level_of_the_definition(encoding):
-    # PIL rounds to bytes between its two passes; what making bytes of YUV costs comes on top.
+def test_host_is_within_one_level_of_the_definition(encoding):
+    # PIL rounds to bytes between its two passes. The conversion from YUV to bytes adds its own
+    # error.
     limit = 1.7 if ENCODINGS[encoding] in YUV else 1.0
     preprocess = HostPreprocessor(Preprocessing(NETWORK, 'stretch', **LEVELS))
     for frame, levels in frames(encoding, make=noise_frame):
@@ -99,13 +101,13 @@ def test_the_host_is_within_one_level_of_the_definition(encoding):
         assert off.max() <= limit + 1e-9
 
 
-def test_without_it_noise_that_shrinks_is_something_else():
+def test_shrinking_noise_without_antialiasing_differs():
     frame = random_frame(np.random.default_rng(1), 'bgr8', 640, 512)
     plain, _ = HostPreprocessor(Preprocessing(NETWORK, scale=1.0))(frame)
     assert np.abs(plain[0].transpose(1, 2, 0) - pil_levels(frame, NETWORK, 'stretch')).max() > 37
 
 
-def test_the_fourth_channel_weighs_nothing():
+def test_fourth_channel_has_no_effect():
     rng = np.random.default_rng(2)
     pixels = rng.integers(0, 256, (99, 101, 4), np.uint8)
     tensors = []
@@ -116,7 +118,7 @@ def test_the_fourth_channel_weighs_nothing():
     np.testing.assert_array_equal(*tensors)
 
 
-def test_pillow_is_missed_when_the_model_is_opened(monkeypatch, golden_messages):
+def test_missing_pillow_is_reported_when_the_model_opens(monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'PIL', None)
     HostPreprocessor(Preprocessing(NETWORK))
     with golden_messages.raises(EngineError):
@@ -131,7 +133,7 @@ def kernel(request):
 
 @needs_compiler
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_the_kernel_is_pil(kernel, encoding):
+def test_kernel_equals_pil(kernel, encoding):
     preprocessing, letterbox = kernel
     for frame in frames(encoding, preprocessing.resize):
         found = letterbox(frame)[0].transpose(1, 2, 0)
@@ -140,7 +142,7 @@ def test_the_kernel_is_pil(kernel, encoding):
 
 @needs_compiler
 @pytest.mark.parametrize('antialias', [False, True])
-def test_the_kernel_reads_the_corpus_as_the_host_does(antialias):
+def test_kernel_reads_the_corpus_like_the_host(antialias):
     preprocessing = Preprocessing((96, 64), antialias=antialias)
     letterbox, host = HostLetterbox(preprocessing), HostPreprocessor(preprocessing)
     for case in corpus(600):
@@ -158,7 +160,7 @@ def test_the_kernel_reads_the_corpus_as_the_host_does(antialias):
         {'scale': 1.0, 'pad_value': 255, 'resize': 'stretch'},
     ],
 )
-def test_the_kernel_normalises_as_the_host_does(facts):
+def test_kernel_normalises_like_the_host(facts):
     preprocessing = Preprocessing((101, 79), **facts, antialias=True)
     frame = random_frame(np.random.default_rng(3), 'rgb8', 300, 211, 5)
     expected, _ = HostPreprocessor(preprocessing)(frame)

@@ -1,4 +1,4 @@
-"""Which sizes of batches are prepared."""
+"""The batch sizes that a pipeline prepares."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from trt_perception.stages.batch_sizes import batch_sizes
 
 
 @pytest.mark.parametrize(
-    ('ranges', 'most', 'expected'),
+    ('ranges', 'max_batch', 'expected'),
     [
         ([], 8, ()),
         ([(1, 1)], 8, (1,)),
@@ -27,12 +27,12 @@ from trt_perception.stages.batch_sizes import batch_sizes
         ([(8, 4)], 255, ()),
     ],
 )
-def test_sizes(ranges, most, expected):
-    assert batch_sizes(ranges, most) == expected
+def test_batch_sizes_of_profiles(ranges, max_batch, expected):
+    assert batch_sizes(ranges, max_batch) == expected
 
 
-def test_whatever_comes_is_held_by_less_than_twice_as_many():
+def test_each_count_fits_a_batch_less_than_twice_as_large():
     for high in range(1, 40):
         sizes = batch_sizes([(1, high)], 255)
         for count in range(1, high + 1):
-            assert min(each for each in sizes if each >= count) < 2 * count
+            assert min(size for size in sizes if size >= count) < 2 * count

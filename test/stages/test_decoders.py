@@ -1,4 +1,4 @@
-"""Every family: outputs made for known boxes give those boxes, also in a batch."""
+"""Each decoder family finds the known boxes in outputs made for them, also in a batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import bfloat16_to_float32, decode
 
-# Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
+# No network output may cause a warning. ResourceWarning may come from other tests, whose files the
+# garbage collector closes at any time.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 NAN, INF = float('nan'), float('inf')
@@ -51,31 +52,35 @@ def spec_for(name, outputs, names=NAMES):
 
 def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     spec = spec_for(name, outputs, names)
-    own = [thresholds or Thresholds()] * len(letterboxes)
-    return valid(decode(list(outputs.values()), spec, letterboxes, own, DecodingLimits(**limits)))
+    image_thresholds = [thresholds or Thresholds()] * len(letterboxes)
+    return valid(
+        decode(
+            list(outputs.values()), spec, letterboxes, image_thresholds, DecodingLimits(**limits)
+        )
+    )
 
 
-def test_every_decoder_is_tested():
+def test_each_decoder_has_test_outputs():
     assert list(OUTPUTS) == list(PRESETS)
 
 
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
 @pytest.mark.parametrize('name', PRESETS)
-def test_known_boxes_of_a_batch(name, mode):
+def test_known_boxes_of_a_batch_are_decoded(name, mode):
     rng = np.random.default_rng(11)
     letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
-    made = [known(rng, count) for count in (6, 3)]
-    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
+    image_outputs = [known(rng, count) for count in (6, 3)]
+    outputs = batched(name, [OUTPUTS[name](rng, *values) for values in image_outputs])
     found = run(name, outputs, letterboxes)
     assert len(found) == 2
     for detections, letterbox, (xyxy, scores, labels) in zip(
-        found, letterboxes, made, strict=True
+        found, letterboxes, image_outputs, strict=True
     ):
         assert_found(detections, to_source(xyxy, letterbox), scores, labels)
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_nothing_above_the_threshold(name):
+def test_boxes_below_the_threshold_are_dropped(name):
     rng = np.random.default_rng(12)
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
@@ -85,7 +90,7 @@ def test_nothing_above_the_threshold(name):
     assert (found.scores.dtype, found.class_ids.dtype) == (np.float32, np.int32)
 
 
-#: Outputs of one image without a single row, in the model's order.
+#: Outputs of one image without rows, in the model's order.
 NO_ROWS = {
     'dense': [(1, 9, 0)],
     'end_to_end': [(1, 0, 6)],
@@ -100,30 +105,31 @@ NO_ROWS = {
 
 
 @pytest.mark.parametrize('name', NO_ROWS)
-def test_no_rows_at_all(name):
-    made = OUTPUTS[name](np.random.default_rng(12), *known(np.random.default_rng(12)))
+def test_outputs_without_rows_give_no_boxes(name):
+    outputs_with_rows = OUTPUTS[name](np.random.default_rng(12), *known(np.random.default_rng(12)))
     outputs = {
         key: np.zeros(shape, values.dtype if values.dtype.kind == 'i' else np.float32)
-        for (key, values), shape in zip(made.items(), NO_ROWS[name], strict=True)
+        for (key, values), shape in zip(outputs_with_rows.items(), NO_ROWS[name], strict=True)
     }
     (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert (found.xyxy.shape, found.class_ids.dtype) == ((0, 4), np.int32)
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_half_precision(name):
+def test_half_precision_outputs_are_decoded(name):
     rng = np.random.default_rng(13)
     xyxy, scores, labels = known(rng)
-    made = OUTPUTS[name](rng, xyxy, scores, labels)
-    outputs = batched(name, [made], np.float16)
+    image_outputs = OUTPUTS[name](rng, xyxy, scores, labels)
+    outputs = batched(name, [image_outputs], np.float16)
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
     (found,) = run(name, outputs, [same])
-    # Eleven bits of a coordinate up to 640: half a pixel; of a raw grid's logarithm, more.
+    # float16 has 11 significant bits: half a pixel for a coordinate up to 640. The error of a raw
+    # grid is larger, because its sides are logarithms.
     assert_found(found, xyxy, scores, labels, 0.5, 2e-3)
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_limits_and_filters_are_the_same_for_all(name):
+def test_limits_and_filters_apply_to_all_decoders(name):
     rng = np.random.default_rng(14)
     xyxy, scores, labels = known(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
@@ -140,10 +146,10 @@ def test_limits_and_filters_are_the_same_for_all(name):
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_only_families_that_need_it_suppress(name):
+def test_only_families_that_need_nms_suppress_boxes(name):
     rng = np.random.default_rng(15)
     xyxy, scores, _ = known(rng, 3)
-    xyxy[1], xyxy[2] = xyxy[0] + 1, xyxy[0] + 2  # nearly the same box thrice
+    xyxy[1], xyxy[2] = xyxy[0] + 1, xyxy[0] + 2  # three nearly equal boxes
     labels = np.array([1, 1, 2])
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
@@ -156,7 +162,7 @@ def test_only_families_that_need_it_suppress(name):
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_values_that_are_no_boxes_leave(name):
+def test_invalid_values_are_removed(name):
     rng = np.random.default_rng(16)
     good = known(rng)
     outputs = batched(name, [OUTPUTS[name](rng, *good)])
@@ -171,7 +177,7 @@ def test_values_that_are_no_boxes_leave(name):
             if isinstance(found, OutputError):
                 assert 'NaN' in found.found  # also if no label is finite
                 continue
-            # A whole output of it leaves nothing, but where an endless size is clipped.
+            # A few infinite values may remain: an infinite size is clipped to the image.
             assert np.isfinite(found.xyxy).all()
             assert np.isfinite(found.scores).all()
             assert ((found.scores > 0.25) & (found.scores <= 1)).all()
@@ -183,19 +189,19 @@ def test_values_that_are_no_boxes_leave(name):
     'name',
     ['dense', 'end_to_end', 'rtdetr_end_to_end', 'efficient_nms', 'torchvision', 'tensorflow'],
 )
-def test_scores_that_are_no_probabilities_are_refused(name, golden_messages):
+def test_scores_above_1_are_refused(name, golden_messages):
     rng = np.random.default_rng(18)
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
     with golden_messages.raises(OutputError):
         run(name, outputs, same)
-    # What rounding and quantisation do is none of that.
+    # Rounding and quantisation may give scores up to 1.05.
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
     assert len(run(name, outputs, same)[0]) > 0
 
 
-OF_LABELS = [
+WITH_LABELS = [
     'end_to_end',
     'rtdetr_end_to_end',
     'efficient_nms',
@@ -205,8 +211,8 @@ OF_LABELS = [
 ]
 
 
-@pytest.mark.parametrize('name', OF_LABELS)
-def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name, golden_messages):
+@pytest.mark.parametrize('name', WITH_LABELS)
+def test_class_without_a_name_is_an_error(name, golden_messages):
     rng = np.random.default_rng(17)
     xyxy, scores, labels = known(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
@@ -214,7 +220,7 @@ def test_a_class_without_a_name_is_an_error_that_says_what_to_do(name, golden_me
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     with golden_messages.raises(UnnamedClassError):
         run(name, outputs, same)
-    # Below the threshold nobody asks.
+    # Labels of boxes below the threshold are not checked.
     assert (
         len(run(name, outputs, same, Thresholds(confidence_threshold=float(scores[2] - 0.01)))[0])
         == 3
@@ -233,7 +239,7 @@ NORMALISED = ['rtdetr_ultralytics', 'rtdetr_end_to_end', 'rtdetr', 'detr', 'tens
 
 
 def scaled(name, factor):
-    """Return outputs of known boxes whose coordinates are multiplied by (x, y)."""
+    """Return outputs of known boxes, with coordinates multiplied by a factor for (x, y)."""
     rng = np.random.default_rng(22)
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
     for key, value in outputs.items():
@@ -245,11 +251,11 @@ def scaled(name, factor):
 
 
 @pytest.mark.parametrize('name', PIXELS)
-def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name, golden_messages):
+def test_normalised_boxes_are_refused_if_pixels_are_expected(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     with golden_messages.raises(EngineError):
         run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
-    # One box of pixels is enough: boxes may be as small as they like.
+    # One box in pixels is enough, because the other boxes may really be small.
     outputs = scaled(name, (1 / NETWORK[0], 1 / NETWORK[1]))
     for key, value in outputs.items():
         if value.ndim > 1 and ('boxes' in key or key == 'output0'):
@@ -262,16 +268,16 @@ def test_boxes_in_parts_of_the_input_are_refused_where_pixels_are_expected(name,
 
 
 @pytest.mark.parametrize('name', NORMALISED)
-def test_boxes_in_pixels_are_refused_where_parts_of_the_input_are_expected(name, golden_messages):
+def test_pixel_boxes_are_refused_if_normalised_boxes_are_expected(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     with golden_messages.raises(EngineError):
         run(name, scaled(name, NETWORK), same)
-    # A box may reach beyond the input.
+    # Boxes may extend beyond the input.
     assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
 
 
 @pytest.mark.parametrize('name', [*PIXELS, *NORMALISED])
-def test_where_no_box_is_found_nobody_asks_for_its_unit(name):
+def test_unit_of_boxes_is_not_checked_without_boxes(name):
     rng = np.random.default_rng(23)
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 0))])
     (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
@@ -279,12 +285,12 @@ def test_where_no_box_is_found_nobody_asks_for_its_unit(name):
 
 
 @pytest.mark.parametrize('name', ['efficient_nms', 'tensorflow'])
-@pytest.mark.parametrize(('told', 'count'), [(0, 0), (2, 2), (-5, 0), (10**6, 100)])
-def test_the_number_of_boxes_is_kept_within_what_is_there(name, told, count):
+@pytest.mark.parametrize(('reported', 'count'), [(0, 0), (2, 2), (-5, 0), (10**6, 100)])
+def test_box_count_is_limited_to_the_available_rows(name, reported, count):
     rng = np.random.default_rng(18)
     outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
     key = next(iter(outputs)) if name == 'efficient_nms' else 'num_detections'
-    outputs[key] = np.full_like(outputs[key], told)
+    outputs[key] = np.full_like(outputs[key], reported)
     boxes = next(key for key in outputs if 'boxes' in key)
     unit = 1 if name == 'tensorflow' else 480
     outputs[boxes][:, :, :2], outputs[boxes][:, :, 2:] = 0.1 * unit, 0.9 * unit
@@ -292,7 +298,7 @@ def test_the_number_of_boxes_is_kept_within_what_is_there(name, told, count):
     assert len(found) == count
 
 
-def test_a_number_of_boxes_that_is_none_takes_none():
+def test_nan_box_count_gives_no_boxes():
     outputs = batched(
         'tensorflow',
         [OUTPUTS['tensorflow'](np.random.default_rng(18), *known(np.random.default_rng(18)))],
@@ -302,7 +308,7 @@ def test_a_number_of_boxes_that_is_none_takes_none():
     assert len(found) == 0
 
 
-def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigmoid():
+def test_query_with_two_sigmoid_classes_gives_two_detections():
     logits = np.full((1, 2, 5), -9, np.float32)
     logits[0, 0, [1, 3]] = 2, 1
     boxes = np.full((1, 2, 4), 0.5, np.float32)
@@ -311,32 +317,32 @@ def test_a_query_of_two_classes_is_two_detections_where_every_class_has_its_sigm
     assert found.class_ids.tolist() == [1, 3]
 
 
-def test_a_raw_grid_of_other_strides_says_how_many_cells_it_should_have(golden_messages):
+def test_raw_grid_with_wrong_strides_is_refused(golden_messages):
     output = {'output': np.zeros((1, 100, 10), np.float32)}
     with golden_messages.raises(EngineError):
         run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
 
 
-def test_distances_from_a_cell_end_at_the_edge_of_the_input():
+def test_distances_from_a_cell_are_clipped_to_the_input():
     logits = np.zeros((1, 6380, 37), np.float32)
-    logits[0, 0, 2] = 0.9  # the first cell, whose sides have equal weights for 0 to 7 strides
+    logits[0, 0, 2] = 0.9  # the first cell: its sides have equal weights for 0 to 7 strides
     (found,) = run(
         'nanodet_plus', {'output': logits}, [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     )
     assert_found(found, [[0, 0, 3.5 * 8, 3.5 * 8]], np.array([0.9]), np.array([2]))
 
 
-def test_indices_of_no_box_are_passed_over():
+def test_indices_without_a_box_are_ignored():
     rng = np.random.default_rng(19)
-    made = known(rng)
-    outputs = batched('onnx_nms_xyxy', [OUTPUTS['onnx_nms_xyxy'](rng, *made)])
+    boxes = known(rng)
+    outputs = batched('onnx_nms_xyxy', [OUTPUTS['onnx_nms_xyxy'](rng, *boxes)])
     wrong = [[-1, -1, -1], [0, -1, 3], [0, 5, 3], [0, 0, 50], [0, 0, -1], [1, 0, 0]]
     outputs['selected_indices'] = np.concatenate([outputs['selected_indices'], wrong])
     (found,) = run('onnx_nms_xyxy', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
-    assert_found(found, *made)
+    assert_found(found, *boxes)
 
 
-def test_bfloat16():
+def test_bfloat16_is_converted_to_float32():
     values = np.array([0, 1, -2.5, 1 / 3, 640, 1e30, INF], np.float32)
     found = bfloat16_to_float32((values.view(np.uint32) >> 16).astype(np.uint16))
     assert found.dtype == np.float32

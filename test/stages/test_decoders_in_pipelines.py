@@ -1,4 +1,4 @@
-"""A generated network of every family in a pipeline: known boxes, in one image and in a batch."""
+"""A generated network of each family finds known boxes in a pipeline, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 
-# Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
+# No network output may cause a warning. ResourceWarning may come from other tests, whose files the
+# garbage collector closes at any time.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 
-# In a pipeline: the image's form, the inputs beside it and the model's own metadata count.
+# A pipeline also uses the image layout, additional inputs and the model's own metadata.
 FORMS = {
     'torchvision': {'image': (3, NETWORK[1], NETWORK[0])},
     'tensorflow': {
@@ -61,7 +62,7 @@ def grey(size_wh):
 
 
 @pytest.mark.parametrize('name', PRESETS)
-def test_a_generated_network_in_the_pipeline(name, tmp_path):
+def test_generated_network_runs_in_a_pipeline(name, tmp_path):
     rng = np.random.default_rng(20)
     xyxy, scores, labels = known(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
@@ -75,8 +76,8 @@ def test_a_generated_network_in_the_pipeline(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', [name for name in PRESETS if name != 'torchvision'])
-def test_a_network_of_a_batch_in_the_pipeline(name, tmp_path):
-    """Two images at once and then one, of several sizes."""
+def test_network_with_a_batch_runs_in_a_pipeline(name, tmp_path):
+    """The pipeline gets two images and then one, in several sizes."""
     rng = np.random.default_rng(21)
     made = [known(rng, count) for count in (6, 3)]
     outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])

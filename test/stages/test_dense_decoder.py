@@ -1,4 +1,4 @@
-"""Dense decoding: outputs made for known boxes, and a plain Python reading of DESIGN's steps."""
+"""Dense decoding of outputs for known boxes, compared with a plain Python decoder."""
 
 import dataclasses
 import itertools
@@ -17,16 +17,17 @@ from trt_perception.parameters.frame import Thresholds
 
 NETWORK = (640, 640)
 SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
-HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, 140 rows above
+HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, padding of 140 rows above
 NAN, INF = math.nan, math.inf
 DENSE = [name for name, preset in PRESETS.items() if isinstance(preset.decoder, Dense)]
 
-# Whatever a network says, stderr stays quiet; other tests' files may be collected meanwhile.
+# No network output may cause a warning. ResourceWarning may come from other tests, whose files the
+# garbage collector closes at any time.
 pytestmark = pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 
 
 def output(anchors, decoder='dense', dtype=np.float32):
-    """Return the output tensor for anchors of (cx, cy, w, h, [objectness,] class scores...)."""
+    """Return an output tensor with anchors of (cx, cy, w, h, [objectness,] class scores...)."""
     columns = 5 + PRESETS[decoder].decoder.objectness
     table = np.array(anchors, dtype).reshape(-1, len(anchors[0]) if anchors else columns)
     return (table if PRESETS[decoder].decoder.transposed else table.T)[None]
@@ -45,8 +46,8 @@ def decode(anchors, letterbox=SAME, decoder='dense', dtype=np.float32, **options
     )
 
 
-def listed(detections):
-    """Return rows of box, score (rounded for comparison) and class."""
+def rounded_rows(detections):
+    """Return rows of box, rounded score and class."""
     return [
         ([round(float(side), 3) for side in box], round(float(score), 4), int(class_id))
         for box, score, class_id in zip(
@@ -57,7 +58,7 @@ def listed(detections):
 
 @pytest.mark.parametrize('decoder', DENSE)
 @pytest.mark.parametrize('dtype', [np.float32, np.float16])
-def test_no_anchors(decoder, dtype):
+def test_output_without_anchors_gives_no_boxes(decoder, dtype):
     found = decode([], decoder=decoder, dtype=dtype)
     assert len(found) == 0
     assert found.xyxy.shape == (0, 4)
@@ -65,19 +66,19 @@ def test_no_anchors(decoder, dtype):
     assert found.class_ids.dtype == np.int32
 
 
-def test_nothing_above_the_threshold():
+def test_boxes_below_the_threshold_are_dropped():
     assert len(decode([[100, 100, 20, 20, 0.1, 0.2]] * 8)) == 0
 
 
 @pytest.mark.parametrize('decoder', DENSE)
-def test_known_boxes(decoder):
+def test_known_boxes_are_decoded(decoder):
     scores = [[0.9, 0.1, 0.0], [0.2, 0.3, 0.8]]
     boxes = [[320, 320, 100, 50], [60.5, 400.25, 33, 17.5]]
     middle = [[0.5]] if PRESETS[decoder].decoder.objectness else [[]]
     anchors = [box + middle[0] + score for box, score in zip(boxes, scores, strict=True)]
     found = decode(anchors, HD, decoder)
     factor = 0.5 if PRESETS[decoder].decoder.objectness else 1
-    assert listed(found) == [
+    assert rounded_rows(found) == [
         ([810, 465, 1110, 615], 0.9 * factor, 0),
         ([132, 754.5, 231, 807], 0.8 * factor, 2),
     ]
@@ -85,8 +86,8 @@ def test_known_boxes(decoder):
     assert found.class_ids.dtype == np.int32
 
 
-def test_known_boxes_return_to_a_thousandth_of_a_pixel():
-    # Boxes of the source, written as a detector would see them, on several geometries.
+def test_boxes_are_mapped_to_the_source_within_0_001_pixels():
+    # Encode known source boxes as network outputs, for several geometries.
     rng = np.random.default_rng(30)
     for source, mode in itertools.product(
         [(1920, 1080), (640, 480), (53, 37), (37, 900)], ['letterbox', 'stretch']
@@ -110,7 +111,7 @@ def test_known_boxes_return_to_a_thousandth_of_a_pixel():
             assert np.abs(box - [left, top, right, bottom]).max() < 1e-3
 
 
-def test_half_precision_output_is_computed_in_single():
+def test_half_precision_output_is_decoded_in_single_precision():
     # 0.25 * 0.7998 in float16 would be 0.19995 rounded to 0.2; float16 has no 949.9375.
     anchors = [[1000.5, 300, 101.125, 7, 0.25, 0.8]]
     letterbox = Letterbox.fit((2048, 640), (2048, 640), 'stretch')
@@ -119,25 +120,25 @@ def test_half_precision_output_is_computed_in_single():
     assert found.xyxy[0].tolist() == [949.9375, 296.5, 1051.0625, 303.5]
 
 
-def test_best_class_wins_and_the_first_of_equals():
+def test_first_of_the_best_classes_wins():
     assert decode([[50, 50, 9, 9, 0.4, 0.9, 0.8]]).class_ids.tolist() == [1]
     assert decode([[50, 50, 9, 9, 0.4, 0.9, 0.9]]).class_ids.tolist() == [1]
-    # One detection for each anchor: the second best class is not reported.
+    # Each anchor gives one detection. The second best class is not reported.
     assert len(decode([[50, 50, 9, 9, 0.95, 0.9, 0.9]])) == 1
 
 
 @pytest.mark.parametrize('threshold', [0.0, 0.25, 0.3, 0.5, 0.999])
-def test_a_score_at_the_threshold_is_not_above_it(threshold):
+def test_score_equal_to_the_threshold_is_dropped(threshold):
     at = np.float32(threshold)
     above = np.nextafter(at, np.float32(2))
     found = decode([[50, 50, 9, 9, at], [80, 80, 9, 9, above]], confidence_threshold=threshold)
     assert found.scores.tolist() == [above]
 
 
-def test_objectness_multiplies_before_the_threshold():
+def test_threshold_applies_to_score_times_objectness():
     anchors = [[50, 50, 9, 9, 0.5, 0.6], [80, 80, 9, 9, 0.9, 0.6], [99, 99, 9, 9, 0.0, 1.0]]
     found = decode(anchors, decoder='dense_objectness', confidence_threshold=0.4)
-    assert listed(found) == [([75.5, 75.5, 84.5, 84.5], 0.54, 0)]
+    assert rounded_rows(found) == [([75.5, 75.5, 84.5, 84.5], 0.54, 0)]
 
 
 @pytest.mark.parametrize(
@@ -151,41 +152,41 @@ def test_objectness_multiplies_before_the_threshold():
         [50, -INF, 9, 9, 0.9],
         [50, 50, INF, 9, 0.9],
         [INF, 50, INF, 9, 0.9],
-        [3e38, 50, 3e38, 9, 0.9],  # the corner leaves float32
+        [3e38, 50, 3e38, 9, 0.9],  # the corner exceeds float32
         [50, 50, 0, 9, 0.9],
         [50, 50, 9, 0, 0.9],
         [50, 50, -9, 9, 0.9],
         [50, 50, 9, -9, 0.9],
         [50, 50, -9, -9, 0.9],
-        [1e6, 50, 1e-3, 9, 0.9],  # a side that float32 cannot hold there
+        [1e6, 50, 1e-3, 9, 0.9],  # float32 cannot represent the side at this place
         [50, 50, 9, 9, NAN],
         [50, 50, 9, 9, INF],
         [50, 50, 9, 9, -INF],
         [50, 50, 9, 9, -0.9],
     ],
 )
-def test_what_is_no_box_or_no_score_leaves_and_disturbs_nothing(anchor):
+def test_invalid_box_or_score_is_removed_first(anchor):
     good = [300, 300, 20, 20, 0.5]
     expected = ([290, 290, 310, 310], 0.5, 0)
-    assert listed(decode([anchor, [50, 50, 9, 9, 0.1]])) == []
-    assert listed(decode([anchor, good, anchor])) == [expected]
-    # It takes no place among the candidates either: removed first.
-    assert listed(decode([anchor, good], max_candidates=1, max_detections=1)) == [expected]
+    assert rounded_rows(decode([anchor, [50, 50, 9, 9, 0.1]])) == []
+    assert rounded_rows(decode([anchor, good, anchor])) == [expected]
+    # Invalid anchors are removed before max_candidates applies.
+    assert rounded_rows(decode([anchor, good], max_candidates=1, max_detections=1)) == [expected]
 
 
-def test_objectness_that_is_no_number():
+def test_invalid_objectness_drops_the_anchor():
     good = [300, 300, 20, 20, 0.9, 0.5]
     for objectness in (NAN, INF, -INF, -1.0, 3e38):
         bad = [50, 50, 9, 9, objectness, 0.0 if objectness == INF else 2.0]
         found = decode([bad, good], decoder='dense_objectness')
-        assert 0.45 in [row[1] for row in listed(found)]
+        assert 0.45 in [row[1] for row in rounded_rows(found)]
         assert np.isfinite(found.scores).all()
 
 
-def test_a_class_score_that_is_no_number_loses_the_anchor():
-    # NaN is no score to compare with, so no class of the anchor is best.
+def test_invalid_class_score_drops_the_anchor():
+    # NaN cannot be compared, so the anchor has no best class.
     anchors = [[50, 50, 9, 9, 0.9, NAN], [50, 50, 9, 9, NAN, 0.9], [50, 50, 9, 9, 0.1, 0.1]]
-    assert listed(decode(anchors)) == []
+    assert rounded_rows(decode(anchors)) == []
 
 
 @pytest.mark.parametrize('class_ids', [(), (1,)])
@@ -196,53 +197,53 @@ def test_scores_that_are_all_nan_are_an_error(class_ids):
         decode(anchors, class_ids=class_ids)
 
 
-def test_class_filter_comes_after_the_best_class():
+def test_class_filter_applies_to_the_best_class():
     anchors = [[50, 50, 9, 9, 0.9, 0.8], [90, 90, 9, 9, 0.3, 0.7]]
     assert decode(anchors).class_ids.tolist() == [0, 1]
     assert decode(anchors, class_ids=(0,)).class_ids.tolist() == [0]
-    # The first anchor's second best class is not promoted.
-    assert listed(decode(anchors, class_ids=(1,))) == [([85.5, 85.5, 94.5, 94.5], 0.7, 1)]
+    # The second best class of the first anchor does not take its place.
+    assert rounded_rows(decode(anchors, class_ids=(1,))) == [([85.5, 85.5, 94.5, 94.5], 0.7, 1)]
     assert len(decode(anchors, class_ids=(5,))) == 0
 
 
-def test_filtered_classes_take_no_candidate_place_and_suppress_nothing():
+def test_filtered_classes_are_neither_candidates_nor_suppress_boxes():
     anchors = [[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]]
     found = decode(anchors, class_ids=(1,), max_candidates=1, class_agnostic=True)
     assert found.class_ids.tolist() == [1]
 
 
-def test_candidates_are_limited_before_suppression_and_detections_after():
+def test_max_candidates_applies_before_nms_and_max_detections_after():
     same = [[50, 50, 20, 20, 0.9 - i / 100] for i in range(4)]
     other = [[200, 200, 20, 20, 0.5]]
     assert len(decode(same + other)) == 2
-    assert len(decode(same + other, max_candidates=4)) == 1  # the other did not get in
+    assert len(decode(same + other, max_candidates=4)) == 1  # the other box exceeds max_candidates
     assert len(decode(same + other, max_candidates=5)) == 2
     assert decode(same + other, max_detections=1).scores.tolist() == [np.float32(0.9)]
 
 
-def test_by_default_1024_candidates_and_classes_apart():
+def test_default_is_1024_candidates_and_nms_per_class():
     anchors = [[10 * (i % 60) + 5, 10 * (i // 60) + 5, 8, 8, 0.5] for i in range(1100)]
     assert len(decode(anchors, max_detections=2000)) == 1024
     assert len(decode([[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]])) == 2
 
 
-def test_detections_are_limited_before_boxes_outside_the_image_leave():
-    # Above the image, in the letterbox's padding: suppressed or not, it is empty once clipped.
+def test_max_detections_also_counts_boxes_outside_the_image():
+    # The box is in the padding above the image. After clipping it is empty.
     outside, inside = [320, 50, 20, 20, 0.9], [320, 320, 20, 20, 0.8]
     assert len(decode([outside, inside], HD)) == 1
     assert len(decode([outside, inside], HD, max_detections=1)) == 0
 
 
 def test_boxes_are_clipped_after_suppression():
-    # Clipped to the image they would be equal; before, their IoU is 1/2.
+    # After clipping, both boxes would be equal. Before clipping, their IoU is 1/2.
     anchors = [[0, 320, 100, 100, 0.9], [-50, 320, 200, 100, 0.8]]
     found = decode(anchors)
-    assert listed(found) == [([0, 270, 50, 370], 0.9, 0)]  # 1/2 > 0.45
+    assert rounded_rows(found) == [([0, 270, 50, 370], 0.9, 0)]  # 1/2 > 0.45
     found = decode(anchors, iou_threshold=0.6)
-    assert listed(found) == [([0, 270, 50, 370], 0.9, 0), ([0, 270, 50, 370], 0.8, 0)]
+    assert rounded_rows(found) == [([0, 270, 50, 370], 0.9, 0), ([0, 270, 50, 370], 0.8, 0)]
 
 
-def test_equal_scores_keep_the_order_of_the_anchors():
+def test_equal_scores_keep_the_anchor_order():
     anchors = [[50 + 40 * i, 50, 20, 20, 0.7] for i in (3, 1, 2, 0)]
     assert decode(anchors).xyxy[:, 0].tolist() == [160, 80, 120, 40]
     assert decode(anchors, max_candidates=2).xyxy[:, 0].tolist() == [160, 80]
@@ -250,7 +251,7 @@ def test_equal_scores_keep_the_order_of_the_anchors():
     assert decode(same, class_agnostic=True).class_ids.tolist() == [0]
 
 
-def test_the_output_is_left_alone():
+def test_decoding_does_not_change_the_output():
     tensor = output([[50, 50, 9, 9, 0.9], [NAN, 1, 1, 1, 0.8]])
     before = tensor.copy()
     tensor.flags.writeable = False
@@ -258,8 +259,10 @@ def test_the_output_is_left_alone():
     assert np.array_equal(tensor, before, equal_nan=True)
 
 
-def plain(anchors, confidence, iou, class_ids, max_candidates, max_detections, agnostic):
-    """DESIGN's steps one by one. Small whole numbers: exact in any precision."""
+def decode_in_plain_python(
+    anchors, confidence, iou, class_ids, max_candidates, max_detections, agnostic
+):
+    """Decode anchors step by step. Small whole numbers are exact in each data type."""
     found = []
     for cx, cy, w, h, *scores in anchors:
         score = max(scores)
@@ -287,14 +290,14 @@ def overlap(a, b):
     return width * height / both
 
 
-places = st.integers(-8, 72)
-extents = st.integers(-1, 12).map(lambda size: 4 * size)
+coordinates = st.integers(-8, 72)
+sides = st.integers(-1, 12).map(lambda size: 4 * size)
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
 
 
 @settings(deadline=None, max_examples=150)
 @given(
-    st.lists(st.tuples(places, places, extents, extents, scores, scores), max_size=20),
+    st.lists(st.tuples(coordinates, coordinates, sides, sides, scores, scores), max_size=20),
     scores,
     st.sampled_from([0.25, 0.5]),
     st.sampled_from([(), (0,), (1,)]),
@@ -304,7 +307,7 @@ scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
     st.sampled_from(['dense', 'dense_transposed']),
     st.sampled_from([np.float32, np.float16]),
 )
-def test_agrees_with_the_steps_of_the_design(
+def test_random_outputs_agree_with_plain_python(
     anchors, confidence, iou, class_ids, candidates, detections, agnostic, decoder, dtype
 ):
     anchors = [list(anchor) for anchor in anchors]
@@ -320,5 +323,7 @@ def test_agrees_with_the_steps_of_the_design(
         max_candidates=candidates,
         class_agnostic=agnostic,
     )
-    expected = plain(anchors, confidence, iou, class_ids, candidates, detections, agnostic)
-    assert listed(found) == [([float(side) for side in box], s, c) for box, s, c in expected]
+    expected = decode_in_plain_python(
+        anchors, confidence, iou, class_ids, candidates, detections, agnostic
+    )
+    assert rounded_rows(found) == [([float(side) for side in box], s, c) for box, s, c in expected]

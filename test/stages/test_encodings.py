@@ -1,12 +1,12 @@
-"""Every encoding becomes the colours that its definition says; oracles use no OpenCV.
+"""Each encoding is converted to the colours of its definition. The oracles use no OpenCV.
 
-How far OpenCV is from exact arithmetic, measured here and held to:
+The tests allow OpenCV these measured differences from exact arithmetic:
 
     packed, mono8, mono16, Bayer    exact
     YUV                             at most 0.70 levels (0.6905 over all Y, U and V)
 
-The GPU has to match two habits of OpenCV: a Y below 16 counts as 16, and the outermost pixels of a
-Bayer image repeat the pixel next to them inside.
+The GPU kernels must copy two properties of OpenCV: a Y below 16 counts as 16, and the outermost
+pixels of a Bayer image repeat their inner neighbour.
 """
 
 import itertools
@@ -31,12 +31,12 @@ from trt_perception.stages.host_preprocess import frame_to_bgr
 CONVERSION = 0.70  # levels; YUV only
 
 
-def test_no_encoding_is_left_out():
+def test_each_encoding_is_tested():
     assert all(any(fits(encoding, *size) for size in SIZES) for encoding in ENCODINGS)
 
 
 @pytest.mark.parametrize('encoding', ENCODINGS)
-def test_bytes_become_the_right_colours(encoding):
+def test_each_encoding_gives_the_colours_of_its_definition(encoding):
     for padding, big_endian in itertools.product((0, 1, 13), (False, True)):
         rng = np.random.default_rng(1)
         for width, height in SIZES:
@@ -54,8 +54,8 @@ def test_bytes_become_the_right_colours(encoding):
 
 
 @pytest.mark.parametrize('encoding', YUV)
-def test_yuv_over_the_whole_cube(encoding):
-    # Every Y with every fifth U and V, and the ends.
+def test_all_yuv_colours_are_within_the_tolerance(encoding):
+    # All Y with every fifth U and V, including both ends.
     chroma = np.array([*range(0, 256, 5), 128, 255], np.uint8)
     u, v = (grid.ravel() for grid in np.meshgrid(chroma, chroma))
     y = np.arange(256, dtype=np.uint8)[:, None]
@@ -90,7 +90,7 @@ def test_yuv_over_the_whole_cube(encoding):
         ((107, 202, 222), (255, 0, 255)),
     ],
 )
-def test_yuv_of_the_corner_colours(yuv, rgb):
+def test_yuv_corner_colours_are_converted(yuv, rgb):
     y, u, v = yuv
     for encoding, data in {
         'uyvy': [u, y, v, y] * 2,
@@ -100,21 +100,21 @@ def test_yuv_of_the_corner_colours(yuv, rgb):
     }.items():
         step = 4 if encoding in ('uyvy', 'yuyv') else 2
         image = frame_to_bgr(frame_of(bytes(data), encoding, 2, 2, step))
-        # The 8-bit Y'CbCr themselves are rounded, which is worth up to a level or two.
+        # The 8-bit Y'CbCr values are rounded, which changes the colours by up to two levels.
         assert np.abs(image[..., ::-1].astype(int) - rgb).max() <= 2
 
 
 @pytest.mark.parametrize('order', ['<u2', '>u2'])
-def test_every_value_of_mono16_is_divided_by_257(order):
+def test_mono16_is_divided_by_257_and_rounded(order):
     values = np.arange(65536)
     data = values.astype(order).tobytes()
     image = frame_to_bgr(frame_of(data, 'mono16', 256, 256, 512, order == '>u2'))
-    # 257 is odd, so that there are no ties.
+    # 257 is odd, so no value lies halfway between two results.
     assert np.array_equal(image.reshape(-1, 3), np.rint(values / 257)[:, None].repeat(3, axis=1))
 
 
 @pytest.mark.parametrize('pattern', ['rggb', 'bggr', 'gbrg', 'grbg'])
-def test_bayer_of_one_colour_lights_one_channel(pattern):
+def test_bayer_image_of_one_colour_has_one_channel(pattern):
     for color in 'rgb':
         tile = [255 * (place == color) for place in pattern]
         mosaic = np.tile(np.array(tile, np.uint8).reshape(2, 2), (4, 5))
@@ -123,7 +123,7 @@ def test_bayer_of_one_colour_lights_one_channel(pattern):
 
 
 @pytest.mark.parametrize('pattern', ['rggb', 'bggr', 'gbrg', 'grbg'])
-def test_bayer_at_every_width_of_a_vector_register(pattern):
+def test_bayer_images_of_all_small_widths_match(pattern):
     rng = np.random.default_rng(2)
     encoding = f'bayer_{pattern}8'
     for width in [*range(3, 70), 127, 128, 129, 641]:
@@ -133,13 +133,13 @@ def test_bayer_at_every_width_of_a_vector_register(pattern):
 
 
 @pytest.mark.parametrize('encoding', ENCODINGS)
-def test_read_only_memory_is_read(encoding):
+def test_read_only_frames_are_accepted(encoding):
     data, step = noise(np.random.default_rng(10), encoding, 12, 10, 3)
     frozen, writable = (frame_of(raw, encoding, 12, 10, step) for raw in (data.tobytes(), data))
     assert np.array_equal(frame_to_bgr(frozen), frame_to_bgr(writable))
 
 
-def test_the_picture_is_a_copy():
+def test_converted_image_is_a_copy():
     data = np.zeros(12, np.uint8)
     frame_to_bgr(frame_of(data, 'bgr8', 2, 2, 6))[...] = 9
     assert not data.any()

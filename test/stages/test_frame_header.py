@@ -1,4 +1,4 @@
-"""What changes from one frame to the next is in the header that the kernels read."""
+"""Values that change with each frame are in the header that the kernels read."""
 
 import dataclasses
 
@@ -24,20 +24,20 @@ def written(thresholds, pixels=0):
 
 def test_each_threshold_is_written():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED.items()}
-    # Whether masks are drawn is no matter of the kernels that read headers.
+    # Kernels that read headers do not depend on wants_masks.
     names = {field.name for field in dataclasses.fields(Thresholds)} - {'wants_masks'}
     assert names == set(CHANGED)
     assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED)
 
 
 @pytest.mark.parametrize('pixels', [0, 256, 260, -(2**40) - 4, 2**40 + 8])
-def test_where_the_pixels_are_is_written_and_nothing_else_changes(pixels):
+def test_pixel_address_changes_nothing_else(pixels):
     plain, content = written(Thresholds()), written(Thresholds(), pixels)
     assert int.from_bytes(content[40:48], 'little', signed=True) == pixels
     assert content[:40] + content[48:] == plain[:40] + plain[48:]
 
 
-def test_a_header_that_was_written_over_another_leaves_nothing_of_it():
+def test_new_header_replaces_the_previous_header():
     frame = random_frame(np.random.default_rng(1), 'bgr8', 8, 6)
     header = FrameHeaderWriter(70)
     geometry = Letterbox.fit((8, 6), (16, 16), 'letterbox')

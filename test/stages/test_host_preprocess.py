@@ -1,8 +1,8 @@
-"""HostPreprocessor against float64 references that use neither OpenCV nor the package's geometry.
+"""HostPreprocessor against float64 references, without OpenCV or the package's geometry.
 
-OpenCV resizes bytes to bytes; that is held to less than 0.85 levels from exact bilinear
-interpolation (0.82 was seen), so a tensor is within 1/255 of the exact letterbox of its bytes.
-What making bytes of YUV costs (test_encodings.py) comes on top.
+OpenCV resizes bytes to bytes. The tests allow 0.85 levels from exact bilinear interpolation; 0.82
+was measured. A tensor is therefore within 1/255 of the exact letterbox of the bytes. The
+conversion from YUV to bytes adds its own error (test_encodings.py).
 """
 
 import numpy as np
@@ -30,11 +30,11 @@ RESIZING = 0.85  # levels
 
 
 def tolerance(encoding):
-    """Levels that a tensor may be off."""
+    """Return the allowed difference of a tensor in levels."""
     return RESIZING + (CONVERSION if ENCODINGS[encoding] in YUV else 0)
 
 
-def test_the_oracle_itself_agrees_with_the_onnx_operator():
+def test_oracle_agrees_with_the_onnx_operator():
     import onnx
     from onnx import TensorProto, helper
 
@@ -46,7 +46,7 @@ def test_the_oracle_itself_agrees_with_the_onnx_operator():
         mode='linear',
         coordinate_transformation_mode='half_pixel',
     )
-    # Half-pixel positions outside the image take the edge, as map_coordinates' mode 'nearest'.
+    # Half-pixel positions outside the image use the edge, as in map_coordinates' mode 'nearest'.
     graph = helper.make_graph(
         [resize],
         'resize',
@@ -66,12 +66,12 @@ def test_the_oracle_itself_agrees_with_the_onnx_operator():
         sizes = np.array([1, 3, target[1], target[0]])
         planes = levels.transpose(2, 0, 1)[None].astype(np.float32)
         (result,) = session.run(None, {'x': planes, 'sizes': sizes})
-        # It computes positions in float32: 2**-15 pixels of up to 255 levels.
+        # The operator computes positions in float32: an error of 2**-15 pixels times 255 levels.
         assert np.abs(result[0].transpose(1, 2, 0) - resized(levels, target)).max() < 0.02
 
 
 PLAIN = {'input_size': (160, 160)}
-# Preprocessing, as the manifest would say it; each with frames of several encodings.
+# Preprocessing sections of a manifest. The test runs each with several encodings.
 PREPROCESSINGS = {
     'plain': PLAIN,
     'stretch': {**PLAIN, 'resize': 'stretch'},
@@ -96,7 +96,7 @@ PREPROCESSINGS = {
 
 
 def assert_tensor(tensor, levels, facts, encoding):
-    """Compare with the exact letterbox of the levels, in levels."""
+    """Compare a tensor, in levels, with the exact letterbox of the levels."""
     mode, pad = facts.get('resize', 'letterbox'), facts.get('pad_value', 114)
     picture = network_levels(levels, facts['input_size'], mode, pad)
     numbers = {key: facts[key] for key in ('color_order', 'scale', 'mean', 'std') if key in facts}
@@ -108,7 +108,7 @@ def assert_tensor(tensor, levels, facts, encoding):
 
 
 @pytest.mark.parametrize('facts', PREPROCESSINGS.values(), ids=PREPROCESSINGS.keys())
-def test_every_preprocessing(facts):
+def test_each_preprocessing_matches_the_oracle(facts):
     rng = np.random.default_rng(4)
     preprocess = HostPreprocessor(Preprocessing(**facts))
     for encoding, size in [
@@ -130,7 +130,7 @@ def test_every_preprocessing(facts):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize('mode', ['letterbox', 'stretch'])
-def test_every_encoding_and_size(encoding, mode):
+def test_each_encoding_and_size_matches_the_oracle(encoding, mode):
     rng = np.random.default_rng(5)
     facts = {'input_size': (128, 96), 'resize': mode}
     for index, (width, height) in enumerate(SIZES):
@@ -142,7 +142,7 @@ def test_every_encoding_and_size(encoding, mode):
 
 
 @pytest.mark.parametrize('encoding', ['bgr8', 'rgba8', 'mono16', 'bayer_rggb8', 'yuyv', 'nv21'])
-def test_a_camera_sized_frame(encoding):
+def test_camera_sized_frame_matches_the_oracle(encoding):
     width, height = (1919, 1079) if fits(encoding, 1919, 1079) else (1920, 1080)
     frame, levels = noise_frame(np.random.default_rng(6), encoding, width, height, padding=7)
     facts = {'input_size': (640, 640)}
@@ -154,7 +154,7 @@ def test_a_camera_sized_frame(encoding):
     'facts',
     [PREPROCESSINGS['plain'], PREPROCESSINGS['ImageNet'], PREPROCESSINGS['BGR levels minus mean']],
 )
-def test_half_precision_is_the_same_rounded(facts):
+def test_half_precision_rounds_the_single_precision_tensor(facts):
     rng = np.random.default_rng(7)
     single = HostPreprocessor(Preprocessing(**facts))
     half = HostPreprocessor(Preprocessing(**facts, dtype='float16'))
@@ -166,7 +166,7 @@ def test_half_precision_is_the_same_rounded(facts):
         assert_tensor(result.astype(np.float64), levels, facts, encoding)
 
 
-def test_a_flat_image_stays_flat_and_the_padding_is_exact():
+def test_flat_image_stays_flat_with_exact_padding():
     for value in (0, 1, 114, 254, 255):
         data = bytes([value]) * (33 * 21 * 3)
         facts = {'input_size': (64, 64), 'scale': 1.0, 'pad_value': 77}
@@ -176,10 +176,10 @@ def test_a_flat_image_stays_flat_and_the_padding_is_exact():
         assert letterbox.resized_wh == (64, 41)
         assert (tensor[0, :, 11:52] == value).all()
         assert (tensor[0, :, :11] == 77).all()
-        assert (tensor[0, :, 52:] == 77).all()  # 12 rows: the odd one is below
+        assert (tensor[0, :, 52:] == 77).all()  # 12 rows of padding: an odd row is below
 
 
-def test_one_preprocessor_for_a_mixed_stream_equals_fresh_ones():
+def test_reused_preprocessor_equals_a_new_one():
     rng = np.random.default_rng(8)
     encodings = list(ENCODINGS)
     for facts in (
@@ -188,7 +188,7 @@ def test_one_preprocessor_for_a_mixed_stream_equals_fresh_ones():
         {'input_size': (96, 64), 'resize': 'stretch', 'color_order': 'bgr'},
     ):
         preprocess = HostPreprocessor(Preprocessing(**facts))
-        # A few sizes, so that the canvas of the frame before often serves, and often does not.
+        # With few sizes, the previous frame's canvas is often reused and often replaced.
         for _ in range(120):
             encoding = encodings[rng.integers(len(encodings))]
             width, height = [(40, 30), (30, 40), (96, 64), (200, 6), (6, 200)][rng.integers(5)]
@@ -199,7 +199,7 @@ def test_one_preprocessor_for_a_mixed_stream_equals_fresh_ones():
             assert letterbox == fresh_letterbox
 
 
-def test_the_tensor_is_used_again_and_the_frame_is_left_alone():
+def test_tensor_is_reused_and_the_frame_is_unchanged():
     preprocess = HostPreprocessor(Preprocessing(input_size=(32, 32)))
     data = np.random.default_rng(9).integers(0, 256, 40 * 30 * 3, np.uint8)
     before = data.copy()

@@ -1,6 +1,6 @@
-"""The kernels name every pixel format: what has no case in pixels.cuh is read as a Bayer pattern.
+"""The kernels handle each pixel format. pixels.cuh reads a format without a case as Bayer.
 
-Held without a GPU, by the text of the kernels and the numbers that they are compiled with.
+The tests need no GPU: they read the source of the kernels and the format numbers.
 """
 
 import re
@@ -12,7 +12,7 @@ from trt_perception.stages.frame_header import FORMAT_NUMBERS
 
 KERNELS = Path(trt_perception.__file__).parent / 'stages' / 'kernels'
 PIXELS = (KERNELS / 'pixels.cuh').read_text(encoding='utf-8')
-# The patterns that pixel_at reads without a case, as 8-bit samples.
+# The patterns that pixel_at reads as 8-bit samples without a case.
 BAYER = {'bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8'}
 
 
@@ -27,28 +27,29 @@ def formats(pattern, text):
     return [name.lower() for name in re.findall(pattern, text)]
 
 
-def test_every_format_has_a_case_or_is_an_8_bit_bayer_pattern():
+def test_each_format_has_a_case_or_is_an_8_bit_bayer_pattern():
     cases = formats(r'case FORMAT_(\w+):', body('pixel_at'))
     assert len(cases) == len(set(cases))
     assert {*cases, *BAYER} == {known.name for known in PIXEL_FORMATS.values()}
     assert not BAYER & {*cases}
 
 
-def test_bayer_patterns_are_those_whose_numbers_is_bayer_takes():
+def test_is_bayer_accepts_exactly_the_bayer_patterns():
     first, last = formats(r'frame->format [<>]= FORMAT_(\w+)', body('is_bayer'))
     between = range(FORMAT_NUMBERS[first], FORMAT_NUMBERS[last] + 1)
     assert {name for name, number in FORMAT_NUMBERS.items() if number in between} == BAYER
 
 
-def test_red_stands_where_the_pattern_says():
-    # The pattern spells the 2 x 2 square row by row; rggb, which neither names, has red first.
+def test_red_pixels_are_where_the_pattern_has_them():
+    # A pattern's name spells its 2 x 2 square row by row. Neither function names rggb, whose first
+    # pixel is red.
     for function, shifted in (('column_of_red', 1), ('row_of_red', 2)):
         named = formats(r'== FORMAT_(\w+)', body(function))
         red = {name: name.removeprefix('bayer_').index('r') for name in BAYER}
         assert set(named) == {name for name, place in red.items() if place & shifted}
 
 
-def test_the_kernels_name_no_format_that_is_not_there():
+def test_kernels_name_only_existing_formats():
     named = {
         name
         for file in KERNELS.iterdir()

@@ -1,4 +1,4 @@
-"""Keypoints stay with their box, from the outputs to pixels of the image."""
+"""Keypoints keep their box, from the network outputs to image pixels."""
 
 from dataclasses import replace
 
@@ -17,32 +17,38 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import count_candidates, decode
 
 NETWORK = (64, 48)
-SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below
+SOURCE = (128, 64)  # half the size in the network, padding of 8 pixels above and below
 FORMS = [('dense', 3), ('dense', 2), ('dense_transposed', 3), ('end_to_end', 3), ('end_to_end', 2)]
 # Centre x, centre y, width, height, score and class in network pixels, worst first.
 BOXES = [
     (40.0, 20.0, 8.0, 8.0, 0.3, 1),
     (20.0, 30.0, 8.0, 8.0, 0.5, 0),
-    (20.0, 30.5, 8.0, 8.0, 0.9, 0),  # suppresses the one before, where there is NMS
+    (20.0, 30.5, 8.0, 8.0, 0.9, 0),  # suppresses the previous box if the decoder has NMS
     (50.0, 20.0, 8.0, 8.0, 0.1, 0),  # below the threshold
 ]
 
 
 def keypoints_of(index, values):
-    """Return two keypoints in network pixels, others for each box."""
-    both = np.array([[10.0 + index, 12.0, 0.25], [30.0, 20.0 + index, 0.75]], np.float32)
-    return both[:, :values]
+    """Return two keypoints in network pixels, which differ between the boxes."""
+    keypoints = np.array([[10.0 + index, 12.0, 0.25], [30.0, 20.0 + index, 0.75]], np.float32)
+    return keypoints[:, :values]
 
 
 def run(name, values, change=None, class_filter=()):
-    """Return what is found of BOXES."""
+    """Return the detections of BOXES."""
     rows = []
     for index, (x, y, width, height, score, label) in enumerate(BOXES):
         points = keypoints_of(index, values).ravel()
         if name == 'end_to_end':
             box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2, score, label]
         else:
-            box = [x, y, width, height, *(score if label == one else 0 for one in (0, 1))]
+            box = [
+                x,
+                y,
+                width,
+                height,
+                *(score if label == class_id else 0 for class_id in (0, 1)),
+            ]
         rows.append([*box, *points])
     output = np.array(rows, np.float32)
     if change is not None:
@@ -85,7 +91,7 @@ def test_keypoints_follow_their_box(name, values):
 
 
 @pytest.mark.parametrize('name', ['dense', 'end_to_end'])
-def test_keypoints_end_at_the_image(name):
+def test_keypoints_are_clipped_to_the_image(name):
     """Column 6 is x of the first keypoint, column 7 its y, column 8 its score."""
     for column, value, place, clipped in [
         (6, -5, (0, 0), 0),
@@ -101,19 +107,19 @@ def test_keypoints_end_at_the_image(name):
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('name', ['dense', 'end_to_end'])
-def test_a_box_whose_keypoint_is_none_leaves_before_it_suppresses(name, bad):
+def test_box_with_an_invalid_keypoint_is_removed_before_nms(name, bad):
     found = run(name, 3, (2, 9, bad))
     assert found.scores.tolist() == pytest.approx([0.5, 0.3])
     assert np.allclose(found.keypoints, expected([1, 0], 3), atol=1e-5)
 
 
-def test_nothing_found_has_keypoints_of_no_rows():
+def test_empty_result_has_an_empty_keypoint_array():
     found = run('dense', 3, (slice(None), slice(4, 6), 0))
     assert len(found) == 0
     assert found.keypoints.shape == (0, 2, 3)
 
 
-def test_taking_some_takes_their_keypoints():
+def test_selected_detections_keep_their_keypoints():
     found = run('end_to_end', 3)
     some = found.take(np.array([2, 0]))
     assert np.array_equal(some.keypoints, found.keypoints[[2, 0]])
@@ -123,7 +129,9 @@ def test_taking_some_takes_their_keypoints():
 
 
 @pytest.mark.parametrize('shape', [(2, 2, 3), (1, 2, 2), (1, 6)])
-def test_keypoints_of_another_shape_are_refused(shape, golden_messages):
-    one = run('end_to_end', 3).take(np.array([0]))
+def test_keypoints_of_a_wrong_shape_are_refused(shape, golden_messages):
+    detections = run('end_to_end', 3).take(np.array([0]))
     with golden_messages.raises(ValueError):
-        Detections(one.xyxy, one.scores, one.class_ids, np.zeros(shape, np.float32))
+        Detections(
+            detections.xyxy, detections.scores, detections.class_ids, np.zeros(shape, np.float32)
+        )

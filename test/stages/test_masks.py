@@ -1,4 +1,4 @@
-"""Masks: made of coefficients and prototypes, inside their boxes, at the image's size."""
+"""Masks from coefficients and prototypes, cut off at their boxes, at the image's size."""
 
 import cv2
 import numpy as np
@@ -22,10 +22,10 @@ NETWORK = (64, 48)
 
 
 def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbox'):
-    """Return what is found of boxes (left, top, right, bottom) in network pixels."""
+    """Return the detections of boxes (left, top, right, bottom) in network pixels."""
     rows = [
-        [*box, 0.9 - 0.1 * index, 0, *one]
-        for index, (box, one) in enumerate(zip(boxes, coefficients, strict=True))
+        [*box, 0.9 - 0.1 * index, 0, *coefficients_of_box]
+        for index, (box, coefficients_of_box) in enumerate(zip(boxes, coefficients, strict=True))
     ]
     output = np.array([rows], np.float32)
     spec = ModelSpec(
@@ -44,15 +44,17 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     outputs = [prototypes[None].astype(np.float32), output]
     thresholds = Thresholds(confidence_threshold=confidence)
     (found,) = valid(decode(outputs, spec, [letterbox], [thresholds], DecodingLimits(9)))
-    outputs[0][:] = np.nan  # the next frame's
+    outputs[0][:] = np.nan  # clear the outputs for the next frame
     return found
 
 
 def smooth(seed=3, count=4):
-    """Return prototypes (count, 12, 16) whose sums change sign here and there."""
+    """Return prototypes (count, 12, 16) whose weighted sums have both signs."""
     rng = np.random.default_rng(seed)
     rough = rng.normal(size=(count, 3, 4)).astype(np.float32)
-    return np.stack([cv2.resize(one, (16, 12), interpolation=cv2.INTER_CUBIC) for one in rough])
+    return np.stack(
+        [cv2.resize(prototype, (16, 12), interpolation=cv2.INTER_CUBIC) for prototype in rough]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,17 +62,17 @@ def smooth(seed=3, count=4):
     [((64, 48), slice(0, 12)), ((128, 64), slice(2, 10)), ((640, 480), slice(0, 12))],
 )
 def test_logits_are_interpolated_with_half_pixel_centres(source, rows):
-    """As OpenCV does it where the padding is whole pixels of the prototypes."""
+    """The result equals OpenCV's if the padding is whole prototype pixels."""
     prototypes, coefficients = smooth(), np.array([1, -0.5, 2, 0.25], np.float32)
     found = run(source, [[0, 0, 64, 48]], [coefficients], prototypes)
     logits = np.tensordot(coefficients, prototypes, axes=1)[rows]
     expected = cv2.resize(logits, source, interpolation=cv2.INTER_LINEAR) > 0
     assert 0.1 < expected.mean() < 0.9
     (mask,) = found.masks.whole()
-    assert (mask != expected).mean() < 1e-4  # a logit of 0 but for the last bit
+    assert (mask != expected).mean() < 1e-4  # logits within rounding of 0 may differ
 
 
-def test_a_mask_ends_with_its_box():
+def test_mask_is_cut_off_at_its_box():
     ones = np.ones((1, 12, 16), np.float32)
     found = run((64, 48), [[10.2, 5, 20, 30.7]], [[1]], ones)
     left, top, part = found.masks.one(0)
@@ -83,7 +85,7 @@ def test_a_mask_ends_with_its_box():
 
 @pytest.mark.parametrize('source', [(64, 48), (61, 47), (7, 90), (90, 7), (1, 1), (333, 77)])
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
-def test_images_of_any_size(source, mode):
+def test_masks_fit_images_of_any_size(source, mode):
     found = run(source, [[0, 0, 64, 48], [3, 3, 60, 44]], np.eye(2, 4), smooth(), mode=mode)
     masks = found.masks.whole()
     assert masks.shape == (len(found), source[1], source[0])
@@ -92,9 +94,9 @@ def test_images_of_any_size(source, mode):
 
 
 @pytest.mark.parametrize('source', [(64, 48), (100, 30)])
-def test_prototypes_finer_than_the_input(source):
+def test_prototypes_may_be_finer_than_the_input(source):
     fine = np.stack(
-        [cv2.resize(one, (128, 96), interpolation=cv2.INTER_CUBIC) for one in smooth()]
+        [cv2.resize(prototype, (128, 96), interpolation=cv2.INTER_CUBIC) for prototype in smooth()]
     )
     found = run(source, [[0, 0, 64, 48]], [[1, -0.5, 2, 0.25]], fine, mode='stretch')
     logits = np.tensordot(np.array([1, -0.5, 2, 0.25], np.float32), fine, axes=1)
@@ -110,7 +112,7 @@ def test_prototypes_without_a_pixel_are_refused(golden_messages):
     assert len(run((64, 48), [[0, 0, 64, 48]], [[1]], np.zeros((1, 0, 0)), confidence=0.95)) == 0
 
 
-def test_the_better_one_is_on_top():
+def test_better_detection_covers_the_worse_one():
     ones = np.ones((1, 12, 16), np.float32)
     found = run((64, 48), [[0, 0, 20, 20], [10, 10, 30, 30]], [[1], [1]], ones)
     numbers = np.full((48, 64), 7, np.uint16)
@@ -124,7 +126,7 @@ def test_the_better_one_is_on_top():
 
 @pytest.mark.filterwarnings('error', 'ignore::ResourceWarning')
 @pytest.mark.parametrize('bad', [np.nan, -np.inf])
-def test_what_is_no_logit_is_in_no_mask(bad):
+def test_invalid_logit_is_in_no_mask(bad):
     prototypes = np.full((1, 12, 16), bad, np.float32)
     found = run((64, 48), [[0, 0, 64, 48]], [[1]], prototypes)
     assert len(found) == 1
@@ -132,7 +134,7 @@ def test_what_is_no_logit_is_in_no_mask(bad):
     assert len(run((64, 48), [[0, 0, 64, 48]], [[np.inf]], np.ones((1, 12, 16)))) == 0
 
 
-def test_nothing_found():
+def test_empty_output_gives_an_empty_result():
     found = run((64, 48), [[0, 0, 9, 9]], [[1]], smooth(count=1), confidence=0.95)
     assert len(found.masks) == 0
     assert found.masks.whole().shape == (0, 48, 64)
@@ -141,20 +143,22 @@ def test_nothing_found():
     assert not numbers.any()
 
 
-def masks_of(whole):
-    """Return Masks of one mask of these pixels: each is a prototype pixel."""
-    height, width = whole.shape
+def masks_of(pixels):
+    """Return Masks with one mask of these pixels, one prototype pixel for each."""
+    height, width = pixels.shape
     box = np.array([[0, 0, width, height]], np.float32)
-    prototypes = np.where(whole, 1, -1).astype(np.float32)[None]
-    one = np.ones((1, 1), np.float32)
-    return Masks(box, one, prototypes, MaskGeometry((width, height), (1.0, 1.0), (0.0, 0.0)))
+    prototypes = np.where(pixels, 1, -1).astype(np.float32)[None]
+    coefficients = np.ones((1, 1), np.float32)
+    return Masks(
+        box, coefficients, prototypes, MaskGeometry((width, height), (1.0, 1.0), (0.0, 0.0))
+    )
 
 
 @pytest.mark.parametrize('seed', range(8))
-def test_run_lengths_are_cocos(seed):
+def test_run_lengths_equal_coco(seed):
     mask = pytest.importorskip('pycocotools.mask')
     rng = np.random.default_rng(seed)
-    whole = rng.random((37, 53)) < (0, 1, 0.5, 0.1, 0.9, 0.01, 0.99, 0.3)[seed]
-    told = mask_run_lengths(masks_of(whole), 0)
-    expected = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
-    assert told == {'size': [37, 53], 'counts': expected['counts'].decode()}
+    pixels = rng.random((37, 53)) < (0, 1, 0.5, 0.1, 0.9, 0.01, 0.99, 0.3)[seed]
+    found = mask_run_lengths(masks_of(pixels), 0)
+    expected = mask.encode(np.asfortranarray(pixels.astype(np.uint8)))
+    assert found == {'size': [37, 53], 'counts': expected['counts'].decode()}

@@ -1,4 +1,4 @@
-"""Non-maximum suppression against ONNX's operator, OpenCV's, and a plain implementation."""
+"""Non-maximum suppression against ONNX's operator, OpenCV's function and plain code."""
 
 from fractions import Fraction
 
@@ -11,7 +11,7 @@ from support.properties import given, settings, st
 from trt_perception.stages.nms import best_candidates, non_maximum_suppression
 
 CASES = 1000
-# Where an IoU lies closer than this to the threshold, rounding decides and oracles may differ.
+# If an IoU is this close to the threshold, rounding decides and the oracles may differ.
 MARGIN = 1e-6
 
 
@@ -31,8 +31,8 @@ def exact_iou(a, b):
     return Fraction(shared) / Fraction(total)
 
 
-def plain(boxes, class_ids, threshold, limit=1000, agnostic=False):
-    """DESIGN's rule, box by box: from the best on, drop what overlaps a better one too much."""
+def suppress_in_plain_python(boxes, class_ids, threshold, limit=1000, agnostic=False):
+    """Apply the rule box by box: drop each box that overlaps a better kept box too much."""
     kept = []
     for index, box in enumerate(boxes):
         rivals = [k for k in kept if agnostic or class_ids[k] == class_ids[index]]
@@ -56,7 +56,7 @@ TABLE = {
     'threshold 0 keeps boxes apart': ([UNIT, APART], [0, 0], 0.0, [0, 1]),
     'threshold 0 keeps boxes that touch': ([UNIT, TOUCHING], [0, 0], 0.0, [0, 1]),
     'threshold 0 drops any overlap': ([UNIT, [9, 9, 19, 19]], [0, 0], 0.0, [0]),
-    # The middle one is dropped, so it no longer drops the third.
+    # The first box drops the second box, which therefore cannot drop the third box.
     'a dropped box drops nothing': (
         [[0, 0, 10, 10], [4, 0, 14, 10], [8, 0, 18, 10]],
         [0, 0, 0],
@@ -70,18 +70,18 @@ TABLE = {
 
 
 @pytest.mark.parametrize(('boxes', 'ids', 'threshold', 'kept'), TABLE.values(), ids=TABLE.keys())
-def test_table(boxes, ids, threshold, kept):
+def test_suppression_table(boxes, ids, threshold, kept):
     assert suppress(boxes, ids, threshold) == kept
 
 
-def test_class_agnostic():
+def test_class_agnostic_suppression():
     assert suppress([UNIT, HALF, APART], [0, 1, 2], 0.4) == [0, 1, 2]
     boxes, ids = np.array([UNIT, UNIT], np.float32), np.array([0, 1], np.int32)
     assert non_maximum_suppression(boxes, ids, 0.4, 10).tolist() == [0, 1]  # by default
     assert suppress([UNIT, HALF, APART], [0, 1, 2], 0.4, agnostic=True) == [0, 2]
 
 
-def test_limit_stops_at_the_best():
+def test_limit_keeps_the_best_boxes():
     boxes = [[20 * i, 0, 20 * i + 10, 10] for i in range(5)]
     assert suppress(boxes, [0] * 5, 0.5, limit=1) == [0]
     assert suppress(boxes, [0] * 5, 0.5, limit=3) == [0, 1, 2]
@@ -107,18 +107,16 @@ extent = st.integers(1, 12)
     st.integers(1, 8),
     st.booleans(),
 )
-def test_whole_pixels_agree_with_the_plain_implementation_also_at_the_threshold(
-    rows, threshold, limit, agnostic
-):
-    # Small whole numbers and these thresholds are exact in float32: nothing needs a margin.
+def test_whole_pixel_boxes_agree_with_plain_python(rows, threshold, limit, agnostic):
+    # Small whole numbers and these thresholds are exact in float32, so no margin is needed.
     boxes = [[x, y, x + w, y + h] for x, y, w, h, _ in rows]
     ids = [row[4] for row in rows]
     kept = suppress(boxes, ids, threshold, limit, agnostic)
-    assert kept == plain(boxes, ids, threshold, limit, agnostic)
+    assert kept == suppress_in_plain_python(boxes, ids, threshold, limit, agnostic)
 
 
 def onnx_operator():
-    """Return a session of NonMaxSuppression; the score threshold leaves out other classes."""
+    """Return a session of NonMaxSuppression. The score threshold excludes other classes."""
     from onnx import TensorProto, helper
 
     names = ['boxes', 'scores', 'max_output', 'iou_threshold', 'score_threshold']
@@ -156,7 +154,7 @@ def kept_by_onnx(session, xyxy, scores, class_ids, threshold):
 
 def kept_by_opencv(xyxy, scores, class_ids, threshold):
     kept = []
-    for class_id in set(class_ids.tolist()):  # NMSBoxesBatched came after Ubuntu 24.04's OpenCV
+    for class_id in set(class_ids.tolist()):  # Ubuntu 24.04's OpenCV is older than NMSBoxesBatched
         chosen = np.flatnonzero(class_ids == class_id)
         corner, size = xyxy[chosen, :2], xyxy[chosen, 2:] - xyxy[chosen, :2]
         xywh = np.concatenate([corner, size], axis=1).astype(np.float64).tolist()
@@ -166,7 +164,7 @@ def kept_by_opencv(xyxy, scores, class_ids, threshold):
 
 
 def near_threshold(xyxy, class_ids, threshold):
-    """Whether some pair's IoU is so near the threshold that float32 may decide either way."""
+    """Return whether an IoU is so close to the threshold that float32 rounding decides."""
     left, top, right, bottom = xyxy.astype(np.float64).T
     width = np.minimum(right[:, None], right) - np.maximum(left[:, None], left)
     height = np.minimum(bottom[:, None], bottom) - np.maximum(top[:, None], top)
@@ -178,13 +176,13 @@ def near_threshold(xyxy, class_ids, threshold):
 
 
 def random_case(rng):
-    """Return boxes crowded enough to overlap, sorted best first, scores often equal."""
+    """Return crowded boxes, best first, often with equal scores."""
     count = int(rng.integers(0, 60))
     centre = rng.uniform(-20, 120, (count, 2))
     size = rng.uniform(0.1, rng.choice([20, 100]), (count, 2))
     xyxy = np.concatenate([centre - size / 2, centre + size / 2], axis=1).astype(np.float32)
     if count > 4:
-        xyxy[rng.integers(count, size=3)] = xyxy[rng.integers(count)]  # the same box again
+        xyxy[rng.integers(count, size=3)] = xyxy[rng.integers(count)]  # repeat the same box
     scores = rng.uniform(0.01, 1, count)
     if rng.integers(2):
         scores = np.round(scores, 1) + 0.01
@@ -217,9 +215,9 @@ def test_random_cases_agree_with_both_operators():
         dropped += len(xyxy) - len(kept)
     print(f'{compared} compared, {empty} empty, {excluded} excluded near the threshold')
     assert compared + excluded + empty == CASES
-    assert excluded <= CASES // 100  # with this seed: 0
+    assert excluded <= CASES // 100  # 0 with this seed
     assert empty >= 5
-    assert dropped > CASES  # the cases do overlap
+    assert dropped > CASES  # the boxes do overlap
 
 
 @settings(deadline=None, max_examples=100)
@@ -235,5 +233,5 @@ def test_best_candidates_is_a_sort_by_score_then_index(scores, limit):
     assert found.dtype == np.int64
 
 
-def test_best_candidates_of_nothing():
+def test_best_candidates_of_an_empty_array():
     assert best_candidates(np.empty(0, np.float32), 10).tolist() == []

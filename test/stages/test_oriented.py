@@ -1,4 +1,4 @@
-"""Oriented boxes: their overlap, their NMS, and the way to pixels of the image."""
+"""Oriented boxes: their overlap, NMS, and conversion to image pixels."""
 
 import math
 
@@ -19,7 +19,7 @@ from trt_perception.stages.decode import decode
 from trt_perception.stages.nms import oriented_non_maximum_suppression, prob_iou
 
 NETWORK = (64, 48)
-SOURCE = (128, 64)  # half as large in the network, 8 pixels of padding above and below
+SOURCE = (128, 64)  # half the size in the network, padding of 8 pixels above and below
 
 
 def boxes(*rows):
@@ -38,46 +38,46 @@ def random_boxes(count, seed=3):
     ).astype(np.float32)
 
 
-def by_definition(one, other):
-    """Return 1 - Hellinger distance of two normal distributions, by their matrices."""
+def by_definition(first, second):
+    """Return 1 - the Hellinger distance of two normal distributions, from their matrices."""
 
     def distribution(box):
         x, y, width, height, angle = map(float, box)
         turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         return np.array([x, y]), turn @ np.diag([width**2 / 12, height**2 / 12]) @ turn.T
 
-    (mean, matrix), (other_mean, other_matrix) = distribution(one), distribution(other)
-    both = (matrix + other_matrix) / 2
-    apart = mean - other_mean
-    distance = apart @ np.linalg.solve(both, apart) / 8 + 0.5 * math.log(
-        np.linalg.det(both) / math.sqrt(np.linalg.det(matrix) * np.linalg.det(other_matrix))
+    (mean, matrix), (other_mean, other_matrix) = distribution(first), distribution(second)
+    covariance = (matrix + other_matrix) / 2
+    offset = mean - other_mean
+    distance = offset @ np.linalg.solve(covariance, offset) / 8 + 0.5 * math.log(
+        np.linalg.det(covariance) / math.sqrt(np.linalg.det(matrix) * np.linalg.det(other_matrix))
     )
     return 1 - math.sqrt(max(0.0, 1 - math.exp(-distance)))
 
 
-def test_the_overlap_is_that_of_normal_distributions():
-    some = random_boxes(40)
-    found = prob_iou(some, some[:30])
+def test_overlap_is_that_of_normal_distributions():
+    oriented = random_boxes(40)
+    found = prob_iou(oriented, oriented[:30])
     assert found.shape == (40, 30)
     assert found.dtype == np.float32
-    expected = [[by_definition(one, other) for other in some[:30]] for one in some]
-    assert np.abs(found - np.array(expected)).max() < 2e-3  # near 1 the square root is steep
-    assert prob_iou(boxes(), some).shape == (0, 40)
+    expected = [[by_definition(one, other) for other in oriented[:30]] for one in oriented]
+    assert np.abs(found - np.array(expected)).max() < 2e-3  # the square root is steep near 1
+    assert prob_iou(boxes(), oriented).shape == (0, 40)
 
 
-def test_a_box_overlaps_itself_wholly_at_any_half_turn():
-    one = boxes(
+def test_box_overlaps_itself_fully_after_a_half_turn():
+    oriented = boxes(
         (10, 20, 30, 5, 0.4), (10, 20, 30, 5, 0.4 + np.pi), (10, 20, 5, 30, 0.4 - np.pi / 2)
     )
-    assert prob_iou(one, one).min() > 0.998
+    assert prob_iou(oriented, oriented).min() > 0.998
 
 
-def greedy(some, class_ids, threshold, limit, agnostic):
-    """The same one by one: any better box suppresses, whether it stays or not."""
-    overlap = prob_iou(some, some)
+def suppress_in_plain_python(oriented, class_ids, threshold, limit, agnostic):
+    """Suppress each box that overlaps a better box, even if the better box is suppressed."""
+    overlap = prob_iou(oriented, oriented)
     kept = [
         index
-        for index in range(len(some))
+        for index in range(len(oriented))
         if not any(
             overlap[better, index] > np.float32(threshold)
             and (agnostic or class_ids[better] == class_ids[index])
@@ -90,25 +90,27 @@ def greedy(some, class_ids, threshold, limit, agnostic):
 @pytest.mark.parametrize('agnostic', [False, True])
 @pytest.mark.parametrize('limit', [1, 20, 500])
 @pytest.mark.parametrize('count', [0, 1, 127, 128, 129, 300])
-def test_suppression(count, limit, agnostic):
-    some = random_boxes(count)
+def test_suppression_agrees_with_plain_python(count, limit, agnostic):
+    oriented = random_boxes(count)
     class_ids = np.random.default_rng(4).integers(0, 3, count).astype(np.int32)
-    kept = oriented_non_maximum_suppression(some, class_ids, 0.45, limit, class_agnostic=agnostic)
+    kept = oriented_non_maximum_suppression(
+        oriented, class_ids, 0.45, limit, class_agnostic=agnostic
+    )
     assert kept.dtype == np.int64
-    assert kept.tolist() == greedy(some, class_ids, 0.45, limit, agnostic)
+    assert kept.tolist() == suppress_in_plain_python(oriented, class_ids, 0.45, limit, agnostic)
 
 
-def test_what_is_suppressed_suppresses():
-    """Three in a row, each overlapping its neighbour: the last one leaves too."""
-    some = boxes((10, 10, 20, 8, 0.2), (13, 10, 20, 8, 0.2), (16, 10, 20, 8, 0.2))
-    overlap = prob_iou(some, some)
+def test_suppressed_boxes_suppress_others():
+    """Each of three boxes in a row overlaps its neighbour. Only the first box remains."""
+    oriented = boxes((10, 10, 20, 8, 0.2), (13, 10, 20, 8, 0.2), (16, 10, 20, 8, 0.2))
+    overlap = prob_iou(oriented, oriented)
     assert overlap[0, 1] > 0.65 > overlap[0, 2]
-    kept = oriented_non_maximum_suppression(some, np.zeros(3, np.int32), 0.65, 9)
+    kept = oriented_non_maximum_suppression(oriented, np.zeros(3, np.int32), 0.65, 9)
     assert kept.tolist() == [0]
 
 
 def run(name, rows, angles, scores, change=None):
-    """Return what is found of boxes (centre x, centre y, width, height) in network pixels."""
+    """Return the detections of boxes (centre x, centre y, width, height) in network pixels."""
     if name == 'dense':
         output = np.column_stack([rows, scores, angles]).astype(np.float32)
     else:
@@ -138,7 +140,7 @@ FORMS = ['dense', 'end_to_end']
     ('angle', 'expected'),
     [(0.0, 0.0), (0.5, 0.5), (2.0, 2.0 - np.pi), (-1.0, -1.0), (10.0, 10 - 3 * np.pi)],
 )
-def test_to_pixels_of_the_image(name, angle, expected):
+def test_boxes_are_mapped_to_image_pixels(name, angle, expected):
     found = run(name, [[30, 24, 20, 10]], [angle], [0.9])
     assert np.allclose(found.oriented, [[60, 32, 40, 20, expected]], atol=1e-4)
     outline = cv2.boxPoints(((60, 32), (40, 20), math.degrees(expected)))
@@ -155,14 +157,14 @@ def test_only_the_centre_is_clipped(name):
 
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('angle', [1e4, -1e7, 1e12, 3e38])
-def test_any_angle_becomes_one_of_half_a_turn(name, angle):
+def test_angle_is_reduced_to_a_half_turn(name, angle):
     found = run(name, [[30, 24, 20, 10]], [angle], [0.9])
     assert abs(found.oriented[0, 4]) <= np.float32(np.pi / 2)
     assert np.isfinite(oriented_corners(found.oriented)).all()
 
 
 @pytest.mark.parametrize('name', FORMS)
-def test_what_is_no_box_leaves(name):
+def test_invalid_box_is_removed(name):
     angle = 5 if name == 'dense' else 6
     rows = [[30, 24, 20, 10], [30, 24, 20, 10], [30, 24, 0, 10], [30, 24, 20, -1]]
     scores = [0.9, 0.8, 0.7, 0.6]
@@ -173,22 +175,22 @@ def test_what_is_no_box_leaves(name):
 
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('size', [3e38, 1e38])
-def test_a_size_beyond_float32_leaves(name, size):
+def test_size_beyond_float32_is_removed(name, size):
     found = run(name, [[30, 24, size, 10], [30, 24, 20, 10]], [0.1] * 2, [0.9, 0.8])
     assert np.isfinite(found.oriented).all()
     assert found.scores.tolist() == pytest.approx([0.8] if size > 2e38 else [0.9, 0.8])
 
 
-def test_suppression_follows_the_angle():
+def test_suppression_depends_on_the_angle():
     rows, scores = [[30, 24, 30, 4], [30, 24, 30, 4], [31, 24, 30, 4]], [0.9, 0.8, 0.7]
     found = run('dense', rows, [0.0, np.pi / 2, np.pi], scores)
-    assert found.scores.tolist() == pytest.approx([0.9, 0.8]), 'a cross are two objects'
+    assert found.scores.tolist() == pytest.approx([0.9, 0.8]), 'a cross is two objects'
     assert len(run('end_to_end', rows, [0.0, np.pi / 2, np.pi], scores)) == 3
 
 
-def test_corners_are_those_of_opencv():
-    some = random_boxes(20)
-    for box, corners in zip(some, oriented_corners(some), strict=True):
+def test_corners_equal_opencv():
+    oriented = random_boxes(20)
+    for box, corners in zip(oriented, oriented_corners(oriented), strict=True):
         x, y, width, height, angle = map(float, box)
         expected = cv2.boxPoints(((x, y), (width, height), math.degrees(angle)))
         distance = np.linalg.norm(corners[:, None] - expected[None], axis=2)
@@ -196,12 +198,17 @@ def test_corners_are_those_of_opencv():
     assert oriented_corners(boxes()).shape == (0, 4, 2)
 
 
-def test_nothing_found():
+def test_empty_output_gives_an_empty_result():
     found = run('dense', [[30, 24, 20, 10]], [0.1], [0.1])
     assert found.oriented.shape == (0, 5)
 
 
-def test_oriented_boxes_of_another_shape_are_refused(golden_messages):
-    one = run('dense', [[30, 24, 20, 10]], [0.1], [0.9])
+def test_oriented_boxes_of_a_wrong_shape_are_refused(golden_messages):
+    detections = run('dense', [[30, 24, 20, 10]], [0.1], [0.9])
     with golden_messages.raises(ValueError):
-        Detections(one.xyxy, one.scores, one.class_ids, oriented=np.zeros((1, 4), np.float32))
+        Detections(
+            detections.xyxy,
+            detections.scores,
+            detections.class_ids,
+            oriented=np.zeros((1, 4), np.float32),
+        )

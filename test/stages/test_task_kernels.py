@@ -1,4 +1,4 @@
-"""The kernels behind the engine, emulated on the CPU, against the host's decoding."""
+"""The decoding kernels, emulated on the CPU, against the host's decoding."""
 
 import ctypes
 
@@ -27,13 +27,13 @@ from trt_perception.stages.frame_header import FRAME_PARAMETERS
 pytestmark = needs_compiler
 
 SIZES = [(333, 277), (64, 48), (97, 301)]
-#: For each parameter of a frame a value at which other boxes are found than by default.
+#: For each frame parameter, a value that gives other boxes than the default.
 CHANGED = {'confidence_threshold': 0.6, 'iou_threshold': 0.9}
-FOR_ALL = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
+THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
 
 class HostBuffer:
-    """Stands for memory of the device, and for page-locked memory."""
+    """A stand-in for device memory and for page-locked memory."""
 
     def __init__(self, size, device=None):
         self.size = size
@@ -65,8 +65,8 @@ class HostEvent:
     synchronize = close = is_done
 
 
-class Host:
-    """A machine whose kernels work on the host's memory, at once."""
+class HostMachine:
+    """A machine whose kernels run immediately, in the host's memory."""
 
     stream = None
 
@@ -107,17 +107,19 @@ def _host_memory(monkeypatch):
 @pytest.mark.parametrize(
     ('name', 'transposed'), [*((name, False) for name in TASKS), ('detect', True), ('obb', True)]
 )
-def test_what_is_found_is_what_the_host_finds(name, transposed):
+def test_detections_equal_those_of_the_host(name, transposed):
     spec = spec_of(TASKS[name], (96, 64), 5, 700, batch=4, transposed=transposed)
     kernels = emulated(spec, max_detections=12, class_agnostic=False)
     config = DetectorConfig(max_detections=12)
     rng = np.random.default_rng(len(name))
     for passing in (0, 1, 31, 33, 700):
         outputs = random_outputs(rng, spec, passing)
-        found, geometries = decode_with_kernels(kernels, Host(), spec, outputs, SIZES, FOR_ALL)
-        expected = decode_on_host(outputs, spec, geometries, FOR_ALL, config)
-        for one, other in zip(found, expected, strict=True):
-            assert_same(one, other)
+        found, geometries = decode_with_kernels(
+            kernels, HostMachine(), spec, outputs, SIZES, THRESHOLDS
+        )
+        expected = decode_on_host(outputs, spec, geometries, THRESHOLDS, config)
+        for by_kernels, on_host in zip(found, expected, strict=True):
+            assert_same(by_kernels, on_host)
         assert (sum(map(len, expected)) > 10) == (passing > 30)
     if spec.task.has_masks:
         assert (found[0].masks.whole() == expected[0].masks.whole()).all()
@@ -134,7 +136,9 @@ def test_invalid_outputs_are_those_of_the_host(name):
     outputs[2, 6, 1:] = np.nan
     sizes, thresholds = [SIZES[0]] * 4, [Thresholds()] * 4
 
-    found, geometries = decode_with_kernels(kernels, Host(), spec, [outputs], sizes, thresholds)
+    found, geometries = decode_with_kernels(
+        kernels, HostMachine(), spec, [outputs], sizes, thresholds
+    )
 
     config = DetectorConfig(max_detections=12)
     expected = decode_on_host([outputs], spec, geometries, thresholds, config)
@@ -142,20 +146,20 @@ def test_invalid_outputs_are_those_of_the_host(name):
         assert [type(error) for error in of_both] == [OutputError, OutputError]
         assert len(set(map(str, of_both))) == 1
     assert len(expected[3]) > 5
-    for one, other in zip(found[2:], expected[2:], strict=True):
-        assert_same(one, other)
+    for by_kernels, on_host in zip(found[2:], expected[2:], strict=True):
+        assert_same(by_kernels, on_host)
 
 
-# Compiling kernels takes longer than running them, so the tests of one image share a few.
+# Compiling kernels takes longer than running them, so the tests with one image share kernels.
 
 
 def in_one_image(name, limits, passing, thresholds):
-    """Return what kernels find in one image, which is what the host finds."""
+    """Check that kernels and host find the same in one image. Return the detections."""
     spec = spec_of(TASKS[name], (96, 64), 3, 1200)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
     kernels, sizes = emulated(spec, **vars(limits)), SIZES[:1]
     (found,), geometries = decode_with_kernels(
-        kernels, Host(), spec, outputs, sizes, [thresholds], times=1
+        kernels, HostMachine(), spec, outputs, sizes, [thresholds], times=1
     )
     (expected,) = decode(outputs, spec, geometries, [thresholds], limits)
     assert_same(found, expected)
@@ -167,7 +171,8 @@ def in_one_image(name, limits, passing, thresholds):
 def test_kernels_obey_each_frame_parameter(parameter, name):
     changed = Thresholds(**{parameter: CHANGED[parameter]})
     counts = [
-        len(in_one_image(name, DecodingLimits(300), 300, own)) for own in (Thresholds(), changed)
+        len(in_one_image(name, DecodingLimits(300), 300, thresholds))
+        for thresholds in (Thresholds(), changed)
     ]
 
     assert 0 not in counts
@@ -193,17 +198,17 @@ def test_boxes_of_all_classes_suppress_each_other(name):
     ],
     ids=str,
 )
-def test_any_room_for_candidates_and_detections(name, limits, passing):
-    """Fewer than there is room for, as many, and more."""
-    counts = [len(in_one_image(name, limits, count, FOR_ALL[0])) for count in passing]
+def test_limits_of_candidates_and_detections_are_obeyed(name, limits, passing):
+    """The box count is below, at and above each limit."""
+    counts = [len(in_one_image(name, limits, count, THRESHOLDS[0])) for count in passing]
     assert max(counts) > 5
 
 
-# Padding at the top, at the left, none, a border within a prototype pixel, less than one row.
+# Padding at the top, at the left, none, a border inside a prototype pixel, less than one row.
 IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 
 
-def test_numbers_of_masks_are_those_of_the_host():
+def test_mask_numbers_equal_those_of_the_host():
     spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))
     kernels = emulated(spec, max_detections=300, class_agnostic=False)
     assert kernels.has_mask_kernel
@@ -212,17 +217,17 @@ def test_numbers_of_masks_are_those_of_the_host():
         outputs = random_outputs(np.random.default_rng(count), spec, count)
         images = MaskImagePool(_Device)
         found, geometries = decode_with_kernels(
-            kernels, Host(), spec, outputs, IMAGES, thresholds, images
+            kernels, HostMachine(), spec, outputs, IMAGES, thresholds, images
         )
         expected = decode_on_host(outputs, spec, geometries, thresholds)
-        for one, other, size in zip(found, expected, IMAGES, strict=True):
-            assert_same(one, other)
-            assert one.masks is None
-            numbers, told = (np.full(size[::-1], 0xFFFF, np.uint16) for _ in range(2))
-            one.numbered.number(numbers)
-            other.masks.number(told)
-            # Sums in another order: a logit of 1e-6 may be on the other side of 0.
-            assert (numbers != told).sum() <= 1e-4 * numbers.size
+        for by_kernels, on_host, size in zip(found, expected, IMAGES, strict=True):
+            assert_same(by_kernels, on_host)
+            assert by_kernels.masks is None
+            numbers, expected_numbers = (np.full(size[::-1], 0xFFFF, np.uint16) for _ in range(2))
+            by_kernels.numbered.number(numbers)
+            on_host.masks.number(expected_numbers)
+            # The sums have another order, so a logit of about 1e-6 may change its sign.
+            assert (numbers != expected_numbers).sum() <= 1e-4 * numbers.size
             assert (numbers.max() > 0) == (count > 0)
 
 

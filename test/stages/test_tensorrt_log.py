@@ -1,4 +1,4 @@
-"""One logger in a process, whose listeners each hear their own time."""
+"""A process has one TensorRT logger. Each listener receives messages from its own lifetime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def severity(name):
     return type('Severity', (), {'name': name})
 
 
-def test_tensorrt_gets_one_logger_and_each_listener_hears_its_own_time():
+def test_tensorrt_gets_one_logger_and_listeners_get_messages_of_their_lifetime():
     module = StandIn('10.3', '10.3.0.26')
     first = TensorRtLog(module)
     first.logger.log(severity('ERROR'), 'early')
@@ -31,17 +31,17 @@ def test_tensorrt_gets_one_logger_and_each_listener_hears_its_own_time():
     assert TensorRtLog(StandIn('10.3', '10.3.0.26')).logger is not first.logger
 
 
-def test_a_listener_that_is_gone_hears_nothing():
+def test_deleted_listener_gets_no_messages():
     module = StandIn('10.3', '10.3.0.26')
     listener = TensorRtLog(module, quiet=True)
-    logger, gone = listener.logger, weakref.ref(listener)
+    logger, reference = listener.logger, weakref.ref(listener)
     del listener
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     logger.log(severity('ERROR'), 'nobody listens')
 
 
-def test_errors_that_become_exceptions_are_no_errors_of_the_log(caplog):
+def test_errors_that_raise_exceptions_are_not_logged(caplog):
     module = StandIn('10.3', '10.3.0.26')
     loud = TensorRtLog(module)
     with caplog.at_level(logging.INFO, 'trt_perception.tensorrt'):

@@ -1,7 +1,6 @@
-"""What the runtime asks of TensorRT, shown by stand-ins: profiles, formats, compiled kernels.
+"""The runtime's calls of TensorRT, with stand-ins: profiles, formats, compiled kernels.
 
-That the real one gives right numbers is for test_gpu_engines and test_gpu_profiles to show, on a
-GPU.
+test_gpu_engines and test_gpu_profiles check on a GPU that TensorRT computes the right values.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ OPEN = {
 
 
 def shapes(*sizes):
-    """Return a profile from (width, height) of smallest, usual and largest."""
+    """Return a profile from the (width, height) of minimum, optimum and maximum."""
     return tuple((1, 3, height, width) for width, height in sizes)
 
 
@@ -44,16 +43,16 @@ FIXED = (shapes((64, 48), (64, 48), (64, 48)), shapes((128, 96), (128, 96), (128
 
 
 def warnings_of(caplog):
-    """Return what was logged as a warning or worse: what the node tells besides is not meant."""
+    """Return the logged warnings and errors, without other log messages."""
     return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.fixture
 def open_with_standin(monkeypatch, tmp_path):
-    """Return a function that puts a stand-in for TensorRT in place and opens its engine."""
+    """Return a function that installs a stand-in for TensorRT and opens its engine."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
-    def put(module, size=(64, 48), cameras=1):
+    def open_engine(module, size=(64, 48), cameras=1):
         recorder = Recorder(fake_cuda.bindings())
         flavour = 'tensorrt_rtx' if isinstance(module, FakeTensorRtRtx) else 'tensorrt'
         monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
@@ -70,7 +69,7 @@ def open_with_standin(monkeypatch, tmp_path):
         open_by_parameters(config).close()
         return recorder
 
-    return put
+    return open_engine
 
 
 @pytest.mark.parametrize(
@@ -84,9 +83,7 @@ def open_with_standin(monkeypatch, tmp_path):
         (RANGES, (256, 192), 1),
     ],
 )
-def test_the_first_profile_that_holds_the_size_is_set_with_the_shape(
-    open_with_standin, profiles, size, expected
-):
+def test_first_profile_that_includes_the_size_is_selected(open_with_standin, profiles, size, expected):
     module = FakeTensorRt(profiles=profiles, **OPEN)
     open_with_standin(module, size)
     assert module.arguments['set_optimization_profile_async'][0] == expected
@@ -94,9 +91,7 @@ def test_the_first_profile_that_holds_the_size_is_set_with_the_shape(
     assert module.calls.count('set_input_shape') == DEPTH
 
 
-def test_a_size_that_no_profile_holds_is_refused_with_their_ranges(
-    open_with_standin, golden_messages
-):
+def test_size_outside_all_profiles_is_refused(open_with_standin, golden_messages):
     with golden_messages.raises(EngineError):
         open_with_standin(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
 
@@ -108,7 +103,7 @@ def batch_profile(batch):
 @pytest.mark.parametrize(
     ('cameras', 'expected'), [(16, [1, 4, 8]), (5, [1, 4, 8]), (4, [1, 4]), (1, [1]), (0, [1])]
 )
-def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory(
+def test_each_batch_size_has_a_context_and_the_contexts_of_a_slot_share_memory(
     open_with_standin, cameras, expected
 ):
     module = FakeTensorRtRtx(
@@ -129,9 +124,7 @@ def test_each_size_of_batch_has_a_context_and_those_of_a_slot_share_their_memory
 
 @pytest.mark.parametrize('sizes', [(2, 8), (8, 2), (1, 4), (4,)])
 @pytest.mark.parametrize('reports', [False, True])
-def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(
-    open_with_standin, sizes, reports
-):
+def test_open_batch_is_found_from_the_profiles(open_with_standin, sizes, reports):
     module = FakeTensorRt(
         profiles=[batch_profile(size) for size in sizes],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
@@ -142,9 +135,7 @@ def test_the_batch_of_the_outputs_is_open_whatever_an_engine_reports(
     assert [shape[0] for _, shape, _ in module.contexts][-len(sizes) :] == sorted(sizes)
 
 
-def test_a_model_that_holds_to_one_image_inside_runs_one(
-    open_with_standin, caplog, golden_messages
-):
+def test_model_with_a_fixed_inner_batch_of_1_runs_single_images(open_with_standin, caplog, golden_messages):
     module = FakeTensorRt(
         profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),
@@ -156,7 +147,7 @@ def test_a_model_that_holds_to_one_image_inside_runs_one(
     golden_messages.add(message)
 
 
-def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(
+def test_tensor_format_of_each_profile_is_checked_without_warnings(
     open_with_standin, caplog, golden_messages
 ):
     open_with_standin(FakeTensorRt(profiles=FIXED, **OPEN))
@@ -168,9 +159,7 @@ def test_profiles_cost_no_warnings_and_the_format_of_each_is_asked(
             open_with_standin(module)
 
 
-def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(
-    open_with_standin, golden_messages
-):
+def test_failing_engine_with_open_shapes_is_refused_with_a_fix(open_with_standin, golden_messages):
     module = FakeTensorRt('execute_async_v3', profiles=RANGES, **OPEN)
     with golden_messages.raises(EngineError):
         open_with_standin(module, (136, 96))
@@ -178,7 +167,7 @@ def test_an_engine_of_open_shapes_that_does_not_run_says_how_to_build_it(
         open_with_standin(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
 
 
-def test_kernels_for_the_shape_are_there_before_the_graph_is_captured(open_with_standin):
+def test_kernels_are_compiled_before_the_graph_capture(open_with_standin):
     module = FakeTensorRtRtx()
     open_with_standin(module)
     config = module.config
@@ -187,27 +176,25 @@ def test_kernels_for_the_shape_are_there_before_the_graph_is_captured(open_with_
     assert config.allocation == module.ExecutionContextAllocationStrategy.USER_MANAGED
 
 
-def test_the_second_start_compiles_nothing(open_with_standin, caplog):
+def test_second_start_compiles_no_kernels(open_with_standin, caplog):
     first, second = FakeTensorRtRtx(), FakeTensorRtRtx()
     open_with_standin(first)
-    assert first.compiled == 1  # its contexts share what one of them compiled
+    assert first.compiled == 1  # the contexts share the compiled kernels
     open_with_standin(second)
     assert second.compiled == 0
     assert not warnings_of(caplog)
 
 
-def test_a_runtime_cache_that_does_not_fit_is_made_again(
-    open_with_standin, caplog, golden_messages
-):
+def test_rejected_runtime_cache_is_replaced(open_with_standin, caplog, golden_messages):
     open_with_standin(FakeTensorRtRtx())
-    module = FakeTensorRtRtx(accepts=False)  # a new driver, say
+    module = FakeTensorRtRtx(accepts=False)  # simulates a new driver
     open_with_standin(module)
     assert module.compiled == 1
     (message,) = warnings_of(caplog)
     golden_messages.add(message)
 
 
-def test_another_release_has_a_runtime_cache_of_its_own(open_with_standin):
+def test_each_release_has_its_own_runtime_cache(open_with_standin):
     open_with_standin(FakeTensorRtRtx())
     module = FakeTensorRtRtx()
     module.__version__ = '1.7.1.116'
@@ -217,7 +204,7 @@ def test_another_release_has_a_runtime_cache_of_its_own(open_with_standin):
 
 
 @pytest.mark.parametrize('kind', ['kernels', 'runtime'])
-def test_a_damaged_cache_is_made_again_once(open_with_standin, caplog, kind, golden_messages):
+def test_damaged_cache_is_replaced_once(open_with_standin, caplog, kind, golden_messages):
     def compilations():
         module = FakeTensorRtRtx()
         return open_with_standin(module).calls.count('nvrtcCompileProgram'), module.compiled
