@@ -1,4 +1,4 @@
-"""The store of finished engines: keys, whole entries, damage, age."""
+"""The store of finished engines: keys, complete entries, damaged entries, age."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ KEY = 'a' * 64
 AFFECTS = {row.name: row.affects for row in OPTIONS}
 
 
-def key(onnx='1' * 64, tensorrt=TENSORRT, contents=None, **given):
-    options = load_options(None, {'onnx': 'folder/model.onnx', **given})
+def key(onnx='1' * 64, tensorrt=TENSORRT, contents=None, **options_given):
+    options = load_options(None, {'onnx': 'folder/model.onnx', **options_given})
     return store_key(onnx, options, tensorrt, contents or {})
 
 
-def recorded(**given):
-    return recorded_options(load_options(None, {'onnx': 'folder/model.onnx', **given}))
+def recorded_values(**options_given):
+    return recorded_options(load_options(None, {'onnx': 'folder/model.onnx', **options_given}))
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def store(tmp_path):
     return EngineStore(tmp_path / 'store')
 
 
-def test_the_same_build_has_the_same_key():
+def test_same_build_has_the_same_key():
     assert key() == key()
     assert len(key()) == 64
 
 
 @pytest.mark.parametrize(
-    'given',
+    'options_given',
     [
         {'onnx': '2' * 64},
         {'precision': 'fp32'},
@@ -60,12 +60,12 @@ def test_the_same_build_has_the_same_key():
         {'tensorrt': dataclasses.replace(TENSORRT, gpu=dataclasses.replace(ORIN, name='Thor'))},
     ],
 )
-def test_whatever_changes_the_engine_changes_the_key(given):
-    assert key(**given) != key()
+def test_each_engine_option_changes_the_key(options_given):
+    assert key(**options_given) != key()
 
 
 @pytest.mark.parametrize(
-    'given',
+    'options_given',
     [
         {'output': 'b.engine'},
         {'json': 'r.json'},
@@ -77,23 +77,23 @@ def test_whatever_changes_the_engine_changes_the_key(given):
         {'qdq_onnx': 'q.onnx', 'precision': 'int8', 'calibration_images': 'i'},
     ],
 )
-def test_where_things_are_written_does_not(given):
-    same = {name: value for name, value in given.items() if AFFECTS[name] != 'nothing'}
-    assert len(same) < len(given)
-    assert key(**given) == key(**same)
-    assert recorded(**given) == recorded(**same)
+def test_output_paths_do_not_change_the_key(options_given):
+    same = {name: value for name, value in options_given.items() if AFFECTS[name] != 'nothing'}
+    assert len(same) < len(options_given)
+    assert key(**options_given) == key(**same)
+    assert recorded_values(**options_given) == recorded_values(**same)
 
 
-def test_what_changes_the_report_only_counts_and_is_not_recorded():
+def test_report_options_change_the_key_but_are_not_recorded():
     for row in OPTIONS:
         if row.affects == 'report':
             assert (row.kind, row.default) == ('bool', True)
             assert key(**{row.name: False}) != key()
-            assert recorded(**{row.name: False}) == recorded()
+            assert recorded_values(**{row.name: False}) == recorded_values()
     assert AFFECTS['compare_fp16'] == 'report'
 
 
-def test_the_environment_and_the_revision_count(monkeypatch):
+def test_environment_and_package_revision_change_the_key(monkeypatch):
     monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
     before = key()
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
@@ -103,14 +103,14 @@ def test_the_environment_and_the_revision_count(monkeypatch):
     assert key() != before
 
 
-def test_what_was_put_is_found(store):
+def test_stored_engine_is_found(store):
     assert store.find(KEY) is None
     store.put(KEY, STORED)
     assert store.find(KEY) == STORED
     assert store.find('b' * 64) is None
 
 
-def test_putting_again_replaces(store, tmp_path):
+def test_second_put_replaces_the_entry(store, tmp_path):
     store.put(KEY, STORED)
     new = dataclasses.replace(STORED, engine=b'new')
     store.put(KEY, new)
@@ -120,7 +120,7 @@ def test_putting_again_replaces(store, tmp_path):
 
 @pytest.mark.parametrize('name', ['model.engine', 'manifest.json', 'report.json', 'entry.json'])
 @pytest.mark.parametrize('damage', ['changed', 'cut', 'gone', 'folder'])
-def test_a_damaged_entry_is_not_used_and_can_be_made_again(store, tmp_path, caplog, name, damage):
+def test_damaged_entry_is_ignored_and_can_be_replaced(store, tmp_path, caplog, name, damage):
     store.put(KEY, STORED)
     path = tmp_path / 'store' / KEY / name
     content = path.read_bytes()
@@ -141,13 +141,13 @@ def test_a_damaged_entry_is_not_used_and_can_be_made_again(store, tmp_path, capl
 @pytest.mark.parametrize(
     'text', [100_000 * '[', '[]', '{}', '{"sha256": 3}', '{"sha256": {}}', 'null', '"']
 )
-def test_an_entry_that_is_no_entry(store, tmp_path, text):
+def test_invalid_entry_file_is_ignored(store, tmp_path, text):
     store.put(KEY, STORED)
     (tmp_path / 'store' / KEY / 'entry.json').write_text(text)
     assert store.find(KEY) is None
 
 
-def test_what_was_taken_counts_as_used(store, tmp_path):
+def test_lookup_updates_the_time_of_use(store, tmp_path):
     store.put(KEY, STORED)
     os.utime(tmp_path / 'store' / KEY / 'entry.json', (0, 0))
     store.find(KEY)
@@ -155,7 +155,7 @@ def test_what_was_taken_counts_as_used(store, tmp_path):
     assert store.find(KEY) == STORED
 
 
-def test_what_was_long_not_used_is_removed(store, tmp_path):
+def test_old_entries_are_removed(store, tmp_path):
     for name, days in (('a', 10), ('b', 1)):
         store.put(name * 64, STORED)
         then = time.time() - days * 24 * 3600
@@ -167,7 +167,7 @@ def test_what_was_long_not_used_is_removed(store, tmp_path):
     assert left == ['b' * 64, 'notes.txt']
 
 
-def test_a_store_that_others_may_write_into_is_refused(tmp_path, golden_messages):
+def test_store_that_others_may_write_is_refused(tmp_path, golden_messages):
     folder = tmp_path / 'open'
     folder.mkdir()
     folder.chmod(0o777)
@@ -177,7 +177,7 @@ def test_a_store_that_others_may_write_into_is_refused(tmp_path, golden_messages
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a folder away')
-def test_a_store_of_somebody_else_is_refused(tmp_path, golden_messages):
+def test_store_of_another_user_is_refused(tmp_path, golden_messages):
     folder = tmp_path / 'theirs'
     folder.mkdir()
     os.chown(folder, 12345, -1)
@@ -185,13 +185,13 @@ def test_a_store_of_somebody_else_is_refused(tmp_path, golden_messages):
         EngineStore(folder)
 
 
-def test_a_store_that_cannot_be_made(tmp_path, golden_messages):
+def test_store_that_cannot_be_created_is_reported(tmp_path, golden_messages):
     (tmp_path / 'file').write_text('')
     with golden_messages.raises(ConfigError):
         EngineStore(tmp_path / 'file' / 'store')
 
 
-def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch, golden_messages):
+def test_full_disk_leaves_no_entry(store, tmp_path, monkeypatch, golden_messages):
     def full(files):
         path, content = next(iter(files.items()))
         path.write_bytes(content[:1])
@@ -203,7 +203,7 @@ def test_a_full_disk_leaves_nothing_behind(store, tmp_path, monkeypatch, golden_
     assert list((tmp_path / 'store').iterdir()) == []
 
 
-def test_ctrl_c_leaves_nothing_behind(store, tmp_path, monkeypatch):
+def test_ctrl_c_leaves_no_entry(store, tmp_path, monkeypatch):
     def interrupted(files):
         raise KeyboardInterrupt
 
@@ -213,7 +213,7 @@ def test_ctrl_c_leaves_nothing_behind(store, tmp_path, monkeypatch):
     assert list((tmp_path / 'store').iterdir()) == []
 
 
-def test_looking_up_needs_neither_onnx_nor_onnx_runtime():
+def test_lookup_imports_neither_onnx_nor_onnx_runtime():
     code = (
         'import sys, trt_perception.building.engine_store; '
         'print({"onnx", "onnxruntime", "cv2"} & set(sys.modules))'

@@ -1,4 +1,4 @@
-"""After a build: does what was built find what the original finds? On the digits, end to end."""
+"""After a build, the digits model must find the same objects as its original."""
 
 import os
 import re
@@ -29,25 +29,25 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('reuse_equal_plans')]
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
 
 
-def wording(record):
-    """Return a record's warning, without what differs between machines."""
+def stable_warning(record):
+    """Return a record's warning without values that differ between machines."""
     share = 'nothing' if record.f1 is None else f'{record.f1:.1%}'
     return without_variable_text(
         record.warning.replace(share, 'SHARE').replace(str(DIGITS.parent), 'MODELS')
     )
 
 
-def summed_up(report):
+def record_fields(report):
     return {key: report['agreement'][key] for key in AgreementRecord.__dataclass_fields__}
 
 
-def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, golden_messages):
-    done = build(*INT8)
-    assert done.code == 0
-    found = done.report['agreement']
+def test_int8_is_compared_on_the_calibration_images(build, golden_messages):
+    result = build(*INT8)
+    assert result.code == 0
+    found = result.report['agreement']
     assert found['f1'] > 0.95
     assert found['images_of'] == 'calibration'
     assert found['images'] == found['images_given'] == 16
@@ -55,20 +55,20 @@ def test_int8_that_agrees_is_measured_on_the_images_of_the_calibration(build, go
     assert found['reference_detections'] == found['details']['reference'] > 100
     assert found['warning'] == ''
     golden_messages.add(found['runtime'])
-    assert vars(done.manifest.build.agreement) == summed_up(done.report)
-    (step,) = [step for step in done.report['steps'] if step['name'] == 'validate']
+    assert vars(result.manifest.build.agreement) == record_fields(result.report)
+    (step,) = [step for step in result.report['steps'] if step['name'] == 'validate']
     assert step['seconds'] > 0
     assert f'{found["f1"]:.1%} of ' in step['outcome']
-    assert done.manifest.build.agreement.warning == ''
+    assert result.manifest.build.agreement.warning == ''
 
 
-def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
-    """Counted anew from the two models, through the evaluation's own way."""
+def test_f1_equals_evaluate_engine(build, monkeypatch):
+    """Compute F1 again from the two models, with the code of evaluate_engine."""
     files = []
     monkeypatch.setattr(
         validation, 'open_model', lambda file: files.append(file) or open_model(file)
     )
-    done = build(*INT8, '--validate', SOME_SCENES)
+    result = build(*INT8, '--validate', SOME_SCENES)
     runs = []
     assert len(files) == 2
     for file in files:
@@ -77,64 +77,58 @@ def test_f1_is_that_of_evaluate_engine(build, monkeypatch):
             runs.append(detect_in_files(pipeline, pictures, Thresholds(), lambda *_: None))
     names = [str(digit) for digit in range(10)]
     counted = compare_detections(runs[0].detections, runs[1].detections, names).overall
-    found = done.report['agreement']
+    found = result.report['agreement']
     assert found['f1'] == pytest.approx(counted.f1)
     assert found['reference_detections'] == counted.reference
     assert (found['images'], found['images_of']) == (20, 'validation')
-    assert found['f1'] == done.report['accuracy']['built']  # without labels they are the same
+    assert found['f1'] == result.report['accuracy']['built']  # equal without labels
 
 
-def test_a_spoiled_quantisation_is_an_error(
-    build, clip_quantisation, tmp_path, capsys, golden_messages
-):
+def test_bad_quantisation_is_an_error(build, clip_quantisation, tmp_path, capsys, golden_messages):
     clip_quantisation(0.2)
     before = sorted(path for path in listing(tmp_path))
-    done = build(*INT8)
-    assert done.code == 1
-    assert done.manifest is None
+    result = build(*INT8)
+    assert result.code == 1
+    assert result.manifest is None
     assert sorted(listing(tmp_path)) == [*before, 'r.json']
-    found = done.report['agreement']
+    found = result.report['agreement']
     assert found['f1'] < 0.5
     assert found['reference_detections'] > 100
     golden_messages.add(
-        without_variable_text(done.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE'))
+        without_variable_text(result.report['error'].replace(f'{found["f1"]:.1%}', 'SHARE'))
     )
-    assert done.report['error'] in capsys.readouterr().err
-    assert done.report['steps'][-1]['name'] == 'validate'
-    assert done.report['steps'][-1]['status'] == 'failed'
+    assert result.report['error'] in capsys.readouterr().err
+    assert result.report['steps'][-1]['name'] == 'validate'
+    assert result.report['steps'][-1]['status'] == 'failed'
 
 
-def test_accepted_it_stands_in_report_and_manifest(
-    build, clip_quantisation, capsys, golden_messages
-):
+def test_accepted_disagreement_is_in_report_and_manifest(build, clip_quantisation, capsys, golden_messages):
     clip_quantisation(0.2)
-    done = build(*INT8, '--accept-disagreement')
-    assert done.code == 0
-    record = done.manifest.build.agreement
+    result = build(*INT8, '--accept-disagreement')
+    assert result.code == 0
+    record = result.manifest.build.agreement
     assert record.f1 < 0.5
-    golden_messages.add(wording(record))
-    assert record.warning in done.report['warnings']
+    golden_messages.add(stable_warning(record))
+    assert record.warning in result.report['warnings']
     assert f': {record.warning}' in capsys.readouterr().out
-    assert done.manifest.build.options['accept_disagreement'] is True
+    assert result.manifest.build.options['accept_disagreement'] is True
 
 
-def test_between_half_and_nineteen_twentieths_it_is_a_warning(
-    build, clip_quantisation, golden_messages
-):
+def test_f1_between_0_5_and_0_95_is_a_warning(build, clip_quantisation, golden_messages):
     clip_quantisation(0.55)
-    done = build(*INT8)
-    assert done.code == 0
-    record = done.manifest.build.agreement
+    result = build(*INT8)
+    assert result.code == 0
+    record = result.manifest.build.agreement
     assert 0.5 <= record.f1 < 0.95
-    golden_messages.add(wording(record))
-    assert record.warning in done.report['warnings']
+    golden_messages.add(stable_warning(record))
+    assert record.warning in result.report['warnings']
 
 
-def test_doctor_and_inspect_engine_tell_it(build, clip_quantisation, tmp_path, capsys):
+def test_doctor_and_inspect_engine_show_the_agreement(build, clip_quantisation, tmp_path, capsys):
     clip_quantisation(0.55)
-    done = build(*INT8)
+    result = build(*INT8)
     engine = tmp_path / 'digits.engine'
-    record = done.manifest.build.agreement
+    record = result.manifest.build.agreement
     modules = {'tensorrt_rtx': SimpleNamespace(version='1.7.1.116', error='')}
     found = list(check_model(str(engine), modules, (), trial=str))
     (finding,) = [one for one in found if one.name == 'accuracy']
@@ -149,23 +143,23 @@ def test_doctor_and_inspect_engine_tell_it(build, clip_quantisation, tmp_path, c
 
 
 @pytest.mark.parametrize('precision', ['tf32', 'fp16', 'bf16'])
-def test_without_images_it_says_what_to_give(build, precision, golden_messages):
-    done = build('--precision', precision)
-    assert done.code == 0
-    record = done.manifest.build.agreement
+def test_missing_images_give_a_warning_with_a_fix(build, precision, golden_messages):
+    result = build('--precision', precision)
+    assert result.code == 0
+    record = result.manifest.build.agreement
     assert (record.f1, record.images, record.images_of) == (None, 0, 'none')
-    golden_messages.add(wording(record))
-    assert record.warning in done.report['warnings']
+    golden_messages.add(stable_warning(record))
+    assert record.warning in result.report['warnings']
 
 
-def test_fp16_is_compared_where_images_are_given(build):
-    done = build('--validate', SOME_SCENES)
-    assert done.manifest.build.agreement.f1 > 0.99
-    assert done.manifest.build.agreement.images_of == 'validation'
+def test_fp16_is_compared_on_given_images(build):
+    result = build('--validate', SOME_SCENES)
+    assert result.manifest.build.agreement.f1 > 0.99
+    assert result.manifest.build.agreement.images_of == 'validation'
 
 
-def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
-    """The same in FP32; in FP16, as TensorRT computes, infinite where a pixel is above 0.66."""
+def test_fp16_overflow_is_an_error_without_a_gpu(build, tmp_path):
+    """The FP32 results are equal. In FP16, as in TensorRT, pixels above 0.66 become infinite."""
     model = onnx.load(DIGITS)
     image = model.graph.input[0].name
     for node in model.graph.node:
@@ -179,10 +173,10 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
         model.graph.node.insert(number, scale)
     path = tmp_path / 'overflows.onnx'
     save_digits(model, path)
-    done = build('--precision', 'fp16', '--validate', SOME_SCENES, onnx_file=path)
-    assert done.code == 1
-    assert done.report['agreement']['f1'] < 0.5
-    # What the first layer's QuantizeLinear gets is infinite, and becomes its largest value.
+    result = build('--precision', 'fp16', '--validate', SOME_SCENES, onnx_file=path)
+    assert result.code == 1
+    assert result.report['agreement']['f1'] < 0.5
+    # The infinite input of the first layer's QuantizeLinear becomes its largest value.
     record = build(*INT8, onnx_file=path).manifest.build.agreement
     assert 0.5 < record.f1 < 0.95
     assert record.warning
@@ -190,75 +184,73 @@ def test_fp16_that_overflows_is_an_error_without_a_gpu_too(build, tmp_path):
 
 def test_too_few_detections_are_not_measured(build, golden_messages):
     few = SCENES / 'scene_00[1-3].jpg'
-    done = build(*INT8, '--validate', few)
-    assert done.code == 0
-    record = done.manifest.build.agreement
+    result = build(*INT8, '--validate', few)
+    assert result.code == 0
+    record = result.manifest.build.agreement
     assert record.f1 is None
     assert 0 < record.reference_detections < 50
     assert (record.images, record.images_of) == (3, 'validation')
     golden_messages.add(re.sub(r' \d+( objects|,)', r' FEW\1', record.warning))
-    assert record.warning in done.report['warnings']
+    assert record.warning in result.report['warnings']
 
 
-def test_too_few_detections_hide_no_spoiled_quantisation_silently(
-    build, clip_quantisation, golden_messages
-):
+def test_too_few_detections_of_a_bad_quantisation_give_a_warning(build, clip_quantisation, golden_messages):
     clip_quantisation(0.05)
-    done = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
-    record = done.manifest.build.agreement
+    result = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
+    record = result.manifest.build.agreement
     assert record.f1 is None
     golden_messages.add(record.warning.replace(f' {record.reference_detections} ', ' FEW '))
 
 
-def test_a_model_that_came_quantised_is_not_compared_with_itself(build, tmp_path, golden_messages):
+def test_quantised_model_is_not_compared_with_itself(build, tmp_path, golden_messages):
     qdq = tmp_path / 'qdq.onnx'
     assert build(*INT8, '--qdq-onnx', qdq).code == 0
     for words in ((), ('--validate', SOME_SCENES)):
-        done = build('--precision', 'int8', *words, onnx_file=qdq)
-        assert done.code == 0
-        record = done.manifest.build.agreement
+        result = build('--precision', 'int8', *words, onnx_file=qdq)
+        assert result.code == 0
+        record = result.manifest.build.agreement
         assert record.f1 is None
         golden_messages.add(record.warning)
 
 
-def test_what_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, golden_messages):
-    def cannot(*_):
+def test_model_that_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, golden_messages):
+    def raise_engine_error(*_):
         raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
-    monkeypatch.setattr(validation, 'onnx_model_file', cannot)
-    done = build(*INT8)
-    assert done.code == 0
-    record = done.manifest.build.agreement
-    golden_messages.add(wording(record))  # one line, or it could not be read
+    monkeypatch.setattr(validation, 'onnx_model_file', raise_engine_error)
+    result = build(*INT8)
+    assert result.code == 0
+    record = result.manifest.build.agreement
+    golden_messages.add(stable_warning(record))  # one line, so that the manifest can be read
     assert record.f1 is None
 
 
-def test_an_engine_from_the_store_keeps_what_was_found(build, clip_quantisation, tmp_path):
+def test_engine_from_the_store_keeps_its_agreement(build, clip_quantisation, tmp_path):
     clip_quantisation(0.55)
-    given = (*INT8, '--store', tmp_path / 'store')
-    first, second = build(*given), build(*given)
+    arguments = (*INT8, '--store', tmp_path / 'store')
+    first, second = build(*arguments), build(*arguments)
     assert second.report['reused'] is True
     assert second.report['agreement'] == first.report['agreement']
     assert second.manifest.build.agreement == first.manifest.build.agreement
     assert second.manifest.build.agreement.warning in second.report['warnings']
-    # What is an error without the option must not come from the store with it, and back.
-    assert build(*given, '--accept-disagreement').report['reused'] is False
+    # The option changes the result, so both builds need their own store entries.
+    assert build(*arguments, '--accept-disagreement').report['reused'] is False
 
 
-def test_int8_that_is_larger_than_fp16_is_told(build):
-    done = build(*INT8)
-    sizes = done.report['performance']
+def test_int8_larger_than_fp16_is_warned_of(build):
+    result = build(*INT8)
+    sizes = result.report['performance']
     assert sizes['size_bytes'] > sizes['fp16_size_bytes'] > 0
-    assert any('fp16' in text and ' MiB' in text for text in done.report['warnings'])
-    again = build('--precision', 'fp16')
-    assert again.report['performance']['size_bytes'] == pytest.approx(
+    assert any('fp16' in text and ' MiB' in text for text in result.report['warnings'])
+    fp16 = build('--precision', 'fp16')
+    assert fp16.report['performance']['size_bytes'] == pytest.approx(
         sizes['fp16_size_bytes'], rel=0.01
     )
-    assert 'fp16_size_bytes' not in again.report['performance']
+    assert 'fp16_size_bytes' not in fp16.report['performance']
     assert 'fp16_size_bytes' not in build(*INT8, '--no-compare-fp16').report['performance']
 
 
-def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path):
+def test_ctrl_c_during_the_comparison_leaves_no_files(tmp_path):
     images = tmp_path / 'many'
     images.mkdir()
     scene = cv2.imread(str(SCENES / 'scene_000.jpg'))
@@ -278,39 +270,39 @@ def test_ctrl_c_while_they_are_compared_leaves_nothing(tmp_path):
     assert (last['name'], last['status']) in (('validate', 'interrupted'), ('verify', 'skipped'))
 
 
-# On a GPU, by a stand-in: there the engine itself is compared with the original.
+# With a stand-in for a GPU, which compares the engine itself with the original.
 
 
-def test_a_stand_in_that_fails_on_an_image_is_not_measured(
+def test_failing_comparison_is_not_measured_without_a_gpu(
     build, gpu_that_runs, monkeypatch, golden_messages
 ):
-    def fails(*_):
+    def raise_engine_error(*_):
         raise EngineError('the model', 'fails')
 
-    monkeypatch.setattr(validation, 'compare_on_sample', fails)
-    done = build(*INT8)
-    assert done.code == 0
-    golden_messages.add(wording(done.manifest.build.agreement))
+    monkeypatch.setattr(validation, 'compare_on_sample', raise_engine_error)
+    result = build(*INT8)
+    assert result.code == 0
+    golden_messages.add(stable_warning(result.manifest.build.agreement))
     gpu_that_runs(DIGITS)
-    done = build(*INT8)
-    assert done.code == 1
-    assert done.report['error'] == 'the model: fails'
+    result = build(*INT8)
+    assert result.code == 1
+    assert result.report['error'] == 'the model: fails'
 
 
 @pytest.mark.parametrize('words', [('--validate', SOME_SCENES), INT8])
-def test_on_a_gpu_the_engine_itself_is_compared(build, gpu_that_runs, words):
+def test_engine_itself_is_compared_on_a_gpu(build, gpu_that_runs, words):
     engines = gpu_that_runs(DIGITS)
-    done = build(*words)
-    assert done.code == 0
+    result = build(*words)
+    assert result.code == 0
     assert [engine.path.name for engine in engines] == ['digits.engine']
-    record = done.manifest.build.agreement
+    record = result.manifest.build.agreement
     assert record.f1 == 1
     assert record.runtime.startswith('tensorrt_rtx ')
     assert record.warning == ''
 
 
 @pytest.mark.parametrize('precision', ['tf32', 'fp16'])
-def test_on_a_gpu_every_precision_is_held_to_it(
+def test_each_precision_is_compared_on_a_gpu(
     build, gpu_that_runs, tmp_path, precision, golden_messages
 ):
     spoiled = onnx.load(DIGITS)
@@ -322,24 +314,24 @@ def test_on_a_gpu_every_precision_is_held_to_it(
     path = tmp_path / 'spoiled.onnx'
     save_digits(spoiled, path)
     gpu_that_runs(path)
-    done = build('--precision', precision, '--validate', SOME_SCENES)
-    assert done.code == 1
-    assert done.report['agreement']['f1'] < 0.5
-    share = f'{done.report["agreement"]["f1"]:.1%}'
-    golden_messages.add(without_variable_text(done.report['error'].replace(share, 'SHARE')))
-    assert build('--precision', precision).code == 0  # nothing to see it on
+    result = build('--precision', precision, '--validate', SOME_SCENES)
+    assert result.code == 1
+    assert result.report['agreement']['f1'] < 0.5
+    share = f'{result.report["agreement"]["f1"]:.1%}'
+    golden_messages.add(without_variable_text(result.report['error'].replace(share, 'SHARE')))
+    assert build('--precision', precision).code == 0  # without images there is no comparison
 
 
-def test_an_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypatch):
+def test_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypatch):
     gpu_that_runs(DIGITS)
-    stand_in = validation.open_model
+    open_stand_in = validation.open_model
 
-    def fails(file):
+    def raise_engine_error(file):
         if not file.is_onnx:
             raise EngineError('the engine', 'cannot be run')
-        return stand_in(file)
+        return open_stand_in(file)
 
-    monkeypatch.setattr(validation, 'open_model', fails)
-    done = build(*INT8)
-    assert done.code == 1
-    assert done.report['error'] == 'the engine: cannot be run'
+    monkeypatch.setattr(validation, 'open_model', raise_engine_error)
+    result = build(*INT8)
+    assert result.code == 1
+    assert result.report['error'] == 'the engine: cannot be run'

@@ -1,4 +1,4 @@
-"""build_engine --batch: an engine that takes as many images at once as there are cameras."""
+"""build_engine --batch builds an engine for batches of images from several cameras."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('reuse_equal_results')]
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('once')]
 
 
 def ranges(manifest):
-    """Return smallest, usual and largest batch of each profile."""
+    """Return the minimum, optimum and maximum batch size of each profile."""
     return [
         tuple(shape[0] for shape in (p['images'].min, p['images'].opt, p['images'].max))
         for p in manifest.build.profiles
@@ -24,14 +24,14 @@ def ranges(manifest):
 
 
 @pytest.mark.parametrize('precision', ['fp16', 'int8'])
-def test_each_batch_becomes_a_profile_of_that_size_alone(tmp_path, precision, capsys):
+def test_each_batch_size_has_its_own_profile(tmp_path, precision, capsys):
     path = write_digits_twin(tmp_path / 'digits.onnx', 0)
     engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
-    given = ['--onnx', path, '--precision', precision, '--json', report, '--batch', '8,1,4']
+    arguments = ['--onnx', path, '--precision', precision, '--json', report, '--batch', '8,1,4']
     if precision == 'int8':
-        given += ['--calibration-images', DIGITS.parents[1] / 'test' / 'data' / 'calibration']
-        given += ['--calibration-count', '8', '--no-compare-fp16']
-    assert run(*given) == 0
+        arguments += ['--calibration-images', DIGITS.parents[1] / 'test' / 'data' / 'calibration']
+        arguments += ['--calibration-count', '8', '--no-compare-fp16']
+    assert run(*arguments) == 0
     printed = capsys.readouterr().out
     assert '1x3x480x640, 4x3x480x640, 8x3x480x640; letterbox' in printed
     assert not [text for text in report_of(report)['warnings'] if 'cameras' in text]
@@ -45,7 +45,7 @@ def test_each_batch_becomes_a_profile_of_that_size_alone(tmp_path, precision, ca
     assert '  1, 4, 8\n' in capsys.readouterr().out
 
 
-def test_one_size_only_is_said_to_cost_as_much_for_one(tmp_path, capsys, golden_messages):
+def test_single_batch_size_above_1_is_warned_of(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     assert run('--onnx', path, *KNOWN, '--batch', '4', '--json', tmp_path / 'r.json') == 0
     (warning,) = [text for text in report_of(tmp_path / 'r.json')['warnings'] if ' 4 ' in text]
@@ -56,9 +56,7 @@ def test_one_size_only_is_said_to_cost_as_much_for_one(tmp_path, capsys, golden_
     assert '  4\n' in capsys.readouterr().out
 
 
-def test_a_model_of_a_fixed_batch_is_refused_with_what_to_do(
-    tmp_path, build_error, golden_messages
-):
+def test_model_with_a_fixed_batch_is_refused_with_a_fix(tmp_path, build_error, golden_messages):
     path = write_detector(tmp_path)
     golden_messages.add(build_error('--onnx', path, *KNOWN, '--batch', '1,4'))
     golden_messages.add(build_error('--onnx', path, *KNOWN, '--batch', '1,four', code=2))

@@ -1,4 +1,4 @@
-"""build_engine, from ONNX to engine, manifest and report: real builds by TensorRT-RTX."""
+"""build_engine from ONNX to engine, manifest and report, with real TensorRT-RTX builds."""
 
 import errno
 import signal
@@ -39,14 +39,14 @@ SCENES = ROOT / 'demo' / 'scenes'
 
 
 @pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16'])
-def test_each_precision(tmp_path, precision, capsys):
+def test_each_precision_gives_engine_manifest_and_report(tmp_path, precision, capsys):
     path = write_detector(tmp_path)
     assert (
         run('--onnx', path, *KNOWN, '--precision', precision, '--json', tmp_path / 'r.json') == 0
     )
     engine = tmp_path / 'net.engine'
     check_report(report_of(tmp_path / 'r.json'), engine)
-    # What the node will do with it, as far as that goes without a GPU.
+    # Load the engine as the node does, as far as possible without a GPU.
     model = read_model_file(engine)
     assert read_plan_header(model.content, engine.name).module == 'tensorrt_rtx'
     manifest = model.manifest
@@ -60,7 +60,7 @@ def test_each_precision(tmp_path, precision, capsys):
         ('output', (1, 6, 64), 'float32')
     ]
     assert manifest.build.precision.asked == precision
-    assert manifest.build.precision.as_built is None  # nobody could look, and it says so
+    assert manifest.build.precision.as_built is None  # cannot be read without a GPU
     assert 'unverified' in capsys.readouterr().out
     assert manifest.build.options['class_names'] == CLASSES
     assert manifest.build.calibration is None
@@ -69,10 +69,10 @@ def test_each_precision(tmp_path, precision, capsys):
 def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, golden_messages):
     parsed = parsed_models(monkeypatch)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
-    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
-    given += ('--calibration-count', '10', '--calibration-method', 'minmax')
-    given += ('--validate', images, '--json', tmp_path / 'r.json')
-    assert run(*given) == 0
+    arguments = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    arguments += ('--calibration-count', '10', '--calibration-method', 'minmax')
+    arguments += ('--validate', images, '--json', tmp_path / 'r.json')
+    assert run(*arguments) == 0
     engine = tmp_path / 'net.engine'
     report = report_of(tmp_path / 'r.json')
     check_report(report, engine)
@@ -93,7 +93,7 @@ def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, golden_mess
     )
 
 
-def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
+def test_engine_manifest_copies_the_onnx_manifest(tmp_path):
     engine = tmp_path / 'digits.engine'
     assert run('--onnx', DIGITS, '--output', engine) == 0
     theirs = read_model_file(DIGITS).manifest
@@ -102,57 +102,62 @@ def test_the_manifest_of_the_onnx_file_is_taken_over(tmp_path):
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
-def test_options_win_over_the_manifest(tmp_path):
+def test_options_override_the_manifest(tmp_path):
     engine = tmp_path / 'digits.engine'
-    given = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
-    given += ('--mean', '1', '2', '3', '--std', '4', '5', '6', '--antialias')
-    assert run('--onnx', DIGITS, '--output', engine, *given) == 0
-    found = manifest_beside(engine).preprocessing
-    assert (found.resize, found.color_order, found.scale, found.pad_value) == (
-        *('stretch', 'bgr', 1.0, 0),
+    arguments = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
+    arguments += ('--mean', '1', '2', '3', '--std', '4', '5', '6', '--antialias')
+    assert run('--onnx', DIGITS, '--output', engine, *arguments) == 0
+    preprocessing = manifest_beside(engine).preprocessing
+    assert (
+        preprocessing.resize,
+        preprocessing.color_order,
+        preprocessing.scale,
+        preprocessing.pad_value,
+    ) == (*('stretch', 'bgr', 1.0, 0),)
+    assert (preprocessing.mean, preprocessing.std, preprocessing.antialias) == (
+        (1, 2, 3),
+        (4, 5, 6),
+        True,
     )
-    assert (found.mean, found.std, found.antialias) == ((1, 2, 3), (4, 5, 6), True)
 
 
-def test_the_report_tells_options_from_the_manifest(tmp_path, golden_messages):
-    given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
-    given += ('--json', tmp_path / 'r.json')
+def test_report_distinguishes_options_from_manifest_values(tmp_path, golden_messages):
+    arguments = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
+    arguments += ('--json', tmp_path / 'r.json')
     names = [f'digit {number}' for number in range(10)]
     for options in (('--class-names', *names, '--scale', '1'), ()):
-        assert run(*given, *options) == 0
+        assert run(*arguments, *options) == 0
         golden_messages.add('\n'.join(report_of(tmp_path / 'r.json')['input_model']['evidence']))
 
 
-def test_options_that_mean_nothing_are_told(tmp_path, golden_messages):
-    given = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
-    given += ('--json', tmp_path / 'r.json')
+def test_options_without_effect_are_warned_of(tmp_path, golden_messages):
+    arguments = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
+    arguments += ('--json', tmp_path / 'r.json')
     for options in (('--keep-float', 'x', '--calibration-method', 'entropy'), ()):
-        assert run(*given, *options) == 0
-        told = [text for text in report_of(tmp_path / 'r.json')['warnings'] if 'fp8' in text]
-        assert bool(told) == bool(options)
-        golden_messages.add('\n'.join(told))
+        assert run(*arguments, *options) == 0
+        warnings = [text for text in report_of(tmp_path / 'r.json')['warnings'] if 'fp8' in text]
+        assert bool(warnings) == bool(options)
+        golden_messages.add('\n'.join(warnings))
 
 
-def test_calibration_of_what_is_quantised_already_is_told(golden_messages):
-    given = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
-    options = load_options(None, given)
+def test_calibration_of_a_quantised_model_is_warned_of(golden_messages):
+    arguments = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
+    options = load_options(None, arguments)
     golden_messages.add(unused_calibration_options(options, quantised=True))
     assert unused_calibration_options(options, quantised=False) == ''
 
 
-def test_an_engine_that_cannot_be_kept_is_built_all_the_same(
-    tmp_path, monkeypatch, golden_messages
-):
-    def full(*_):
+def test_full_store_does_not_stop_a_build(tmp_path, monkeypatch, golden_messages):
+    def raise_no_space(*_):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(engine_store, 'write_atomically', full)
+    monkeypatch.setattr(engine_store, 'write_atomically', raise_no_space)
     engine = tmp_path / 'digits.engine'
-    given = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
-    assert run(*given, '--json', tmp_path / 'r.json') == 0
+    arguments = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
+    assert run(*arguments, '--json', tmp_path / 'r.json') == 0
     report = report_of(tmp_path / 'r.json')
-    (not_kept,) = [text for text in report['warnings'] if '--store' in text]
-    golden_messages.add(not_kept)
+    (warning,) = [text for text in report['warnings'] if '--store' in text]
+    golden_messages.add(warning)
     check_report(report, engine)
     assert list((tmp_path / 'store').iterdir()) == []
 
@@ -172,7 +177,7 @@ def test_open_shapes_become_profiles(tmp_path):
     assert profile['images'].max == (1, 3, 64, 64)
 
 
-def test_an_engine_that_is_there_is_replaced_whole(tmp_path, capsys):
+def test_existing_engine_is_replaced_atomically(tmp_path, capsys):
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
     first = (tmp_path / 'net.engine').read_bytes()
@@ -184,7 +189,7 @@ def test_an_engine_that_is_there_is_replaced_whole(tmp_path, capsys):
     assert sorted(listing(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
 
 
-def test_options_from_a_file_and_the_command_line_over_it(tmp_path):
+def test_command_line_overrides_the_options_file(tmp_path):
     write_detector(tmp_path)
     config = tmp_path / 'build.yaml'
     config.write_text(
@@ -197,38 +202,38 @@ def test_options_from_a_file_and_the_command_line_over_it(tmp_path):
     assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp16'
 
 
-def test_what_tensorrt_is_given_computes_what_the_model_does(tmp_path, monkeypatch):
+def test_converted_model_computes_the_same_as_the_original(tmp_path, monkeypatch):
     parsed = parsed_models(monkeypatch)
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN) == 0
     feed = {'images': np.random.default_rng(1).random((1, 3, 64, 64), np.float32)}
-    one, other = (
+    original, converted = (
         onnxruntime.InferenceSession(content).run(None, feed)[0]
         for content in (path.read_bytes(), parsed[0].SerializeToString())
     )
-    assert other.dtype == np.float32
-    np.testing.assert_allclose(other, one, rtol=0.02, atol=0.02 * np.abs(one).max())
-    assert not np.array_equal(one, other)  # FP16 it is
+    assert converted.dtype == np.float32
+    np.testing.assert_allclose(converted, original, rtol=0.02, atol=0.02 * np.abs(original).max())
+    assert not np.array_equal(original, converted)  # proves that the model computes in FP16
 
 
-def test_weights_beside_the_model_are_part_of_the_engine(tmp_path):
+def test_external_weights_are_part_of_the_engine(tmp_path):
     inside = write_detector(tmp_path)
     model = onnx.load_model(inside)
     onnx.save_model(
         model, tmp_path / 'ext.onnx', save_as_external_data=True, location='w', size_threshold=0
     )
-    given = ('--compute-capabilities', '8.6', '--precision', 'fp32')
+    arguments = ('--compute-capabilities', '8.6', '--precision', 'fp32')
     for name in ('net.onnx', 'ext.onnx'):
-        assert run('--onnx', tmp_path / name, *KNOWN, *given) == 0
+        assert run('--onnx', tmp_path / name, *KNOWN, *arguments) == 0
     sizes = [(tmp_path / name).stat().st_size for name in ('net.engine', 'ext.engine')]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ('number', 'after'), [(signal.SIGINT, 'slim  '), (signal.SIGTERM, 'precision  ')]
+    ('number', 'step_output'), [(signal.SIGINT, 'slim  '), (signal.SIGTERM, 'precision  ')]
 )
-def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, after):
-    """While it calibrates, which takes half a minute, and while TensorRT builds."""
+def test_signal_stops_a_build_and_leaves_no_files(tmp_path_factory, tmp_path, number, step_output):
+    """The signal arrives during calibration, which takes 30 s, or during the TensorRT build."""
     path = tmp_path_factory.mktemp('yolo') / 'yolo.onnx'
     onnx.save_model(yolo_sized(), path)
     names = tmp_path / 'names.txt'
@@ -237,11 +242,11 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
     command = [executable('build_engine'), '--onnx', path, '--output', engine]
     command += ['--decoder', 'dense', '--class-names-file', names, '--json', report]
     command += ['--calibration-cache', 'off']
-    if after.startswith('slim'):
+    if step_output.startswith('slim'):
         command += ['--precision', 'int8', '--calibration-images', SCENES]
     program = Program(command, UNMEASURED)
-    program.wait_for_output(after)
-    # Twice, as launch and timeout do: within a second that is once.
+    program.wait_for_output(step_output)
+    # launch and timeout send two signals. Two signals within a second count as one.
     program.send(number)
     program.send(signal.SIGTERM)
     assert program.wait() == 130
@@ -252,22 +257,25 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path_factory, tmp_path, number, aft
     content = report_of(report)
     assert content['status'] == 'interrupted'
     last = content['steps'][-1]
-    running = 'precision' if after.startswith('slim') else 'build'
-    # On a busy machine the signal may come before the next step begins.
-    assert (last['name'], last['status']) in ((running, 'interrupted'), (after.strip(), 'done'))
+    running = 'precision' if step_output.startswith('slim') else 'build'
+    # On a busy machine the signal may arrive before the next step begins.
+    assert (last['name'], last['status']) in (
+        (running, 'interrupted'),
+        (step_output.strip(), 'done'),
+    )
 
 
-def verified(monkeypatch, int8_ms, fp16_ms):
-    """Stand in for a GPU that loads and times engines."""
+def simulate_gpu(monkeypatch, int8_ms, fp16_ms):
+    """Simulate a GPU that loads engines and measures their latency."""
     from trt_perception.building.engine.layers import LayerInfo
     from trt_perception.building.engine.verify import EngineCheck, EngineLatency
     from trt_perception.building.steps import engine_steps, validation
 
     kinds = ['int8'] * 5 + ['fp16'] * 2
     layers = tuple(LayerInfo(f'l{i}', inputs=(kind,)) for i, kind in enumerate(kinds))
-    seen = EngineCheck(layers, {'head': 'fp16'}, 1024, EngineLatency(int8_ms, int8_ms))
+    engine_check = EngineCheck(layers, {'head': 'fp16'}, 1024, EngineLatency(int8_ms, int8_ms))
     monkeypatch.setattr(engine_steps, 'why_not_loadable', lambda *_: '')
-    monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: seen)
+    monkeypatch.setattr(engine_steps, 'verify_engine', lambda *_: engine_check)
     monkeypatch.setattr(engine_steps, 'Device', lambda _: None)
     monkeypatch.setattr(
         engine_steps, 'measure_latency', lambda *_: EngineLatency(fp16_ms, fp16_ms)
@@ -275,45 +283,48 @@ def verified(monkeypatch, int8_ms, fp16_ms):
     real = validation.open_model
     originals = []
 
-    def original(file):
-        """Let the original run in the engine's place."""
+    def open_original(file):
+        """Run the original model instead of the engine."""
         originals.extend([file] if file.is_onnx else [])
         return real(originals[0])
 
-    monkeypatch.setattr(validation, 'open_model', original)
+    monkeypatch.setattr(validation, 'open_model', open_original)
 
 
 @pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])
-def test_int8_that_is_slower_than_fp16_is_told(
+def test_int8_slower_than_fp16_is_warned_of(
     tmp_path, monkeypatch, int8_ms, slower, golden_messages
 ):
-    verified(monkeypatch, int8_ms, 1.0)
+    simulate_gpu(monkeypatch, int8_ms, 1.0)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    given = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
-    assert run(*given, '--json', tmp_path / 'r.json') == 0
+    arguments = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    assert run(*arguments, '--json', tmp_path / 'r.json') == 0
     report = report_of(tmp_path / 'r.json')
     assert report['performance']['latency_ms']['p50'] == int8_ms
     assert report['performance']['fp16_latency_ms']['p50'] == 1.0
     assert report['optimization']['not_as_asked'] == {'head': 'fp16'}
-    assert [one['precision'] for one in report['optimization']['layers']][4:6] == ['int8', 'fp16']
-    told = [text for text in report['warnings'] if 'head' in text or ' ms)' in text]
-    assert len(told) == 1 + slower
-    golden_messages.add('\n'.join(told))
+    assert [layer['precision'] for layer in report['optimization']['layers']][4:6] == [
+        'int8',
+        'fp16',
+    ]
+    warnings = [text for text in report['warnings'] if 'head' in text or ' ms)' in text]
+    assert len(warnings) == 1 + slower
+    golden_messages.add('\n'.join(warnings))
     build = manifest_beside(tmp_path / 'net.engine').build
     assert build.precision.as_built == {'int8': 5, 'fp16': 2}
-    assert run(*given, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
+    assert run(*arguments, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
     assert 'fp16_latency_ms' not in report_of(tmp_path / 'r.json')['performance']
 
 
-def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
+def test_quantised_model_is_compared_with_fp16(tmp_path, monkeypatch):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
     qdq, report = tmp_path / 'qdq.onnx', tmp_path / 'r.json'
-    given = ('--precision', 'int8', '--json', report)
-    calibrated = ('--calibration-images', images, '--qdq-onnx', qdq)
-    assert run('--onnx', path, *KNOWN, *given, *calibrated) == 0
-    verified(monkeypatch, 2.0, 1.0)
+    arguments = ('--precision', 'int8', '--json', report)
+    calibration_arguments = ('--calibration-images', images, '--qdq-onnx', qdq)
+    assert run('--onnx', path, *KNOWN, *arguments, *calibration_arguments) == 0
+    simulate_gpu(monkeypatch, 2.0, 1.0)
     parsed = parsed_models(monkeypatch)
-    assert run('--onnx', qdq, *given) == 0
+    assert run('--onnx', qdq, *arguments) == 0
     assert any('fp16' in text and ' ms)' in text for text in report_of(report)['warnings'])
     kinds = [{node.op_type for node in model.graph.node} for model in parsed]
     assert [('QuantizeLinear' in ops, 'DequantizeLinear' in ops) for ops in kinds] == [
@@ -322,8 +333,8 @@ def test_a_model_that_came_quantised_is_compared_too(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-def test_a_driver_without_a_usable_gpu_is_told(tmp_path, monkeypatch, capsys):
+@pytest.mark.skipif(not why_no_gpu(), reason='needs a machine without a GPU')
+def test_driver_without_a_usable_gpu_is_reported(tmp_path, monkeypatch, capsys):
     from trt_perception.building.engine import release as tensorrt_release
 
     monkeypatch.setattr(tensorrt_release, '_DRIVER_DEVICE', write_detector(tmp_path))
@@ -331,7 +342,7 @@ def test_a_driver_without_a_usable_gpu_is_told(tmp_path, monkeypatch, capsys):
     assert 'the GPU of' in capsys.readouterr().out
 
 
-def test_help_names_every_option_and_what_nobody_ran(capsys):
+def test_help_names_the_options(capsys):
     with pytest.raises(SystemExit) as caught:
         run('--help')
     assert caught.value.code == 0

@@ -1,4 +1,4 @@
-"""build_engine on what exporters write: files that leave the shapes of their outputs open."""
+"""build_engine with exported files whose output shapes are open."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _caches(tmp_path_factory, monkeypatch):
 
 
 def write_open(path, names):
-    """Write RT-DETR's outputs with every shape open that ONNX's inference does not close."""
+    """Write RT-DETR's outputs with shapes that ONNX shape inference cannot determine."""
     rng = np.random.default_rng(1)
     outputs = batched('rtdetr_end_to_end', [rtdetr_end_to_end(rng, *known(rng))])
     metadata = {'task': 'detect', 'names': str(names), 'head': 'RTDETRDecoder', 'stride': '32'}
     model = onnx.load_model_from_string(network(outputs, metadata=metadata))
-    # As a loop or a TopK of computed size would, for ONNX's inference: what comes out is open.
+    # A loop or a TopK with a computed size has the same effect on ONNX shape inference.
     (last,) = (node for node in model.graph.node if node.output[0] == 'output0')
     last.output[0] = 'all'
     steps = [('shape', 'Shape', ['all']), ('output0', 'Reshape', ['all', 'sides'])]
@@ -49,7 +49,7 @@ def write_open(path, names):
 
 
 @pytest.mark.parametrize('count', [1, 2, 5])
-def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
+def test_open_output_shapes_are_found_by_a_run(count, tmp_path):
     path = write_open(tmp_path / 'net.onnx', [f'class {number}' for number in range(5)][:count])
     assert run('--onnx', path, '--precision', 'fp32') == 0
     engine = read_model_file(tmp_path / 'net.engine')
@@ -60,11 +60,11 @@ def test_open_outputs_are_run_once_before_they_decide(count, tmp_path):
     resolve_model_spec(model, manifest, ModelOverrides())
 
 
-def test_an_engine_that_no_pipeline_would_load_is_not_written(
+def test_engine_that_no_pipeline_can_load_is_not_written(
     tmp_path, monkeypatch, capsys, golden_messages
 ):
-    """TensorRT may make other outputs than ONNX says."""
-    # The warnings of a build depend on this variable, which GPU tests of the same process set.
+    """TensorRT may build other outputs than the ONNX file has."""
+    # The warnings of a build depend on this variable, which GPU tests in the same process set.
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     real = engine_steps.build_plan
 

@@ -1,4 +1,4 @@
-"""Bad models and options of build_engine: each has its message and code, and leaves nothing."""
+"""Models and options that build_engine refuses: a message and code each, no files changed."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-def test_packages_of_the_extra_that_are_missing():
+def test_missing_build_packages_are_reported():
     code = (
         'import sys; sys.modules["onnx"] = None; '
         'from trt_perception.tools.build_engine import main; sys.exit(main(["--help"]))'
@@ -47,8 +47,8 @@ def test_packages_of_the_extra_that_are_missing():
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ctrl_c_while_tensorrt_is_imported(monkeypatch):
-    """Its import makes another error of whatever a signal handler raises in it."""
+def test_ctrl_c_during_the_tensorrt_import_stops_the_build(monkeypatch):
+    """TensorRT's import converts an exception of a signal handler to another error."""
 
     def importing(name):
         try:
@@ -65,13 +65,13 @@ def test_ctrl_c_while_tensorrt_is_imported(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def cut_off(folder):
+def truncated_model(folder):
     path = write_detector(folder)
     path.write_bytes(path.read_bytes()[:-2000])
     return ['--onnx', path, *KNOWN]
 
 
-def with_content(name, content):
+def file_with(name, content):
     def write(folder):
         (folder / name).write_bytes(content)
         return ['--onnx', folder / name, '--output', folder / 'new.engine']
@@ -79,15 +79,15 @@ def with_content(name, content):
     return write
 
 
-def with_nodes(*nodes):
+def model_with_nodes(*nodes):
     return lambda folder: ['--onnx', write_detector(folder, before=nodes), *KNOWN]
 
 
-def with_sides(sides, *words):
+def model_with_sides(sides, *words):
     return lambda folder: ['--onnx', write_detector(folder, sides=sides), *KNOWN, *words]
 
 
-def two_images(folder):
+def model_with_two_inputs(folder):
     model = detector_model()
     model.graph.input.add().CopyFrom(model.graph.input[0])
     model.graph.input[1].name = 'mask'
@@ -95,7 +95,7 @@ def two_images(folder):
     return ['--onnx', folder / 'net.onnx', *KNOWN]
 
 
-def fewer_classes_in_the_manifest(folder):
+def manifest_with_too_few_classes(folder):
     digits = ROOT / 'models' / 'digits.onnx'
     (folder / 'digits.onnx').write_bytes(digits.read_bytes())
     manifest = json.loads(manifest_path(digits).read_text())
@@ -104,7 +104,7 @@ def fewer_classes_in_the_manifest(folder):
     return ['--onnx', folder / 'digits.onnx']
 
 
-def grey(folder):
+def model_with_one_channel(folder):
     three = helper.make_node('Concat', ['images'] * 3, ['x'], axis=1)
     onnx.save_model(detector_model((1, 1, 64, 64), before=[three]), folder / 'net.onnx')
     return ['--onnx', folder / 'net.onnx', *KNOWN]
@@ -131,34 +131,34 @@ NON_ZERO = (
     helper.make_node('Identity', ['images'], ['x']),
 )
 ENGINE = b'ftrt' + bytes(20) + bytes((10, 3, 0, 26)) + bytes(100)
-#: By the name of the folder with the files: the exit code, and what writes them.
+#: By the folder of the files: the exit code, and the function that writes the files.
 REFUSED = {
     'no_file': (2, lambda folder: ['--onnx', folder / 'none.onnx']),
-    'cut_off': (1, cut_off),
-    'pytorch': (2, with_content('net.pt', b'PK')),
-    'engine': (2, with_content('old.engine', ENGINE)),
-    'engine_by_another_name': (1, with_content('old.onnx', ENGINE)),
-    'unknown_operator': (1, with_nodes(helper.make_node(**ODD))),
-    'unknown_domain': (1, with_nodes(helper.make_node(**ODD, domain='mine'))),
-    'nms': (1, with_nodes(*NON_ZERO)),
-    'open_batch': (1, with_sides(OPEN)),
-    'open_sides': (1, with_sides((1, 3, 'h', 'w'))),
-    'other_shape': (1, with_sides(FIXED, '--shapes', '1x3x32x32')),
-    'other_batch': (1, with_sides(FIXED, '--batch', '2')),
-    'other_size': (1, with_sides(FIXED, '--input-size', '32x32')),
-    'no_profile': (2, with_sides(OPEN, '--shapes', '4x3x64x64:1x3x64x64:8x3x64x64')),
-    'two_images': (1, two_images),
+    'cut_off': (1, truncated_model),
+    'pytorch': (2, file_with('net.pt', b'PK')),
+    'engine': (2, file_with('old.engine', ENGINE)),
+    'engine_by_another_name': (1, file_with('old.onnx', ENGINE)),
+    'unknown_operator': (1, model_with_nodes(helper.make_node(**ODD))),
+    'unknown_domain': (1, model_with_nodes(helper.make_node(**ODD, domain='mine'))),
+    'nms': (1, model_with_nodes(*NON_ZERO)),
+    'open_batch': (1, model_with_sides(OPEN)),
+    'open_sides': (1, model_with_sides((1, 3, 'h', 'w'))),
+    'other_shape': (1, model_with_sides(FIXED, '--shapes', '1x3x32x32')),
+    'other_batch': (1, model_with_sides(FIXED, '--batch', '2')),
+    'other_size': (1, model_with_sides(FIXED, '--input-size', '32x32')),
+    'no_profile': (2, model_with_sides(OPEN, '--shapes', '4x3x64x64:1x3x64x64:8x3x64x64')),
+    'two_images': (1, model_with_two_inputs),
     'no_manifest': (1, lambda folder: ['--onnx', write_detector(folder)]),
-    'fewer_classes': (1, fewer_classes_in_the_manifest),
-    'grey': (1, grey),
+    'fewer_classes': (1, manifest_with_too_few_classes),
+    'grey': (1, model_with_one_channel),
     'bytes_with_a_scale': (1, bytes_with_a_scale),
-    'pattern': (2, with_sides(FIXED, '--keep-fp32', 'haed')),
+    'pattern': (2, model_with_sides(FIXED, '--keep-fp32', 'haed')),
     'plugin': (2, lambda folder: ['--onnx', folder / 'none.onnx', '--plugins', folder / 'a.so']),
     'build_yaml': (2, build_yaml),
 }
 
 
-def test_each_refusal_is_told_and_changes_no_file(tmp_path, build_error):
+def test_refused_builds_have_messages_and_change_no_file(tmp_path, build_error):
     messages = []
     for name, (code, write) in REFUSED.items():
         (tmp_path / name).mkdir()
@@ -167,7 +167,7 @@ def test_each_refusal_is_told_and_changes_no_file(tmp_path, build_error):
 
 
 @pytest.mark.parametrize(
-    ('is_rtx', 'release', 'plugins', 'operators', 'says'),
+    ('is_rtx', 'release', 'plugins', 'operators', 'is_refused'),
     [
         (True, (1, 7), (), ['Conv', 'NonZero'], True),
         (True, (1, 4), (), ['NonZero'], True),
@@ -177,38 +177,40 @@ def test_each_refusal_is_told_and_changes_no_file(tmp_path, build_error):
         (False, (10, 3), (), ['NonZero'], False),
     ],
 )
-def test_operators_that_a_release_lacks(is_rtx, release, plugins, operators, says):
+def test_unsupported_operators_are_refused(is_rtx, release, plugins, operators, is_refused):
     tensorrt = SimpleNamespace(is_rtx=is_rtx, release=release, label='this one')
     options = SimpleNamespace(plugins=plugins)
-    refused = pytest.raises(EngineError, match='NonZero') if says else contextlib.nullcontext()
-    with refused:
+    expected = (
+        pytest.raises(EngineError, match='NonZero') if is_refused else contextlib.nullcontext()
+    )
+    with expected:
         check_operators(tensorrt, options, 'x.onnx', operators)
 
 
-def test_what_the_loader_would_refuse_is_not_built(
+def test_model_that_the_loader_refuses_is_not_built(
     tmp_path, build_error, monkeypatch, golden_messages
 ):
-    """The manifest beside the model is right; the options are not."""
+    """The manifest next to the model is valid, but the options are not."""
     parsed = parsed_models(monkeypatch)
     digits = ROOT / 'models' / 'digits.onnx'
-    given = ('--onnx', digits, '--output', tmp_path / 'x.engine')
+    arguments = ('--onnx', digits, '--output', tmp_path / 'x.engine')
     qdq = (*INT8, '--calibration-images', ROOT / 'demo' / 'scenes')
     qdq += ('--qdq-onnx', tmp_path / 'q.onnx')
-    for more in ((), qdq):
-        golden_messages.add(build_error(*given, *more, '--class-names', 'a', 'b', 'c'))
-        assert 'the decoder dense' in build_error(*given, *more, '--decoder', 'yolox')
-        assert 'the decoder detr' in build_error(*given, *more, '--decoder', 'detr')
+    for more_arguments in ((), qdq):
+        golden_messages.add(build_error(*arguments, *more_arguments, '--class-names', 'a', 'b', 'c'))
+        assert 'the decoder dense' in build_error(*arguments, *more_arguments, '--decoder', 'yolox')
+        assert 'the decoder detr' in build_error(*arguments, *more_arguments, '--decoder', 'detr')
     assert parsed == []
 
 
-def test_unknown_words_on_the_command_line(tmp_path, capsys):
+def test_unknown_option_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         run('--onnx', tmp_path / 'x.onnx', '--presicion', 'int8')
     assert caught.value.code == 2
     assert '--presicion' in capsys.readouterr().err
 
 
-def test_the_report_tells_of_the_failure_too(tmp_path, capsys, golden_messages):
+def test_failed_build_writes_a_report(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     assert run('--onnx', path, *KNOWN, '--json', tmp_path / 'report.json') == 1
     report = report_of(tmp_path / 'report.json')

@@ -1,4 +1,4 @@
-"""Images, labels and gates that build_engine refuses: each has its message, and no engine."""
+"""Images, labels and gates that build_engine refuses: a message each, and no engine."""
 
 import json
 
@@ -28,7 +28,7 @@ INT8 = ('--precision', 'int8')
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-def labels(folder):
+def write_labels(folder):
     """Write annotations of a bird in the first image."""
     picture = {'id': 1, 'file_name': '0.png', 'width': 96, 'height': 80}
     bird = {'id': 1, 'image_id': 1, 'category_id': 7, 'bbox': [1, 1, 9, 9]}
@@ -38,52 +38,60 @@ def labels(folder):
     return folder / 'labels.json'
 
 
-def damaged(folder, damage):
+def images_with_damage(folder, damage):
     images = write_images(folder)
     (images / '7.png').write_bytes(damage((images / '7.png').read_bytes()))
     return images
 
 
-def alike(folder):
+def equal_images(folder):
     images = write_images(folder)
     for image in images.iterdir():
         image.write_bytes((images / '0.png').read_bytes())
     return images
 
 
-def test_each_refusal_is_told_and_nothing_is_built(tmp_path, build_error, monkeypatch):
-    given = ('--onnx', write_detector(tmp_path), *KNOWN)
+def test_refused_images_have_messages_and_build_nothing(tmp_path, build_error, monkeypatch):
+    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
     images, few = write_images(tmp_path / 'images'), write_images(tmp_path / 'few', 3)
     (tmp_path / 'empty').mkdir()
     rows = [
         ('--validate', images, '--annotations', tmp_path / 'none.json'),
-        ('--validate', images, '--annotations', labels(tmp_path)),
+        ('--validate', images, '--annotations', write_labels(tmp_path)),
         ('--validate', tmp_path / 'empty'),
         ('--validate', tmp_path / 'missing'),
         ('--calibration-images', images),
         INT8,
         (*INT8, '--calibration-images', tmp_path / 'empty'),
         (*INT8, '--calibration-images', tmp_path / 'missing'),
-        (*INT8, '--calibration-images', damaged(tmp_path / 'text', lambda _: b'no picture')),
-        (*INT8, '--calibration-images', damaged(tmp_path / 'cut', lambda whole: whole[:-200])),
+        (
+            *INT8,
+            '--calibration-images',
+            images_with_damage(tmp_path / 'text', lambda _: b'no picture'),
+        ),
+        (
+            *INT8,
+            '--calibration-images',
+            images_with_damage(tmp_path / 'cut', lambda whole: whole[:-200]),
+        ),
         (*INT8, '--calibration-images', few),
-        (*INT8, '--calibration-images', alike(tmp_path / 'alike')),
+        (*INT8, '--calibration-images', equal_images(tmp_path / 'alike')),
     ]
     parsed = parsed_models(monkeypatch)
-    messages = [build_error(*given, *row, code=2) for row in rows]
+    messages = [build_error(*arguments, *row, code=2) for row in rows]
     golden.check('building/refused_images.txt', text_of_messages(messages, tmp_path))
     assert parsed == []
 
 
-@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-def test_accuracy_that_only_a_gpu_tells(tmp_path, build_error):
-    given = ('--onnx', write_detector(tmp_path), *KNOWN)
-    given += ('--validate', write_images(tmp_path / 'images'), '--precision')
-    messages = [build_error(*given, name) for name in ('fp32', 'tf32', 'bf16')]
+@pytest.mark.skipif(not why_no_gpu(), reason='needs a machine without a GPU')
+def test_accuracy_that_needs_a_gpu_is_refused(tmp_path, build_error):
+    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
+    arguments += ('--validate', write_images(tmp_path / 'images'), '--precision')
+    messages = [build_error(*arguments, name) for name in ('fp32', 'tf32', 'bf16')]
     golden.check('building/refused_accuracy.txt', text_of_messages(messages, tmp_path))
 
 
-def test_a_model_that_falls_below_the_gate_leaves_no_engine(
+def test_model_below_the_accuracy_gate_leaves_no_engine(
     tmp_path, build_error, monkeypatch, golden_messages
 ):
     from trt_perception.building.steps import accuracy_gate
@@ -91,22 +99,22 @@ def test_a_model_that_falls_below_the_gate_leaves_no_engine(
     images = write_images(tmp_path / 'images')
     real = accuracy_gate._accuracy_record
 
-    def worse(*measured):
-        record = real(*measured)
+    def lower_accuracy(*arguments_of_record):
+        record = real(*arguments_of_record)
         return type(record)(**{**vars(record), 'built': 0.5})
 
-    monkeypatch.setattr(accuracy_gate, '_accuracy_record', worse)
+    monkeypatch.setattr(accuracy_gate, '_accuracy_record', lower_accuracy)
     monkeypatch.setattr(accuracy_gate.AccuracyReport, 'drop', lambda *_: 0.25)
     path = write_detector(tmp_path)
-    given = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
-    # What was warned of may be the reason.
+    arguments = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
+    # The error repeats the warnings, because they may explain it.
     golden_messages.add(
-        without_variable_text(build_error(*given, '0.2', *INT8, '--calibration-images', images))
+        without_variable_text(build_error(*arguments, '0.2', *INT8, '--calibration-images', images))
     )
-    assert run(*given, '0.25') == 0
+    assert run(*arguments, '0.25') == 0
 
 
-def test_images_that_show_nothing_hold_no_gate(tmp_path, build_error, golden_messages):
+def test_accuracy_gate_without_detections_is_refused(tmp_path, build_error, golden_messages):
     images = write_images(tmp_path / 'images')
     model = detector_model()
     logits = next(node for node in model.graph.node if node.name == 'scores')
@@ -119,23 +127,23 @@ def test_images_that_show_nothing_hold_no_gate(tmp_path, build_error, golden_mes
     model.graph.initializer.append(helper.make_tensor('zero', onnx.TensorProto.FLOAT, [], [0]))
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
-    given = ('--onnx', path, *KNOWN, '--validate', images)
-    golden_messages.add(build_error(*given, '--max-accuracy-drop', '0.5'))
-    assert run(*given) == 0
+    arguments = ('--onnx', path, *KNOWN, '--validate', images)
+    golden_messages.add(build_error(*arguments, '--max-accuracy-drop', '0.5'))
+    assert run(*arguments) == 0
 
 
-def test_a_damaged_calibration_cache_is_made_again(tmp_path, capsys):
+def test_damaged_calibration_cache_is_replaced(tmp_path, capsys):
     path = write_detector(tmp_path)
     images, cache = write_images(tmp_path / 'images'), tmp_path / 'cache'
-    given = ('--onnx', path, *KNOWN, *INT8, '--calibration-images', images)
-    given += ('--calibration-cache', cache)
-    assert run(*given) == 0
+    arguments = ('--onnx', path, *KNOWN, *INT8, '--calibration-images', images)
+    arguments += ('--calibration-cache', cache)
+    assert run(*arguments) == 0
     first = (tmp_path / 'net.engine').read_bytes()
     (entry,) = cache.iterdir()
-    assert run(*given) == 0
+    assert run(*arguments) == 0
     assert 'cache: reused' in capsys.readouterr().out
     entry.write_bytes(entry.read_bytes()[:-20])
-    assert run(*given) == 0
+    assert run(*arguments) == 0
     assert 'is damaged' in capsys.readouterr().out
     assert (tmp_path / 'net.engine').read_bytes() == first
     np.testing.assert_equal(len(list(cache.iterdir())), 1)

@@ -1,4 +1,4 @@
-"""Places that build_engine cannot or must not write to: each has its message."""
+"""Paths that build_engine cannot or must not write: each path has its own message."""
 
 import os
 import subprocess
@@ -21,14 +21,14 @@ INT8 = ('--precision', 'int8')
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-def test_a_quantised_model_that_cannot_be_written(tmp_path, build_error):
+def test_unwritable_quantised_model_is_refused(tmp_path, build_error):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    given = ('--onnx', path, *KNOWN)
-    calibrated = (*given, *INT8, '--calibration-images', images)
+    arguments = ('--onnx', path, *KNOWN)
+    calibrated = (*arguments, *INT8, '--calibration-images', images)
     qdq, other = tmp_path / 'q.onnx', write_detector(tmp_path, 'other.onnx')
     report = ('--json', tmp_path / 'q.onnx.json')
     messages = [
-        build_error(*given, '--qdq-onnx', qdq, code=2),
+        build_error(*arguments, '--qdq-onnx', qdq, code=2),
         build_error(*calibrated, '--qdq-onnx', tmp_path / 'q.bin', code=2),
         build_error(*calibrated, '--qdq-onnx', path, code=2),
         build_error(*calibrated, '--qdq-onnx', tmp_path / 'missing' / 'q.onnx', code=2),
@@ -38,7 +38,7 @@ def test_a_quantised_model_that_cannot_be_written(tmp_path, build_error):
     golden.check('building/refused_qdq_onnx.txt', text_of_messages(messages, tmp_path))
 
 
-def test_a_full_disk(tmp_path):
+def test_full_disk_is_reported(tmp_path):
     path = write_detector(tmp_path)
     before = listing(tmp_path)
 
@@ -56,25 +56,25 @@ def test_a_full_disk(tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_folders_that_cannot_take_the_engine(tmp_path, build_error):
-    given = ('--onnx', write_detector(tmp_path), *KNOWN)
+def test_unwritable_folders_are_refused(tmp_path, build_error):
+    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
     (tmp_path / 'file').write_bytes(b'')
     messages = []
     for folder in ('missing', 'file'):
-        messages.append(build_error(*given, '--output', tmp_path / folder / 'x.engine', code=2))
-        messages.append(build_error(*given, '--json', tmp_path / folder / 'x.json', code=2))
+        messages.append(build_error(*arguments, '--output', tmp_path / folder / 'x.engine', code=2))
+        messages.append(build_error(*arguments, '--json', tmp_path / folder / 'x.json', code=2))
     (tmp_path / 'net.engine').mkdir()
-    messages.append(build_error(*given, code=2))
+    messages.append(build_error(*arguments, code=2))
     golden.check('building/refused_folders.txt', text_of_messages(messages, tmp_path))
 
 
-def test_a_folder_without_permission(tmp_path, capsys, golden_messages):
+def test_folder_without_permission_is_refused(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path)
     folder = tmp_path / 'locked'
     folder.mkdir(mode=0o555)
     before = listing(tmp_path)
     command = [executable('build_engine'), '--onnx', path, *KNOWN]
-    if os.geteuid() == 0:  # whom permissions bind only without this capability
+    if os.geteuid() == 0:  # root needs this capability to ignore permissions
         command = ['setpriv', '--bounding-set', '-dac_override', *command]
     for option in (('--output', folder / 'x.engine'), ('--json', folder / 'x.json')):
         done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
@@ -85,13 +85,13 @@ def test_a_folder_without_permission(tmp_path, capsys, golden_messages):
     assert listing(tmp_path) == before
 
 
-def test_files_of_others_are_not_overwritten(tmp_path, build_error):
-    given = ('--onnx', write_detector(tmp_path), *KNOWN)
+def test_other_files_are_not_overwritten(tmp_path, build_error):
+    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
     names = ['net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json']
-    messages = [build_error(*given, '--json', tmp_path / name, code=2) for name in names]
+    messages = [build_error(*arguments, '--json', tmp_path / name, code=2) for name in names]
     for name, content in zip(names[:2], (b'my thesis', b'{"my": 1}'), strict=True):
         (tmp_path / name).write_bytes(content)
-        messages.append(build_error(*given, code=2))
+        messages.append(build_error(*arguments, code=2))
         (tmp_path / name).unlink()
     golden.check('building/refused_overwriting.txt', text_of_messages(messages, tmp_path))
 
@@ -100,10 +100,12 @@ def test_files_of_others_are_not_overwritten(tmp_path, build_error):
     ('name', 'option'),
     [('a.engine', 'output'), ('a.engine.json', 'output'), ('a.onnx', 'qdq_onnx')],
 )
-def test_pipes_where_files_go_are_no_files(tmp_path, name, option, golden_messages):
-    os.mkfifo(tmp_path / name)  # reading it would wait for ever
-    given = {'onnx': write_detector(tmp_path), option: tmp_path / name.removesuffix('.json')}
+def test_pipe_in_place_of_a_file_is_refused(tmp_path, name, option, golden_messages):
+    os.mkfifo(tmp_path / name)  # reading a pipe would block forever
+    arguments = {'onnx': write_detector(tmp_path), option: tmp_path / name.removesuffix('.json')}
     if option == 'qdq_onnx':
-        given |= {'precision': 'int8', 'calibration_images': str(tmp_path)}
+        arguments |= {'precision': 'int8', 'calibration_images': str(tmp_path)}
     with golden_messages.raises(ConfigError):
-        check_output_paths(load_options(None, {key: str(value) for key, value in given.items()}))
+        check_output_paths(
+            load_options(None, {key: str(value) for key, value in arguments.items()})
+        )

@@ -1,4 +1,4 @@
-"""build_engine's gates with models of masks, keypoints and oriented boxes: what they measure."""
+"""Accuracy gates of build_engine for models with masks, keypoints or oriented boxes."""
 
 import json
 
@@ -14,7 +14,7 @@ pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('pycocotools')
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = BUILT_ON_CPU
-# Thresholds that leave fewer detections than COCO looks at.
+# Thresholds that keep the number of detections below COCO's limit.
 FAMILIES = {
     'masks': ('ultralytics_segment_26', 0.06),
     'keypoints': ('ultralytics_pose', 0.02),
@@ -23,45 +23,45 @@ FAMILIES = {
 
 
 @pytest.fixture(params=FAMILIES)
-def labelled(request, tmp_path):
-    """Return what is measured, arguments of a build, and annotations that the model finds."""
+def labelled_model(request, tmp_path):
+    """Return the task's measure, build arguments, and annotations equal to the model's output."""
     family, confidence = FAMILIES[request.param]
-    told = recorded(family)
-    # Of some, every shape is open, which a network of constants cannot be built with.
-    told |= {
-        f'declared_{name}': told[key].shape
+    recording = recorded(family)
+    # Fix all shapes: some recorded models have open shapes, which a constant network cannot have.
+    recording |= {
+        f'declared_{name}': recording[key].shape
         for name, key in (('input', 'pixels'), ('output', 'output'), ('prototypes', 'prototypes'))
-        if key in told
+        if key in recording
     }
     model, images = tmp_path / 'model.onnx', tmp_path / 'images'
-    written(told, model)
+    written(recording, model)
     images.mkdir()
-    cv2.imwrite(str(images / 'a.png'), told['image'])
+    cv2.imwrite(str(images / 'a.png'), recording['image'])
     words = ['--engine', model, '--source', images, '--output', tmp_path / 'found']
     assert detect_images([*map(str, words), '--confidence', str(confidence)]) == 0
     truth = tmp_path / 'found' / 'detections.json'
     return request.param, model, ['--precision', 'fp16', '--validate', images], truth
 
 
-def test_the_gate_measures_what_the_task_says(labelled, build):
-    kind, model, words, truth = labelled
+def test_accuracy_gate_measures_the_task(labelled_model, build):
+    kind, model, words, truth = labelled_model
     words = [*words, '--annotations', truth, '--max-accuracy-drop', '0.05']
-    done = build(*words, onnx_file=model)
-    assert done.code == 0
-    record = done.manifest.build.accuracy
+    result = build(*words, onnx_file=model)
+    assert result.code == 0
+    record = result.manifest.build.accuracy
     assert record.measure == f'mAP50 of {kind}'
-    assert done.report['accuracy']['summary'].startswith(f'mAP50 of {kind} ')
+    assert result.report['accuracy']['summary'].startswith(f'mAP50 of {kind} ')
     assert record.reference > 0.8
     assert record.built == pytest.approx(record.reference, abs=0.05)
-    details = done.report['accuracy']['details']
+    details = result.report['accuracy']['details']
     assert details['compared'] == kind
     assert {'metrics', 'box_metrics'} <= details['models']['built'].keys()
 
 
-def test_labels_without_it_are_refused_before_anything_is_built(
-    labelled, build_error, tmp_path, golden_messages
+def test_labels_without_task_fields_are_refused_before_the_build(
+    labelled_model, build_error, tmp_path, golden_messages
 ):
-    _, model, words, truth = labelled
+    _, model, words, truth = labelled_model
     content = json.loads(truth.read_text())
     for entry in content['annotations']:
         for key in ('segmentation', 'keypoints', 'oriented_bbox'):
@@ -72,8 +72,8 @@ def test_labels_without_it_are_refused_before_anything_is_built(
     golden_messages.add(message)
 
 
-def test_annotations_that_only_the_boxes_meet_measure_nothing(labelled, build):
-    kind, model, words, truth = labelled
+def test_annotations_with_only_matching_boxes_measure_zero(labelled_model, build):
+    kind, model, words, truth = labelled_model
     content = json.loads(truth.read_text())
     for entry in content['annotations']:
         if kind == 'keypoints':
@@ -85,9 +85,9 @@ def test_annotations_that_only_the_boxes_meet_measure_nothing(labelled, build):
         else:
             entry['oriented_bbox'][0] += 1e3
     truth.write_text(json.dumps(content))
-    done = build(*words, '--annotations', truth, onnx_file=model)
-    assert done.code == 0
-    record = done.manifest.build.accuracy
+    result = build(*words, '--annotations', truth, onnx_file=model)
+    assert result.code == 0
+    record = result.manifest.build.accuracy
     assert (record.reference, record.built) == (0, 0)
-    built = done.report['accuracy']['details']['models']['built']
+    built = result.report['accuracy']['details']['models']['built']
     assert built['box_metrics']['mAP50'] > 0.8
