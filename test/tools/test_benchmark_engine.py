@@ -1,4 +1,4 @@
-"""The benchmark from its command line, on a model small enough for any machine."""
+"""The command benchmark_engine, on a model that is small enough for any machine."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def model(tmp_path_factory):
 
 
 def run(*arguments):
-    """Return the exit code, argparse's own included."""
+    """Return the exit code, also if argparse exits."""
     try:
         return benchmark_engine.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -41,7 +41,7 @@ def run(*arguments):
 
 
 def check_model(report):
-    """Hold one model's figures against each other."""
+    """Check that the figures of one model are consistent."""
     times = [stage['alone_ms'] for stage in report['stages'].values()]
     times += [
         pipeline[key]
@@ -60,7 +60,7 @@ def check_model(report):
         assert ratio['throughput_x_engine'] == pytest.approx(expected)
 
 
-def test_figures_of_one_model(model, tmp_path, capsys, golden_messages):
+def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_messages):
     saved = tmp_path / 'result.json'
     assert run(model, *QUICK, '--json', saved, '--depth', '1,2,3') == 0
     output, error = capsys.readouterr()
@@ -69,8 +69,8 @@ def test_figures_of_one_model(model, tmp_path, capsys, golden_messages):
     golden_messages.add(next(line for line in output.splitlines() if ' candidates' in line))
     golden_messages.add(error)
     assert report['command'].startswith('benchmark_engine ')
-    assert report['machine']['cores'] >= 1
-    assert report['machine']['gpu'] is None
+    assert report['install_standins']['cores'] >= 1
+    assert report['install_standins']['gpu'] is None
     assert report['options']['count'] == 6
     assert report['images'] == ['64x48 bgr8'] * 8
     assert report['agreement'] == []
@@ -80,7 +80,7 @@ def test_figures_of_one_model(model, tmp_path, capsys, golden_messages):
     check_model(first)
 
 
-def test_steps_only_measures_no_pipeline(model, tmp_path, capsys):
+def test_steps_only_option_measures_no_pipeline(model, tmp_path, capsys):
     saved = tmp_path / 'result.json'
     assert run(model, model, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
     report = json.loads(saved.read_text())
@@ -95,7 +95,7 @@ def test_steps_only_measures_no_pipeline(model, tmp_path, capsys):
 
 
 @needs_tensorrt
-def test_the_kernel_on_every_encoding(tmp_path, capsys):
+def test_kernel_is_measured_for_each_encoding(tmp_path, capsys):
     engine = write_model(tmp_path, 'small.engine', build_plan(small_onnx()), outputs=OUTPUTS)
     saved = tmp_path / 'result.json'
     assert run(engine, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
@@ -107,7 +107,7 @@ def test_the_kernel_on_every_encoding(tmp_path, capsys):
     assert 'bayer_rggb8' in capsys.readouterr().out
 
 
-def test_batches_and_what_is_best_of_them(tmp_path, capsys):
+def test_best_batch_size_is_reported(tmp_path, capsys):
     import onnx
 
     path = tmp_path / 'open.onnx'
@@ -120,12 +120,12 @@ def test_batches_and_what_is_best_of_them(tmp_path, capsys):
         'model.color_order': 'rgb',
         'model.scale': 1 / 255,
     }
-    given = [*QUICK, *(f'--param={key}={value}' for key, value in parameters.items())]
-    given += ['--batch', '1,2,8', '--max-latency-ms', '100000', '--json', saved]
-    assert run(path, *given) == 0
+    arguments = [*QUICK, *(f'--param={key}={value}' for key, value in parameters.items())]
+    arguments += ['--batch', '1,2,8', '--max-latency-ms', '100000', '--json', saved]
+    assert run(path, *arguments) == 0
     output, error = capsys.readouterr()
     report = json.loads(saved.read_text())
-    assert report['images'] == ['64x48 bgr8'] * 32  # four batches of eight
+    assert report['images'] == ['64x48 bgr8'] * 32  # four batches of eight images
     (model,) = report['models']
     cells = {cell['batch']: cell for cell in model['pipelines']}
     assert list(cells) == [1, 2, 8]
@@ -147,24 +147,24 @@ def test_batches_and_what_is_best_of_them(tmp_path, capsys):
     assert ' 100000 ms: ' in output
     assert '[3/4] open.onnx: batch 2, depth 1\n' in error
     onnx.save_model(detector_model((4, 3, 64, 64)), path)
-    assert run(path, *given[:-6], '--batch', '2,8,6,4', '--json', saved) == 0
+    assert run(path, *arguments[:-6], '--batch', '2,8,6,4', '--json', saved) == 0
     (model,) = json.loads(saved.read_text())['models']
     assert [cell['batch'] for cell in model['pipelines']] == [2, 4]
     assert (model['most_at_once'], model['left_out'], model['ratios']) == (4, [8, 6], [])
     assert ' 8, 6; ' in capsys.readouterr().out
-    # No time at all is kept by none.
-    assert run(path, *given[:-6], '--batch', '1,2', '--max-latency-ms', '1e-9') == 0
+    # No setting is fast enough for this limit.
+    assert run(path, *arguments[:-6], '--batch', '1,2', '--max-latency-ms', '1e-9') == 0
     assert ' 1e-09 ms: no setting' in capsys.readouterr().out
 
 
-def test_encodings_that_mean_the_same_are_measured_once():
+def test_equal_encodings_are_measured_once():
     assert benchmark_engine._parse_encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
     names = benchmark_engine._parse_encodings('all')
     assert names[0] == 'bgr8'
     assert len(names) == len({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
 
 
-def test_two_models_side_by_side(model, tmp_path, capsys):
+def test_two_models_are_compared(model, tmp_path, capsys):
     saved = tmp_path / 'result.json'
     assert run(model, model, *QUICK, '--encoding', 'nv12', '--json', saved) == 0
     report = json.loads(saved.read_text())
@@ -186,7 +186,7 @@ FAMILIES = ['yolox', 'end_to_end', 'detr', 'labels_boxes_scores', 'torchvision']
 
 
 def family_arguments(name):
-    """Return what says of a model without a manifest how it is used, and what is measured."""
+    """Return the arguments that describe a model without a manifest, and short measurements."""
     parameters = {
         'model.decoder': name,
         'model.class_names': list(NAMES),
@@ -198,7 +198,7 @@ def family_arguments(name):
 
 
 @pytest.mark.parametrize('name', FAMILIES)
-def test_models_of_every_family(name, tmp_path):
+def test_models_of_each_family_are_measured(name, tmp_path):
     rng = np.random.default_rng(40)
     outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
     path = tmp_path / 'made.onnx'
@@ -206,22 +206,24 @@ def test_models_of_every_family(name, tmp_path):
     saved = tmp_path / 'result.json'
     assert run(path, *family_arguments(name), '--json', saved) == 0
     (report,) = json.loads(saved.read_text())['models']
-    # Whether or not they lie within so small a frame.
+    # Candidates also count if they lie outside such a small frame.
     assert report['candidates'] == [6] * 8
     assert list(report['stages']) == ['preprocess', 'inference', 'decode']
 
 
 @pytest.mark.parametrize('name', FAMILIES)
-def test_engines_of_every_family_take_each_step(name, tmp_path, install_standins, monkeypatch):
-    """With stand-ins for CUDA and TensorRT, which do no work."""
+def test_engines_of_each_family_run_each_step(name, tmp_path, install_standins, monkeypatch):
+    """Stand-ins for CUDA and TensorRT do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     rng = np.random.default_rng(41)
     outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
     kinds = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
-    told = tuple((key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items())
+    output_specs = tuple(
+        (key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items()
+    )
     beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
     image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
-    recorder, module = install_standins(tensors={'inputs': (image, *beside), 'outputs': told})
+    recorder, module = install_standins(tensors={'inputs': (image, *beside), 'outputs': output_specs})
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
     saved = tmp_path / 'result.json'
@@ -235,21 +237,19 @@ def test_engines_of_every_family_take_each_step(name, tmp_path, install_standins
     assert list(module.living) == []
 
 
-def test_an_engine_of_a_batch_takes_batches(tmp_path, install_standins, monkeypatch, capsys):
-    """With stand-ins for CUDA and TensorRT, which do no work."""
+def test_batch_engine_is_measured_with_batches(tmp_path, install_standins, monkeypatch, capsys):
+    """Stand-ins for CUDA and TensorRT do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     tensors = {'inputs': ('images', (4, 3, 48, 64)), 'outputs': ('output0', (4, 6, 5))}
-    recorder, module = install_standins(
-        tensors={key: ((*it, 'FLOAT'),) for key, it in tensors.items()}
-    )
+    recorder, module = install_standins(tensors={key: ((*spec, 'FLOAT'),) for key, spec in tensors.items()})
     described = {
         key: [{'name': name, 'shape': list(shape), 'dtype': 'float32'}]
         for key, (name, shape) in tensors.items()
     }
     path = write_model(tmp_path, 'four.engine', PLAN, **described)
     saved = tmp_path / 'result.json'
-    given = [*QUICK, '--depth', '1,2', '--batch', '1,3,4,8', '--max-latency-ms', '100000']
-    assert run(path, *given, '--json', saved) == 0
+    arguments = [*QUICK, '--depth', '1,2', '--batch', '1,3,4,8', '--max-latency-ms', '100000']
+    assert run(path, *arguments, '--json', saved) == 0
     (report,) = json.loads(saved.read_text())['models']
     cells = [(cell['depth'], cell['batch']) for cell in report['pipelines']]
     assert cells == [(depth, batch) for depth in (1, 2) for batch in (1, 3, 4)]
@@ -267,7 +267,7 @@ def test_an_engine_of_a_batch_takes_batches(tmp_path, install_standins, monkeypa
 
 @needs_tensorrt
 @pytest.mark.parametrize('name', ['end_to_end', 'labels_boxes_scores'])
-def test_an_engine_whose_outputs_the_host_decodes(name, tmp_path):
+def test_engine_with_host_decoding_is_measured(name, tmp_path):
     rng = np.random.default_rng(42)
     outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
     content = network(outputs, beside=BESIDE.get(name, ()))
@@ -275,8 +275,8 @@ def test_an_engine_whose_outputs_the_host_decodes(name, tmp_path):
     (tmp_path / 'made.engine').write_bytes(build_plan(content))
     models = [tmp_path / 'made.engine', tmp_path / 'made.onnx']
     saved = tmp_path / 'result.json'
-    given = [*family_arguments(name), '--size', '640x480', '--depth', '1,2']
-    assert run(*models, *given, '--json', saved) == 0
+    arguments = [*family_arguments(name), '--size', '640x480', '--depth', '1,2']
+    assert run(*models, *arguments, '--json', saved) == 0
     report = json.loads(saved.read_text())
     first = report['models'][0]
     assert first['candidates'] == [6] * 8
@@ -286,7 +286,7 @@ def test_an_engine_whose_outputs_the_host_decodes(name, tmp_path):
 
 
 @needs_tensorrt
-def test_an_engine_and_its_onnx(model, tmp_path):
+def test_engine_and_its_onnx_file_are_compared(model, tmp_path):
     plan = build_plan(small_onnx())
     engine = write_model(tmp_path, 'small.engine', plan, outputs=OUTPUTS)
     saved = tmp_path / 'result.json'
@@ -297,47 +297,48 @@ def test_an_engine_and_its_onnx(model, tmp_path):
     assert [pipeline['depth'] for pipeline in first['pipelines']] == [1, 3]
     assert report['agreement'][0]['F1'] == 1
     assert report['agreement'][0]['mean_IoU'] > 0.99
-    assert report['machine']['gpu']['name']
+    assert report['install_standins']['gpu']['name']
     check_model(first)
 
 
-def test_a_model_that_cannot_run_is_a_failure(tmp_path, capsys):
+def test_model_that_cannot_run_is_a_failure(tmp_path, capsys):
     lonely = tmp_path / 'lonely.onnx'
     lonely.write_bytes(small_onnx())
     assert run(lonely, *QUICK) == 1
     assert 'model.decoder' in capsys.readouterr().err
 
 
-def test_interrupt(model, monkeypatch, capsys):
-    def interrupted(*_):
+def test_interrupt_ends_with_exit_code_130(model, monkeypatch, capsys):
+    def raise_interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(benchmark_engine, 'measure_model', interrupted)
+    monkeypatch.setattr(benchmark_engine, 'measure_model', raise_interrupt)
     assert run(model, *QUICK) == 130
     assert 'interrupted' in capsys.readouterr().err
 
 
 @needs('matplotlib')
-def test_plot(model, tmp_path):
+def test_plot_is_written(model, tmp_path):
     path = tmp_path / 'plot.png'
     assert run(model, model, *QUICK, '--plot', path) == 0
     assert path.read_bytes().startswith(b'\x89PNG')
 
 
-def test_plot_without_matplotlib(model, monkeypatch, tmp_path, capsys):
+def test_plot_without_matplotlib_is_refused(model, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     assert run(model, *QUICK, '--plot', tmp_path / 'plot.png') == 2
     assert 'pip install matplotlib' in capsys.readouterr().err
 
 
 @needs('onnx')
-def test_the_reference_model_keeps_its_promise(tmp_path):
+def test_reference_model_finds_the_expected_detections(tmp_path):
     script = ROOT / 'scripts' / 'benchmarks' / 'reference_model.py'
     path = tmp_path / 'reference.onnx'
     command = [sys.executable, script, path, '--precision', 'fp16', '--input-size', '160']
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    # 160 x 160 is 1/16 of 640 x 640: 15 + 3 groups of overlapping boxes; none fits at stride 32.
+    # 160 x 160 is 1/16 of 640 x 640. It has 15 + 3 groups of overlapping boxes, because no group
+    # fits at stride 32.
     lines = [line for line in result.stdout.splitlines() if ' of 525, ' in line]
     assert len(lines) == 6
     assert all(line.endswith(', 18 detections') for line in lines), lines

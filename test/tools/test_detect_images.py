@@ -1,4 +1,4 @@
-"""detect_images from its command line: images, videos and COCO's JSON."""
+"""The command detect_images: images, videos and COCO files."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ from trt_perception.tools import evaluate_engine
 pytest_plugins = ['support.detect_fixtures']
 
 
-def test_a_folder(tiny, pictures, tmp_path, capfd):
+def test_folder_of_images_is_processed(tiny, pictures, tmp_path, capfd):
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 0
-    output, error = capfd.readouterr()  # of OpenCV too
+    output, error = capfd.readouterr()  # includes OpenCV's messages
     assert error == ''
     names = {path.name for path in out.iterdir()}
     assert names == {'a.png', 'b.jpg', 'black.bmp.png'} | FILES
@@ -41,11 +41,11 @@ def test_a_folder(tiny, pictures, tmp_path, capfd):
     assert summary['preprocessing']['resize'] == 'letterbox'
     assert 0 < summary['latency_ms']['p50'] <= summary['latency_ms']['p99']
     assert ' 2 of 3 images' in output
-    # The sources stay as they were.
+    # The source images are unchanged.
     assert (cv2.imread(str(pictures / 'a.png')) == picture(COLORS['a.png'])).all()
 
 
-def test_folders_that_are_left_out_are_named(tiny, pictures, tmp_path, capsys):
+def test_skipped_folders_are_named(tiny, pictures, tmp_path, capsys):
     for name in ('night', 'empty', '.thumbnails'):
         (pictures / name).mkdir()
     for name in ('night', '.thumbnails'):
@@ -54,38 +54,40 @@ def test_folders_that_are_left_out_are_named(tiny, pictures, tmp_path, capsys):
     assert run(*arguments, tmp_path / '1', '--source', pictures) == 0
     assert set(detections(tmp_path / '1')) == set(COLORS)
     error = capsys.readouterr().err
-    said = f"{pictures}: read without the folders in it: night; '{pictures}/**' is all of them\n"
-    assert error == f'detect_images: {said}'
+    expected = (
+        f"{pictures}: read without the folders in it: night; '{pictures}/**' is all of them\n"
+    )
+    assert error == f'detect_images: {expected}'
     assert run(*arguments, tmp_path / '2', '--source', f'{pictures}/**') == 0
     assert set(detections(tmp_path / '2')) == {*COLORS, 'night/d.PNG'}
     assert capsys.readouterr().err == ''
 
 
-def test_a_tilde_is_the_home_folder(tiny, pictures, tmp_path, monkeypatch):
+def test_tilde_is_the_home_folder(tiny, pictures, tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     assert run('--engine', tiny, '--source', pictures, '--output', '~/found') == 0
     assert (tmp_path / 'found' / 'detections.json').is_file()
 
 
-def test_a_model_of_a_batch_finds_the_same(tiny, pictures, clip, tmp_path):
+def test_batch_model_finds_the_same_objects(tiny, pictures, clip, tmp_path):
     several = write_tiny_model(tmp_path / 'several.onnx', batch=4)
     found = []
     for path, out in ((tiny, tmp_path / 'one'), (several, tmp_path / 'four')):
         sources = ('--source', pictures, clip)
         assert run('--engine', path, *sources, '--output', out, '--confidence', '0.01') == 0
         found.append(detections(out))
-    assert found[0] == found[1]  # three pictures are less than a batch, twelve frames three
+    assert found[0] == found[1]  # less than one batch of images, three batches of video frames
     assert sum(map(len, found[1].values())) == 20
 
 
-def test_what_was_found_can_be_read_as_annotations(tiny, pictures, tmp_path):
+def test_detections_can_be_read_as_annotations(tiny, pictures, tmp_path):
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out, '--no-pictures') == 0
     assert {path.name for path in out.iterdir()} == FILES
     annotations = read_annotations(out / 'detections.json')
     assert list(annotations.categories.values()) == list(CLASS_NAMES)
     saved = tmp_path / 'report.json'
-    from pycocotools.coco import COCO  # not on every machine with a GPU
+    from pycocotools.coco import COCO  # not installed on every machine with a GPU
 
     coco = COCO(str(out / 'detections.json'))
     results = coco.loadRes(str(out / 'results.json'))
@@ -99,13 +101,13 @@ def test_what_was_found_can_be_read_as_annotations(tiny, pictures, tmp_path):
     assert report['metrics']['mAP'] == pytest.approx(1)
 
 
-def test_classes_and_thresholds(tiny, pictures, tmp_path):
+def test_class_and_threshold_options_apply(tiny, pictures, tmp_path):
     arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output']
     assert run(*arguments, tmp_path / '1', '--classes', 'blue', 'red') == 0
     assert [row[0] for row in detections(tmp_path / '1')['b.jpg']] == ['blue']
     assert run(*arguments, tmp_path / '2', '--confidence', '0.95') == 0
     as_expected(detections(tmp_path / '2')['a.png'], COLORS['a.png'], threshold=0.95)
-    # Its two red boxes overlap by an IoU of 1/3.
+    # The two red boxes of a.png overlap with an IoU of 1/3.
     assert run(*arguments, tmp_path / '3', '--iou', '0.3') == 0
     assert len(detections(tmp_path / '3')['a.png']) == 1
     assert run(*arguments, tmp_path / '4', '--max-detections', '1') == 0
@@ -116,18 +118,23 @@ def test_classes_and_thresholds(tiny, pictures, tmp_path):
     }
 
 
-def test_a_model_without_a_manifest(pictures, tmp_path, capsys):
+def test_model_without_a_manifest_runs_with_parameters(pictures, tmp_path, capsys):
     bare = write_tiny_model(tmp_path / 'bare.onnx', manifest=False)
     arguments = ['--engine', bare, '--source', pictures, '--output']
-    given = ['resize=letterbox', 'color_order=rgb', 'scale=0.00392156862745098', 'decoder=dense']
-    given += ['class_names=[red, green, blue]']
-    for value in given:
+    parameters = [
+        'resize=letterbox',
+        'color_order=rgb',
+        'scale=0.00392156862745098',
+        'decoder=dense',
+    ]
+    parameters += ['class_names=[red, green, blue]']
+    for value in parameters:
         arguments[2:2] = ['--param', f'model.{value}']
     assert run(*arguments, tmp_path / 'out') == 0
     as_expected(detections(tmp_path / 'out')['a.png'], COLORS['a.png'])
 
 
-def test_a_video_comes_back(tiny, clip, tmp_path, capsys):
+def test_video_is_written_with_boxes(tiny, clip, tmp_path, capsys):
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', clip, '--output', out) == 0
     assert ' 12 of 12 images' in capsys.readouterr().out
@@ -156,12 +163,12 @@ def test_a_video_comes_back(tiny, clip, tmp_path, capsys):
         assert 0.001 < changed.mean() < 0.3
 
 
-def test_several_sources_keep_their_folders(tiny, pictures, tmp_path):
+def test_several_sources_keep_separate_folders(tiny, pictures, tmp_path):
     other = tmp_path / 'more' / 'deep'
     other.mkdir(parents=True)
     cv2.imwrite(str(other / 'a.png'), picture((0, 0, 255)))
     out = tmp_path / 'out'
-    sources = [pictures, f'{tmp_path}/more/**/*.png', pictures / 'a.png']  # one of them twice
+    sources = [pictures, f'{tmp_path}/more/**/*.png', pictures / 'a.png']  # a.png twice
     assert run('--engine', tiny, '--source', *sources, '--output', out) == 0
     assert set(detections(out)) == {
         'images/a.png',
@@ -174,7 +181,7 @@ def test_several_sources_keep_their_folders(tiny, pictures, tmp_path):
 
 
 @needs_tensorrt
-def test_an_engine(tiny, pictures, tmp_path):
+def test_engine_gives_the_same_detections(tiny, pictures, tmp_path):
     plan = build_plan(Path(tiny).read_bytes())
     engine = tmp_path / 'tiny.engine'
     engine.write_bytes(plan)

@@ -1,4 +1,4 @@
-"""detect_images: what it refuses, leaves out and never replaces, and how it ends early."""
+"""detect_images refuses or skips bad inputs, replaces no other files and can be interrupted."""
 
 import json
 import subprocess
@@ -14,21 +14,21 @@ from trt_perception.tools import detect_images
 pytest_plugins = ['support.detect_fixtures']
 
 
-def test_an_unknown_class(tiny, pictures, tmp_path, capsys, golden_messages):
+def test_unknown_class_is_refused(tiny, pictures, tmp_path, capsys, golden_messages):
     arguments = ['--engine', tiny, '--source', pictures, '--output', tmp_path / 'out']
     assert run(*arguments, '--classes', 'purple') == 1
     golden_messages.add(capsys.readouterr().err)
     assert not (tmp_path / 'out').exists()
 
 
-def test_a_video_that_is_cut_off(tiny, clip, tmp_path, capsys):
+def test_truncated_video_gives_its_readable_frames(tiny, clip, tmp_path, capsys):
     content = clip.read_bytes()
     clip.write_bytes(content[: len(content) * 2 // 3])
     code = run('--engine', tiny, '--source', clip, '--output', tmp_path / 'out')
     frames = len(detections(tmp_path / 'out'))
     assert 0 < frames < 12
     error = capsys.readouterr().err
-    # Without its index the file may no longer promise twelve.
+    # Without its index, the file may no longer announce twelve frames.
     assert (code, clip.name in error) in ((1, True), (0, False))
 
 
@@ -37,9 +37,7 @@ def test_a_video_that_is_cut_off(tiny, clip, tmp_path, capsys):
     [b'no picture', cv2.imencode('.png', np.zeros((2, 32768, 3), np.uint8))[1].tobytes()],
     ids=['no picture', 'too long'],
 )
-def test_a_picture_that_cannot_be_read_is_left_out(
-    tiny, pictures, tmp_path, capsys, content, golden_messages
-):
+def test_unreadable_image_is_skipped(tiny, pictures, tmp_path, capsys, content, golden_messages):
     (pictures / 'a.png').write_bytes(content)
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
@@ -51,7 +49,9 @@ def test_a_picture_that_cannot_be_read_is_left_out(
     assert not (out / 'a.png').exists()
 
 
-def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys, golden_messages):
+def test_results_are_replaced_only_with_overwrite(
+    tiny, pictures, tmp_path, capsys, golden_messages
+):
     out = tmp_path / 'out'
     arguments = ['--engine', tiny, '--source', pictures, '--output', out]
     assert run(*arguments) == 0
@@ -65,33 +65,33 @@ def test_nothing_is_replaced_unless_it_may_be(tiny, pictures, tmp_path, capsys, 
     assert (out / 'mine.txt').read_text() == 'kept'
 
 
-@pytest.mark.parametrize('more', [(), ('--overwrite',)])
-def test_sources_are_never_replaced(tiny, pictures, more, tmp_path, capsys, golden_messages):
+@pytest.mark.parametrize('overwrite', [(), ('--overwrite',)])
+def test_sources_are_never_replaced(tiny, pictures, overwrite, tmp_path, capsys, golden_messages):
     before = {path: path.read_bytes() for path in pictures.iterdir()}
     link = tmp_path / 'link'
     link.symlink_to(pictures)
     for folder in (pictures, link):
         arguments = ['--engine', tiny, '--source', pictures, '--output', folder]
-        assert run(*arguments, *more) == 2
+        assert run(*arguments, *overwrite) == 2
         golden_messages.add(capsys.readouterr().err)
     assert {path: path.read_bytes() for path in pictures.iterdir()} == before
 
 
-def test_interrupt_leaves_no_half_file(tiny, pictures, clip, tmp_path, monkeypatch, capsys):
+def test_interrupt_leaves_only_complete_files(tiny, pictures, clip, tmp_path, monkeypatch, capsys):
     out = tmp_path / 'out'
     add, calls = detect_images.VideoOutput.add, []
 
-    def interrupted(*arguments):
+    def add_or_interrupt(*arguments):
         calls.append(arguments)
         if len(calls) == 3:
             raise KeyboardInterrupt
         add(*arguments)
 
-    monkeypatch.setattr(detect_images.VideoOutput, 'add', interrupted)
+    monkeypatch.setattr(detect_images.VideoOutput, 'add', add_or_interrupt)
     assert run('--engine', tiny, '--source', pictures, clip, '--output', out) == 130
     assert 'interrupted' in capsys.readouterr().err
-    left = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
-    assert left == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
+    remaining = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
+    assert remaining == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
 
 
 _LIMITED_VIDEO = """
@@ -101,7 +101,7 @@ import numpy as np
 from trt_perception.images.detections import Detections
 from trt_perception.errors import ConfigError
 from trt_perception.tools.detection_output import VideoOutput
-sys.dont_write_bytecode = True  # it would be cut off too, for every later process
+sys.dont_write_bytecode = True  # the limit would truncate bytecode for later processes
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 noise = np.random.default_rng(3)
 nothing = Detections.empty()
@@ -114,19 +114,19 @@ except ConfigError as error:
 """
 
 
-@pytest.mark.parametrize(('limit', 'whole'), [(2**30, True), (20_000, False)])
-def test_a_video_that_does_not_fit_on_the_disk(tmp_path, limit, whole):
+@pytest.mark.parametrize(('limit', 'fits'), [(2**30, True), (20_000, False)])
+def test_video_that_does_not_fit_on_the_disk_is_removed(tmp_path, limit, fits):
     target = tmp_path / 'out' / 'a.mp4'
     command = [sys.executable, '-c', _LIMITED_VIDEO, target, str(limit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    left = [path.name for path in target.parent.iterdir()]
-    assert (done.returncode, left) == ((0, ['a.mp4']) if whole else (1, [])), done.stderr
-    if not whole:
+    remaining = [path.name for path in target.parent.iterdir()]
+    assert (done.returncode, remaining) == ((0, ['a.mp4']) if fits else (1, [])), done.stderr
+    if not fits:
         assert f'refused: {target}: ' in done.stderr
         assert ' MB are ' in done.stderr
 
 
-def test_a_folder_that_cannot_be_written(tiny, pictures, tmp_path, capsys, golden_messages):
+def test_unwritable_output_folder_is_reported(tiny, pictures, tmp_path, capsys, golden_messages):
     blocked = tmp_path / 'file'
     blocked.touch()
     out = blocked / 'out'

@@ -1,4 +1,4 @@
-"""evaluate_engine from its command line, on the digits and on models that can be computed."""
+"""The command evaluate_engine, on the digits and on models with known outputs."""
 
 import json
 import re
@@ -21,7 +21,7 @@ USUAL = ('--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'TRUTH')
 
 
 def run(*arguments):
-    """Return the exit code, argparse's own included."""
+    """Return the exit code, also if argparse exits."""
     try:
         return evaluate_engine.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -53,18 +53,18 @@ def evaluation_inputs(tmp_path):
     }
 
 
-def usual(evaluation_inputs, *more):
+def run_usual(evaluation_inputs, *arguments):
     return run(
-        *('--engine', evaluation_inputs['model'], '--images', evaluation_inputs['images']),
-        *('--annotations', evaluation_inputs['truth'], *more),
-    )
+        '--engine', evaluation_inputs['model'], '--images', evaluation_inputs['images'], '--annotations', evaluation_inputs['truth'],
+        *arguments,
+    )  # fmt: skip
 
 
 @needs('pycocotools')
-def test_a_model_that_finds_everything(evaluation_inputs, capsys, golden_messages):
+def test_model_that_finds_all_objects_scores_1(evaluation_inputs, capsys, golden_messages):
     folder = evaluation_inputs['folder']
-    more = ['--json', folder / 'r.json', '--results', folder / 'results']
-    assert usual(evaluation_inputs, *more, '--worst', folder / 'worst') == 0
+    arguments = ['--json', folder / 'r.json', '--results', folder / 'results']
+    assert run_usual(evaluation_inputs, *arguments, '--worst', folder / 'worst') == 0
     output, error = capsys.readouterr()
     assert error == ''  # no progress bar without a terminal
     golden_messages.add('\n'.join(line for line in output.splitlines() if 'image' in line))
@@ -77,45 +77,45 @@ def test_a_model_that_finds_everything(evaluation_inputs, capsys, golden_message
     assert 0 < model['latency_ms']['p50'] <= model['latency_ms']['p99']
     rows = json.loads((folder / 'results' / 'tiny.onnx.results.json').read_text())
     for annotation in evaluation_inputs['content']['annotations']:
-        annotation['id'] += 1  # by hand, an object with the id 0 is never found
+        annotation['id'] += 1  # in a hand-written file, an object with the id 0 is never matched
     written(folder, evaluation_inputs['content'])
     stats = expected_stats(folder, rows)
     assert model['metrics']['mAP'] == pytest.approx(stats[0], abs=1e-12)
 
 
 @needs('pycocotools')
-def test_a_tilde_is_the_home_folder(evaluation_inputs, monkeypatch):
+def test_tilde_is_the_home_folder(evaluation_inputs, monkeypatch):
     monkeypatch.setenv('HOME', str(evaluation_inputs['folder']))
-    more = ['--json=~/r.json', '--results=~/results']
-    assert usual(evaluation_inputs, *more, '--annotations=~/truth.json', '--images=~/images') == 0
+    arguments = ['--json=~/r.json', '--results=~/results']
+    assert run_usual(evaluation_inputs, *arguments, '--annotations=~/truth.json', '--images=~/images') == 0
     assert (evaluation_inputs['folder'] / 'r.json').is_file()
     assert (evaluation_inputs['folder'] / 'results').is_dir()
 
 
 @needs('pycocotools')
-def test_two_models_side_by_side(evaluation_inputs, capsys):
+def test_two_models_are_compared(evaluation_inputs, capsys):
     (evaluation_inputs['folder'] / 'other').mkdir()
     other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'tiny.onnx')
     saved = evaluation_inputs['folder'] / 'r.json'
-    more = ['--engine', other, '--json', saved, '--confidence', '0.6']
-    assert usual(evaluation_inputs, *more) == 0
+    arguments = ['--engine', other, '--json', saved, '--confidence', '0.6']
+    assert run_usual(evaluation_inputs, *arguments) == 0
     output = capsys.readouterr().out
     report = json.loads(saved.read_text())
     assert list(report['models']) == [str(evaluation_inputs['model']), str(other)]
     second = report['models'][str(other)]
     assert second['difference'] == {'mAP': 0, 'mAP50': 0, 'mAP75': 0}
     assert second['agreement']['F1'] == 1
-    # blue is 0.5 in one picture: below the threshold, but not below mAP's.
+    # In one image the score of blue is 0.5: below the threshold, but used for mAP.
     assert second['metrics']['mAP'] == pytest.approx(1)
     assert second['at_threshold']['recall'] == 3 / 4
     assert '  difference' in output
-    assert f'against {evaluation_inputs["model"]}' in output
+    assert f'against {paths["model"]}' in output
 
 
-def test_a_model_of_a_batch_beside_one_of_single_pictures(evaluation_inputs, capsys):
+def test_batch_model_is_compared_with_a_single_image_model(evaluation_inputs, capsys):
     several = write_tiny_model(evaluation_inputs['folder'] / 'several.onnx', batch=2)
     report = evaluation_inputs['folder'] / 'r.json'
-    assert usual(evaluation_inputs, '--engine', several, '--json', report) == 0
+    assert run_usual(evaluation_inputs, '--engine', several, '--json', report) == 0
     assert 'several.onnx, 2 at once' in capsys.readouterr().out
     models = json.loads(report.read_text())['models']
     sums = json.loads(report.read_text())['sha256']
@@ -126,36 +126,28 @@ def test_a_model_of_a_batch_beside_one_of_single_pictures(evaluation_inputs, cap
 
 
 @needs('pycocotools')
-def test_models_that_call_their_classes_differently_share_a_class_map(
-    evaluation_inputs, capsys, golden_messages
-):
+def test_models_with_different_class_names_share_a_class_map(evaluation_inputs, capsys, golden_messages):
     other = write_tiny_model(evaluation_inputs['folder'] / 'other.onnx')
     path = other.with_name('other.onnx.json')
     described = json.loads(path.read_text())
     path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
-    assert usual(evaluation_inputs, '--engine', other) == 1
+    assert run_usual(evaluation_inputs, '--engine', other) == 1
     golden_messages.add(capsys.readouterr().err)
-    class_map, report = (
-        evaluation_inputs['folder'] / 'map.json',
-        evaluation_inputs['folder'] / 'r.json',
-    )
+    class_map, report = evaluation_inputs['folder'] / 'map.json', evaluation_inputs['folder'] / 'r.json'
     class_map.write_text('{"Rot": "red"}')
-    more = ['--engine', other, '--class-map', class_map, '--json', report]
-    assert usual(evaluation_inputs, *more) == 0
+    arguments = ['--engine', other, '--class-map', class_map, '--json', report]
+    assert run_usual(evaluation_inputs, *arguments) == 0
     models = json.loads(report.read_text())['models']
     assert models['other.onnx']['metrics'] == models['tiny.onnx']['metrics']
     class_map.write_text('{"Rot": "red", "rouge": "red"}')
-    assert usual(evaluation_inputs, *more) == 1
+    assert run_usual(evaluation_inputs, *arguments) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
-def test_two_models_without_annotations(evaluation_inputs, capsys):
+def test_two_models_are_compared_without_annotations(evaluation_inputs, capsys):
     (evaluation_inputs['folder'] / 'other').mkdir()
     other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'second.onnx')
-    assert (
-        run('--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images'])
-        == 0
-    )
+    assert run('--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images']) == 0
     output = capsys.readouterr().out
     assert '3 images ' in output
     assert re.search(r'^second.onnx +1\.0000 +1\.0000 +4 +4 +4 ', output, re.MULTILINE)
@@ -163,7 +155,7 @@ def test_two_models_without_annotations(evaluation_inputs, capsys):
 
 
 @needs('matplotlib', 'pycocotools')
-def test_the_digits_in_words_and_pictures(tmp_path, capsys, golden_messages):
+def test_digits_report_with_worst_images_and_plot(tmp_path, capsys, golden_messages):
     images = tmp_path / 'images'
     images.mkdir()
     for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[30:40]:
@@ -185,26 +177,26 @@ def test_the_digits_in_words_and_pictures(tmp_path, capsys, golden_messages):
 
 
 @needs('pycocotools')
-def test_classes_that_do_not_match(evaluation_inputs, capsys, golden_messages):
+def test_unmatched_classes_are_refused(evaluation_inputs, capsys, golden_messages):
     for category in evaluation_inputs['content']['categories']:
         category['name'] = category['name'].upper()
     written(evaluation_inputs['folder'], evaluation_inputs['content'])
-    assert usual(evaluation_inputs) == 1
+    assert run_usual(evaluation_inputs) == 1
     golden_messages.add(capsys.readouterr().err)
     pairs = {name: name.upper() for name in CLASS_NAMES}
     given = written(evaluation_inputs['folder'], pairs, 'map.json')
-    assert usual(evaluation_inputs, '--class-map', given) == 0
+    assert run_usual(evaluation_inputs, '--class-map', given) == 0
     assert 'mAP' in capsys.readouterr().out
     written(evaluation_inputs['folder'], {**pairs, 'blue': None}, 'map.json')
-    assert usual(evaluation_inputs, '--class-map', given) == 1
+    assert run_usual(evaluation_inputs, '--class-map', given) == 1
     golden_messages.add(capsys.readouterr().err)
-    assert usual(evaluation_inputs, '--class-map', given, '--allow-subset') == 0
+    assert run_usual(evaluation_inputs, '--class-map', given, '--allow-subset') == 0
     output, error = capsys.readouterr()
     assert '3 images, 3 objects' in output
     golden_messages.add(error)
 
 
-def test_numbers_as_python_writes_them():
+def test_parameters_accept_python_number_formats():
     values = ['model.scale=1e-3', 'model.std=[1e-2, 2, 3E1]']
     options = evaluate_engine._parser().parse_args(
         [*USUAL, *(f'--param={value}' for value in values)]
@@ -214,53 +206,51 @@ def test_numbers_as_python_writes_them():
 
 
 @needs('pycocotools')
-def test_a_picture_that_cannot_be_read(evaluation_inputs, capsys, golden_messages):
+def test_unreadable_image_is_reported(evaluation_inputs, capsys, golden_messages):
     (evaluation_inputs['images'] / '001.png').write_bytes(b'no picture')
-    assert usual(evaluation_inputs) == 1
+    assert run_usual(evaluation_inputs) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
 @needs('pycocotools')
-def test_a_picture_of_another_size(evaluation_inputs, capsys, golden_messages):
+def test_image_of_a_wrong_size_is_reported(evaluation_inputs, capsys, golden_messages):
     for image in evaluation_inputs['content']['images']:
         image['width'] += 1
     written(evaluation_inputs['folder'], evaluation_inputs['content'])
-    assert usual(evaluation_inputs) == 1
+    assert run_usual(evaluation_inputs) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
-def test_a_second_model_that_cannot_be_used_shows_before_the_first_runs(
-    evaluation_inputs, monkeypatch, capsys
-):
+def test_unusable_second_model_is_reported_before_the_first_runs(evaluation_inputs, monkeypatch, capsys):
     monkeypatch.setattr(evaluate_engine, 'evaluate_model', lambda *_, **__: pytest.fail('ran'))
     for name in ('other.engine', 'other.onnx'):
         other = evaluation_inputs['folder'] / name
         other.write_bytes(b'ftrt' + bytes(200))
-        assert usual(evaluation_inputs, '--engine', other) == 1
+        assert run_usual(evaluation_inputs, '--engine', other) == 1
         assert 'engine' in capsys.readouterr().err
 
 
 @needs('pycocotools')
-def test_interrupt(evaluation_inputs, monkeypatch, capsys):
-    def interrupted(*_, **__):
+def test_interrupt_ends_with_exit_code_130(evaluation_inputs, monkeypatch, capsys):
+    def raise_interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate_engine, 'evaluate_model', interrupted)
-    assert usual(evaluation_inputs) == 130
+    monkeypatch.setattr(evaluate_engine, 'evaluate_model', raise_interrupt)
+    assert run_usual(evaluation_inputs) == 130
     assert 'interrupted' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('name', ['pycocotools.cocoeval', 'matplotlib.figure'])
-def test_without_a_package(evaluation_inputs, name, monkeypatch, capsys):
+def test_missing_package_is_reported(evaluation_inputs, name, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, name, None)
     package = name.partition('.')[0]
-    more = ['--plot', evaluation_inputs['folder'] / 'a.png'] if package == 'matplotlib' else []
-    assert usual(evaluation_inputs, *more) in (1, 2)
+    arguments = ['--plot', evaluation_inputs['folder'] / 'a.png'] if package == 'matplotlib' else []
+    assert run_usual(evaluation_inputs, *arguments) in (1, 2)
     assert package in capsys.readouterr().err
 
 
 @needs_tensorrt
-def test_an_engine_equals_its_onnx(evaluation_inputs):
+def test_engine_agrees_with_its_onnx_file(evaluation_inputs):
     content = evaluation_inputs['model'].read_bytes()
     engine = evaluation_inputs['folder'] / 'tiny.engine'
     plan = build_plan(content)
@@ -270,7 +260,7 @@ def test_an_engine_equals_its_onnx(evaluation_inputs):
     manifest['engine'] = identity(engine.name, plan)
     engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
     saved = evaluation_inputs['folder'] / 'r.json'
-    assert usual(evaluation_inputs, '--engine', engine, '--json', saved) == 0
+    assert run_usual(evaluation_inputs, '--engine', engine, '--json', saved) == 0
     other = json.loads(saved.read_text())['models']['tiny.engine']
     assert other['metrics']['mAP'] == pytest.approx(1)
     assert other['agreement']['F1'] == 1

@@ -1,4 +1,4 @@
-"""evaluate_engine on exported models of poses, oriented boxes and masks, and what it prints."""
+"""evaluate_engine on exported models for poses, oriented boxes and masks, and its output."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from trt_perception.tools.detect_images import main as detect_images
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
 
 pytestmark = needs('pycocotools')
-# With a threshold that leaves some detections, and fewer than the 100 that COCO looks at.
+# Each threshold keeps some detections, but fewer than the 100 that COCO uses.
 FAMILIES = {
     'masks': ('ultralytics_segment_26', 0.06),
     'keypoints': ('ultralytics_pose', 0.02),
@@ -33,16 +33,16 @@ def evaluation_inputs(request, tmp_path_factory):
     """Return a model, an image, and annotations that equal the model's detections."""
     tmp_path = tmp_path_factory.mktemp('place')
     family, confidence = FAMILIES[request.param]
-    told = recorded(family)
+    recording = recorded(family)
     model, images = tmp_path / 'model.onnx', tmp_path / 'images'
-    written(told, model)
+    written(recording, model)
     images.mkdir()
-    cv2.imwrite(str(images / 'a.png'), told['image'])
+    cv2.imwrite(str(images / 'a.png'), recording['image'])
     words = ['--engine', model, '--source', images, '--output', tmp_path / 'found']
     assert run(detect_images, *words, '--confidence', confidence) == 0
     truth = tmp_path / 'found' / 'detections.json'
     content = json.loads(truth.read_text())
-    # Leave out objects with an empty mask: no model could find them.
+    # Omit objects with an empty mask, because no model can find them.
     rows = content['annotations'] = [row for row in content['annotations'] if row['area']]
     assert len(rows) > 3
     truth.write_text(json.dumps(content))
@@ -56,18 +56,16 @@ def evaluation_inputs(request, tmp_path_factory):
     }
 
 
-def evaluate(evaluation_inputs, *more, truth=None, models=()):
+def evaluate(evaluation_inputs, *arguments, truth=None, models=()):
     return run(
-        evaluate_engine,
-        *('--engine', evaluation_inputs['model'], *models),
-        *('--images', evaluation_inputs['images']),
-        *('--annotations', truth or evaluation_inputs['truth']),
-        *('--confidence', evaluation_inputs['confidence'], *more),
-    )
+        evaluate_engine, '--engine', evaluation_inputs['model'], *models,
+        '--images', evaluation_inputs['images'], '--annotations', truth or evaluation_inputs['truth'],
+        '--confidence', evaluation_inputs['confidence'], *arguments,
+    )  # fmt: skip
 
 
-def changed(evaluation_inputs, change):
-    """Return annotations after a change of each object."""
+def write_changed_annotations(evaluation_inputs, change):
+    """Write annotations after a change of each object. Return their path."""
     content = json.loads(evaluation_inputs['truth'].read_text())
     for entry in content['annotations']:
         change(entry)
@@ -76,9 +74,9 @@ def changed(evaluation_inputs, change):
     return path
 
 
-def test_what_detect_images_wrote_is_found_again(evaluation_inputs, capsys):
+def test_evaluation_finds_the_detections_of_detect_images(evaluation_inputs, capsys):
     saved = evaluation_inputs['folder'] / 'r.json'
-    more = [
+    arguments = [
         '--json',
         saved,
         '--results',
@@ -86,13 +84,11 @@ def test_what_detect_images_wrote_is_found_again(evaluation_inputs, capsys):
         '--plot',
         evaluation_inputs['folder'] / 'p.png',
     ]
-    if not evaluate_needs_plot():
-        more = more[:4]
-    assert (
-        evaluate(evaluation_inputs, *more, '--worst', evaluation_inputs['folder'] / 'worst') == 0
-    )
+    if not has_matplotlib():
+        arguments = arguments[:4]
+    assert evaluate(evaluation_inputs, *arguments, '--worst', evaluation_inputs['folder'] / 'worst') == 0
     output = capsys.readouterr().out
-    assert f'\n{evaluation_inputs["kind"]}' in output
+    assert f'\n{task_files["kind"]}' in output
     content = json.loads(saved.read_text())
     entry = content['models']['model.onnx']
     assert content['compared'] == entry['metrics']['of'] == evaluation_inputs['kind']
@@ -103,7 +99,7 @@ def test_what_detect_images_wrote_is_found_again(evaluation_inputs, capsys):
     shares = entry['at_threshold']
     assert (shares['recall'], shares['missed'], shares['wrong_class']) == (1, 0, 0)
     assert shares['right'] > 3
-    if evaluation_inputs['kind'] != 'masks':  # where boxes with an empty mask are false
+    if evaluation_inputs['kind'] != 'masks':  # boxes with an empty mask count as false detections
         assert shares['false'] == 0
         assert 'no image' in output
     if evaluation_inputs['kind'] == 'oriented boxes':
@@ -116,7 +112,7 @@ def test_what_detect_images_wrote_is_found_again(evaluation_inputs, capsys):
     assert all(key[evaluation_inputs['kind']] in row for row in rows)
 
 
-def evaluate_needs_plot():
+def has_matplotlib():
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -125,7 +121,7 @@ def evaluate_needs_plot():
 
 
 def spoil_details(entry):
-    """Change what a box does not tell."""
+    """Change the values of an object other than its box."""
     if 'keypoints' in entry:
         entry['keypoints'] = (np.array(entry['keypoints']) + [1e3, 0, 0] * 17).tolist()
     if 'oriented_bbox' in entry:
@@ -135,8 +131,8 @@ def spoil_details(entry):
         entry['segmentation'] = {'size': size, 'counts': [0, 1, size[0] * size[1] - 1]}
 
 
-def test_what_is_wrong_only_beside_its_box_is_a_mistake(evaluation_inputs, capsys):
-    truth = changed(evaluation_inputs, spoil_details)
+def test_wrong_task_values_with_correct_boxes_are_mistakes(evaluation_inputs, capsys):
+    truth = write_changed_annotations(evaluation_inputs, spoil_details)
     worst, saved = evaluation_inputs['folder'] / 'worst', evaluation_inputs['folder'] / 'r.json'
     assert evaluate(evaluation_inputs, '--json', saved, '--worst', worst, truth=truth) == 0
     entry = json.loads(saved.read_text())['models']['model.onnx']
@@ -153,18 +149,18 @@ def test_what_is_wrong_only_beside_its_box_is_a_mistake(evaluation_inputs, capsy
     assert entry['at_threshold']['missed'] == 0
 
 
-def test_annotations_of_boxes_are_not_enough(evaluation_inputs, capsys, golden_messages):
+def test_annotations_with_only_boxes_are_refused(evaluation_inputs, capsys, golden_messages):
     def strip(entry):
         for key in ('segmentation', 'keypoints', 'oriented_bbox'):
             entry.pop(key, None)
 
-    truth = changed(evaluation_inputs, strip)
+    truth = write_changed_annotations(evaluation_inputs, strip)
     assert evaluate(evaluation_inputs, truth=truth) == 1
     golden_messages.add(capsys.readouterr().err)
     assert evaluate(evaluation_inputs, '--boxes-only', truth=truth) == 0
 
 
-def test_two_models_of_one_task_side_by_side(evaluation_inputs, capsys):
+def test_two_models_of_one_task_are_compared(evaluation_inputs, capsys):
     other = evaluation_inputs['folder'] / 'other.onnx'
     other.write_bytes(evaluation_inputs['model'].read_bytes())
     assert evaluate(evaluation_inputs, models=[other]) == 0
@@ -172,18 +168,12 @@ def test_two_models_of_one_task_side_by_side(evaluation_inputs, capsys):
     overlap = 'mean OKS' if evaluation_inputs['kind'] == 'keypoints' else 'mean IoU'
     assert re.search(f' model.onnx +F1 +{overlap}', output)
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', output)
-    words = [
-        '--engine',
-        evaluation_inputs['model'],
-        other,
-        '--images',
-        evaluation_inputs['images'],
-    ]
+    words = ['--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images']]
     assert run(evaluate_engine, *words, '--confidence', evaluation_inputs['confidence']) == 0
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
 
 
-def test_sigmas(evaluation_inputs, capsys, golden_messages):
+def test_oks_sigmas_apply_to_keypoints_only(evaluation_inputs, capsys, golden_messages):
     saved = evaluation_inputs['folder'] / 'r.json'
     code = evaluate(evaluation_inputs, '--json', saved, '--oks-sigma', '0.1')
     output, error = capsys.readouterr()

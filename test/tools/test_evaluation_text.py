@@ -37,7 +37,7 @@ def text(*models, **options):
     return report_text(report, **options)
 
 
-def test_reports():
+def test_report_texts():
     first = model('a.onnx', 0.75, range(2))
     many = model('a.onnx', 0.75, range(30)[::-1])
     parts = {
@@ -51,7 +51,7 @@ def test_reports():
     golden.check('tools/reports.txt', '\n\n'.join(f'# {k}\n{v}' for k, v in parts.items()))
 
 
-def test_all_categories_are_shown_on_request():
+def test_all_categories_option_shows_each_category():
     lines = text(model('a.onnx', 0.75, range(30)[::-1]), all_classes=True).splitlines()
     shown = [int(line.split()[1]) for line in lines if line.startswith('class ')]
     assert shown == list(range(30))[::-1]

@@ -1,6 +1,6 @@
-"""Tools whose disk is full say what was saved and what was not, and leave no halves behind.
+"""Tools on a full disk report which files they saved, and leave no incomplete files.
 
-A limit on the size of files does what a full disk does; standard output goes to /dev/full.
+A limit on the file size simulates a full disk. Standard output goes to /dev/full.
 """
 
 import errno
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.ros
 
 
 def run(tool, *arguments):
-    """Run a tool with standard output on a full disk."""
+    """Run a tool whose standard output is a full disk."""
     with open('/dev/full', 'w') as target:
         ended = subprocess.run(
             [executable(tool), *map(str, arguments)],
@@ -48,23 +48,25 @@ def run(tool, *arguments):
 
 
 def run_with_small_files(tool, arguments, largest, monkeypatch):
-    """Run a tool in this process, where files of more bytes fail as on a full disk."""
+    """Run a tool in this process. Larger files fail as on a full disk."""
     main = importlib.import_module(f'trt_perception.tools.{tool}').main
-    # Python would take a compiled module that was cut off for whole.
+    # Python would load a truncated bytecode file as if it were complete.
     monkeypatch.setattr(sys, 'dont_write_bytecode', True)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
+    previous_handler = signal.signal(
+        signal.SIGXFSZ, signal.SIG_IGN
+    )  # makes a write fail instead of ending the process
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
     try:
         return main([str(argument) for argument in arguments])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
+        signal.signal(signal.SIGXFSZ, previous_handler)
 
 
 @pytest.fixture
 def tool_runs(tmp_path):
-    """Return arguments of each tool by its name, and the files that it shall write."""
+    """Return the arguments of each tool by name, and the files that the tool writes."""
     import cv2
     import numpy as np
 
@@ -103,7 +105,9 @@ TOOLS = ['benchmark_engine', 'evaluate_engine', 'inspect_engine', 'detect_images
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_files_that_cannot_be_written(tool, tool_runs, tmp_path, monkeypatch, capsys):
+def test_unwritable_files_are_reported_and_removed(
+    tool, tool_runs, tmp_path, monkeypatch, capsys
+):
     arguments, files = tool_runs[tool]
     for path in files[:1]:
         path.parent.mkdir(exist_ok=True)
@@ -115,13 +119,13 @@ def test_files_that_cannot_be_written(tool, tool_runs, tmp_path, monkeypatch, ca
     for path in files:
         assert re.search(f'{tool}: .*{path}: .*File too large', error)
         assert f'saved {path}' not in output
-    assert output.strip()  # what it found is told all the same
-    left = [path for path in (tmp_path / 'out').rglob('*') if path.is_file()]
-    assert left == []
+    assert output.strip()  # the tool still prints its results
+    remaining = [path for path in (tmp_path / 'out').rglob('*') if path.is_file()]
+    assert remaining == []
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_standard_output_that_cannot_be_written(tool, tool_runs, golden_messages):
+def test_full_standard_output_is_reported(tool, tool_runs, golden_messages):
     arguments, files = tool_runs[tool]
     ended = run(tool, *arguments)
     assert ended.returncode == 1
@@ -130,7 +134,7 @@ def test_standard_output_that_cannot_be_written(tool, tool_runs, golden_messages
         json.loads(path.read_text())
 
 
-def test_what_fits_is_written(tool_runs, monkeypatch, capsys):
+def test_files_that_fit_are_written(tool_runs, monkeypatch, capsys):
     arguments, (report, results) = tool_runs['evaluate_engine']
 
     code = run_with_small_files('evaluate_engine', arguments, 1000, monkeypatch)
@@ -143,16 +147,14 @@ def test_what_fits_is_written(tool_runs, monkeypatch, capsys):
     assert len(json.loads(results.read_text())) > 0
 
 
-def test_doctor_on_a_full_disk(tmp_path, golden_messages):
+def test_doctor_reports_a_full_standard_output(tmp_path, golden_messages):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     ended = run('doctor', model, '--seconds', '0', '--json')
     assert ended.returncode == 1
     golden_messages.add(ended.stderr.splitlines()[-1])
 
 
-def test_a_report_beside_an_engine_that_cannot_be_written(
-    tmp_path, monkeypatch, capsys, golden_messages
-):
+def test_unwritable_report_of_a_build_is_reported(tmp_path, monkeypatch, capsys, golden_messages):
     from trt_perception.tools import build_engine
 
     def full(files):
@@ -161,12 +163,12 @@ def test_a_report_beside_an_engine_that_cannot_be_written(
     monkeypatch.setattr(build_engine, 'write_atomically', full)
     monkeypatch.setattr(build_engine, '_build', lambda *_: None)
     model = write_tiny_model(tmp_path / 'tiny.onnx')
-    given = ['--onnx', str(model), '--json', str(tmp_path / 'r.json')]
-    assert build_engine.main(given) == 1
+    arguments = ['--onnx', str(model), '--json', str(tmp_path / 'r.json')]
+    assert build_engine.main(arguments) == 1
     golden_messages.add(capsys.readouterr().err)
 
 
-def test_a_reader_that_has_enough_is_no_fault(tool_runs):
+def test_closed_pipe_reader_is_not_an_error(tool_runs):
     arguments, _ = tool_runs['inspect_engine']
     reader, writer = os.pipe()
     os.close(reader)
@@ -195,7 +197,7 @@ def test_standard_output_may_be_closed(tool_runs):
 # replace the device.
 
 
-def test_a_pipe_is_not_replaced(tmp_path):
+def test_pipe_is_not_replaced(tmp_path):
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -206,13 +208,13 @@ def test_a_pipe_is_not_replaced(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ['file', 'pipe']
 
 
-def test_a_device_that_is_full_is_said_and_everything_else_taken_back(tmp_path, golden_messages):
+def test_full_device_is_reported_and_other_files_are_removed(tmp_path, golden_messages):
     full = tmp_path / 'full'
     try:
         os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
         full.open('wb').close()
     except OSError as error:
-        pytest.skip(f'needs the right to make devices: {error}')
+        pytest.skip(f'needs permission to create devices: {error}')
     with pytest.raises(WriteError) as caught:
         write_atomically({tmp_path / 'file': b'y', full: b'x'})
     golden_messages.add(re.sub(r'[0-9.]+ MiB free', 'N MiB free', str(caught.value)))
@@ -220,7 +222,7 @@ def test_a_device_that_is_full_is_said_and_everything_else_taken_back(tmp_path, 
     assert full.is_char_device()
 
 
-def test_standard_output_is_no_file_whatever_it_leads_to():
+def test_standard_output_is_always_a_special_file():
     from trt_perception.files.atomic_files import _is_special
 
     assert _is_special(Path('/dev/stdout'))
@@ -229,7 +231,7 @@ def test_standard_output_is_no_file_whatever_it_leads_to():
 
 
 @pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine', 'inspect_engine'])
-def test_results_into_a_pipe(tool, tool_runs, tmp_path):
+def test_results_can_be_written_to_a_pipe(tool, tool_runs, tmp_path):
     main = importlib.import_module(f'trt_perception.tools.{tool}').main
     arguments, _ = tool_runs[tool]
     pipe = tmp_path / 'pipe'
@@ -238,14 +240,14 @@ def test_results_into_a_pipe(tool, tool_runs, tmp_path):
 
     code = main([str(pipe if str(word).endswith('r.json') else word) for word in arguments])
 
-    content = os.read(reader, 2**16)  # as much as a pipe holds
+    content = os.read(reader, 2**16)  # the capacity of a pipe
     os.close(reader)
     assert code == 0
     assert pipe.is_fifo()
     json.loads(content)
 
 
-class Broken(io.StringIO):
+class FailingStream(io.StringIO):
     def __init__(self, number):
         super().__init__()
         self.number = number
@@ -258,12 +260,12 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ('number', 'said'), [(errno.ENOSPC, 'No space left on device'), (errno.EPIPE, '')]
+    ('number', 'reason'), [(errno.ENOSPC, 'No space left on device'), (errno.EPIPE, '')]
 )
-def test_streams_that_break(monkeypatch, number, said):
-    monkeypatch.setattr(sys, 'stdout', Broken(number))
+def test_broken_standard_output_gives_a_reason(monkeypatch, number, reason):
+    monkeypatch.setattr(sys, 'stdout', FailingStream(number))
     with standard_streams.guarded_streams() as output:
         print('this is lost', flush=True)
         print('and this')
-    assert standard_streams.lost_output_reason(output) == said
-    assert isinstance(sys.stdout, Broken)
+    assert standard_streams.lost_output_reason(output) == reason
+    assert isinstance(sys.stdout, FailingStream)

@@ -1,4 +1,4 @@
-"""inspect_engine: without a GPU on real plans of TensorRT-RTX, with one on engines built there."""
+"""inspect_engine on plans of TensorRT-RTX without a GPU, and on newly built engines with one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BUILD = BuildRecord(TENSORRT, None, None, {}, (), PRECISION)
 
 
 def write_engine(path, content, build=BUILD):
-    """Write an engine with the digits' manifest, made its own."""
+    """Write an engine and the digits' manifest, adapted to the engine."""
     path.write_bytes(content)
     manifest = parse_manifest(DIGITS.with_name('digits.onnx.json').read_bytes(), 'digits')
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
@@ -85,11 +85,11 @@ def engine_info(kind='fp16', verbosity='detailed'):
     )
 
 
-def report(path, **given):
-    return dataclasses.replace(read_engine_report(read_model_file(path)), **given)
+def report_with(path, **changes):
+    return dataclasses.replace(read_engine_report(read_model_file(path)), **changes)
 
 
-def test_file_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
+def test_plan_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
     assert main([str(engine), '--no-gpu']) == 0
     text = capsys.readouterr().out
     for part in (
@@ -115,7 +115,7 @@ def test_calibration_and_accuracy_are_shown(tmp_path, capsys, golden_messages):
     golden_messages.add(capsys.readouterr().out)
 
 
-def test_json_holds_the_same(engine, capsys):
+def test_json_has_the_same_values(engine, capsys):
     assert main([str(engine), '--no-gpu', '--json', '-']) == 0
     content = json.loads(capsys.readouterr().out)
     assert content['sha256'] == hashlib.sha256(engine.read_bytes()).hexdigest()
@@ -125,7 +125,7 @@ def test_json_holds_the_same(engine, capsys):
     assert content['engine'] is None
 
 
-def test_json_goes_into_a_file(engine, tmp_path, capsys, monkeypatch):
+def test_json_is_written_to_a_file(engine, tmp_path, capsys, monkeypatch):
     target = tmp_path / 'report.json'
     monkeypatch.setenv('HOME', str(tmp_path))
     assert main([str(engine), '--no-gpu', '--json', '~/report.json']) == 0
@@ -133,7 +133,7 @@ def test_json_goes_into_a_file(engine, tmp_path, capsys, monkeypatch):
     assert 'built by' in capsys.readouterr().out
 
 
-def test_an_engine_without_manifest(tmp_path, capsys):
+def test_engine_without_a_manifest_is_shown(tmp_path, capsys):
     path = tmp_path / 'a.plan'
     path.write_bytes(plan((10, 3, 0, 26), magic=b'ftrt'))
     assert main([str(path), '--no-gpu']) == 0
@@ -143,8 +143,8 @@ def test_an_engine_without_manifest(tmp_path, capsys):
     assert 'built for' not in text
 
 
-@pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU')
-def test_without_a_gpu_what_needs_one_says_so(engine, capsys, golden_messages):
+@pytest.mark.skipif(not why_no_gpu(), reason='needs a machine without a GPU')
+def test_options_that_need_a_gpu_fail_without_one(engine, capsys, golden_messages):
     assert main([str(engine)]) == 0
     assert 'not loaded: ' in capsys.readouterr().out
     before = engine.with_name('digits.engine.json').read_bytes()
@@ -154,60 +154,65 @@ def test_without_a_gpu_what_needs_one_says_so(engine, capsys, golden_messages):
     assert main([str(engine), '--times', '3']) == 1
 
 
-def test_it_runs_without_the_extra_build():
+def test_tool_runs_without_the_build_packages():
     code = (
         'import sys; sys.modules["onnx"] = None; '
         'from trt_perception.tools.inspect_engine import main; sys.exit(main(["--help"]))'
     )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert 'examples:' in done.stdout
+    process = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 0, process.stderr
+    assert 'examples:' in process.stdout
 
 
-def test_the_table_of_layers_has_the_slowest_first(engine, golden_messages):
-    found = engine_info()
-    times = (LayerTime(found.layers[2], 0.3, 0.75), LayerTime(found.layers[0], 0.1, 0.25))
+def test_layer_table_shows_the_slowest_layer_first(engine, golden_messages):
+    information = engine_info()
+    times = (
+        LayerTime(information.layers[2], 0.3, 0.75),
+        LayerTime(information.layers[0], 0.1, 0.25),
+    )
     golden_messages.add(
-        format_engine_report(report(engine, engine_info=found, times=times), layers=1)
+        format_engine_report(report_with(engine, engine_info=information, times=times), layers=1)
     )
 
 
-def test_the_manifest_gets_the_precision_as_built(engine):
-    assert update_manifest(report(engine, engine_info=engine_info())) == {'fp16': 3}
-    again = read_model_file(engine).manifest
-    assert again.build.precision == dataclasses.replace(PRECISION, as_built={'fp16': 3})
-    before = report(engine).model.manifest
-    assert before == again
+def test_built_precision_is_written_to_the_manifest(engine):
+    assert update_manifest(report_with(engine, engine_info=engine_info())) == {'fp16': 3}
+    updated = read_model_file(engine).manifest
+    assert updated.build.precision == dataclasses.replace(PRECISION, as_built={'fp16': 3})
+    current = report_with(engine).model.manifest
+    assert current == updated
 
 
-def test_the_manifest_beside_what_a_link_points_to(engine, tmp_path):
+def test_manifest_of_a_linked_engine_is_updated(engine, tmp_path):
     link = tmp_path / 'links' / 'current.engine'
     link.parent.mkdir()
     link.symlink_to(engine)
-    update_manifest(report(link, engine_info=engine_info()))
+    update_manifest(report_with(link, engine_info=engine_info()))
     assert read_model_file(engine).manifest.build.precision.as_built == {'fp16': 3}
     assert list(link.parent.iterdir()) == [link]
 
 
-def test_fp16_asked_and_fp32_got_is_written_and_is_an_error(engine, golden_messages):
+def test_fp32_instead_of_fp16_is_written_and_is_an_error(engine, golden_messages):
     with golden_messages.raises(EngineError):
-        update_manifest(report(engine, engine_info=engine_info('fp32')))
+        update_manifest(report_with(engine, engine_info=engine_info('fp32')))
     assert read_model_file(engine).manifest.build.precision.as_built == {'fp32': 3}
 
 
-def test_an_engine_that_tells_no_types_changes_nothing(engine, golden_messages):
+def test_engine_without_layer_types_changes_no_manifest(engine, golden_messages):
     with golden_messages.raises(EngineError):
-        update_manifest(report(engine, engine_info=engine_info(verbosity='none')))
+        update_manifest(report_with(engine, engine_info=engine_info(verbosity='none')))
     assert read_model_file(engine).manifest.build.precision.as_built is None
 
 
-def test_only_manifests_of_build_engine_are_completed(tmp_path, golden_messages):
+def test_only_manifests_of_build_engine_are_updated(tmp_path, golden_messages):
     path = write_engine(tmp_path / 'a.engine', plan(), build=None)
     with golden_messages.raises(EngineError):
-        update_manifest(report(path, engine_info=engine_info()))
+        update_manifest(report_with(path, engine_info=engine_info()))
 
 
-def test_targets_are_read_from_plans_of_tensorrt_rtx():
+def test_targets_are_read_from_tensorrt_rtx_plans():
     for targets in (['7.5'], ['8.0', '8.9'], ['12.0']):
         bits = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
         content = plan(targets=sum(bits[target] for target in targets))
@@ -220,8 +225,8 @@ def test_targets_are_read_from_plans_of_tensorrt_rtx():
 
 
 @pytest.fixture(scope='module')
-def built(tmp_path_factory):
-    """Return the digits' engines in FP32 and FP16, built here, and one that tells nothing."""
+def built_engines(tmp_path_factory):
+    """Build the digits' engines in FP32, in FP16, and in FP16 without layer information."""
     import onnx
 
     from trt_perception.gpu import Device
@@ -237,12 +242,12 @@ def built(tmp_path_factory):
         ('fp16', half, 'detailed'),
         ('mute', half, 'none'),
     ):
-        given = {'onnx': str(DIGITS), 'precision': 'fp32' if name == 'fp32' else 'fp16'}
-        options = load_options(None, {**given, 'profiling_verbosity': verbosity})
-        made = build_plan(content, options, tensorrt)
-        release = TensorRtRecord(made.flavour, made.version)
+        build_options = {'onnx': str(DIGITS), 'precision': 'fp32' if name == 'fp32' else 'fp16'}
+        options = load_options(None, {**build_options, 'profiling_verbosity': verbosity})
+        plan_result = build_plan(content, options, tensorrt)
+        release = TensorRtRecord(plan_result.flavour, plan_result.version)
         record = BuildRecord(release, None, None, {}, (), PRECISION)
-        paths[name] = write_engine(folder / f'{name}.engine', made.content, record)
+        paths[name] = write_engine(folder / f'{name}.engine', plan_result.content, record)
     device = Device(0)
     device.use()
     return device, paths
@@ -256,21 +261,24 @@ def convolutions():
 
 @needs_tensorrt
 @pytest.mark.parametrize('name', ['fp32', 'fp16'])
-def test_a_real_engine_tells_its_types(built, name):
-    device, paths = built
-    found = inspect_engine(read_model_file(paths[name]), device)
-    assert max(layer_precisions(found.layers), key=layer_precisions(found.layers).get) == name
-    check = check_precision(found.layers, name, convolutions())
+def test_real_engine_reports_its_layer_types(built_engines, name):
+    device, paths = built_engines
+    information = inspect_engine(read_model_file(paths[name]), device)
+    assert (
+        max(layer_precisions(information.layers), key=layer_precisions(information.layers).get)
+        == name
+    )
+    check = check_precision(information.layers, name, convolutions())
     assert (check.share, check.node_count) == (1.0, 50)
-    assert check_precision(found.layers, name).node_count >= 40
-    assert found.verbosity == 'detailed'
-    assert found.context_bytes[0] > 0
-    assert found.inputs[0].shape == (1, 3, 480, 640)
+    assert check_precision(information.layers, name).node_count >= 40
+    assert information.verbosity == 'detailed'
+    assert information.context_bytes[0] > 0
+    assert information.inputs[0].shape == (1, 3, 480, 640)
 
 
 @needs_tensorrt
-def test_fp32_is_found_where_fp16_was_asked(built):
-    device, paths = built
+def test_fp32_instead_of_fp16_is_found_in_a_real_engine(built_engines):
+    device, paths = built_engines
     model = read_model_file(paths['fp32'])
     with pytest.raises(EngineError, match='fp16'):
         update_manifest(
@@ -281,20 +289,20 @@ def test_fp32_is_found_where_fp16_was_asked(built):
 
 
 @needs_tensorrt
-def test_a_mute_engine_tells_tensors_and_no_layers(built):
-    device, paths = built
-    found = inspect_engine(read_model_file(paths['mute']), device)
-    assert (found.layers, found.verbosity) == ((), 'none')
-    assert found.outputs[0].shape == (1, 14, 6000)
+def test_engine_without_layer_information_reports_only_tensors(built_engines):
+    device, paths = built_engines
+    information = inspect_engine(read_model_file(paths['mute']), device)
+    assert (information.layers, information.verbosity) == ((), 'none')
+    assert information.outputs[0].shape == (1, 14, 6000)
 
 
 @needs_tensorrt
-def test_layers_are_timed(built):
-    device, paths = built
+def test_layers_are_timed(built_engines):
+    device, paths = built_engines
     model = read_model_file(paths['fp16'])
-    seen = []
-    times = time_layers(model, device, runs=5, progress=lambda *step: seen.append(step))
-    assert seen[-1] == (5, 5)
+    progress_calls = []
+    times = time_layers(model, device, runs=5, progress=lambda *step: progress_calls.append(step))
+    assert progress_calls[-1] == (5, 5)
     assert [row.ms for row in times] == sorted((row.ms for row in times), reverse=True)
     assert sum(row.share for row in times) == pytest.approx(1)
     layers = {layer.name for layer in inspect_engine(model, device).layers}
@@ -302,8 +310,8 @@ def test_layers_are_timed(built):
 
 
 @needs_tensorrt
-def test_the_tool_on_a_gpu(built, tmp_path, capsys):
-    _, paths = built
+def test_tool_measures_and_updates_on_a_gpu(built_engines, tmp_path, capsys):
+    _, paths = built_engines
     target = tmp_path / 'report.json'
     arguments = [str(paths['fp16']), '--times', '3', '--json', str(target), '--update-manifest']
     assert main(arguments) == 0

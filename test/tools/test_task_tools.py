@@ -1,4 +1,4 @@
-"""Models of poses, oriented boxes and masks through the command lines and the Python API."""
+"""Models for poses, oriented boxes and masks with the commands and the Python API."""
 
 import json
 import re
@@ -16,32 +16,32 @@ from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.tools.detect_images import main as detect_images
 
-TOLD = recorded('ultralytics_pose')
+RECORDING = recorded('ultralytics_pose')
 
 
 @pytest.fixture
 def model(tmp_path):
-    written(TOLD, tmp_path / 'pose.onnx')
+    written(RECORDING, tmp_path / 'pose.onnx')
     return tmp_path / 'pose.onnx'
 
 
 def found_by(model):
     with tp.load(model, confidence_threshold=0.02) as opened:
         assert opened.keypoint_names == COCO_KEYPOINTS.names
-        return opened(TOLD['image'])
+        return opened(RECORDING['image'])
 
 
-def test_python_has_the_keypoints(model):
+def test_python_api_returns_keypoints(model):
     found = found_by(model)
     assert found.keypoints.shape == (len(found), 17, 3)
     assert set(found.as_supervision()) == {'xyxy', 'confidence', 'class_id'}
     with tp.load(Path(__file__).parents[2] / 'models' / 'digits.onnx') as digits:
         assert digits.keypoint_names == ()
-        assert digits(TOLD['image']).keypoints is None
+        assert digits(RECORDING['image']).keypoints is None
 
 
 def test_detect_images_writes_and_draws_keypoints(model, tmp_path):
-    cv2.imwrite(str(tmp_path / 'a.png'), TOLD['image'])
+    cv2.imwrite(str(tmp_path / 'a.png'), RECORDING['image'])
     out = tmp_path / 'out'
     words = ['--engine', model, '--source', tmp_path / 'a.png', '--output', out]
     assert detect_images([*map(str, words), '--confidence', '0.02']) == 0
@@ -59,18 +59,18 @@ def test_detect_images_writes_and_draws_keypoints(model, tmp_path):
         assert row['keypoint_scores'] == pytest.approx(found.keypoints[index, :, 2].tolist())
         assert annotation['keypoints'] == row['keypoints']
         assert annotation['num_keypoints'] == 17
-    expected = TOLD['image'].copy()
+    expected = RECORDING['image'].copy()
     draw_detections(expected, found, ('person',), COCO_KEYPOINTS.skeleton)
     assert np.array_equal(cv2.imread(str(out / 'a.png')), expected)
     assert json.loads((out / 'summary.json').read_text())['task'] == 'pose'
 
 
-def test_oriented_boxes(tmp_path):
-    told = recorded('ultralytics_obb')
-    written(told, tmp_path / 'obb.onnx')
-    cv2.imwrite(str(tmp_path / 'a.png'), told['image'])
+def test_oriented_boxes_are_returned_and_written(tmp_path):
+    recording = recorded('ultralytics_obb')
+    written(recording, tmp_path / 'obb.onnx')
+    cv2.imwrite(str(tmp_path / 'a.png'), recording['image'])
     with tp.load(tmp_path / 'obb.onnx', confidence_threshold=0.05) as model:
-        found = model(told['image'])
+        found = model(recording['image'])
     assert found.keypoints is None
     assert len(found) > 3
     corners = found.as_supervision()['data']['xyxyxyxy']
@@ -89,15 +89,15 @@ def test_oriented_boxes(tmp_path):
         assert 'segmentation' not in result
 
 
-def test_masks(tmp_path):
+def test_masks_are_returned_written_and_drawn(tmp_path):
     mask = pytest.importorskip('pycocotools.mask')
-    told = recorded('ultralytics_segment_26')
-    written(told, tmp_path / 'segment.onnx')
-    cv2.imwrite(str(tmp_path / 'a.png'), told['image'])
+    recording = recorded('ultralytics_segment_26')
+    written(recording, tmp_path / 'segment.onnx')
+    cv2.imwrite(str(tmp_path / 'a.png'), recording['image'])
     with tp.load(tmp_path / 'segment.onnx', confidence_threshold=0.05) as model:
-        found = model(told['image'])
-    whole = found.as_supervision()['mask']
-    assert whole.any(axis=(1, 2)).sum() > 3
+        found = model(recording['image'])
+    masks = found.as_supervision()['mask']
+    assert masks.any(axis=(1, 2)).sum() > 3
     out = tmp_path / 'out'
     words = ['--engine', tmp_path / 'segment.onnx', '--source', tmp_path / 'a.png']
     words += ['--output', out, '--confidence', '0.05']
@@ -105,17 +105,17 @@ def test_masks(tmp_path):
     results = json.loads((out / 'results.json').read_text())
     dataset = json.loads((out / 'detections.json').read_text())
     assert len(results) == len(found)
-    for expected, result, row in zip(whole, results, dataset['annotations'], strict=True):
+    for expected, result, row in zip(masks, results, dataset['annotations'], strict=True):
         assert np.array_equal(mask.decode(result['segmentation']).astype(bool), expected)
         assert row['segmentation'] == result['segmentation']
         assert row['area'] == expected.sum()
     drawn = cv2.imread(str(out / 'a.png'))
-    changed = (drawn != told['image']).any(axis=2)
-    assert changed[whole.any(axis=0)].mean() > 0.9
+    changed = (drawn != recording['image']).any(axis=2)
+    assert changed[masks.any(axis=0)].mean() > 0.9
 
 
 @pytest.mark.parametrize('task', ['pose', 'obb', 'segment'])
-def test_benchmark_engine_runs_every_task(task, tmp_path, capsys):
+def test_benchmark_engine_runs_each_task(task, tmp_path, capsys):
     written(recorded(f'ultralytics_{task}'), tmp_path / 'model.onnx')
     report = tmp_path / 'r.json'
     words = [str(tmp_path / 'model.onnx'), '--frames', '3', '--warmup', '1', '--size', '320x240']

@@ -1,4 +1,4 @@
-"""Wrong usage of the command lines: exit code 2, and nothing was done.
+"""Wrong command lines end with exit code 2 and change no file.
 
 The messages are in test/golden/tools.
 """
@@ -123,7 +123,7 @@ TOOLS = [
 
 @pytest.fixture
 def words(tmp_path, monkeypatch):
-    """Return the files that command lines name, by their names there."""
+    """Return the paths of the files that the command lines name, by their placeholder."""
     monkeypatch.chdir(tmp_path)
     for name in ('images', 'empty'):
         (tmp_path / name).mkdir()
@@ -151,8 +151,8 @@ def words(tmp_path, monkeypatch):
     }
 
 
-def refusal(main, words):
-    """Return the exit code, argparse's own included."""
+def exit_code_of(main, words):
+    """Return the exit code, also if argparse exits."""
     try:
         return main(words)
     except SystemExit as end:
@@ -163,14 +163,14 @@ def refusal(main, words):
 def test_wrong_usage_is_refused_before_any_work(tool, messages, lines, words, tmp_path, capsys):
     main = importlib.import_module(f'trt_perception.tools.{tool}').main
     before = sorted(tmp_path.rglob('*'))
-    said = []
+    printed = []
     for line in lines:
-        code = refusal(main, [str(words.get(word, word)) for word in shlex.split(line)])
+        code = exit_code_of(main, [str(words.get(word, word)) for word in shlex.split(line)])
 
         error = golden.without_folder(capsys.readouterr().err, tmp_path)
         assert code == 2, f'{line}: {error}'
-        # Python's releases show choices in two ways, and /proc refuses root in another way.
+        # Python releases list the choices in two ways, and /proc gives root another error.
         error = re.sub(r'(?<=\(choose from ).*?(?=\))|(?<=in /proc \().*?(?=\))', '…', error)
-        said.append(f'$ {tool} {line}\n{error}')
+        printed.append(f'$ {tool} {line}\n{error}')
     assert sorted(tmp_path.rglob('*')) == before
-    golden.check(messages, '\n'.join(said))
+    golden.check(messages, '\n'.join(printed))
