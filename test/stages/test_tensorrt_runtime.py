@@ -83,7 +83,9 @@ def open_with_standin(monkeypatch, tmp_path):
         (RANGES, (256, 192), 1),
     ],
 )
-def test_first_profile_that_includes_the_size_is_selected(open_with_standin, profiles, size, expected):
+def test_first_profile_that_includes_the_size_is_selected(
+    open_with_standin, profiles, size, expected
+):
     module = FakeTensorRt(profiles=profiles, **OPEN)
     open_with_standin(module, size)
     assert module.arguments['set_optimization_profile_async'][0] == expected
@@ -135,7 +137,9 @@ def test_open_batch_is_found_from_the_profiles(open_with_standin, sizes, reports
     assert [shape[0] for _, shape, _ in module.contexts][-len(sizes) :] == sorted(sizes)
 
 
-def test_model_with_a_fixed_inner_batch_of_1_runs_single_images(open_with_standin, caplog, golden_messages):
+def test_model_with_a_fixed_inner_batch_of_1_runs_single_images(
+    open_with_standin, caplog, golden_messages
+):
     module = FakeTensorRt(
         profiles=[tuple((size, 3, 48, 64) for size in (1, 2, 4))],
         inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),),

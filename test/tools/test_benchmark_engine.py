@@ -223,7 +223,9 @@ def test_engines_of_each_family_run_each_step(name, tmp_path, install_standins, 
     )
     beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
     image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
-    recorder, module = install_standins(tensors={'inputs': (image, *beside), 'outputs': output_specs})
+    recorder, module = install_standins(
+        tensors={'inputs': (image, *beside), 'outputs': output_specs}
+    )
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
     saved = tmp_path / 'result.json'
@@ -241,7 +243,9 @@ def test_batch_engine_is_measured_with_batches(tmp_path, install_standins, monke
     """Stand-ins for CUDA and TensorRT do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     tensors = {'inputs': ('images', (4, 3, 48, 64)), 'outputs': ('output0', (4, 6, 5))}
-    recorder, module = install_standins(tensors={key: ((*spec, 'FLOAT'),) for key, spec in tensors.items()})
+    recorder, module = install_standins(
+        tensors={key: ((*spec, 'FLOAT'),) for key, spec in tensors.items()}
+    )
     described = {
         key: [{'name': name, 'shape': list(shape), 'dtype': 'float32'}]
         for key, (name, shape) in tensors.items()

@@ -55,9 +55,9 @@ def evaluation_inputs(tmp_path):
 
 def run_usual(evaluation_inputs, *arguments):
     return run(
-        '--engine', evaluation_inputs['model'], '--images', evaluation_inputs['images'], '--annotations', evaluation_inputs['truth'],
-        *arguments,
-    )  # fmt: skip
+        *('--engine', evaluation_inputs['model'], '--images', evaluation_inputs['images']),
+        *('--annotations', evaluation_inputs['truth'], *arguments),
+    )
 
 
 @needs('pycocotools')
@@ -87,7 +87,10 @@ def test_model_that_finds_all_objects_scores_1(evaluation_inputs, capsys, golden
 def test_tilde_is_the_home_folder(evaluation_inputs, monkeypatch):
     monkeypatch.setenv('HOME', str(evaluation_inputs['folder']))
     arguments = ['--json=~/r.json', '--results=~/results']
-    assert run_usual(evaluation_inputs, *arguments, '--annotations=~/truth.json', '--images=~/images') == 0
+    assert (
+        run_usual(evaluation_inputs, *arguments, '--annotations=~/truth.json', '--images=~/images')
+        == 0
+    )
     assert (evaluation_inputs['folder'] / 'r.json').is_file()
     assert (evaluation_inputs['folder'] / 'results').is_dir()
 
@@ -109,7 +112,7 @@ def test_two_models_are_compared(evaluation_inputs, capsys):
     assert second['metrics']['mAP'] == pytest.approx(1)
     assert second['at_threshold']['recall'] == 3 / 4
     assert '  difference' in output
-    assert f'against {paths["model"]}' in output
+    assert f'against {evaluation_inputs["model"]}' in output
 
 
 def test_batch_model_is_compared_with_a_single_image_model(evaluation_inputs, capsys):
@@ -126,14 +129,19 @@ def test_batch_model_is_compared_with_a_single_image_model(evaluation_inputs, ca
 
 
 @needs('pycocotools')
-def test_models_with_different_class_names_share_a_class_map(evaluation_inputs, capsys, golden_messages):
+def test_models_with_different_class_names_share_a_class_map(
+    evaluation_inputs, capsys, golden_messages
+):
     other = write_tiny_model(evaluation_inputs['folder'] / 'other.onnx')
     path = other.with_name('other.onnx.json')
     described = json.loads(path.read_text())
     path.write_text(json.dumps({**described, 'class_names': ['Rot', 'green', 'blue']}))
     assert run_usual(evaluation_inputs, '--engine', other) == 1
     golden_messages.add(capsys.readouterr().err)
-    class_map, report = evaluation_inputs['folder'] / 'map.json', evaluation_inputs['folder'] / 'r.json'
+    class_map, report = (
+        evaluation_inputs['folder'] / 'map.json',
+        evaluation_inputs['folder'] / 'r.json',
+    )
     class_map.write_text('{"Rot": "red"}')
     arguments = ['--engine', other, '--class-map', class_map, '--json', report]
     assert run_usual(evaluation_inputs, *arguments) == 0
@@ -147,7 +155,10 @@ def test_models_with_different_class_names_share_a_class_map(evaluation_inputs, 
 def test_two_models_are_compared_without_annotations(evaluation_inputs, capsys):
     (evaluation_inputs['folder'] / 'other').mkdir()
     other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'second.onnx')
-    assert run('--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images']) == 0
+    assert (
+        run('--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images'])
+        == 0
+    )
     output = capsys.readouterr().out
     assert '3 images ' in output
     assert re.search(r'^second.onnx +1\.0000 +1\.0000 +4 +4 +4 ', output, re.MULTILINE)
@@ -221,7 +232,9 @@ def test_image_of_a_wrong_size_is_reported(evaluation_inputs, capsys, golden_mes
     golden_messages.add(capsys.readouterr().err)
 
 
-def test_unusable_second_model_is_reported_before_the_first_runs(evaluation_inputs, monkeypatch, capsys):
+def test_unusable_second_model_is_reported_before_the_first_runs(
+    evaluation_inputs, monkeypatch, capsys
+):
     monkeypatch.setattr(evaluate_engine, 'evaluate_model', lambda *_, **__: pytest.fail('ran'))
     for name in ('other.engine', 'other.onnx'):
         other = evaluation_inputs['folder'] / name
@@ -244,7 +257,9 @@ def test_interrupt_ends_with_exit_code_130(evaluation_inputs, monkeypatch, capsy
 def test_missing_package_is_reported(evaluation_inputs, name, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, name, None)
     package = name.partition('.')[0]
-    arguments = ['--plot', evaluation_inputs['folder'] / 'a.png'] if package == 'matplotlib' else []
+    arguments = (
+        ['--plot', evaluation_inputs['folder'] / 'a.png'] if package == 'matplotlib' else []
+    )
     assert run_usual(evaluation_inputs, *arguments) in (1, 2)
     assert package in capsys.readouterr().err
 

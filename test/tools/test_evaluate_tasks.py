@@ -58,10 +58,12 @@ def evaluation_inputs(request, tmp_path_factory):
 
 def evaluate(evaluation_inputs, *arguments, truth=None, models=()):
     return run(
-        evaluate_engine, '--engine', evaluation_inputs['model'], *models,
-        '--images', evaluation_inputs['images'], '--annotations', truth or evaluation_inputs['truth'],
-        '--confidence', evaluation_inputs['confidence'], *arguments,
-    )  # fmt: skip
+        evaluate_engine,
+        *('--engine', evaluation_inputs['model'], *models),
+        *('--images', evaluation_inputs['images']),
+        *('--annotations', truth or evaluation_inputs['truth']),
+        *('--confidence', evaluation_inputs['confidence'], *arguments),
+    )
 
 
 def write_changed_annotations(evaluation_inputs, change):
@@ -86,9 +88,12 @@ def test_evaluation_finds_the_detections_of_detect_images(evaluation_inputs, cap
     ]
     if not has_matplotlib():
         arguments = arguments[:4]
-    assert evaluate(evaluation_inputs, *arguments, '--worst', evaluation_inputs['folder'] / 'worst') == 0
+    assert (
+        evaluate(evaluation_inputs, *arguments, '--worst', evaluation_inputs['folder'] / 'worst')
+        == 0
+    )
     output = capsys.readouterr().out
-    assert f'\n{task_files["kind"]}' in output
+    assert f'\n{evaluation_inputs["kind"]}' in output
     content = json.loads(saved.read_text())
     entry = content['models']['model.onnx']
     assert content['compared'] == entry['metrics']['of'] == evaluation_inputs['kind']
@@ -168,7 +173,13 @@ def test_two_models_of_one_task_are_compared(evaluation_inputs, capsys):
     overlap = 'mean OKS' if evaluation_inputs['kind'] == 'keypoints' else 'mean IoU'
     assert re.search(f' model.onnx +F1 +{overlap}', output)
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', output)
-    words = ['--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images']]
+    words = [
+        '--engine',
+        evaluation_inputs['model'],
+        other,
+        '--images',
+        evaluation_inputs['images'],
+    ]
     assert run(evaluate_engine, *words, '--confidence', evaluation_inputs['confidence']) == 0
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
 

@@ -105,9 +105,7 @@ TOOLS = ['benchmark_engine', 'evaluate_engine', 'inspect_engine', 'detect_images
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_unwritable_files_are_reported_and_removed(
-    tool, tool_runs, tmp_path, monkeypatch, capsys
-):
+def test_unwritable_files_are_reported_and_removed(tool, tool_runs, tmp_path, monkeypatch, capsys):
     arguments, files = tool_runs[tool]
     for path in files[:1]:
         path.parent.mkdir(exist_ok=True)

@@ -29,7 +29,7 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('plans_once')]
+pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('reuse_equal_plans')]
 
 
 def stable_warning(record):
@@ -102,7 +102,9 @@ def test_bad_quantisation_is_an_error(build, clip_quantisation, tmp_path, capsys
     assert result.report['steps'][-1]['status'] == 'failed'
 
 
-def test_accepted_disagreement_is_in_report_and_manifest(build, clip_quantisation, capsys, golden_messages):
+def test_accepted_disagreement_is_in_report_and_manifest(
+    build, clip_quantisation, capsys, golden_messages
+):
     clip_quantisation(0.2)
     result = build(*INT8, '--accept-disagreement')
     assert result.code == 0
@@ -194,7 +196,9 @@ def test_too_few_detections_are_not_measured(build, golden_messages):
     assert record.warning in result.report['warnings']
 
 
-def test_too_few_detections_of_a_bad_quantisation_give_a_warning(build, clip_quantisation, golden_messages):
+def test_too_few_detections_of_a_bad_quantisation_give_a_warning(
+    build, clip_quantisation, golden_messages
+):
     clip_quantisation(0.05)
     result = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
     record = result.manifest.build.agreement

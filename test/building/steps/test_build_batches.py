@@ -12,7 +12,7 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('once')]
+pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('reuse_equal_results')]
 
 
 def ranges(manifest):

@@ -197,8 +197,12 @@ def test_model_that_the_loader_refuses_is_not_built(
     qdq = (*INT8, '--calibration-images', ROOT / 'demo' / 'scenes')
     qdq += ('--qdq-onnx', tmp_path / 'q.onnx')
     for more_arguments in ((), qdq):
-        golden_messages.add(build_error(*arguments, *more_arguments, '--class-names', 'a', 'b', 'c'))
-        assert 'the decoder dense' in build_error(*arguments, *more_arguments, '--decoder', 'yolox')
+        golden_messages.add(
+            build_error(*arguments, *more_arguments, '--class-names', 'a', 'b', 'c')
+        )
+        assert 'the decoder dense' in build_error(
+            *arguments, *more_arguments, '--decoder', 'yolox'
+        )
         assert 'the decoder detr' in build_error(*arguments, *more_arguments, '--decoder', 'detr')
     assert parsed == []
 

@@ -109,7 +109,9 @@ def test_model_below_the_accuracy_gate_leaves_no_engine(
     arguments = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
     # The error repeats the warnings, because they may explain it.
     golden_messages.add(
-        without_variable_text(build_error(*arguments, '0.2', *INT8, '--calibration-images', images))
+        without_variable_text(
+            build_error(*arguments, '0.2', *INT8, '--calibration-images', images)
+        )
     )
     assert run(*arguments, '0.25') == 0
 

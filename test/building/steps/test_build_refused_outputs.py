@@ -61,7 +61,9 @@ def test_unwritable_folders_are_refused(tmp_path, build_error):
     (tmp_path / 'file').write_bytes(b'')
     messages = []
     for folder in ('missing', 'file'):
-        messages.append(build_error(*arguments, '--output', tmp_path / folder / 'x.engine', code=2))
+        messages.append(
+            build_error(*arguments, '--output', tmp_path / folder / 'x.engine', code=2)
+        )
         messages.append(build_error(*arguments, '--json', tmp_path / folder / 'x.json', code=2))
     (tmp_path / 'net.engine').mkdir()
     messages.append(build_error(*arguments, code=2))
