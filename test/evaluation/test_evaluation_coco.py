@@ -77,14 +77,14 @@ def test_wrong_annotations_are_refused(tmp_path):
         (f'{key} {str(more)[:60]}', changed_annotations(key, **more))
         for key, more in REFUSED_CHANGES
     ]
-    said = []
+    lines = []
     for label, content in [*((str(it)[:60], it) for it in REFUSED), *changes]:
         text = json.dumps(content) if isinstance(content, dict) else content
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         with pytest.raises(ConfigError) as caught:
             read_annotations(path)
-        said.append(f'{label}\n  {golden.without_folder(str(caught.value), tmp_path)}')
-    golden.check('evaluation/annotations.txt', '\n'.join(said))
+        lines.append(f'{label}\n  {golden.without_folder(str(caught.value), tmp_path)}')
+    golden.check('evaluation/annotations.txt', '\n'.join(lines))
 
 
 def test_some_boxes_reach_beyond_their_image(tmp_path):

@@ -71,8 +71,8 @@ def test_masks_overlap_by_their_pixels(seed):
 
     assert iou == pytest.approx(shared / np.maximum(union, 1), abs=1e-12)
     assert inside == pytest.approx(shared / np.maximum(sizes, 1)[:, None], abs=1e-12)
-    assert [encode_counts(decode_counts(told['counts'])) for told in runs] == [
-        it['counts'] for it in runs
+    assert [encode_counts(decode_counts(run['counts'])) for run in runs] == [
+        run['counts'] for run in runs
     ]
 
 
@@ -168,8 +168,8 @@ def test_equal_nested_and_touching_oriented_boxes():
     half = boxes * [1, 1, 0.5, 1, 1]
     assert overlap_of_pairs(boxes, half) == pytest.approx(0.5)
     along = np.column_stack([np.cos(boxes[:, 4]), np.sin(boxes[:, 4])]) * boxes[:, 2:3]
-    beside = np.column_stack([boxes[:, :2] + along, boxes[:, 2:]])
-    assert overlap_of_pairs(boxes, beside) == pytest.approx(0, abs=1e-9)
+    touching = np.column_stack([boxes[:, :2] + along, boxes[:, 2:]])
+    assert overlap_of_pairs(boxes, touching) == pytest.approx(0, abs=1e-9)
     flat = boxes * [1, 1, 1, 0, 1]
     assert oriented_overlaps(boxes, flat) == pytest.approx(0, abs=1e-12)
     assert overlap_of_pairs(half, boxes, np.ones(20, bool)) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""Tests of the counts of images: received = published + dropped + failed + in flight."""
+"""Tests that the counts of images add up: received = published + dropped + failed + in flight."""
 
 import signal
 

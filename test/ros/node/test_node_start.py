@@ -143,7 +143,7 @@ def test_invalid_ros_argument_is_refused():
 
 @pytest.mark.parametrize('program', ['detector_node', 'replay_images'])
 def test_named_pipe_as_parameter_file_is_refused(program, tmp_path, golden_messages):
-    """ROS reads the file several times. The second read of a pipe would block all signals."""
+    """ROS reads the file several times. The second read of a pipe would wait despite signals."""
     os.mkfifo(tmp_path / 'pipe')
     arguments = ('--params-file', str(tmp_path / 'pipe'))
     source = () if program == 'detector_node' else (str(tmp_path),)
