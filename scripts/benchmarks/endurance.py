@@ -61,7 +61,7 @@ def main():
     handler = SimpleNamespace(
         read_frame=taken,
         publish_detections=lambda *_: None,
-        on_image_error=errors.append,
+        on_image_error=lambda _, error: errors.append(error),
         wants_masks=bool,
     )
     camera = Camera('', handler, Thresholds())

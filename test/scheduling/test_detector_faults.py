@@ -203,7 +203,7 @@ def test_exception_in_the_image_error_handler_is_a_fault():
     recorder = Recorder(FakePipeline())
     recorder.errors['read', 0] = ImageError('bad_step', 'image', 'number 0')
 
-    def raise_boom(error):
+    def raise_boom(message, error):
         raise BoomError
 
     recorder.cameras[0].handler.on_image_error = raise_boom

@@ -15,7 +15,7 @@ class CallbackHandler:
 
 
 def camera_of(name, read, publish, refused, thresholds, *, pipeline=0, **settings):
-    handler = CallbackHandler(read, publish, refused)
+    handler = CallbackHandler(read, publish, lambda _, error: refused(error))
     return Camera(name, handler, thresholds, pipeline_index=pipeline, **settings)
 
 

@@ -95,7 +95,6 @@ class DetectorNode(LifecycleNode):
         # on_configure creates these objects; _release frees them.
         self._pipelines: list[Pipeline] = []
         self._frame_time_s = 0.0  # as the warm-up showed
-        self._buffers: MessageBuffers | None = None
         self._cameras: list[NodeCamera] = []
         # on_activate creates the detector; _stop frees it.
         self._detector: Detector[Any] | None = None
@@ -157,7 +156,6 @@ class DetectorNode(LifecycleNode):
         )
         first = self._pipelines[0]
         configs.check(self._check_parameters)
-        self._buffers = MessageBuffers(first.allocate)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             config = self._node_parameters.camera_config(name)
@@ -178,7 +176,6 @@ class DetectorNode(LifecycleNode):
     @_guarded(on_failure=TransitionCallbackReturn.FAILURE, undo=lambda node: node._stop())
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
-        assert self._buffers is not None
         self._clear_fault()
         choices = choose_transports(
             self,
@@ -195,13 +192,14 @@ class DetectorNode(LifecycleNode):
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )
         self._detector.start()
-        self._subscribe(self._detector, self._buffers)
+        self._subscribe(self._detector)
         return super().on_activate(state)
 
-    def _subscribe(self, detector: Detector[Any], buffers: MessageBuffers) -> None:
+    def _subscribe(self, detector: Detector[Any]) -> None:
         """Subscribe to the images of all cameras, and start watching the cameras."""
         uses_rclpy = self.config.image_intake == 'rclpy'
-        intake = SharedIntake(self, buffers, uses_rclpy=uses_rclpy, fault_handler=self)
+        make_buffers = functools.partial(MessageBuffers, self._pipelines[0].allocate)
+        intake = SharedIntake(self, make_buffers, uses_rclpy=uses_rclpy, fault_handler=self)
         # A frame may wait for the turns of all other cameras of its pipeline.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
         batches_per_turn = math.ceil(len(self._cameras) / at_once)
@@ -353,7 +351,6 @@ class DetectorNode(LifecycleNode):
         pipelines, self._pipelines = self._pipelines, []
         freed = self._run_all(
             *(camera.close_outputs for camera in cameras),
-            self._close_buffers,
             *(pipeline.close for pipeline in pipelines),
         )
         return stopped and freed
@@ -363,11 +360,6 @@ class DetectorNode(LifecycleNode):
             self._detector.stop()
             self._health.stop_watching()
             self._detector = None
-
-    def _close_buffers(self) -> None:
-        buffers, self._buffers = self._buffers, None
-        if buffers is not None:
-            buffers.close()
 
     # Changes of parameters.
 

@@ -40,7 +40,7 @@ class CameraHandler(Protocol[Message_contra]):
             ImageError: the middleware refused a message.
         """
 
-    def on_image_error(self, error: FrameError) -> None:
+    def on_image_error(self, message: Message_contra, error: FrameError) -> None:
         """Handle the error of a message that could not be read, decoded or published."""
 
     def wants_masks(self) -> bool:

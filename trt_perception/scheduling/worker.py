@@ -325,7 +325,8 @@ class PipelineWorker(Generic[Message]):
             frames.remove(frame)
             self._state.camera_statistics[frame.camera_index].drop(error.reason)
         # The traceback refers to the message, and the handler may store the error.
-        self._state.cameras[frame.camera_index].handler.on_image_error(error.with_traceback(None))
+        handler = self._state.cameras[frame.camera_index].handler
+        handler.on_image_error(frame.message, error.with_traceback(None))
 
     def _sleep(self, seconds: float | None) -> None:
         with contextlib.suppress(Empty):

@@ -1,7 +1,9 @@
 """Tests of memory for messages: it returns after the last reader and is reused."""
 
 import gc
+import random
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,15 +16,25 @@ pytestmark = pytest.mark.each_distro
 
 
 class Counted(NumpyMemory):
-    open = 0
+    open = open_bytes = 0
+    allocated: ClassVar = []
 
     def __init__(self, size):
         super().__init__(size)
         Counted.open += 1
+        Counted.open_bytes += size
+        Counted.allocated.append(size)
 
     def close(self):
         Counted.open -= 1
+        Counted.open_bytes -= self.size
         super().close()
+
+
+@pytest.fixture(autouse=True)
+def reset_counts():
+    Counted.open = Counted.open_bytes = 0
+    Counted.allocated.clear()
 
 
 def test_memory_is_lent_until_the_last_view_is_gone():
@@ -53,7 +65,7 @@ def test_an_array_over_lent_memory_is_writable_and_in_place():
 
 def test_smaller_buffers_are_freed_when_a_larger_one_is_needed():
     buffers = MessageBuffers(Counted)
-    for size in (1000, 10**6, 1000, 3 * 10**6, 10):
+    for size in (1000, 10**5, 1000, 3 * 10**5, 10):
         assert buffers.lend(size).memory.size >= size
     assert buffers.count == Counted.open == 1
     buffers.close()
@@ -106,6 +118,81 @@ def test_slightly_larger_message_allocates_a_margin():
     buffers.close()
 
 
+USUAL_BYTES, LARGE_BYTES = 300_000, 100_000_000
+
+
+def lend_and_return(buffers, *sizes):
+    """Lend memory for each message, and return it."""
+    for size in sizes:
+        buffers.lend(size)
+
+
+@pytest.fixture
+def camera_buffers():
+    """Return the buffers of a camera that has sent ten images, three of them at a time."""
+    buffers = MessageBuffers(Counted)
+    lend_and_return(buffers, *[USUAL_BYTES] * 7)
+    lent = [buffers.lend(USUAL_BYTES) for _ in range(3)]
+    lent.clear()
+    assert (buffers.count, Counted.open) == (3, 3)
+    yield buffers
+    buffers.close()
+    assert Counted.open == 0
+
+
+@pytest.mark.parametrize('count', [1, 4])
+def test_buffers_of_unusually_large_messages_are_freed_when_they_return(camera_buffers, count):
+    large = [camera_buffers.lend(LARGE_BYTES) for _ in range(count)]
+    assert Counted.open_bytes >= count * LARGE_BYTES
+
+    large.clear()
+
+    assert Counted.open_bytes < 3 * 1.25 * USUAL_BYTES
+    assert camera_buffers.lend().memory.size < 1.25 * USUAL_BYTES
+
+
+def test_buffers_of_refused_images_are_freed_when_they_return(camera_buffers):
+    for _ in range(50):
+        large = camera_buffers.lend(LARGE_BYTES)
+        large.message_bytes = 0
+        del large
+        assert Counted.open_bytes < 3 * 1.25 * USUAL_BYTES
+
+    assert camera_buffers.lend().memory.size < 1.25 * USUAL_BYTES
+
+
+def test_first_image_that_is_refused_leaves_no_buffer():
+    buffers = MessageBuffers(Counted)
+    large = buffers.lend(LARGE_BYTES)
+    large.message_bytes = 0
+
+    del large
+
+    assert Counted.open_bytes == 0
+
+
+def test_buffers_follow_a_camera_that_changes_its_resolution(camera_buffers):
+    for size in (2_000_000, USUAL_BYTES):
+        lend_and_return(camera_buffers, *[size] * 20)
+        Counted.allocated.clear()
+        lend_and_return(camera_buffers, *[size] * 20)
+
+        assert Counted.allocated == []
+        assert size <= Counted.open_bytes <= 3 * 1.25 * size
+
+
+def test_images_of_usual_sizes_need_no_new_buffer(camera_buffers):
+    rng = random.Random(1)
+    Counted.allocated.clear()
+
+    for _ in range(200):
+        lease = camera_buffers.lend()
+        lease.message_bytes = rng.randrange(USUAL_BYTES // 2, USUAL_BYTES)
+        del lease
+
+    assert Counted.allocated == []
+
+
 class PageLocked(NumpyMemory):
     """Page-locked memory. Allocations above `left` bytes fail."""
 
@@ -143,7 +230,7 @@ def test_small_messages_get_memory_after_one_large_message(monkeypatch):
     large = buffers.lend(1_900_000)
     monkeypatch.setattr(PageLocked, 'left', 300_000)
     lent = [buffers.lend(), buffers.lend(100_000), buffers.lend(200_000)]
-    assert buffers.lend().memory.size >= 200_000
+    assert buffers.lend().memory.size >= 2**16
     assert large.memory.size >= 1_900_000
     # A message is accepted even if there is no memory for the margin.
     assert buffers.lend(299_000).memory.size >= 299_000

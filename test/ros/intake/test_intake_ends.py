@@ -58,7 +58,7 @@ def test_parts_can_end_in_any_order(first):
     executor = SingleThreadedExecutor(context=context)
     images = []
     intake = SharedIntake(
-        node, MessageBuffers(), uses_rclpy=False, fault_handler=FaultCallback(pytest.fail)
+        node, MessageBuffers, uses_rclpy=False, fault_handler=FaultCallback(pytest.fail)
     )
     taken = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1

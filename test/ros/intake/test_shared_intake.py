@@ -230,6 +230,24 @@ def test_intake_that_ends_before_a_camera_is_added_is_replaced(several, monkeypa
     taker.client.node.destroy_publisher(camera)
 
 
+def test_large_images_of_one_camera_do_not_enlarge_the_buffers_of_another(several, monkeypatch):
+    small, large = several(2)
+    small.input.close()
+    monkeypatch.setattr(small.intake, '_make_buffers', MessageBuffers)
+    small.open(intake=small.intake)
+    large.open(intake=small.intake)
+    camera = small.publisher()
+    large.camera('1920x1080', hz=10)
+
+    for number in range(1, 8):
+        large.wait(number)
+        send(small, camera, number)
+
+    assert {image.lease.memory.size for image in small.images} == {2**16}
+    assert min(image.lease.memory.size for image in large.images) >= 1920 * 1080
+    small.client.node.destroy_publisher(camera)
+
+
 def test_rclpy_takes_all_images_if_rcl_differs(several, monkeypatch):
     first, second = several(2)
     second.open(intake=first.intake)

@@ -78,7 +78,7 @@ class Taker:
         """Subscribe with a new intake, or with another taker's intake."""
         self.intake = intake or SharedIntake(
             self.node,
-            self.buffers,
+            lambda: self.buffers,
             uses_rclpy=self.config.image_intake == 'rclpy',
             fault_handler=FaultCallback(self.faults.append),
         )

@@ -26,6 +26,7 @@ from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.camera.transport_choice import TransportChoice
+from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
@@ -175,8 +176,10 @@ class NodeCamera:
         assert self._read_message is not None
         return self._read_message(message)
 
-    def on_image_error(self, error: FrameError) -> None:
+    def on_image_error(self, message: Any, error: FrameError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
+        if isinstance(message, SerializedMessage) and message.lease is not None:
+            message.lease.message_bytes = 0  # memory for a refused image need not be kept
         self.health.log_dropped_image(error)
 
     def wants_masks(self) -> bool:

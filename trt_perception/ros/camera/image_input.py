@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from contextlib import ExitStack
 from typing import Any, Final
 
 from rclpy.lifecycle import LifecycleNode
@@ -139,8 +140,9 @@ class ImageInput:
 
     def close(self) -> None:
         """Destroy the subscription. No message arrives afterwards. May be called again."""
-        self._unsubscribe()
-        self._node.destroy_guard_condition(self._qos_signal)
+        with ExitStack() as resources:  # page-locked memory of a lost GPU cannot be freed
+            resources.callback(self._node.destroy_guard_condition, self._qos_signal)
+            self._unsubscribe()
 
     def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None

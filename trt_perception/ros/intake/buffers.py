@@ -26,6 +26,9 @@ _LOG: Final = logging.getLogger(__name__)
 #: The intake refuses larger messages. No camera sends them.
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
 _MIN_BUFFER_BYTES: Final = 2**16
+_RECENT_MESSAGES: Final = 10
+# A message may be four times larger than usual, and its buffer has a margin of a quarter.
+_MAX_SIZE_RATIO: Final = 5
 
 
 class Lease:
@@ -33,14 +36,20 @@ class Lease:
 
     Args:
         memory: the lent memory.
-        give_back: called with the memory when the lease ends, in any thread.
+        give_back: called with this lease when it ends, in any thread.
+        message_bytes: initial value of the attribute.
 
     Attributes:
         memory: the lent memory.
+        message_bytes: size of the message in the memory; 0 if there is none, or if its image was
+            refused.
     """
 
-    def __init__(self, memory: HostMemory, give_back: Callable[[HostMemory], None]) -> None:
+    def __init__(
+        self, memory: HostMemory, give_back: Callable[[Lease], None], message_bytes: int = 0
+    ) -> None:
         self.memory = memory
+        self.message_bytes = message_bytes
         self._give_back = give_back
         self.__array_interface__ = {
             'data': (memory.pointer, False),
@@ -54,14 +63,15 @@ class Lease:
         return np.asarray(self)
 
     def __del__(self) -> None:
-        self._give_back(self.memory)
+        self._give_back(self)
 
 
 class MessageBuffers:
-    """Lends buffers for messages, each at least as large as the largest message so far.
+    """Lends buffers for the messages of one camera. Their size follows the camera's messages.
 
-    There are as many buffers as are in use at the same time. Any thread may call the methods and
-    release leases.
+    There are as many buffers as are in use at the same time. A buffer that returns is freed if it
+    is five times larger than a usual message of the camera: than the median of its last ten
+    messages whose images were not refused. Any thread may call the methods and release leases.
 
     Args:
         allocate: returns memory of the given size in bytes.
@@ -78,7 +88,9 @@ class MessageBuffers:
     ) -> None:
         self._allocate = allocate
         self._limit = limit
+        # Large enough for a usual message of the camera.
         self._size = _MIN_BUFFER_BYTES
+        self._recent_bytes: tuple[int, ...] = ()  # of the last messages
         self._free: deque[HostMemory] = deque()
         self._closed = False
         self.count = 0
@@ -87,7 +99,7 @@ class MessageBuffers:
         self._count_lock = threading.RLock()
 
     def lend(self, message_bytes: int = 0) -> Lease:
-        """Return memory for a message of `message_bytes` bytes.
+        """Return memory for a message of `message_bytes` bytes, or for one of unknown size.
 
         Raises:
             CudaError: the GPU is lost, so no page-locked memory can be allocated.
@@ -96,32 +108,32 @@ class MessageBuffers:
         if message_bytes > self._limit:
             raise MemoryError(f'{message_bytes} bytes; at most {self._limit}')
         with self._lend_lock:
-            return self._lend(message_bytes)
+            return Lease(self._lend(message_bytes), self._give_back, message_bytes)
 
-    def _lend(self, message_bytes: int) -> Lease:
+    def _lend(self, message_bytes: int) -> HostMemory:
         size = self._size
         min_size = max(message_bytes, _MIN_BUFFER_BYTES)
         if min_size > size:
             # Compressed images differ in size. Without the margin of a quarter, each slightly
             # larger image would replace all buffers.
             size = max(min_size, size + size // 4)
+        # Take the buffer that returned first, so that each free buffer soon returns again and is
+        # freed if it has become too large.
         while self._free:
-            memory = self._free.pop()
+            memory = self._free.popleft()
             if memory.size >= size:
-                return Lease(memory, self._give_back)
+                return memory
             self._free_memory(memory)
         try:
             memory = self._allocate_memory(size)
         except MemoryError:
             if size == min_size:
                 raise
-            # An exceptionally large message may have raised `_size`. Retry with the size that this
-            # message needs.
-            size, memory = min_size, self._allocate_memory(min_size)
-        self._size = size  # set after the allocation: if it fails, smaller messages may still fit
+            # Retry with the size that this message needs.
+            memory = self._allocate_memory(min_size)
         with self._count_lock:
             self.count += 1
-        return Lease(memory, self._give_back)
+        return memory
 
     def _allocate_memory(self, size: int) -> HostMemory:
         try:
@@ -140,15 +152,25 @@ class MessageBuffers:
         self._closed = True
         self._free_all()
 
-    def _give_back(self, memory: HostMemory) -> None:
+    def _give_back(self, lease: Lease) -> None:
         # Runs in the thread that releases the last array, possibly during garbage collection, so
-        # it must not wait for a lock.
-        self._free.append(memory)
-        if self._closed:
-            try:
+        # it must not wait for a lock. If two threads change an attribute at once, one change is
+        # lost, which only delays an adaptation.
+        memory = lease.memory
+        if lease.message_bytes:
+            self._recent_bytes = (*self._recent_bytes, lease.message_bytes)[-_RECENT_MESSAGES:]
+        usual = max(_median(self._recent_bytes), _MIN_BUFFER_BYTES)
+        try:
+            if memory.size > _MAX_SIZE_RATIO * usual:
+                self._size = min(self._size, usual)
+                self._free_memory(memory)
+                return
+            self._size = max(self._size, memory.size)
+            self._free.append(memory)
+            if self._closed:
                 self._free_all()
-            except Exception as error:  # no caller can handle it; a lost GPU frees its memory
-                _LOG.debug('memory of a message could not be freed: %s', error)
+        except Exception as error:  # no caller can handle it; a lost GPU frees its memory
+            _LOG.debug('memory of a message could not be freed: %s', error)
 
     def _free_all(self) -> None:
         with ExitStack() as freeing:  # frees each buffer even if freeing another one fails
@@ -163,3 +185,8 @@ class MessageBuffers:
         with self._count_lock:
             self.count -= 1
         memory.close()
+
+
+def _median(sizes: tuple[int, ...]) -> int:
+    """Return the median, the lower one of two; 0 without sizes."""
+    return sorted(sizes)[(len(sizes) - 1) // 2] if sizes else 0

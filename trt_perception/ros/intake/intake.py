@@ -98,12 +98,14 @@ class Source:
     Attributes:
         subscription: handle of _rclpy. Only the intake may take messages from this handle.
         receiver: gets the images and events.
+        buffers: lend the memory for the images.
         events: handles of QoS events of _rclpy, each with the receiver's method for the event. The
             receiver gets events before the messages that arrived with them.
     """
 
     subscription: Any
     receiver: ImageReceiver
+    buffers: MessageBuffers
     events: tuple[tuple[Any, Callable[[Any], None]], ...] = ()
 
 
@@ -118,26 +120,20 @@ class Intake:
 
     Args:
         context: context of the node.
-        buffers: lends the memory.
         owner: notified when an exception ends the thread, unless `add` raises the exception.
 
     Raises:
         RclError: rcl's interface differs from the expected one.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        buffers: MessageBuffers,
-        owner: IntakeOwner,
-    ) -> None:
+    def __init__(self, context: Context, owner: IntakeOwner) -> None:
         rcl = load_rcl()
         self._context = cast(Any, context.handle)  # its type differs between distributions
-        self._buffers = buffers
         self._owner = owner
         self._rcl = rcl
-        # Only the thread uses these: memory for the next message; the size of a message that did
-        # not fit; the error of the allocation for this message.
+        # Only the thread uses these during a take: buffers of the source; memory for the message;
+        # the size of a message that did not fit; the error of the allocation for this message.
+        self._buffers: MessageBuffers | None = None
         self._lease: Lease | None = None
         self._requested_bytes = 0
         self._allocation_error: Exception | None = None
@@ -220,7 +216,7 @@ class Intake:
             if not is_raised_by_add:
                 self._owner.on_intake_failed(error)
         finally:
-            self._lease = None
+            self._buffers = self._lease = None
             with self._changed:
                 self._is_running = False
                 self._changed.notify_all()
@@ -294,9 +290,12 @@ class Intake:
             subscription: address of the source's subscription.
             source: gets the message.
         """
-        lease = self._lease = self._lease or self._buffers.lend()
+        self._buffers = source.buffers
+        lease = self._lease = source.buffers.lend()
         memory = lease.memory
         status = taker.take(subscription, memory.pointer, memory.size)
+        # The allocation for a message that did not fit has replaced the lease.
+        lease, self._lease = self._lease, None
         if status == TAKE_FAILED:
             return
         number = taker.info.publication_sequence_number or None
@@ -308,16 +307,17 @@ class Intake:
             empty = np.empty(0, np.uint8)
             self._deliver(source, SerializedMessage(empty, self._requested_bytes, None), number)
             return
-        lease, self._lease = self._lease, None
         address, size = taker.array.buffer, taker.array.length
         if address != lease.memory.pointer or size > lease.memory.size:
             raise RclError('a taken message', 'is not in the requested memory')
+        lease.message_bytes = size
         data = lease.array()[:size]
         self._deliver(source, SerializedMessage(data, size, lease), number)
 
     def _allocate_for_take(self, size: int) -> int:
         """Return the address of memory for a message that does not fit; 0 if none is left."""
         self._requested_bytes, self._allocation_error = size, None
+        assert self._buffers is not None
         try:
             self._lease = self._buffers.lend(size)
         except Exception as error:  # the caller is a C library, which cannot pass it on

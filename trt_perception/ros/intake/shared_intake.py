@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -37,7 +38,7 @@ class SharedIntake:
 
     Args:
         node: creates the subscriptions.
-        buffers: memory for the messages. The caller closes it.
+        make_buffers: returns memory for the messages of a subscription.
         uses_rclpy: whether rclpy takes the images.
         fault_handler: notified if a thread ends because the GPU is lost.
         cameras_per_thread: largest number of cameras of a thread.
@@ -50,14 +51,14 @@ class SharedIntake:
     def __init__(
         self,
         node: Node,
-        buffers: MessageBuffers,
+        make_buffers: Callable[[], MessageBuffers],
         *,
         uses_rclpy: bool,
         fault_handler: FaultHandler,
         cameras_per_thread: int = CAMERAS_PER_THREAD,
     ) -> None:
         self._node = node
-        self._buffers = buffers
+        self._make_buffers = make_buffers
         self.uses_rclpy = uses_rclpy
         self._fault_handler = fault_handler
         self._cameras_per_thread = cameras_per_thread
@@ -75,7 +76,7 @@ class SharedIntake:
         try:
             with ExitStack() as resources:
                 # Create the source first. If this fails, no thread without a source is left.
-                source = make_source(options, receiver, resources)
+                source = make_source(options, receiver, self._make_buffers(), resources)
                 return IntakeSubscription(source, self._running_intake, resources)
         except EndedError:  # the intake's last source failed just now
             if not self._node.context.ok():
@@ -89,7 +90,7 @@ class SharedIntake:
         running = [intake for intake in self._intakes if intake.is_alive]
         least = min(running, key=len, default=None)
         if least is None or len(least) >= self._cameras_per_thread:
-            least = Intake(self._node.context, self._buffers, self)
+            least = Intake(self._node.context, self)
             running.append(least)
         self._intakes = running
         return least

@@ -13,6 +13,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.type_support import check_for_type_support
 
+from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import ImageReceiver, Intake, Source
 
 __all__ = [
@@ -120,15 +121,20 @@ class IntakeSubscription:
 
 
 def make_source(
-    options: ImageTopicOptions, receiver: ImageReceiver, resources: ExitStack
+    options: ImageTopicOptions,
+    receiver: ImageReceiver,
+    buffers: MessageBuffers,
+    resources: ExitStack,
 ) -> Source:
-    """Create a subscription for an intake. `resources` destroys the subscription.
+    """Create a subscription for an intake. `resources` destroys it and closes the buffers.
 
     Args:
         options: the topic.
         receiver: its methods are called in the intake's thread.
+        buffers: lend the memory for the messages.
         resources: the caller must close it after the intake has removed the source.
     """
+    resources.callback(buffers.close)
     check_for_type_support(options.message_type)
     node: Any = options.node.handle
     with node:
@@ -142,7 +148,7 @@ def make_source(
             event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
         resources.callback(event.destroy_when_not_in_use)
         handles.append((event, method))
-    return Source(subscription, receiver, tuple(handles))
+    return Source(subscription, receiver, buffers, tuple(handles))
 
 
 def _event_methods(receiver: ImageReceiver) -> dict[str, Any]:
