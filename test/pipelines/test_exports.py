@@ -16,14 +16,14 @@ import pytest
 
 from support.models.open_model import open_by_parameters
 from support.oracles.family_outputs import network
-from trt_perception.errors import EngineError
+from trt_perception.errors import EngineError, OutputError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.decode import decode
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
@@ -264,8 +264,8 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
     height, width = image.shape[:2]
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
     pipeline.enqueue(0, [frame], [Thresholds(confidence_threshold=0.0)])
-    with golden_messages.raises(EngineError):
-        pipeline.collect(0)
+    with golden_messages.raises(OutputError):
+        collect_all(pipeline, 0)
 
 
 def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(

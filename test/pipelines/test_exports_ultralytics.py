@@ -11,13 +11,13 @@ import pytest
 
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
-from trt_perception.errors import EngineError
+from trt_perception.errors import EngineError, OutputError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.pipelines.pipeline import collect_all, detect_one
 
 DECODER = {
     'ultralytics_rtdetr': 'rtdetr_end_to_end',
@@ -161,8 +161,8 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
     )
     pipeline = open_by_parameters(config)
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
-    with golden_messages.raises(EngineError):
-        pipeline.collect(0)
+    with golden_messages.raises(OutputError):
+        collect_all(pipeline, 0)
 
 
 def test_class_numbers_are_no_probabilities(tmp_path, golden_messages):
@@ -171,8 +171,8 @@ def test_class_numbers_are_no_probabilities(tmp_path, golden_messages):
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
-    with golden_messages.raises(EngineError):
-        pipeline.collect(0)
+    with golden_messages.raises(OutputError):
+        collect_all(pipeline, 0)
 
 
 def test_without_metadata_two_classes_are_not_guessed(tmp_path, golden_messages):
