@@ -76,7 +76,7 @@ def open_batched_pipeline(late_pipeline, engine, **options):
 @pytest.mark.parametrize('engine', ENGINES)
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_every_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
+def test_each_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
     gpu, pipeline, sizes = open_batched_pipeline(
         late_pipeline, engine, graph=graph, integrated=integrated
     )
@@ -100,7 +100,7 @@ def test_every_frame_reaches_its_place(late_pipeline, engine, graph, integrated)
     assert gpu.captures == captures
 
 
-def test_the_smallest_size_that_holds_the_frames_runs(late_pipeline):
+def test_smallest_sufficient_batch_size_runs(late_pipeline):
     engine = profiles(1, 4, 8)
     gpu, pipeline = late_pipeline(tensorrt=engine, graph=False)
     memory = {}
@@ -122,7 +122,7 @@ def test_the_smallest_size_that_holds_the_frames_runs(late_pipeline):
         assert set(asked) == {size}
 
 
-def test_memory_for_frames_comes_with_them(late_pipeline):
+def test_first_frame_of_a_place_allocates_its_memory(late_pipeline):
     gpu, pipeline = late_pipeline(tensorrt=fixed(32), depth=1)
     places = pipeline.slots[0].places
     assert [place.address != 0 for place in places] == [True] + [False] * 31
@@ -143,7 +143,7 @@ def test_memory_for_frames_comes_with_them(late_pipeline):
 
 
 @pytest.mark.parametrize(('most', 'expected'), [(1, 1), (2, 4), (4, 4), (5, 8), (99, 8)])
-def test_sizes_that_nobody_needs_are_left_out(late_pipeline, tmp_path, most, expected):
+def test_unneeded_batch_sizes_are_not_prepared(late_pipeline, tmp_path, most, expected):
     late_pipeline(tensorrt=profiles(1, 4, 8))
     model = read_model_file(tmp_path / 'tiny.engine')
     tensorrt = profiles(1, 4, 8)
@@ -217,7 +217,7 @@ def test_invalid_output_affects_no_other_frame_of_the_batch(late_pipeline):
     assert [type(error) for error in bad] == [OutputError, UnnamedClassError, OutputError]
 
 
-def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
+def test_frame_in_memory_of_another_gpu_is_uploaded_directly(late_pipeline):
     """Page-locked memory is every GPU's: a ring of buffers serves the pipelines of all."""
     gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'fixed 5')
     flags = []
@@ -237,7 +237,7 @@ def test_a_frame_of_another_gpus_memory_is_uploaded_from_there(late_pipeline):
 
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_frame_without_memory_for_it_costs_its_place_only(
+def test_frame_without_memory_affects_no_other_frame(
     late_pipeline, integrated, graph, golden_messages
 ):
     gpu, pipeline = late_pipeline(tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1)

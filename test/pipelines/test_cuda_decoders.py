@@ -72,7 +72,7 @@ def tensors_of(outputs):
 
 
 @pytest.mark.parametrize('name', HOST_DECODED)
-def test_what_lies_in_pinned_memory_is_decoded(name, install_standins):
+def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
     rng = np.random.default_rng(30)
     made = [known(rng, count) for count in (6, 4)]
     frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in made]
@@ -103,7 +103,7 @@ def test_what_lies_in_pinned_memory_is_decoded(name, install_standins):
     assert recorder.mistakes == []
 
 
-def test_each_output_is_copied_within_the_graph(install_standins):
+def test_graph_copies_each_output(install_standins):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
     path, recorder = install_standins((IMAGE,), tensors_of(outputs))
     pipeline = open_by_parameters(config_for(path, 'detr'))
@@ -118,7 +118,7 @@ def known_boxes():
     return known(np.random.default_rng(32))
 
 
-def test_an_image_that_the_kernel_does_not_write_is_refused(install_standins, golden_messages):
+def test_unsupported_image_layout_is_refused(install_standins, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(33), *known_boxes())])
     by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
     path, recorder = install_standins((by_row,), tensors_of(outputs))
@@ -127,7 +127,7 @@ def test_an_image_that_the_kernel_does_not_write_is_refused(install_standins, go
     assert recorder.kinds() == []
 
 
-def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(install_standins, golden_messages):
+def test_engine_with_wrong_output_shapes_is_refused(install_standins, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
     path, _ = install_standins((IMAGE,), tensors_of(outputs))
     # Five names make six logits with softmax, five with sigmoid.
@@ -135,14 +135,14 @@ def test_an_engine_whose_outputs_turn_out_otherwise_is_refused(install_standins,
         open_by_parameters(config_for(path, 'rtdetr'))
 
 
-def test_cells_are_counted_before_a_kernel_is_compiled_for_them(install_standins, golden_messages):
+def test_wrong_cell_count_is_refused_before_compiling(install_standins, golden_messages):
     path, recorder = install_standins((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
 
-def test_an_engine_by_ultralytics_needs_no_parameter(install_standins):
+def test_ultralytics_engine_needs_no_parameters(install_standins):
     path, _ = install_standins((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
     told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
     front = json.dumps(told).encode()
@@ -154,7 +154,7 @@ def test_an_engine_by_ultralytics_needs_no_parameter(install_standins):
     pipeline.close()
 
 
-def test_an_engine_of_open_shapes_is_asked_for_those_of_its_outputs(install_standins):
+def test_engine_with_open_shapes_reports_its_output_shapes(install_standins):
     inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
     profile = tuple((1, 3, side, side) for side in (320, 640, 960))
     path, _ = install_standins(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
@@ -208,7 +208,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     assert recorder.mistakes == []
 
 
-def test_more_images_at_once_than_are_counted_are_refused(install_standins, golden_messages):
+def test_batch_above_255_is_refused(install_standins, golden_messages):
     image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
     outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
     path, recorder = install_standins((image,), tensors_of(outputs))
@@ -218,7 +218,7 @@ def test_more_images_at_once_than_are_counted_are_refused(install_standins, gold
 
 
 @needs_tensorrt
-def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
+def test_batch_engine_finds_the_same_as_a_single_image_model(tmp_path):
     rng = np.random.default_rng(37)
     colours = rng.integers(60, 256, (7, 3), np.uint8)
     frames = [
@@ -254,7 +254,7 @@ def test_an_engine_of_a_batch_finds_what_one_image_at_a_time_gives(tmp_path):
 @needs_tensorrt
 @pytest.mark.parametrize('use_cuda_graph', [True, False])
 @pytest.mark.parametrize('name', PRESETS)
-def test_an_engine_gives_what_its_onnx_file_gives(name, use_cuda_graph, tmp_path):
+def test_engine_gives_the_detections_of_its_onnx_file(name, use_cuda_graph, tmp_path):
     rng = np.random.default_rng(35)
     xyxy, scores, labels = known(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])

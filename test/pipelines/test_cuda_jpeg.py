@@ -33,7 +33,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(('integrated', 'graph', 'late'), WAYS)
-def test_pixels_are_decoded_where_the_kernels_read_them(
+def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
     jpeg_pipeline, library, integrated, graph, late
 ):
     library.late = late
@@ -49,7 +49,7 @@ def test_pixels_are_decoded_where_the_kernels_read_them(
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_pixels_and_jpegs_in_turn(jpeg_pipeline, integrated):
+def test_raw_frames_and_jpegs_alternate(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
     for seed in range(6):
         frame = jpeg(seed, 30 + seed, 20)
@@ -59,7 +59,7 @@ def test_pixels_and_jpegs_in_turn(jpeg_pipeline, integrated):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_larger_jpeg_makes_room(jpeg_pipeline, integrated):
+def test_larger_jpeg_gets_larger_memory(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
     captures = gpu.captures
     for size in ((64, 48), (2100, 1400), (64, 48), (2100, 1500)):
@@ -69,7 +69,7 @@ def test_a_larger_jpeg_makes_room(jpeg_pipeline, integrated):
 
 
 @pytest.mark.parametrize('status', [BAD_JPEG, ALLOCATOR_FAILURE, EXECUTION_FAILED])
-def test_what_nvjpeg_refuses_the_cpu_decodes(
+def test_cpu_decodes_files_that_nvjpeg_refuses(
     jpeg_pipeline, library, status, caplog, golden_messages
 ):
     gpu, pipeline = jpeg_pipeline(depth=1)
@@ -84,7 +84,7 @@ def test_what_nvjpeg_refuses_the_cpu_decodes(
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
-def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, library):
+def test_file_with_a_wrong_size_is_refused(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(depth=1)
     frame = jpeg(0)
     lying = undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
@@ -97,7 +97,7 @@ def test_another_size_is_decoded_by_the_cpu_which_refuses_it(jpeg_pipeline, libr
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
-def test_a_lost_gpu_comes_out_where_the_frame_is_collected(jpeg_pipeline, library, monkeypatch):
+def test_lost_gpu_is_raised_by_collect(jpeg_pipeline, library, monkeypatch):
     _, pipeline = jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = EXECUTION_FAILED
     lost = CudaError('cudaStreamSynchronize failed', 'gone', status='gone', sticky=True)
@@ -119,7 +119,7 @@ def take_a_slot(pipeline, slot):
     pipeline.enqueue(slot, [decode_on_cpu(jpeg(slot))], [Thresholds()])
 
 
-def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline, library):
+def test_idle_worker_decodes_a_file_at_once(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(depth=2)
     threads = []
     library.on_decode = lambda: threads.append(threading.current_thread().name)
@@ -145,7 +145,7 @@ def test_where_nothing_else_is_under_way_a_file_is_decoded_at_once(jpeg_pipeline
     assert decode(0, 4) == here
 
 
-def test_a_large_file_is_never_decoded_at_once(jpeg_pipeline, library):
+def test_large_file_is_decoded_in_a_thread(jpeg_pipeline, library):
     """It would keep other cameras waiting."""
     _, pipeline = jpeg_pipeline(depth=1)
     threads = []
@@ -157,7 +157,7 @@ def test_a_large_file_is_never_decoded_at_once(jpeg_pipeline, library):
     assert threads[1] == threading.current_thread().name
 
 
-def test_nobody_waits_for_the_cpu(jpeg_pipeline, library, monkeypatch):
+def test_worker_does_not_wait_for_cpu_decoding(jpeg_pipeline, library, monkeypatch):
     """If nvJPEG refuses a file in the worker, one of the threads decodes the file."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = BAD_JPEG
@@ -177,7 +177,7 @@ def test_nobody_waits_for_the_cpu(jpeg_pipeline, library, monkeypatch):
     assert name.startswith('jpeg_')
 
 
-def test_nobody_waits_for_a_decoder(jpeg_pipeline, library):
+def test_worker_does_not_wait_for_a_decoder(jpeg_pipeline, library):
     """Frames overlap: each slot has its own decoder, and enqueue and is_done return at once."""
     gpu, pipeline = jpeg_pipeline(depth=4)
     take_a_slot(pipeline, 3)
@@ -215,7 +215,7 @@ def joins(ident, thread):
     return False
 
 
-def test_closing_waits_for_the_threads(jpeg_pipeline, library):
+def test_close_waits_for_the_threads(jpeg_pipeline, library):
     """A fault may leave frames behind, which still use what would be freed."""
     _, pipeline = jpeg_pipeline(depth=3)
     take_a_slot(pipeline, 2)
@@ -241,7 +241,7 @@ def test_closing_waits_for_the_threads(jpeg_pipeline, library):
 
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate', 'nvjpegDecode'])
-def test_a_machine_whose_nvjpeg_does_not_work_does_without(
+def test_broken_nvjpeg_disables_gpu_decoding(
     late_pipeline, library, name, caplog, golden_messages
 ):
     caplog.set_level('INFO', 'trt_perception')

@@ -46,7 +46,7 @@ def check(gpu, pipeline, slot, frames, results):
 @pytest.mark.parametrize('late', [False, True])
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late):
+def test_jpegs_and_raw_frames_share_a_batch(jpeg_pipeline, library, integrated, graph, late):
     library.late = late
     gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
     rng = np.random.default_rng(2)
@@ -62,7 +62,7 @@ def test_jpegs_among_raw_frames(jpeg_pipeline, library, integrated, graph, late)
         check(gpu, pipeline, slot, frames, results)
 
 
-def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):
+def test_unreadable_jpeg_affects_no_other_frame(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=1)
     for place in range(6):
         frames = [jpeg(at) if at % 2 else noise(at) for at in range(6)]
@@ -77,7 +77,7 @@ def test_a_bad_file_costs_its_place_only(jpeg_pipeline, library):
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
 
 
-def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):
+def test_batch_of_unreadable_files_runs_nothing(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     launch = gpu.modules[2].cudaGraphLaunch
@@ -95,7 +95,7 @@ def test_where_all_files_are_bad_nothing_runs(jpeg_pipeline, library):
     assert len(launched) == 1
 
 
-def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):
+def test_files_of_a_batch_are_decoded_in_parallel(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
     together = threading.Barrier(4)
     library.on_decode = lambda: together.wait(30)
@@ -107,7 +107,7 @@ def test_files_of_a_batch_are_decoded_side_by_side(jpeg_pipeline, library):
     assert len({place for _, _, place, *_ in library.decoded}) == 8
 
 
-def test_a_fault_in_one_thread_is_not_run_over(jpeg_pipeline, library, monkeypatch):
+def test_fault_in_one_thread_stops_the_batch(jpeg_pipeline, library, monkeypatch):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(4), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)

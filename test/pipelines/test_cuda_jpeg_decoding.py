@@ -59,7 +59,7 @@ def assert_near(found, expected, sampling='420'):
 
 @pytest.mark.parametrize('sampling', jpeg_fuzz.SAMPLINGS)
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_pixels_are_decoded_where_the_kernels_read_them(
+def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
     open_patch_pipeline, integrated, graph, sampling
 ):
     pipeline = open_patch_pipeline(
@@ -74,7 +74,7 @@ def test_pixels_are_decoded_where_the_kernels_read_them(
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_slots_overlap(open_patch_pipeline, integrated, graph):
+def test_overlapping_slots_give_the_same_boxes(open_patch_pipeline, integrated, graph):
     """JPEGs and pixels in turn, as many as there are slots, of sizes that change."""
     pipeline = open_patch_pipeline(
         integrated=integrated, graph=graph, depth=4, image_transport='compressed'
@@ -127,7 +127,7 @@ def test_messages_are_read_in_the_threads(open_patch_pipeline, integrated, graph
             assert np.abs(input_of(pipeline, slot) - alone[index]).max() <= 1e-6
 
 
-def test_damaged_files_disturb_none(open_patch_pipeline, caplog):
+def test_damaged_files_affect_no_other_frame(open_patch_pipeline, caplog):
     pipeline = open_patch_pipeline(depth=3, image_transport='compressed')
     files = jpeg_fuzz.plain_files()
     rng = random.Random(11)
@@ -175,7 +175,7 @@ def open_digits(path, **parameters):
     )
 
 
-def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scenes):  # noqa: F811
+def test_demo_scenes_give_the_boxes_of_opencv_decoding(digits_engine, scenes):  # noqa: F811
     files, truth = scenes
     pipeline = open_digits(digits_engine)
     runs = {'OpenCV': [], 'nvJPEG': []}
@@ -204,7 +204,7 @@ def test_the_demo_scenes_give_the_boxes_of_opencvs_decoding(digits_engine, scene
 
 
 @pytest.mark.whole_gpu
-def test_the_detector_publishes_jpegs_in_their_order(digits_engine, scenes):  # noqa: F811
+def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
     frames = [jpeg_of(content) for content in scenes[0]]
     pipeline = open_digits(digits_engine, pipeline_depth=4)
     alone = [detect_one(pipeline, frame, Thresholds()).detections for frame in frames]
@@ -240,7 +240,7 @@ def test_memory_is_flat_over_open_and_close_of_decoders(open_patch_pipeline):
     assert lost < 64 * 2**20
 
 
-def test_opencv_reads_the_demo_scenes_alike(scenes):
+def test_both_opencv_decoders_read_the_demo_scenes_equally(scenes):
     for content in scenes[0]:
         frame = decode_on_cpu(jpeg_of(content))
         expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)

@@ -67,7 +67,7 @@ def unread(file, read, *, is_fast=False):
 @pytest.mark.parametrize('late', [False, True])
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_whatever_comes_is_read_in_the_threads_or_at_once(
+def test_all_files_are_read_in_the_threads_or_at_once(
     jpeg_pipeline, library, integrated, graph, late
 ):
     """Sizes change and grow, kinds and counts too, and every place has its frame.
@@ -120,7 +120,7 @@ def check(gpu, pipeline, slot, frames, wanted):
 
 
 @pytest.mark.parametrize('kind', ['420', 'png'])
-def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipeline, kind):
+def test_only_a_probably_small_jpeg_is_read_in_the_worker(jpeg_pipeline, kind):
     """The camera's previous file decides, so that CPU decoding delays the worker only once."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     files = JpegFrameReader()
@@ -136,7 +136,7 @@ def test_only_what_is_probably_a_small_jpeg_is_read_where_it_is_given(jpeg_pipel
     assert (Message.threads[1:] == [here] * 2) == (kind == '420')
 
 
-def test_what_cannot_be_read_at_once_costs_itself_only(jpeg_pipeline, golden_messages):
+def test_unreadable_file_affects_no_other_frame(jpeg_pipeline, golden_messages):
     gpu, pipeline = jpeg_pipeline(depth=1)
 
     def broken(_):
@@ -169,7 +169,7 @@ def raise_image_error(*_):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integrated):
+def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
     """They run on its place, too, which may never have had a frame, or one that is gone."""
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
@@ -190,7 +190,7 @@ def test_what_cannot_be_read_leaves_nothing_for_the_kernels(jpeg_pipeline, integ
             pipeline.collect(0)
 
 
-def test_thresholds_are_those_of_the_moment_when_the_frame_was_given(jpeg_pipeline):
+def test_thresholds_are_those_passed_to_enqueue(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
     files = [content(1), content(2, 'png'), content(3)]
@@ -212,7 +212,7 @@ def of_one_that_is_gone():
     return DeferredFrame(message.frame), weakref.ref(message)
 
 
-def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):
+def test_kept_error_does_not_keep_the_message(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(depth=1)
     frame, gone = of_one_that_is_gone()
     gc.disable()
@@ -227,7 +227,7 @@ def test_whoever_keeps_an_error_keeps_no_message(jpeg_pipeline):
         gc.enable()
 
 
-def test_an_idle_thread_keeps_no_message(jpeg_pipeline):
+def test_idle_thread_keeps_no_message(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=2)
     gc.disable()
     try:
@@ -243,7 +243,7 @@ def test_an_idle_thread_keeps_no_message(jpeg_pipeline):
         gc.enable()
 
 
-def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline, golden_messages):
+def test_reading_fault_is_raised_by_collect(jpeg_pipeline, golden_messages):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
@@ -261,7 +261,7 @@ def test_a_fault_in_reading_comes_out_where_the_batch_is_collected(jpeg_pipeline
     assert not launched
 
 
-def test_closing_reads_nothing_more(jpeg_pipeline):
+def test_close_stops_reading(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
     allowed, inside = threading.Event(), threading.Semaphore(0)
 
@@ -296,7 +296,7 @@ def test_closing_reads_nothing_more(jpeg_pipeline):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith('jpeg')]
 
 
-def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
+def test_several_threads_can_read_files_of_one_camera(caplog):
     """Each gives what it gives alone, and what is decoded on the CPU is said once."""
     kinds = ('420', '444', '420', 'png', 'progressive')
     files = [content(seed, kinds[seed % 5], (40 + seed % 3, 30)) for seed in range(40)]
@@ -323,7 +323,7 @@ def test_files_of_one_camera_may_be_read_by_several_threads_at_once(caplog):
     assert len(caplog.records) == 2
 
 
-def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):
+def test_unchanged_header_is_not_uploaded_again(jpeg_pipeline):
     """Unless anything in it is another, or something else was in that place meanwhile."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     small, large, bad = content(1), content(2, size=(900, 600)), content(3)[:-40]
@@ -352,7 +352,7 @@ def test_a_header_that_is_there_is_not_sent_again(jpeg_pipeline):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_file_without_memory_for_its_pixels_costs_its_place_only(jpeg_pipeline, integrated):
+def test_file_without_memory_affects_no_other_frame(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     runtime = gpu.modules[2]
     allocate = runtime.cudaMalloc

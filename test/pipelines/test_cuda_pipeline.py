@@ -104,7 +104,7 @@ def unmatched(expected, found, near):
 
 
 @pytest.mark.parametrize('use_cuda_graph', [True, False])
-def test_the_demo_scenes_give_the_hosts_detections(engine, use_cuda_graph):
+def test_demo_scenes_give_the_detections_of_the_host(engine, use_cuda_graph):
     host = open_by_parameters(DetectorConfig(engine_path=str(ONNX)))
     device = open_by_parameters(
         DetectorConfig(engine_path=str(engine), use_cuda_graph=use_cuda_graph)
@@ -150,7 +150,7 @@ def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
     assert missing <= total * 0.02, (missing, total)
 
 
-def test_the_detector_overlaps_frames_and_publishes_them_in_order(engine, monkeypatch):
+def test_detector_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES]
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     alone = [run(pipeline, frame, Thresholds()) for frame in frames]
@@ -186,7 +186,7 @@ def drift_bytes(work, cycles=100):
     return before - gpu.Device(0).memory()[0]
 
 
-def test_more_candidates_than_the_kernels_hold_are_decoded_on_the_host(engine):
+def test_host_decodes_more_candidates_than_the_kernels_can(engine):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:6]]
     few, all_of_them = (
         PipelineOptions(limits=DecodingLimits(1024, candidates))
@@ -257,7 +257,7 @@ def test_memory_is_flat_over_open_and_close(engine):
     assert whole <= max(alone, 0) + 2 * 1024 * 1024
 
 
-def test_a_detector_keeps_order_and_count(engine):
+def test_detector_keeps_order_and_count(engine):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     published = []
     faults = []
@@ -290,7 +290,7 @@ def test_a_detector_keeps_order_and_count(engine):
     [b'no plan at all' * 10, b'vtrt' + bytes(20) + bytes([1, 4, 0, 76]) + bytes(100)],
     ids=['no plan', 'a damaged plan'],
 )
-def test_an_engine_of_other_bytes_is_refused(tmp_path, content):
+def test_invalid_plan_is_refused(tmp_path, content):
     path = tmp_path / 'x.engine'
     path.write_bytes(content)
     with pytest.raises(EngineError) as caught:
@@ -299,13 +299,13 @@ def test_an_engine_of_other_bytes_is_refused(tmp_path, content):
     assert caught.value.fix
 
 
-def test_a_device_that_is_not_there_is_refused(engine):
+def test_unknown_device_is_refused(engine):
     with pytest.raises(CudaError) as caught:
         open_by_parameters(DetectorConfig(engine_path=str(engine), device_ids=(63,)))
     assert 'device_ids' in caught.value.subject
 
 
-def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):
+def test_engine_without_a_manifest_needs_parameters(engine, tmp_path):
     lonely = tmp_path / 'lonely.engine'
     lonely.write_bytes(engine.read_bytes())
     with pytest.raises(MissingModelInfoError) as caught:
@@ -321,7 +321,7 @@ def test_an_engine_without_manifest_asks_for_parameters(engine, tmp_path):
     pipeline.close()
 
 
-def test_the_second_start_takes_what_the_first_compiled(engine, tmp_path):
+def test_second_start_uses_the_compiled_kernels(engine, tmp_path):
     result = tmp_path / 'start.json'
     script = ROOT / 'scripts' / 'benchmarks' / 'start_time.py'
     command = [sys.executable, script, engine, '--rounds', '1', '--json', result]

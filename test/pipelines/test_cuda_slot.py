@@ -36,7 +36,7 @@ def lying(memory, offset, frame):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_pixels_are_read_where_they_lie(late_pipeline, integrated, graph, encoding):
+def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, graph, encoding):
     gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
     memory = pipeline.allocate(20_000)
     captures = gpu.captures
@@ -56,7 +56,7 @@ def test_pixels_are_read_where_they_lie(late_pipeline, integrated, graph, encodi
 
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
-def test_rows_that_nobody_reads_are_not_sent(late_pipeline, graph, encoding):
+def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
     """What a frame before has left there is not read either."""
     gpu, pipeline = late_pipeline(graph=graph)
     memory = pipeline.allocate(8_000_000)
@@ -78,7 +78,7 @@ def test_rows_that_nobody_reads_are_not_sent(late_pipeline, graph, encoding):
 
 
 @pytest.mark.parametrize('graph', [True, False])
-def test_rows_go_without_the_header_that_is_there(late_pipeline, graph):
+def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
     """Unless anything in it is another, or lies elsewhere, or another frame came between."""
     gpu, pipeline = late_pipeline(graph=graph, depth=1)
     memory = pipeline.allocate(8_000_000)
@@ -105,7 +105,7 @@ def test_rows_go_without_the_header_that_is_there(late_pipeline, graph):
     memory.close()
 
 
-def test_few_bytes_are_sent_at_once(late_pipeline):
+def test_small_frame_is_uploaded_in_one_copy(late_pipeline):
     """A second copy would take longer than they do."""
     gpu, pipeline = late_pipeline()
     frame = noise(1, width=192, height=144)
@@ -115,7 +115,7 @@ def test_few_bytes_are_sent_at_once(late_pipeline):
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_frames_from_elsewhere_are_copied(late_pipeline, integrated, graph):
+def test_frames_in_other_memory_are_copied(late_pipeline, integrated, graph):
     gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
     before = dict(gpu.host_bytes)
     plain = NumpyMemory(20_000)
@@ -144,7 +144,7 @@ def test_frames_from_elsewhere_are_copied(late_pipeline, integrated, graph):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_larger_frame_makes_room(late_pipeline, integrated):
+def test_larger_frame_gets_larger_memory(late_pipeline, integrated):
     gpu, pipeline = late_pipeline(integrated=integrated, depth=1)
     sizes = [(64, 48), (2100, 1400), (64, 48), (2100, 1500)]  # 8.8 MB and more
     frames = [noise(seed, 'bgr8', *size) for seed, size in enumerate(sizes)]
@@ -175,7 +175,7 @@ def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
                 np.testing.assert_array_equal(found, tensor_of(frames[turn + slot]))
 
 
-def test_whatever_changes_is_in_the_next_header(late_pipeline):
+def test_changed_values_are_in_the_next_header(late_pipeline):
     gpu, pipeline = late_pipeline(depth=1)
     memory = pipeline.allocate(20_000)
     heads = []

@@ -35,7 +35,9 @@ def lying(memory, offset, frame):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize(('integrated', 'graph'), [(False, True), (False, False), (True, True)])
-def test_pixels_are_read_where_they_lie(open_patch_pipeline, integrated, graph, encoding):
+def test_pixels_are_uploaded_directly_from_the_frame(
+    open_patch_pipeline, integrated, graph, encoding
+):
     pipeline = open_patch_pipeline(integrated=integrated, graph=graph)
     memory = pipeline.allocate(20_000)
     for seed, offset in enumerate([*range(0, 68, 4), 252, 256, 1000, 1, 7]):
@@ -47,7 +49,7 @@ def test_pixels_are_read_where_they_lie(open_patch_pipeline, integrated, graph, 
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_frames_from_elsewhere_are_copied(open_patch_pipeline, integrated):
+def test_frames_in_other_memory_are_copied(open_patch_pipeline, integrated):
     pipeline = open_patch_pipeline(integrated=integrated)
     memory = pipeline.allocate(20_000)
     shifted = replace(
@@ -62,7 +64,7 @@ def test_frames_from_elsewhere_are_copied(open_patch_pipeline, integrated):
 
 @pytest.mark.parametrize('integrated', [False, True])
 @pytest.mark.parametrize('in_place', [False, True])
-def test_a_larger_frame_makes_room(open_patch_pipeline, integrated, in_place):
+def test_larger_frame_gets_larger_memory(open_patch_pipeline, integrated, in_place):
     pipeline = open_patch_pipeline(integrated=integrated)
     frames = [
         noise(seed, size=size)
@@ -75,7 +77,7 @@ def test_a_larger_frame_makes_room(open_patch_pipeline, integrated, in_place):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_memory_in_a_slot_is_lent_to_nobody_else(open_patch_pipeline, integrated):
+def test_memory_used_by_a_slot_is_not_lent_again(open_patch_pipeline, integrated):
     """Uploads of large frames are under way while others take and fill what is free."""
     depth = 4
     pipeline = open_patch_pipeline(integrated=integrated, depth=depth)
@@ -108,7 +110,7 @@ def test_memory_in_a_slot_is_lent_to_nobody_else(open_patch_pipeline, integrated
     assert buffers.count == 0
 
 
-def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed(
+def test_any_thread_can_free_page_locked_memory_after_close(
     open_patch_pipeline,
 ):
     pipeline = open_patch_pipeline()
@@ -131,7 +133,7 @@ def test_page_locked_memory_is_freed_in_any_thread_after_the_pipeline_was_closed
     assert buffers.count == 0
 
 
-def test_boxes_are_the_same_from_anywhere(open_patch_pipeline):
+def test_boxes_do_not_depend_on_the_frame_memory(open_patch_pipeline):
     pipeline = open_patch_pipeline()
     frames = [noise(seed, size=(64 + 3 * seed, 48 + seed)) for seed in range(8)]
     with copy_to_pipeline_memory(pipeline, frames) as placed:

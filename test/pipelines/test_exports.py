@@ -71,7 +71,7 @@ def assert_same(found, xyxy, scores, labels, pixels, probability):
 
 
 @pytest.mark.parametrize('family', DECODER)
-def test_decoding_equals_the_librarys_own(family, tmp_path):
+def test_decoding_equals_the_library(family, tmp_path):
     told = expected(family)
     spec = open_copied_export(family, tmp_path).spec
     size = tuple(int(side) for side in told['target_wh'])
@@ -88,7 +88,7 @@ def test_decoding_equals_the_librarys_own(family, tmp_path):
 
 
 @pytest.mark.parametrize('family', DECODER)
-def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
+def test_export_needs_no_parameters_in_a_pipeline(family, tmp_path):
     told = expected(family)
     pipeline = open_copied_export(family, tmp_path)
     assert pipeline.spec.class_names == NAMES
@@ -107,7 +107,7 @@ def test_the_export_in_the_pipeline_needs_no_parameter(family, tmp_path):
     assert_same(found, *wanted, 0.05, 1e-3)
 
 
-def test_pictures_of_another_size_become_what_the_library_makes_of_them(tmp_path):
+def test_images_of_other_sizes_are_resized_like_the_library(tmp_path):
     pipeline = open_copied_export('rt_detr', tmp_path)
     with np.load(EXPORTS / 'resampling.npz') as content:
         recorded = dict(content)
@@ -126,7 +126,7 @@ def test_pictures_of_another_size_become_what_the_library_makes_of_them(tmp_path
 
 
 @pytest.mark.parametrize('family', ['detr', 'yolos', 'deformable_detr'])
-def test_what_is_left_is_padded_as_the_library_does(family, tmp_path):
+def test_padding_equals_the_library(family, tmp_path):
     """On the right and below, with 0 behind the normalisation; in one grey for all channels."""
     pipeline = open_copied_export(family, tmp_path)
     image = np.ascontiguousarray(expected(family)['image'][:, :80])
@@ -137,7 +137,7 @@ def test_what_is_left_is_padded_as_the_library_does(family, tmp_path):
 
 
 @pytest.mark.parametrize('family', DECODER)
-def test_the_pictures_pixels_matter(family, tmp_path):
+def test_outputs_depend_on_the_image(family, tmp_path):
     """A network whose answers did not depend on the image would prove nothing above."""
     pipeline = open_copied_export(family, tmp_path)
     image = expected(family)['image']
@@ -151,7 +151,7 @@ def test_the_pictures_pixels_matter(family, tmp_path):
 
 
 @pytest.mark.parametrize('family', ['ssd', 'retinanet', 'faster_rcnn'])
-def test_torchvision_in_the_pipeline_needs_only_class_names(family, tmp_path):
+def test_torchvision_export_needs_only_class_names(family, tmp_path):
     told = expected(family)
     pipeline = open_copied_export(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     assert pipeline.spec.decoder == PRESETS['torchvision'].decoder
@@ -192,7 +192,7 @@ def found_in(family, tmp_path):
     return told, pipeline.spec, found
 
 
-def test_torchvisions_masks_are_its_own_within_their_boxes(tmp_path):
+def test_torchvision_masks_equal_the_library_inside_their_boxes(tmp_path):
     told, spec, found = found_in('mask_rcnn', tmp_path)
     assert (spec.task.name, spec.task.mask_coefficients) == ('segment', 0)
     masks = whole_masks(told, 96)[:, 0]
@@ -205,7 +205,7 @@ def test_torchvisions_masks_are_its_own_within_their_boxes(tmp_path):
         assert not (mask & ~inside([left - 1, top - 1, right + 1, bottom + 1], own.shape)).any()
 
 
-def test_torchvisions_keypoints_are_its_own(tmp_path):
+def test_torchvision_keypoints_equal_the_library(tmp_path):
     told, spec, found = found_in('keypoint_rcnn', tmp_path)
     assert str(spec.task) == 'pose (4 keypoints)'
     assert np.abs(found.keypoints - told['keypoints']).max() < 1e-3
@@ -213,7 +213,7 @@ def test_torchvisions_keypoints_are_its_own(tmp_path):
 
 
 @pytest.mark.parametrize('exporter', ['rfdetr', 'transformers'])
-def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
+def test_rfdetr_masks_equal_the_library_inside_their_boxes(exporter, tmp_path):
     told = expected('rfdetr_masks')
     names = {'rfdetr': ('labels', 'dets', 'masks')}.get(
         exporter, ('logits', 'pred_boxes', 'pred_masks')
@@ -252,7 +252,7 @@ def test_rfdetrs_masks_are_its_own_within_their_boxes(exporter, tmp_path):
 
 
 @pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])
-def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_short(
+def test_missing_class_names_of_torchvision_mention_the_background(
     family, tmp_path, golden_messages
 ):
     with golden_messages.raises(EngineError):
@@ -268,9 +268,7 @@ def test_torchvisions_background_is_told_of_where_class_names_are_missing_or_sho
         collect_all(pipeline, 0)
 
 
-def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(
-    tmp_path, golden_messages
-):
+def test_missing_config_asks_for_activation_and_class_names(tmp_path, golden_messages):
     folder = tmp_path / 'lonely'
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
@@ -278,7 +276,7 @@ def test_without_its_config_sigmoid_or_softmax_and_the_names_are_asked_for(
         open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
 
 
-def test_a_config_of_another_program_is_left_alone(tmp_path, golden_messages):
+def test_config_of_another_program_is_ignored(tmp_path, golden_messages):
     folder = tmp_path / 'other'
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
@@ -288,7 +286,7 @@ def test_a_config_of_another_program_is_left_alone(tmp_path, golden_messages):
             open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
 
 
-def test_the_folder_onnx_has_its_config_above_it(tmp_path):
+def test_config_above_an_onnx_folder_is_read(tmp_path):
     folder = tmp_path / 'repository' / 'onnx'
     folder.mkdir(parents=True)
     shutil.copy(EXPORTS / 'yolos' / 'model.onnx', folder)

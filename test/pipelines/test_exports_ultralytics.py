@@ -127,7 +127,7 @@ def assert_same(found, told):
 
 
 @pytest.mark.parametrize('family', DECODER)
-def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
+def test_boxes_equal_those_of_the_ultralytics_predictor(family, tmp_path):
     told = recorded(family)
     pipeline = open_by_parameters(DetectorConfig(**written(told, tmp_path / 'best.onnx')))
     assert pipeline.spec.decoder == PRESETS[DECODER[family]].decoder
@@ -141,7 +141,7 @@ def test_boxes_are_those_of_ultralytics_own_predictor(family, tmp_path):
     assert_same(detect_one(pipeline, frame, thresholds).detections, told)
 
 
-def test_keypoints_are_named_as_the_exporter_does(tmp_path):
+def test_keypoints_have_the_names_of_the_exporter(tmp_path):
     for family, names in [('ultralytics_pose_26', 'abcde'), ('ultralytics_pose_of_two', '0123')]:
         values = written(recorded(family), tmp_path / 'best.onnx')
         spec = open_by_parameters(DetectorConfig(**values)).spec
@@ -149,7 +149,7 @@ def test_keypoints_are_named_as_the_exporter_does(tmp_path):
 
 
 @pytest.mark.parametrize('family', RTDETR)
-def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path, golden_messages):
+def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golden_messages):
     told = recorded(family)
     config = DetectorConfig(
         **written(told, tmp_path / 'best.onnx'),
@@ -165,7 +165,7 @@ def test_centres_in_parts_of_the_input_are_no_corners_in_pixels(family, tmp_path
         collect_all(pipeline, 0)
 
 
-def test_class_numbers_are_no_probabilities(tmp_path, golden_messages):
+def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
     """As a manifest of before says, in which two classes were taken for the older layout."""
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')

@@ -10,7 +10,7 @@ from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
 
-def test_kept_headers_are_those_of_their_frames():
+def test_stored_headers_equal_new_headers():
     header, preprocessing = FrameHeaderWriter(40), Preprocessing((64, 48), resize='stretch')
     headers = HeaderTemplates(header, preprocessing)
     rng, seen = np.random.default_rng(8), set()

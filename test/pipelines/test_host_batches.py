@@ -107,7 +107,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_each_frame_has_the_boxes_that_it_has_alone(open_detector, batch):
+def test_frames_of_a_batch_have_the_same_boxes_as_single_frames(open_detector, batch):
     pipeline = open_detector(batch)
     assert (pipeline.batch, pipeline.depth) == (BATCH[batch], 1)
     content = detector_model().SerializeToString()
@@ -187,7 +187,9 @@ def test_each_camera_gets_its_own_boxes(open_detector, batch):
     assert statistics.frames > statistics.batches
 
 
-def test_one_that_has_taken_several_fails_as_a_whole(open_detector, monkeypatch, golden_messages):
+def test_failure_after_a_successful_batch_fails_the_whole_batch(
+    open_detector, monkeypatch, golden_messages
+):
     """What goes wrong later is no reason to try the frames one by one."""
     pipeline = open_detector(OPEN)
     frames = [colours(seed) for seed in range(3)]
@@ -232,14 +234,14 @@ def one_by_one():
 
 
 @pytest.mark.parametrize('batch', USED)
-def test_a_node_takes_several_at_once_where_the_file_says_so(twins, batch):
+def test_node_uses_the_batch_size_of_the_file(twins, batch):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(twins[batch])))
     assert pipeline.batch == USED[batch]
     pipeline.close()
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_the_python_api_takes_as_many_at_once_as_the_model(twins, one_by_one, batch):
+def test_python_api_uses_the_batch_size_of_the_model(twins, one_by_one, batch):
     images = [cv2.imread(str(path)) for path in SOME_SCENES]
     with tp.load(twins[batch]) as several:
         for found, one in zip(several(images), one_by_one.detections, strict=True):
@@ -248,7 +250,7 @@ def test_the_python_api_takes_as_many_at_once_as_the_model(twins, one_by_one, ba
 
 
 @pytest.mark.parametrize('batch', BATCH)
-def test_offline_runs_take_as_many_at_once_as_the_model(twins, one_by_one, batch):
+def test_offline_runs_use_the_batch_size_of_the_model(twins, one_by_one, batch):
     several = offline(twins[batch])
     for found, one in zip(several.detections, one_by_one.detections, strict=True):
         assert_same(found, one)

@@ -72,14 +72,14 @@ def drawn(images, size_wh, number):
     return image
 
 
-def test_a_picture_is_copied_out(images):
+def test_mask_image_is_copied_out(images):
     image = drawn(images, (3, 2), 7)
     out = np.zeros((2, 3), np.uint16)
     image.number(out)
     assert out.tolist() == [[7] * 3] * 2
 
 
-def test_what_somebody_has_is_not_written_again(images):
+def test_memory_of_a_used_image_is_not_reused(images):
     first, second = drawn(images, (3, 2), 1), drawn(images, (3, 2), 2)
     assert first.device_pointer != second.device_pointer
     out = np.zeros((2, 3), np.uint16)
@@ -91,7 +91,7 @@ def test_what_somebody_has_is_not_written_again(images):
     assert Buffer.live == 2
 
 
-def test_what_the_gpu_may_still_write_is_not_given_to_another(images):
+def test_memory_that_the_gpu_may_still_write_is_not_lent(images):
     unread = drawn(images, (3, 2), 1)
     event, place = unread._buffer.written, unread.device_pointer
     del unread  # nobody waited for it
@@ -101,7 +101,7 @@ def test_what_the_gpu_may_still_write_is_not_given_to_another(images):
     assert images.lend((3, 2)).device_pointer == place
 
 
-def test_memory_may_come_back_while_some_is_looked_for(images):
+def test_memory_may_be_returned_during_a_search(images):
     """As where the garbage collector, which may run anywhere, ends a picture."""
     free, ending = drawn(images, (3, 2), 1), [drawn(images, (3, 2), 2)]
     place, event = free.device_pointer, free._buffer.written
@@ -122,7 +122,7 @@ def test_memory_may_come_back_while_some_is_looked_for(images):
     taken.clear()
 
 
-def test_a_larger_picture_gets_larger_memory_in_place_of_the_smaller(images):
+def test_larger_image_replaces_the_smaller_memory(images):
     for size_wh in ((3, 2), (30, 20), (4, 4), (30, 20)):
         image = images.lend(size_wh)
         assert image._buffer.memory.size >= 2 * size_wh[0] * size_wh[1]
@@ -130,7 +130,7 @@ def test_a_larger_picture_gets_larger_memory_in_place_of_the_smaller(images):
     assert Buffer.live == 1
 
 
-def test_a_picture_outlives_its_pipeline(images):
+def test_mask_image_outlives_its_pipeline(images):
     image = drawn(images, (3, 2), 7)
     images.lend((5, 5))
     images.close()

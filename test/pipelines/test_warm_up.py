@@ -62,7 +62,7 @@ class Counted(NumpyMemory):
         Counted.freed.append(self.pointer)
 
 
-def test_frames_are_put_where_messages_lie(monkeypatch):
+def test_frames_are_copied_to_pipeline_memory(monkeypatch):
     monkeypatch.setattr(Counted, 'left', 2)
     monkeypatch.setattr(Counted, 'freed', [])
     pipeline = SimpleNamespace(allocate=Counted)
@@ -113,14 +113,14 @@ def ready(device_ids, *, cameras, path='model.engine'):
     )
 
 
-def test_a_pipeline_is_made_ready_on_each_gpu_that_has_a_camera(monkeypatch):
+def test_each_gpu_with_a_camera_gets_a_warm_pipeline(monkeypatch):
     monkeypatch.setattr(OnDevice, 'open', [])
     pipelines, seconds = ready((3, 1, 2), cameras=2)
     assert [pipeline.device for pipeline in pipelines] == OnDevice.open == [3, 1]
     assert seconds > 0
 
 
-def test_each_pipeline_is_made_for_the_cameras_that_it_serves(monkeypatch):
+def test_max_batch_is_the_number_of_cameras_of_a_pipeline(monkeypatch):
     monkeypatch.setattr(OnDevice, 'open', [])
     pipelines, _ = ready((3, 1), cameras=5)
     assert [pipeline.most for pipeline in pipelines] == [3, 2]
@@ -128,7 +128,7 @@ def test_each_pipeline_is_made_for_the_cameras_that_it_serves(monkeypatch):
     assert only.most == 1
 
 
-def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog, golden_messages):
+def test_cpu_model_has_one_pipeline_and_ignores_gpus(monkeypatch, caplog, golden_messages):
     caplog.set_level('INFO')
     monkeypatch.setattr(OnDevice, 'open', [])
     [only], _ = ready((3, 1), cameras=2, path='~/m.onnx')
@@ -145,9 +145,7 @@ def test_the_cpu_has_one_pipeline_whatever_gpus_are_named(monkeypatch, caplog, g
         ((3, 7, 9), RuntimeError),
     ],
 )
-def test_all_are_closed_where_one_cannot_be_made_ready(
-    monkeypatch, devices, error, golden_messages
-):
+def test_failed_warm_up_closes_all_pipelines(monkeypatch, devices, error, golden_messages):
     monkeypatch.setattr(OnDevice, 'open', [])
     with golden_messages.raises(error):
         ready(devices, cameras=4)
