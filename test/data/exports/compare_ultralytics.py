@@ -1,10 +1,10 @@
-"""Export Ultralytics' own networks with random weights, and hold our boxes to its predictor's.
+"""Export Ultralytics' networks with random weights, and compare our boxes with its predictor's.
 
-Prints a line for each: the decoder that was recognised, how many boxes both found, the smallest
-and the middle IoU of boxes of the same class and score, the largest difference of their keypoints
-in pixels, and that of the input; of oriented boxes how far their corners are apart, in pixels.
-Weights are random, so that a last bit of the input, or of an IoU at the threshold of NMS, may move
-or remove a box; the middle IoU tells.
+Prints a line for each network: the recognised decoder, the number of boxes of both, the smallest
+and the median IoU of boxes with the same class and score, the largest keypoint difference in
+pixels, and the largest input difference. For oriented boxes, the line has the corner distances in
+pixels. Weights are random, so rounding of the input, or of an IoU at the NMS threshold, may move
+or remove a box. The median IoU is therefore the meaningful value.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
     PYTHONPATH=. python3 test/data/exports/compare_ultralytics.py [NETWORK …]
@@ -58,7 +58,7 @@ def picture():
 
 
 def network(name, classes, shape, folder):
-    """Return a network as Ultralytics describes it, whose answers differ from place to place."""
+    """Return a network from Ultralytics' description, whose outputs differ between positions."""
     torch.manual_seed(1)
     described = Path(ultralytics.__file__).parent / 'cfg' / 'models'
     family = re.sub(r'^(yolo\w*\d+)[nslmx](?=$|-)', r'\1', name)
@@ -87,12 +87,12 @@ def network(name, classes, shape, folder):
 
 
 def overlaps(found, xyxy, scores, labels):
-    """Return the best IoU of each box that was found with one of the same class and score."""
+    """Return the best IoU of each found box with a box of the same class and score."""
     return [iou for iou, _ in nearest(found, xyxy, scores, labels)] or [1.0]
 
 
 def nearest(found, xyxy, scores, labels):
-    """Return for each box that was found the best IoU of one like it, and which one that is."""
+    """Return the best IoU of each found box with a similar box, and the index of that box."""
     best = []
     for box, score, label in zip(found.xyxy, found.scores, found.class_ids, strict=True):
         alike = np.flatnonzero((labels == label) & (np.abs(scores - score) < 0.02))
@@ -108,7 +108,7 @@ def nearest(found, xyxy, scores, labels):
 
 
 def moved(found, told, points):
-    """Return by how many pixels keypoints of boxes of an IoU from 0.99 on differ at most."""
+    """Return the largest keypoint difference in pixels, for boxes with an IoU of at least 0.99."""
     pairs = enumerate(nearest(found, *told))
     ours = [(index, other) for index, (iou, other) in pairs if iou >= 0.99]
     return max(
@@ -117,7 +117,7 @@ def moved(found, told, points):
 
 
 def masks_of(found, told, theirs):
-    """Return how much masks of boxes of an IoU from 0.99 on overlap."""
+    """Return the mask overlaps, for boxes with an IoU of at least 0.99."""
     ours = found.masks.whole()
     ious = [1.0]
     for index, (iou, other) in enumerate(nearest(found, *told)):
@@ -148,7 +148,7 @@ def turned_away(found, theirs, center):
 
 
 def compare_oriented(path, shape, image):
-    """Return a line on one exported file of oriented boxes."""
+    """Return the report line of one exported file with oriented boxes."""
     height, width = image.shape[:2]
     theirs = ultralytics.YOLO(str(path))
     options = {'imgsz': list(shape), 'rect': False, 'iou': 0.45, 'max_det': 300, 'verbose': False}
@@ -174,7 +174,7 @@ def compare_oriented(path, shape, image):
 
 
 def compare(path, shape, image):
-    """Return a line on one exported file."""
+    """Return the report line of one exported file."""
     height, width = image.shape[:2]
     theirs = (ultralytics.RTDETR if 'rtdetr' in path.name else ultralytics.YOLO)(str(path))
     options = {'imgsz': list(shape), 'rect': False, 'iou': 0.45, 'max_det': 300, 'verbose': False}

@@ -1,9 +1,9 @@
 """Record what other libraries' detectors give, so that tests can compare without those libraries.
 
-For each model a folder: the ONNX file that the library's own weights and exporter make, the files
-that the library saves beside it, and expected.npz with an image and what the library's own
-post-processing says of it. Weights are random, from a seed, and the networks tiny.
-resampling.npz has what image processors of transformers make of larger and of smaller pictures.
+Each model has a folder: the ONNX file that the library exported, the files that the library saves
+with the ONNX file, and expected.npz with an image and the result of the library's own
+post-processing. Weights are random, from a seed, and the networks are tiny. resampling.npz has
+the results of transformers' image processors for larger and smaller images.
 
     python3 -m pip install torch==2.13.0 transformers==5.23.0 onnx onnxscript scipy pillow
     python3 test/data/exports/record.py --out test/data/exports
@@ -11,9 +11,9 @@ resampling.npz has what image processors of transformers make of larger and of s
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 transformers==5.23.0 onnx onnxscript
     python3 test/data/exports/record.py --families torchvision resampling --out test/data/exports
 
-Of Ultralytics, whose files are under another licence, no file is kept, but what it says: metadata,
-declared shapes and output of the exported file, the input that its predictor made of a picture of
-another size, and the boxes that it found (record_ultralytics.py).
+Files of Ultralytics are under another licence, so none is stored. record_ultralytics.py records
+values instead: metadata, declared shapes and output of the exported file, the predictor's input
+for an image of another size, and the boxes found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from record_torchvision import TORCHVISION, record_torchvision
 from tiny_exports import HEIGHT, NAMES, WIDTH, export, picture, save, spread
 
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
-# Width and height of pictures: smaller on both axes by various factors, larger, and one of each.
+# Width and height of images: larger than the network on both axes, smaller, and one of each.
 RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
 
 
@@ -95,7 +95,7 @@ def transformers_model(family):
 
 
 class Outputs(torch.nn.Module):
-    """A model that returns logits and boxes only, as exporters arrange it."""
+    """A model that returns only logits and boxes, in the order that exporters use."""
 
     def __init__(self, model):
         super().__init__()
@@ -213,7 +213,7 @@ def record_rfdetr_masks(folder):
 
 
 def noise(width, height):
-    """Return uint8 (height, width, 3); Python promises that its generator stays the same."""
+    """Return uint8 (height, width, 3). Python guarantees equal values in all releases."""
     data = random.Random(7).randbytes(height * width * 3)
     return np.frombuffer(data, np.uint8).reshape(height, width, 3)
 

@@ -1,4 +1,4 @@
-"""Record what torchvision's detectors give; record.py says how."""
+"""Record the results of torchvision's detectors. record.py has the commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn', 'mask_rcnn', 'keypoint_rcnn')
 
 
 class Grids(torch.nn.Module):
-    """Two grids of features, by name, as torchvision's SSD wants them."""
+    """Two feature grids by name, in the format that torchvision's SSD expects."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +23,7 @@ class Grids(torch.nn.Module):
 
 
 def rcnn(family):
-    """Return the class of an R-CNN and what it has next to boxes."""
+    """Return the class of an R-CNN and the arguments of its additional heads."""
     from torchvision.models import detection
     from torchvision.ops import MultiScaleRoIAlign
 
@@ -93,7 +93,7 @@ def torchvision_model(family):
 
 
 def spread_heads(model, family):
-    """Make the answers of its random heads differ."""
+    """Make the outputs of the model's random heads differ."""
     if family == 'ssd':
         spread(model, ('classification_head',), 3)
         return

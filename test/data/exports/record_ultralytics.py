@@ -1,9 +1,9 @@
-"""Record what Ultralytics' exporter writes and what its own predictor makes of it.
+"""Record the values of Ultralytics' exporter and the results of its predictor.
 
-For each model expected.npz in a folder of its own: the metadata and the declared shapes of the
-exported file, the picture, the input that Ultralytics' predictor fed, the file's output for it,
-and the boxes, scores, classes, keypoints and corners found. No exported file is kept. Weights are
-random, from a seed, and the networks tiny.
+Each model has a folder with expected.npz: metadata and declared shapes of the exported file, the
+image, the input that Ultralytics' predictor computed, the file's output for this input, and the
+boxes, scores, classes, keypoints and corners found. No exported file is stored. Weights are
+random, from a seed, and the networks are tiny.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
     python3 test/data/exports/record_ultralytics.py --out test/data/exports
@@ -34,7 +34,7 @@ CONV = [
     [-1, 1, 'Conv', [16, 3, 2]],
 ]
 DETECT = [[[2, 3, 4], 1, 'Detect', ['nc']]]
-# Keypoints of three values and of two; "kpt_shape" stands in the description, too.
+# Keypoints of three values and of two. The model description also contains "kpt_shape".
 POSE = [[[2, 3, 4], 1, 'Pose', ['nc', [17, 3]]]]
 POSE_OF_TWO = [[[2, 3, 4], 1, 'Pose', ['nc', [4, 2]]]]
 POSE26 = [[[2, 3, 4], 1, 'Pose26', ['nc', [5, 3]]]]
@@ -77,7 +77,7 @@ CONFIDENCE, IOU = 0.02, 0.45
 
 
 def made(head, classes, shape, stem, folder):
-    """Return a model with random weights whose answers differ from place to place."""
+    """Return a model with random weights, whose outputs differ between positions."""
     torch.manual_seed(1)
     description = {'nc': classes, 'backbone': CONV, 'head': head}
     description['end2end'] = head in (DETECT, POSE26, OBB26, SEGMENT26)
@@ -126,7 +126,7 @@ def picture(size=(110, 70)):
 
 
 def shape_of(entry):
-    """Return a declared shape, -1 for an open side."""
+    """Return a declared shape, with -1 for each open dimension."""
     return [side.dim_value or -1 for side in entry.type.tensor_type.shape.dim]
 
 

@@ -1,4 +1,4 @@
-"""What the recordings of all libraries share: an image, heads that find something, files."""
+"""Shared code of all recordings: the image, heads with varied outputs, and files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # COCO's lists have placeholders li
 
 
 def picture():
-    """Return uint8 (HEIGHT, WIDTH, 3), RGB: the network's own size, so that nothing resizes it."""
+    """Return uint8 (HEIGHT, WIDTH, 3), RGB, in the network's size, so that it is not resized."""
     rng = np.random.default_rng(5)
     small = rng.integers(0, 256, (HEIGHT // 8, WIDTH // 8, 3), np.uint8)
     return np.kron(small, np.ones((8, 8, 1), np.uint8))
 
 
 def spread(model, parts, factor):
-    """Make a random head's answers differ, so that there is something to find and to leave."""
+    """Make a random head's outputs differ, so that only some boxes pass the threshold."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if any(part in name for part in parts):
@@ -31,7 +31,7 @@ def spread(model, parts, factor):
 
 
 def export(model, inputs, path, names, outputs, dynamo):
-    """Write an ONNX file by torch's exporter, the newer or the older of the two."""
+    """Write an ONNX file with the newer or the older of torch's two exporters."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         torch.onnx.export(
@@ -48,7 +48,7 @@ def export(model, inputs, path, names, outputs, dynamo):
 
 
 def shorten(path):
-    """Give inner tensors short names; they are half of a tiny model's bytes."""
+    """Give inner tensors short names. Long names are half of a tiny model's bytes."""
     import onnx
 
     model = onnx.load(path)
