@@ -186,10 +186,30 @@ def test_guard_notices_an_outdated_installation(tmp_path, change, found):
     assert difference(package) == (found and Path(found))
 
 
-@pytest.mark.skipif(
+needs_built_environment = pytest.mark.skipif(
     'TRT_PERCEPTION_IN_TEST' not in os.environ,
     reason='scripts/run would set an environment up here: only scripts/test has one ready',
 )
+
+
+@needs_built_environment
+@pytest.mark.parametrize('own', [None, 'mine.xml'])
+def test_run_sets_the_profile_for_large_images_unless_the_user_did(tmp_path, own):
+    names = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    if own:
+        environment.update(dict.fromkeys(names, str(tmp_path / own)))
+    command = [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'doctor', '--json']
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    [profile] = [
+        finding
+        for finding in json.loads(ended.stdout)['findings']
+        if finding['name'] == 'transport profile'
+    ]
+    assert (own or 'fastdds_large_images.xml') in profile['found']
+
+
+@needs_built_environment
 def test_run_refuses_an_unknown_name_and_lists_the_known():
     refused = subprocess.run(
         [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'no_such_executable'],
