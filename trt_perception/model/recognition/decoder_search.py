@@ -141,9 +141,11 @@ def add_task_of_outputs(
 
     The masks of RF-DETR are recognised by the names of outputs or by config.json. The masks and
     keypoints of torchvision are recognised by shapes that only this exporter writes. 17 keypoints
-    are those of COCO if a class is named ``person``.
+    are those of COCO if a class is named ``person``. The metadata of Ultralytics name the task.
     """
-    if info.task != DETECT or info.is_yolo_export:
+    if info.is_yolo_export:
+        return replace(info, task=info.task.complete_from_outputs(model))
+    if info.task != DETECT:
         return info
     outputs = model.outputs
     names = {tensor.name for tensor in outputs}

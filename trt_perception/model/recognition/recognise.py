@@ -130,8 +130,6 @@ def recognise(
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
     if not overrides.decoder and run_for_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, run_for_shapes)
-    if info.is_yolo_export:
-        info = replace(info, task=info.task.complete_from_outputs(model))
     info = add_task_of_outputs(model, info, class_names)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
@@ -145,7 +143,6 @@ def recognise(
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {decoders[0]}')
     chosen = decoders[0] if len(decoders) == 1 else ''
     usual = _usual_preprocessing(chosen, info, evidence)
-    assumption = _assumption(usual, info, overrides)
     values = {**usual, **info.preprocessing, **overrides.preprocessing}
     if size is not None:
         values['input_size'] = size
@@ -166,9 +163,8 @@ def recognise(
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    return ModelDescription(
-        decoder, preprocessing, class_names, tuple(evidence), info.task, assumption
-    )
+    doubt = _assumption(usual, info, overrides)
+    return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
 
 
 def _usual_preprocessing(
