@@ -1,7 +1,7 @@
-"""Tests of batches on the GPU: every frame reaches its own place, with any other frames.
+"""Tests of batches on the GPU: each frame reaches its own place, with any other frames.
 
-The GPU is the stand-in that does everything as late as CUDA may; what is expected of the input
-tensor is the host's preprocessing. TensorRT is the stand-in, whose engines do nothing.
+The stand-in for the GPU does all work as late as CUDA may. The expected input tensor is the host's
+preprocessing. The engines of the stand-in for TensorRT do nothing.
 """
 
 import ctypes
@@ -87,7 +87,7 @@ def test_each_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
         count, slot = int(rng.integers(1, pipeline.batch + 1)), turn % pipeline.depth
         frames = [noise(100 * turn + place + turn) for place in range(count)]
         with copy_to_pipeline_memory(pipeline, frames) as placed:
-            # Some lie elsewhere.
+            # Some frames are outside the pipeline's memory.
             given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
             before = [gpu.input_of(pipeline.slots[slot], at).copy() for at in range(5)]
             pipeline.enqueue(slot, given, [Thresholds()] * count)
@@ -107,7 +107,7 @@ def test_smallest_sufficient_batch_size_runs(late_pipeline):
     for number, (used, shape, address) in enumerate(engine.contexts):
         assert shape == (engine.profiles[used][0][0], 3, 48, 64)
         memory.setdefault(number // 3, set()).add(address)
-    # The contexts of a slot work in the same memory, two slots' never.
+    # The contexts of a slot share memory. Two slots never share memory.
     assert [len(own) for own in memory.values()] == [1, 1]
     assert not memory[0] & memory[1]
     asked = []
@@ -129,7 +129,7 @@ def test_first_frame_of_a_place_allocates_its_memory(late_pipeline):
     pipeline.enqueue(0, [noise(1)] * 3, [Thresholds()] * 3)
     pipeline.collect(0)
     assert [place.address != 0 for place in places] == [True] * 3 + [False] * 29
-    # A place has what its own frames took, which is made anew only for a larger one.
+    # A place keeps its memory. Only a larger frame replaces the memory.
     addresses = [place.address for place in places]
     for size in ((64, 48), (300, 200), (64, 48)):
         frames = [noise(0), random_frame(np.random.default_rng(1), 'bgr8', *size, 0)]
@@ -172,7 +172,7 @@ def test_two_slots_do_not_mix(late_pipeline):
 
 
 def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
-    """Outputs that come back whole are those of their own place."""
+    """The host decodes complete outputs, each with the thresholds of its own place."""
     engine = FakeTensorRt(
         inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (4, 10, 6), 'FLOAT'),),
@@ -182,7 +182,7 @@ def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
     rows[:, :, :4] = [4, 4, 20, 20]
     rows[:, :, 4] = np.linspace(0.05, 0.95, 10)
     rows[:, :, 5] = np.arange(10) % 3
-    rows[:, :, 2] += np.arange(4)[:, None]  # whose it is
+    rows[:, :, 2] += np.arange(4)[:, None]  # identifies the place
     frames = [random_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)] * 3
     thresholds = [Thresholds(0.5), Thresholds(0.1, class_ids=(1,)), Thresholds(0.96)]
     assert isinstance(pipeline.slots[0].result, HostDecoder)
@@ -218,7 +218,7 @@ def test_invalid_output_affects_no_other_frame_of_the_batch(late_pipeline):
 
 
 def test_frame_in_memory_of_another_gpu_is_uploaded_directly(late_pipeline):
-    """Page-locked memory is every GPU's: a ring of buffers serves the pipelines of all."""
+    """All GPUs can read page-locked memory, so pipelines of several GPUs share buffers."""
     gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'fixed 5')
     flags = []
     runtime = gpu.modules[2]
@@ -242,7 +242,7 @@ def test_frame_without_memory_affects_no_other_frame(
 ):
     gpu, pipeline = late_pipeline(tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1)
     runtime = gpu.modules[2]
-    # An integrated GPU reads frames where they lie, those from elsewhere once they are copied.
+    # An integrated GPU reads frames in host memory. Frames in other memory are copied first.
     call = 'cudaHostAlloc' if integrated else 'cudaMalloc'
     allocate = getattr(runtime, call)
     full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0
@@ -252,7 +252,7 @@ def test_frame_without_memory_affects_no_other_frame(
     )
 
     def collected(frames, most):
-        """Return what comes of a batch while memory is there in small pieces only."""
+        """Return the results of a batch while larger allocations fail."""
         setattr(runtime, call, lambda *a: full if a[0] > most else allocate(*a))
         pipeline.enqueue(0, frames, [Thresholds()] * len(frames))
         results = pipeline.collect(0)
@@ -268,7 +268,7 @@ def test_frame_without_memory_affects_no_other_frame(
     golden_messages.add(results[1])
     assert results[1].__traceback__ is None
     assert collected(frames, 2**30)[0] == ['', '', '']
-    # Others keep what they have, and one that comes alone runs nothing.
+    # Other places keep their memory. A batch of only this frame runs nothing.
     assert collected([noise(1), large, larger], 2**20)[0] == ['', '', 'too_large']
     assert collected([noise(1), larger], 2**20)[0] == ['', 'too_large']
     assert collected([larger], 2**20)[0] == ['too_large']

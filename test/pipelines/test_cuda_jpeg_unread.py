@@ -70,9 +70,9 @@ def unread(file, read, *, is_fast=False):
 def test_all_files_are_read_in_the_threads_or_at_once(
     jpeg_pipeline, library, integrated, graph, late
 ):
-    """Sizes change and grow, kinds and counts too, and every place has its frame.
+    """Sizes, kinds and counts change from batch to batch, in one or two busy slots.
 
-    One slot is taken or two, and files are thought to be quick that are not.
+    Some files are wrongly expected to be fast to decode.
     """
     library.late = late
     gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
@@ -105,7 +105,7 @@ def test_all_files_are_read_in_the_threads_or_at_once(
 
 
 def check(gpu, pipeline, slot, frames, wanted):
-    """Collect a slot and hold each frame to its tensor; None: it cannot be read."""
+    """Collect a slot and compare each frame with its tensor, None for an unreadable file."""
     wait_until(lambda: pipeline._jpeg.has_started(slot))
     results = pipeline.collect(slot)
     assert len(results) == len(wanted)
@@ -170,7 +170,7 @@ def raise_image_error(*_):
 
 @pytest.mark.parametrize('integrated', [False, True])
 def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
-    """They run on its place, too, which may never have had a frame, or one that is gone."""
+    """The kernels also run on the place of this file, whose memory may be unset or freed."""
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
     for turn in range(3):
@@ -184,7 +184,7 @@ def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
             np.testing.assert_array_equal(
                 gpu.input_of(pipeline.slots[0], place), expected_of(good)
             )
-        # What lay there is freed.
+        # Free the memory that the headers of the next turn must not refer to.
         with copy_to_pipeline_memory(pipeline, [noise(turn)] * 3) as placed:
             pipeline.enqueue(0, placed, [Thresholds()] * 3)
             pipeline.collect(0)
@@ -221,7 +221,7 @@ def test_kept_error_does_not_keep_the_message(jpeg_pipeline):
         (error,) = pipeline.collect(0)
         del frame
         assert error.reason == 'not_decodable'
-        # The last thread may be about to leave the function that has read it.
+        # The reading function of the last thread may not have returned yet.
         wait_until(lambda: gone() is None)
     finally:
         gc.enable()
@@ -237,7 +237,7 @@ def test_idle_thread_keeps_no_message(jpeg_pipeline):
         pipeline.enqueue(0, frames, [Thresholds()] * 6)
         pipeline.collect(0)
         del frames, messages
-        # No later one pushes them out.
+        # No later batch replaces these messages.
         assert [message() for message in gone] == [None] * 6
     finally:
         gc.enable()
@@ -297,7 +297,7 @@ def test_close_stops_reading(jpeg_pipeline):
 
 
 def test_several_threads_can_read_files_of_one_camera(caplog):
-    """Each gives what it gives alone, and what is decoded on the CPU is said once."""
+    """Each file gives the same frame as alone. CPU decoding is logged once for each cause."""
     kinds = ('420', '444', '420', 'png', 'progressive')
     files = [content(seed, kinds[seed % 5], (40 + seed % 3, 30)) for seed in range(40)]
     alone = [JpegFrameReader()(np.frombuffer(file, np.uint8)) for file in files]
@@ -324,7 +324,7 @@ def test_several_threads_can_read_files_of_one_camera(caplog):
 
 
 def test_unchanged_header_is_not_uploaded_again(jpeg_pipeline):
-    """Unless anything in it is another, or something else was in that place meanwhile."""
+    """A changed header, or a different frame in this place, needs a new upload."""
     gpu, pipeline = jpeg_pipeline(depth=1)
     small, large, bad = content(1), content(2, size=(900, 600)), content(3)[:-40]
     half = Thresholds(0.5)
@@ -373,7 +373,7 @@ def test_file_without_memory_affects_no_other_frame(jpeg_pipeline, integrated):
     small = content(3), content(4)
     assert collected([small[0], large, small[1]], 2**20) == ['', 'too_large', '']
     assert collected([small[0], large, small[1]], 2**30) == ['', '', '']
-    # Others keep what they have, and one that comes alone runs nothing.
+    # Other places keep their memory. A batch of only this file runs nothing.
     assert collected([small[1], large, larger], 2**20) == ['', '', 'too_large']
     assert collected([small[1], larger], 2**20) == ['', 'too_large']
     assert collected([larger], 2**20) == ['too_large']

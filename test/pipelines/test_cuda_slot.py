@@ -1,7 +1,7 @@
 """Tests of frame uploads: from the frame's memory or a copy of the pixels, always complete.
 
-The GPU is the stand-in that does everything as late as CUDA may; what is expected of the input
-tensor is the host's preprocessing.
+The stand-in for the GPU does all work as late as CUDA may. The expected input tensor is the host's
+preprocessing.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ def noise(seed, encoding='bgr8', width=37, height=23, padding=5):
 
 
 def lying(memory, offset, frame):
-    """Return the frame, with its pixels so far behind the start of the memory."""
+    """Copy a frame's pixels to this offset of the memory. Return the new frame."""
     data = memory.array[offset:][: frame.data.size]
     data[:] = frame.data
     return replace(frame, data=data, memory=memory)
@@ -45,7 +45,7 @@ def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, 
         behind = memory.array.copy()
         expected = tensor_of(frame)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
-        # Nothing but the front was written, and one copy brought all.
+        # Only the header in front was written, and one copy uploaded everything.
         np.testing.assert_array_equal(memory.array, behind)
         size = pipeline.header_bytes + offset + frame.data.size
         assert gpu.uploads == ([] if integrated else [(memory.buffer.pointer, size)])
@@ -57,7 +57,7 @@ def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, 
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
-    """What a frame before has left there is not read either."""
+    """The kernels do not read rows that an earlier frame left there."""
     gpu, pipeline = late_pipeline(graph=graph)
     memory = pipeline.allocate(8_000_000)
     for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (17, 1), (16, 2), (1, 1)]):
@@ -65,7 +65,7 @@ def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
         frame = lying(memory, 60, noise(seed, encoding, **shape))
         expected = tensor_of(frame)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
-        # Rows of Bayer patterns and of planes of chroma need their neighbours.
+        # Bayer patterns and chroma planes need the neighbouring rows.
         if times > 9 and not encoding.startswith(('bayer', 'nv')):
             first = pipeline.header_bytes + 60 + (times - rows) // 2 * frame.step
             parts = memory.buffer.pointer + first, (rows * frame.step, times * frame.step, 48)
@@ -79,7 +79,7 @@ def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
 
 @pytest.mark.parametrize('graph', [True, False])
 def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
-    """Unless anything in it is another, or lies elsewhere, or another frame came between."""
+    """A changed header, another offset, or a frame in between needs a new header upload."""
     gpu, pipeline = late_pipeline(graph=graph, depth=1)
     memory = pipeline.allocate(8_000_000)
     usual, half = Thresholds(), Thresholds(0.5)
@@ -88,7 +88,7 @@ def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
         *((15, 64, usual, True), (15, 64, usual, False), (15, 60, usual, True)),
         *((15, 60, half, True), (15, 60, half, False), (15, 60, usual, True)),
         *((2, 60, usual, None), (15, 60, usual, True), (15, 60, usual, False)),
-        # For the largest, the device's memory is another.
+        # The largest frame gets new device memory.
         *((20, 60, usual, True), (20, 60, usual, False), (15, 60, usual, True)),
     ]
     for seed, (times, offset, thresholds, sent) in enumerate(turns):
@@ -106,7 +106,7 @@ def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
 
 
 def test_small_frame_is_uploaded_in_one_copy(late_pipeline):
-    """A second copy would take longer than they do."""
+    """A second copy would take longer than copying the unused rows."""
     gpu, pipeline = late_pipeline()
     frame = noise(1, width=192, height=144)
     with copy_to_pipeline_memory(pipeline, [frame]) as (placed,):
@@ -153,7 +153,7 @@ def test_larger_frame_gets_larger_memory(late_pipeline, integrated):
         for frame in placed:
             np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame))
             captures.append(gpu.captures)
-    # A graph reads on the device where the frame lies.
+    # The graph reads the frame's address from device memory, so it is not captured again.
     assert np.diff(captures).tolist() == [0, 0, 0, 0]
 
 
@@ -164,7 +164,7 @@ def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for turn in range(0, 6, 2):
             for slot in (0, 1):
-                # The second slot's are copied first.
+                # The frames of the second slot are copied first.
                 frame = placed[turn + slot] if slot == 0 else frames[turn + slot]
                 pipeline.enqueue(slot, [frame], [Thresholds()])
             assert not pipeline.is_done(0)

@@ -27,7 +27,7 @@ pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 
 def lying(memory, offset, frame):
-    """Return the frame, with its pixels so far behind the start of the memory."""
+    """Copy a frame's pixels to this offset of the memory. Return the new frame."""
     data = memory.array[offset:][: frame.data.size]
     data[:] = frame.data
     return replace(frame, data=data, memory=memory)
@@ -78,7 +78,7 @@ def test_larger_frame_gets_larger_memory(open_patch_pipeline, integrated, in_pla
 
 @pytest.mark.parametrize('integrated', [False, True])
 def test_memory_used_by_a_slot_is_not_lent_again(open_patch_pipeline, integrated):
-    """Uploads of large frames are under way while others take and fill what is free."""
+    """While large frames are uploaded, other frames borrow and fill free buffers."""
     depth = 4
     pipeline = open_patch_pipeline(integrated=integrated, depth=depth)
     buffers = MessageBuffers(pipeline.allocate)

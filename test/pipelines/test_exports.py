@@ -42,7 +42,7 @@ def expected(family):
 
 
 def open_copied_export(family, tmp_path, **values):
-    """Open a copy that belongs to this user, as a user would: by its path and nothing else."""
+    """Open a copy that this user owns, by its path only."""
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
     return open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
@@ -57,7 +57,7 @@ def rows(xyxy, scores, labels, size):
 
 
 def assert_same(found, xyxy, scores, labels, pixels, probability):
-    """Compare, letting detections of nearly the same score stand in either order."""
+    """Compare detections. Detections with nearly equal scores may have any order."""
     assert len(found) == len(scores) > 5
     left = list(range(len(scores)))
     for box, score, label in zip(found.xyxy, found.scores, found.class_ids, strict=True):
@@ -100,10 +100,10 @@ def test_export_needs_no_parameters_in_a_pipeline(family, tmp_path):
     found = detect_one(
         pipeline, frame, Thresholds(confidence_threshold=float(told['threshold']))
     ).detections
-    # The library was asked for boxes on an image of another size.
+    # The recorded boxes are scaled to an image of another size.
     xyxy = told['xyxy'] * np.array([width, height] * 2) / np.tile(told['target_wh'], 2)
     wanted = rows(xyxy, told['scores'], told['labels'], (width, height))
-    # ONNX Runtime and torch add up in another order.
+    # ONNX Runtime and torch sum in different orders.
     assert_same(found, *wanted, 0.05, 1e-3)
 
 
@@ -138,7 +138,7 @@ def test_padding_equals_the_library(family, tmp_path):
 
 @pytest.mark.parametrize('family', DECODER)
 def test_outputs_depend_on_the_image(family, tmp_path):
-    """A network whose answers did not depend on the image would prove nothing above."""
+    """If outputs did not depend on the image, the tests above would prove nothing."""
     pipeline = open_copied_export(family, tmp_path)
     image = expected(family)['image']
     said = []
@@ -200,7 +200,7 @@ def test_torchvision_masks_equal_the_library_inside_their_boxes(tmp_path):
     for mask, own, box in zip(masks, found.masks.whole(), found.xyxy, strict=True):
         region = inside(box, own.shape)
         assert np.array_equal(own, mask & region)
-        # It pastes them a pixel beyond.
+        # torchvision pastes masks up to one pixel beyond the box.
         left, top, right, bottom = box
         assert not (mask & ~inside([left - 1, top - 1, right + 1, bottom + 1], own.shape)).any()
 
@@ -247,7 +247,7 @@ def test_rfdetr_masks_equal_the_library_inside_their_boxes(exporter, tmp_path):
         inner = mask & inside(box, own.shape)
         assert inner.sum() > 500
         assert (own & inner).sum() >= 0.999 * (own | inner).sum()
-        # Its own reach beyond where the network puts them there.
+        # RF-DETR's masks extend beyond their boxes if the network says so.
         assert (own & mask).sum() > 0.95 * mask.sum()
 
 
@@ -257,7 +257,7 @@ def test_missing_class_names_of_torchvision_mention_the_background(
 ):
     with golden_messages.raises(EngineError):
         open_copied_export(family, tmp_path / 'a')
-    # The background forgotten: the last class has no name.
+    # Without a name for the background, the last class has no name.
     pipeline = open_copied_export(family, tmp_path / 'b', model_class_names=NAMES[1:])
     golden_messages.add('\n'.join(pipeline.spec.evidence))
     image = expected(family)['image']

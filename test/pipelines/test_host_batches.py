@@ -31,11 +31,11 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 OPEN, FIXED = 'open', 4
 BATCH = {OPEN: 8, FIXED: 4}
-# Unless more is asked for, as several at once take longer on the CPU.
+# The default: larger batches take longer on the CPU.
 USED = {OPEN: 1, FIXED: 4}
-# More than a whole batch of the fixed one.
+# More images than one fixed batch.
 SOME_SCENES = sorted(SCENES.glob('*.jpg'))[:6]
-# Each frame its own: another size, another threshold, another class.
+# Each frame has another size, threshold and class filter.
 THRESHOLDS = (
     Thresholds(0.3),
     Thresholds(0.5, iou_threshold=0.2),
@@ -91,7 +91,7 @@ def open_detector(tmp_path):
 
 
 def alone(content, pipeline, frame, thresholds):
-    """Return what ONNX Runtime gives for one frame, by a model of batch 1."""
+    """Return ONNX Runtime's detections in one frame, with a model of batch size 1."""
     session = onnxruntime.InferenceSession(content, providers=['CPUExecutionProvider'])
     tensor, letterbox = HostPreprocessor(pipeline.spec.preprocessing)(frame)
     (output,) = session.run(None, {'images': tensor})
@@ -112,7 +112,7 @@ def test_frames_of_a_batch_have_the_same_boxes_as_single_frames(open_detector, b
     assert (pipeline.batch, pipeline.depth) == (BATCH[batch], 1)
     content = detector_model().SerializeToString()
     counts = set()
-    # Fewer behind more: what lies in a place that is free now must not come out.
+    # Smaller batches follow larger batches: unused places must not return old results.
     for count in (pipeline.batch, 1, 3, 2, pipeline.batch, 1):
         frames = [colours(seed) for seed in range(count)]
         own = [THRESHOLDS[(count + index) % 4] for index in range(count)]
@@ -170,7 +170,7 @@ def test_model_with_inner_batch_of_one_runs_frame_by_frame(tmp_path, caplog, gol
 
 @pytest.mark.parametrize('batch', BATCH)
 def test_each_camera_gets_its_own_boxes(open_detector, batch):
-    """Five cameras in batches, each with sizes and thresholds of its own; one sends rubbish."""
+    """Five cameras with their own sizes and thresholds share batches. One sends bad frames."""
     pipeline = open_detector(batch)
     content = detector_model().SerializeToString()
     sources = [[colours(2 * camera + turn) for turn in range(2)] for camera in range(5)]
@@ -190,7 +190,7 @@ def test_each_camera_gets_its_own_boxes(open_detector, batch):
 def test_failure_after_a_successful_batch_fails_the_whole_batch(
     open_detector, monkeypatch, golden_messages
 ):
-    """What goes wrong later is no reason to try the frames one by one."""
+    """Only a model that never ran a batch is tried again with single frames."""
     pipeline = open_detector(OPEN)
     frames = [colours(seed) for seed in range(3)]
     detect_batch(pipeline, frames, Thresholds())
@@ -218,7 +218,7 @@ def twins(tmp_path_factory):
 
 
 def offline(path):
-    """Return what a model finds in some scenes."""
+    """Return a model's detections in some scenes."""
     files = [(scene, None) for scene in SOME_SCENES]
     pipeline = open_offline(read_model_file(path), PipelineOptions())
     found = detect_in_files(pipeline, files, Thresholds(), lambda *_: None)

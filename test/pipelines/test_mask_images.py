@@ -27,7 +27,7 @@ class Buffer:
 
 
 class Event:
-    """An event that is done after a wait, or when the test sets it."""
+    """A stand-in for an event. It is done after `synchronize`, or when the test sets it."""
 
     def __init__(self, *, blocking):
         self.blocking = blocking
@@ -65,7 +65,7 @@ def images(monkeypatch):
 
 
 def drawn(images, size_wh, number):
-    """Return a picture that a kernel has filled with a number."""
+    """Return a mask image filled with a number, as by a kernel."""
     image = images.lend(size_wh)
     image._buffer.memory.array.view(np.uint16)[: size_wh[0] * size_wh[1]] = number
     image.record(None)
@@ -94,7 +94,7 @@ def test_memory_of_a_used_image_is_not_reused(images):
 def test_memory_that_the_gpu_may_still_write_is_not_lent(images):
     unread = drawn(images, (3, 2), 1)
     event, place = unread._buffer.written, unread.device_pointer
-    del unread  # nobody waited for it
+    del unread  # released before its event is done
     other = images.lend((3, 2))
     assert other.device_pointer != place
     event.pending = False
@@ -102,7 +102,7 @@ def test_memory_that_the_gpu_may_still_write_is_not_lent(images):
 
 
 def test_memory_may_be_returned_during_a_search(images):
-    """As where the garbage collector, which may run anywhere, ends a picture."""
+    """The garbage collector may release an image at any point of the search."""
     free, ending = drawn(images, (3, 2), 1), [drawn(images, (3, 2), 2)]
     place, event = free.device_pointer, free._buffer.written
     del free
