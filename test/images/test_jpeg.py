@@ -3,6 +3,7 @@
 import io
 import random
 import struct
+import tracemalloc
 from collections import Counter
 
 import cv2
@@ -232,6 +233,27 @@ def test_speed_of_the_last_file_is_remembered():
     with pytest.raises(ImageError):
         frames(array(FILE[:40]))
     assert not frames.is_fast_to_decode
+
+
+def with_comments(content, size):
+    """Return a JPEG with at least `size` bytes of comments before its other segments."""
+    comment = b'\xff\xfe' + struct.pack('>H', 65535) + bytes(65533)
+    return content[:2] + comment * (size // len(comment) + 1) + content[2:]
+
+
+def test_long_head_of_a_file_is_not_kept():
+    file = array(with_comments(FILE, 10_000_000))
+    frames = JpegFrameReader()
+
+    tracemalloc.start()
+    try:
+        first = b''.join(frames(file).jpeg)
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert kept_bytes < 2**16
+    assert first == b''.join(frames(file).jpeg) == b''.join(read(FILE).jpeg)
 
 
 def outcome(read, content):

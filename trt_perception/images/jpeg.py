@@ -42,6 +42,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 # 8K video. A small file with many pixels must not make the decoder keep gigabytes of memory.
 _MAX_PIXELS: Final = 2**25
+# Cameras send heads of less than 1 KB. Each reader keeps one head.
+_MAX_KEPT_BYTES: Final = 2**16
 _BGR: Final = PIXEL_FORMATS['bgr8']
 _NO_PIXELS: Final = np.empty(0, np.uint8)
 
@@ -97,7 +99,7 @@ class JpegFrameReader:
     """Reads the compressed images of one camera. Plain JPEGs stay undecoded, others are decoded.
 
     A camera's JPEGs usually have identical headers up to the entropy-coded data. The parsed
-    headers of the last file are reused for them. Each other format is logged once.
+    headers of the last file are reused for them, up to 64 KiB. Each other format is logged once.
     Several threads may call a reader at once, in any order: no frame depends on earlier frames.
 
     Attributes:
@@ -137,7 +139,8 @@ class JpegFrameReader:
         except _NotPlainError as error:
             self._log(error.file_format)
             return decode_to_frame(image_file)
-        self._last_format = file[: image_file.scans.start].tobytes(), file_format
+        if image_file.scans.start <= _MAX_KEPT_BYTES:
+            self._last_format = file[: image_file.scans.start].tobytes(), file_format
         return frame
 
     def _log(self, file_format: str) -> None:
