@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from support.fuzz import jpeg_fuzz
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
 from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
@@ -157,6 +158,19 @@ def test_coefficients_need_at_most_the_memory_of_the_pixels(options, most_side, 
     for side, reason in ((int(most_side), 'not_decodable'), (int(most_side) + 8, 'too_large')):
         jpeg[at + 5 : at + 9] = struct.pack('>HH', side, side)
         refusal(bytes(jpeg), reason)
+    assert len(asked) == 1
+
+
+def test_coefficients_of_a_scan_without_all_components_have_the_same_limit(monkeypatch):
+    """libjpeg expects further scans, so it keeps the coefficients of all components."""
+    asked = []
+    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
+    parts = jpeg_fuzz.segments(by_pillow('jpeg', subsampling=0))
+    body = dict(parts)
+    body[0xDA][:] = b'\1\1\0\0\x3f\0'
+    for side, reason in ((2**13, 'not_decodable'), (2**13 + 8, 'too_large')):
+        body[0xC0][1:5] = struct.pack('>HH', side, side)
+        refusal(jpeg_fuzz.joined(parts), reason)
     assert len(asked) == 1
 
 

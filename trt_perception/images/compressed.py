@@ -275,8 +275,11 @@ def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memo
     """Refuse a file whose coefficients need more memory than the pixels of the largest image.
 
     libjpeg keeps all coefficients (2 bytes each) of a file with several scans until the last one.
+    It expects several scans if the first one lacks a component of the frame.
     """
-    if frame[1] != _PROGRESSIVE and sum(part[1] == _JPEG_SCAN for part in parts) < 2:
+    first, *others = (part for part in parts if part[1] == _JPEG_SCAN)
+    has_all_components = first[4:5] == frame[9:10]
+    if frame[1] != _PROGRESSIVE and has_all_components and not others:
         return
     height, width = struct.unpack_from('>HH', frame, 5)
     across, down = zip(*((each >> 4, each & 15) for each in frame[11::3]), strict=True)
