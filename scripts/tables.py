@@ -21,7 +21,7 @@ from pathlib import Path
 from trt_perception import commands, errors
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.decoders.table import FAMILIES, PRESETS
-from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.preprocessing import Preprocessing, pad_text
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.launch_arguments import launch_arguments
@@ -268,7 +268,7 @@ def preprocessing():
                 f'`{name}`',
                 values.resize,
                 'yes' if values.antialias else 'no',
-                '' if values.resize == 'stretch' else str(values.pad_value),
+                '' if values.resize == 'stretch' else pad_text(values.pad_value),
                 values.color_order,
                 '1/255' if values.scale == 1 / 255 else f'{values.scale:g}',
                 '0, 1' if is_plain else mean_std,

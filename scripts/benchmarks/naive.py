@@ -145,15 +145,19 @@ def naive_tensor(frame, preprocessing, letterbox):
     resized = resize(image, size, antialias=preprocessing.antialias)
     right = letterbox.network_wh[0] - size[0] - letterbox.pad_left
     bottom = letterbox.network_wh[1] - size[1] - letterbox.pad_top
-    grey = (preprocessing.pad_value,) * 3
     sides = letterbox.pad_top, bottom, letterbox.pad_left, right
-    padded = cv2.copyMakeBorder(resized, *sides, cv2.BORDER_CONSTANT, value=grey)
+    pad_value = preprocessing.pad_value
+    padded = resized
+    if pad_value is not None:
+        padded = cv2.copyMakeBorder(resized, *sides, cv2.BORDER_CONSTANT, value=(pad_value,) * 3)
     if preprocessing.color_order == 'rgb':
         padded = cv2.cvtColor(padded, cv2.COLOR_BGR2RGB)
     values = padded.astype(np.float32) * np.float32(preprocessing.scale)
     if any(preprocessing.mean) or set(preprocessing.std) != {1.0}:
         mean, std = np.array(preprocessing.mean, 'f4'), np.array(preprocessing.std, 'f4')
         values = (values - mean) / std
+    if pad_value is None:
+        values = cv2.copyMakeBorder(values, *sides, cv2.BORDER_CONSTANT, value=(0, 0, 0))
     return np.ascontiguousarray(values.transpose(2, 0, 1)[None], np.dtype(preprocessing.dtype))
 
 

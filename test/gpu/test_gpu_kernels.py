@@ -15,6 +15,7 @@ from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.yolox_raw import YoloxRaw
+from trt_perception.model.input_layout import image_mask
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
@@ -165,6 +166,7 @@ def test_small_frames_may_start_at_any_offset(device, encoding):
         Preprocessing((640, 384), resize='stretch', antialias=True),
         Preprocessing((320, 416), resize='letterbox_top_left', pad_value=0, antialias=True),
         Preprocessing((64, 48), color_order='bgr', std=(0.229, 0.224, 0.225), antialias=True),
+        Preprocessing((224, 224), mean=(0.485, 0.456, 0.406), pad_value=None),
     ],
 )
 def test_letterbox_follows_the_preprocessing(device, preprocessing):
@@ -176,6 +178,30 @@ def test_letterbox_follows_the_preprocessing(device, preprocessing):
     kernels.close()
     level = preprocessing.scale / min(preprocessing.std)
     assert np.abs(found - expected).max() <= level * 1.0001
+
+
+@pytest.mark.parametrize('dtype', ['int64', 'bool', 'float16'])
+@pytest.mark.parametrize('shape', [(64, 96), (16, 32)])
+def test_pixel_mask_marks_the_image(device, shape, dtype):
+    mask = TensorSpec('pixel_mask', (1, *shape), dtype)
+    preprocessing = Preprocessing((96, 64), resize='letterbox_top_left')
+    spec = replace(spec_for(preprocessing), auxiliary_inputs=(mask,))
+    kernels = FrameKernels(device, spec, DecodingLimits())
+    frame = frame_of(picture(233, 701), 'bgr8')
+    geometry = Letterbox.fit((233, 701), (96, 64), 'letterbox_top_left')
+    head = np.zeros(kernels.header.size, np.uint8)
+    kernels.header.write(head, kernels.header.content(frame, geometry, Thresholds()), head.size)
+    with (
+        to_device(head) as source,
+        to_device(np.full(mask.size_bytes, 0xFF, np.uint8)) as target,
+        to_device(batch_table([source.pointer])) as batch,
+        gpu.Stream() as stream,
+    ):
+        kernels.mark_image(batch.pointer, target.pointer, 1, stream)
+        stream.synchronize()
+        found = from_device(target.pointer, np.dtype(dtype), (1, *shape))
+    kernels.close()
+    np.testing.assert_array_equal(found[0], image_mask(geometry, shape))
 
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [('float16', 2.0**-11), ('bfloat16', 2.0**-8)])

@@ -177,6 +177,7 @@ def test_unknown_key_is_refused_in_each_section(section, golden_messages):
 
 WRONG_VALUES = {
     'integer': ['1', 1.5, True, None, [], {}, 1.0, float('nan')],
+    'integer or null': ['1', 1.5, True, [], {}, 1.0, float('nan')],
     'number': ['1', True, None, [], {}, float('nan'), float('inf'), -float('inf'), 10**400],
     'string': [1, 1.5, True, None, [], {}, ['cat']],
     'boolean': [0, 1, 'true', None, [], {}],
@@ -209,7 +210,7 @@ TYPES = {
     ('preprocessing', 'input_size', 0): 'number',
     ('preprocessing', 'resize'): 'string',
     ('preprocessing', 'antialias'): 'boolean',
-    ('preprocessing', 'pad_value'): 'integer',
+    ('preprocessing', 'pad_value'): 'integer or null',
     ('preprocessing', 'color_order'): 'string',
     ('preprocessing', 'scale'): 'number',
     ('preprocessing', 'mean'): 'list',
@@ -299,7 +300,7 @@ def test_antialiasing_is_off_without_the_key(value, expected):
 def test_values_at_the_limits_are_accepted():
     names = [str(number) for number in range(65535)] + ['é' * 256]
     assert parse(manifest(class_names=names)).class_names == tuple(names)
-    for value in (0, 255):
+    for value in (0, 255, None):
         content = changed(['preprocessing', 'pad_value'], value)
         assert parse(content).preprocessing.pad_value == value
     assert parse(changed(['preprocessing', 'input_size'], [1, 32767])).preprocessing

@@ -125,17 +125,6 @@ def test_images_of_other_sizes_are_resized_like_the_library(tmp_path):
         assert off.max() < (1e-3 if exact else 1.001), name
 
 
-@pytest.mark.parametrize('family', ['detr', 'yolos', 'deformable_detr'])
-def test_padding_equals_the_library(family, tmp_path):
-    """On the right and below, with 0 behind the normalisation; in one grey for all channels."""
-    pipeline = open_copied_export(family, tmp_path)
-    image = np.ascontiguousarray(expected(family)['image'][:, :80])
-    frame = Frame.view(image, width=80, height=64, step=240, encoding='rgb8')
-    ((tensor,), _) = pipeline.preprocess([frame])
-    assert np.abs(tensor[..., :80] - expected(family)['pixels'][0, ..., :80]).max() < 1e-5
-    assert np.abs(tensor[..., 80:]).max() < 0.25
-
-
 @pytest.mark.parametrize('family', DECODER)
 def test_outputs_depend_on_the_image(family, tmp_path):
     """If outputs did not depend on the image, the tests above would prove nothing."""

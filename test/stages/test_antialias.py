@@ -158,6 +158,7 @@ def test_kernel_reads_the_corpus_like_the_host(antialias):
         {'color_order': 'bgr', 'pad_value': 0},
         {'mean': (0.485, 0.456, 0.406), 'std': (0.229, 0.224, 0.225)},
         {'scale': 1.0, 'pad_value': 255, 'resize': 'stretch'},
+        {'mean': (0.4, 0.5, 0.6), 'pad_value': None, 'resize': 'letterbox_top_left'},
     ],
 )
 def test_kernel_normalises_like_the_host(facts):

@@ -42,12 +42,16 @@ FORMS = {
 }
 
 
+# The pixel mask of DETR is 1 everywhere only without padding (test_padding.py has the others).
+MODES = {'detr': 'stretch'}
+
+
 def config_for(path, name):
     return DetectorConfig(
         engine_path=str(path),
         model_decoder=name,
         model_class_names=NAMES,
-        model_resize='letterbox',
+        model_resize=MODES.get(name, 'letterbox'),
         model_color_order='rgb',
         model_scale=1.0 if name == 'tensorflow' else 1 / 255,
         model_mean=(0.0, 0.0, 0.0),
@@ -70,7 +74,7 @@ def test_generated_network_runs_in_a_pipeline(name, tmp_path):
     path.write_bytes(network(outputs, **FORMS.get(name, {})))
     pipeline = open_by_parameters(config_for(path, name))
     found = detect_one(pipeline, grey(SOURCES[0]), Thresholds()).detections
-    letterbox = Letterbox.fit(SOURCES[0], NETWORK, 'letterbox')
+    letterbox = Letterbox.fit(SOURCES[0], NETWORK, MODES.get(name, 'letterbox'))
     assert_found(found, to_source(xyxy, letterbox), scores, labels)
     pipeline.close()
 
@@ -91,7 +95,8 @@ def test_network_with_a_batch_runs_in_a_pipeline(name, tmp_path):
     pipeline = open_by_parameters(config)
     assert pipeline.batch == 2
     frames = [grey(size) for size in SOURCES]
-    letterboxes = [Letterbox.fit(source, NETWORK, 'letterbox') for source in SOURCES]
+    mode = MODES.get(name, 'letterbox')
+    letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
     for count in (2, 1):
         run = detect_batch(pipeline, frames[:count], Thresholds())
         assert len(run) == count

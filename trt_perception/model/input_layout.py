@@ -1,10 +1,10 @@
 """Finds the image input of a model, and its layout in memory. Computes the auxiliary inputs.
 
-Auxiliary inputs have the same values for each frame:
+The auxiliary inputs are:
 
     orig_target_sizes   (B, 2): the size to which the model scales boxes. The value is the size of
                         the network's input, so boxes are in network pixels.
-    pixel_mask          (B, H, W): 1 for image pixels, 0 for padding. The value is 1 everywhere.
+    pixel_mask          (B, H, W): 1 for image pixels, 0 for padding, which depends on the frame.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
+from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, tensors_text
 
 __all__ = [
@@ -26,9 +27,10 @@ __all__ = [
         'constant_inputs',
         'has_size_input',
         'image_layout',
+        'image_mask',
         'image_size',
     ),
-    *('auxiliary_shapes', 'split_inputs'),
+    *('auxiliary_shapes', 'pixel_mask_input', 'split_inputs'),
 ]
 
 _AUXILIARY: Final = ('orig_target_sizes', 'pixel_mask')
@@ -119,10 +121,32 @@ def has_size_input(auxiliary_inputs: Sequence[TensorSpec]) -> bool:
     return any(len(tensor.shape) == 2 for tensor in auxiliary_inputs)
 
 
+def pixel_mask_input(auxiliary_inputs: Sequence[TensorSpec]) -> TensorSpec | None:
+    """Return the auxiliary input ``pixel_mask``; None if the model has no such input."""
+    return next((tensor for tensor in auxiliary_inputs if len(tensor.shape) == 3), None)
+
+
+def image_mask(letterbox: Letterbox, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Return the pixels of a ``pixel_mask`` that belong to the image: bool (rows, columns).
+
+    Args:
+        letterbox: geometry of the frame.
+        shape: rows and columns of the mask. A mask may be smaller than the network's input. Then
+            each of its pixels stands for the first network pixel that it covers.
+    """
+    (rows, columns), (width, height) = shape, letterbox.network_wh
+    y = np.arange(rows) * height // rows - letterbox.pad_top
+    x = np.arange(columns) * width // columns - letterbox.pad_left
+    resized_width, resized_height = letterbox.resized_wh
+    in_rows, in_columns = (y >= 0) & (y < resized_height), (x >= 0) & (x < resized_width)
+    mask: npt.NDArray[np.bool_] = in_rows[:, None] & in_columns
+    return mask
+
+
 def constant_inputs(
     auxiliary_inputs: Sequence[TensorSpec], network_wh: tuple[int, int], batch: int = 1
 ) -> dict[str, npt.NDArray[Any]]:
-    """Map the name of each auxiliary input to its value.
+    """Map the name of each auxiliary input to its value for images without padding.
 
     Args:
         auxiliary_inputs: may have dynamic dimensions.

@@ -21,6 +21,7 @@ from trt_perception.model.input_layout import (
     batch_size,
     constant_inputs,
     has_size_input,
+    pixel_mask_input,
     split_inputs,
 )
 from trt_perception.model.manifest import Manifest, rebuild_command
@@ -73,6 +74,11 @@ class ModelSpec:
     def batch(self) -> int:
         """The batch size of the model."""
         return batch_size(self.input)
+
+    @property
+    def pixel_mask(self) -> TensorSpec | None:
+        """The input that marks the pixels of the image, (B, rows, columns); None if missing."""
+        return pixel_mask_input(self.auxiliary_inputs)
 
     @functools.cached_property
     def decoder_outputs(self) -> tuple[tuple[OutputTensor, int], ...]:

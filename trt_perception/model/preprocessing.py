@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from trt_perception.files.json_records import choice_reader, integer_reader
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.files.json_records import choice_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
@@ -14,8 +17,8 @@ from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES
 
 __all__ = [
-    *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'number_mistake', 'pixels_mistake'),
-    'size_mistake',
+    *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'fields_text', 'number_mistake'),
+    *('pad_text', 'pixels_mistake', 'size_mistake'),
 ]
 
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
@@ -103,6 +106,12 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     return section.check_value(key, numbers, lambda values: number_mistake(key, values))
 
 
+def _read_pad_value(section: JsonSection, key: str) -> int | None:
+    # The key is required, because its absence must not mean null.
+    is_null = key in section.unread_keys() and not section.has(key)
+    return None if is_null else section.integer(key, 0, 255)
+
+
 def _read_antialias(section: JsonSection, key: str) -> bool:
     # Manifests of earlier releases, without this option, lack the key.
     return key in section.unread_keys() and section.boolean(key)
@@ -115,7 +124,8 @@ class Preprocessing:
     Attributes:
         input_size: width and height of the network's input in pixels.
         resize: one of RESIZE_MODES, which trt_perception.images.letterbox defines.
-        pad_value: value of the padding in all channels, 0…255.
+        pad_value: value of the padding in all channels, 0…255. None if the padding is 0 in the
+            tensor, after scale, mean and standard deviation.
         color_order: ``rgb`` or ``bgr``, the order of the tensor's channels.
         scale: factor for pixel values.
         mean: mean of each channel in the tensor's order, in scaled units.
@@ -128,7 +138,7 @@ class Preprocessing:
 
     input_size: Annotated[tuple[int, int], _read_size]
     resize: Annotated[ResizeMode, choice_reader(*RESIZE_MODES)] = 'letterbox'
-    pad_value: Annotated[int, integer_reader(0, 255)] = 114
+    pad_value: Annotated[int | None, _read_pad_value] = 114
     color_order: Annotated[str, choice_reader(*COLOR_ORDERS)] = 'rgb'
     scale: Annotated[float, _read_scale] = 1 / 255
     mean: Annotated[tuple[float, float, float], _read_triple] = (0.0, 0.0, 0.0)
@@ -137,11 +147,37 @@ class Preprocessing:
     dtype: Annotated[str, choice_reader(*INPUT_DTYPES)] = 'float32'
     antialias: Annotated[bool, _read_antialias] = False
 
+    def gain_and_bias(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return float32 (3,) factors and summands: y = x * gain + bias per channel."""
+        std = np.array(self.std, np.float64)
+        gain = (self.scale / std).astype(np.float32)
+        return gain, (-np.array(self.mean, np.float64) / std).astype(np.float32)
+
+    def padding(self) -> npt.NDArray[np.float32]:
+        """Return the value of the padding in each channel of the tensor: float32 (3,)."""
+        if self.pad_value is None:
+            return np.zeros(3, np.float32)
+        gain, bias = self.gain_and_bias()
+        return np.float32(self.pad_value) * gain + bias
+
     def summary(self) -> str:
         """Return one line for logs with all values but size and data type."""
         values = f'{self.color_order} x {self.scale:.6g}'
         if any(self.mean) or self.std != (1, 1, 1):
             values = f'({values} - {list(self.mean)}) / {list(self.std)}'
-        padding = '' if self.resize == 'stretch' else f' on {self.pad_value}'
+        padding = '' if self.resize == 'stretch' else f' on {pad_text(self.pad_value)}'
         antialiased = ', antialiased' if self.antialias else ''
         return f'{self.resize}{padding}{antialiased}, {values}'
+
+
+def pad_text(pad_value: int | None) -> str:
+    """Return a pad value for messages."""
+    return '0 after normalisation' if pad_value is None else str(pad_value)
+
+
+def fields_text(fields: Mapping[str, Any]) -> str:
+    """Return values for fields of Preprocessing for messages: ``resize stretch, scale 1.0``."""
+    return ', '.join(
+        f'{key} {pad_text(value) if key == "pad_value" else value}'
+        for key, value in fields.items()
+    )

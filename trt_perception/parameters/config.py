@@ -247,7 +247,7 @@ class DetectorConfig(FrameParameters):
     )
     model_pad_value: int = parameter_field(
         -1,
-        'Pixel value of the padding. -1: from the manifest, else 114.',
+        'Pixel value of the padding. -1: from the manifest, else from the model.',
         name='model.pad_value',
         minimum=-1,
         maximum=255,

@@ -145,6 +145,8 @@ class CudaSlot:
             # Unused places of a batch then contain defined data.
             clear_async(addresses[largest.input.name], largest.input.size_bytes, stream)
             self.input = addresses[largest.input.name]
+            mask = largest.pixel_mask
+            self._pixel_mask = None if mask is None else addresses[mask.name]
             self.outputs = {tensor.name: addresses[tensor.name] for tensor in largest.outputs}
             constants = constant_inputs(
                 largest.auxiliary_inputs, largest.preprocessing.input_size, largest.batch
@@ -304,8 +306,11 @@ class CudaSlot:
             self._table_count = self._frame_count
 
     def letterbox(self) -> None:
-        """Queue the letterbox kernel, which writes the input tensor."""
-        self._kernels.letterbox(self._table.pointer, self.input, self._size.batch, self.stream)
+        """Queue the kernels that write the input tensor, and the pixel mask if there is one."""
+        batch = self._size.batch
+        self._kernels.letterbox(self._table.pointer, self.input, batch, self.stream)
+        if self._pixel_mask is not None:
+            self._kernels.mark_image(self._table.pointer, self._pixel_mask, batch, self.stream)
 
     def infer(self) -> None:
         """Queue the engine."""

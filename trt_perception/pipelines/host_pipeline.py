@@ -15,7 +15,7 @@ from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import HostMemory, NumpyMemory
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.input_layout import constant_inputs, split_inputs
+from trt_perception.model.input_layout import constant_inputs, image_mask, split_inputs
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.task import TaskResult
@@ -87,7 +87,8 @@ class HostPipeline:
         usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_ON_GPU
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
         size = self.spec.preprocessing.input_size
-        self._constants = constant_inputs(auxiliary, size, self.batch)
+        # The values of the auxiliary inputs. `preprocess` writes the pixel mask of each frame.
+        self._auxiliary = constant_inputs(auxiliary, size, self.batch)
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
         self._limits = options.limits
         # Whether a model with an open batch really works for several frames; None until tried.
@@ -176,6 +177,9 @@ class HostPipeline:
         for place, frame in enumerate(frames):
             tensor, letterbox = self._preprocessor(frame, place)
             letterboxes.append(letterbox)
+            if self.spec.pixel_mask is not None:
+                mask = self._auxiliary[self.spec.pixel_mask.name][place]
+                mask[:] = image_mask(letterbox, mask.shape)
         if self._is_open:
             return tensor[: len(frames)], letterboxes
         return tensor.reshape(self.spec.input.shape), letterboxes
@@ -183,10 +187,10 @@ class HostPipeline:
     def infer(self, tensor: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Run the model. Return its outputs in the order of the specification."""
         assert self._model is not None
-        constants = self._constants
+        auxiliary = self._auxiliary
         if self._is_open:
-            constants = {name: value[: len(tensor)] for name, value in constants.items()}
-        return self._model.run({self.spec.input.name: tensor, **constants})
+            auxiliary = {name: value[: len(tensor)] for name, value in auxiliary.items()}
+        return self._model.run({self.spec.input.name: tensor, **auxiliary})
 
     def decode(
         self,

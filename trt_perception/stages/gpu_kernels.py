@@ -15,12 +15,20 @@ from trt_perception.model.grids import check_anchor_count
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import Task
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD', 'RESULT_ROW', 'FrameKernels']
 
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
+#: The C types of a pixel mask, whose values are 0 and 1.
+_MASK_TYPES: Final = {
+    **_C_TYPES,
+    'int64': 'long long',
+    'int32': 'int',
+    **dict.fromkeys(('int8', 'uint8', 'bool'), 'u8'),
+}
 _BLOCK: Final = (32, 8, 1)
 
 #: The largest number of boxes in the kernels' NMS.
@@ -79,6 +87,7 @@ class FrameKernels:
         )
         self._anchors = 0
         self._network_wh = spec.preprocessing.input_size
+        self._pixel_mask = spec.pixel_mask
         if rows is not None:
             self._anchors = output.shape[1 if rows.transposed else 2]
             if rows.strides:
@@ -92,6 +101,9 @@ class FrameKernels:
         }
         sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
         sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
+        if spec.pixel_mask is not None:
+            sources.append('pixel_mask.cu')
+            constants |= _pixel_mask_constants(spec.pixel_mask)
         if rows is not None:
             sources += ['decode.cu', 'keep.cu']
             constants |= {
@@ -147,9 +159,23 @@ class FrameKernels:
                 its values.
             stream: the stream for the kernel.
         """
-        width, height = self._network_wh
-        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), max_frames)
+        grid = (*_blocks(self._network_wh), max_frames)
         self._launch('letterbox', grid, _BLOCK, (batch, tensor), stream)
+
+    def mark_image(self, batch: int, mask: int, max_frames: int, stream: Stream) -> None:
+        """Queue the kernel that fills the input ``pixel_mask``, which the model must have.
+
+        Args:
+            batch: device address of the table from ``batch_table``.
+            mask: device address of the input.
+            max_frames: batch size of the engine. With fewer frames, the rest of the mask keeps
+                its values.
+            stream: the stream for the kernel.
+        """
+        assert self._pixel_mask is not None
+        _, rows, columns = self._pixel_mask.shape
+        grid = (*_blocks((columns, rows)), max_frames)
+        self._launch('pixel_mask', grid, _BLOCK, (batch, mask), stream)
 
     def decode(
         self, batch: int, output: int, scratch: int, result: int, max_frames: int, stream: Stream
@@ -200,7 +226,7 @@ class FrameKernels:
         pointers = [(each, c_void_p) for each in (scratch, prototypes, numbers)]
         counted = [(each, c_int) for each in (place, width, height, geometry.fine)]
         placed = [(each, c_double) for each in (*geometry.scale, *geometry.offset)]
-        grid = (-(-width // _BLOCK[0]), -(-height // _BLOCK[1]), 1)
+        grid = (*_blocks(geometry.size_wh), 1)
         self._kernels.launch('number_masks', grid, _BLOCK, [*pointers, *counted, *placed], stream)
 
     def close(self) -> None:
@@ -220,6 +246,11 @@ class FrameKernels:
         )
 
 
+def _blocks(size_wh: tuple[int, int]) -> tuple[int, int]:
+    """Return the number of blocks that cover an image, in x and y."""
+    return -(-size_wh[0] // _BLOCK[0]), -(-size_wh[1] // _BLOCK[1])
+
+
 def _source(constants: Mapping[str, object], names: Sequence[str]) -> str:
     """Return the source of all kernels: constants, and the named files of ``stages/kernels``."""
     folder = files('trt_perception.stages') / 'kernels'
@@ -231,22 +262,27 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
     """Return the constants of the letterbox kernel by the names in its source."""
     preprocessing = spec.preprocessing
     width, height = preprocessing.input_size
-    std = np.array(preprocessing.std, np.float64)
-    gain = (preprocessing.scale / std).astype(np.float32)
-    bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
+    gain, bias = preprocessing.gain_and_bias()
+    padding = preprocessing.padding()
     return {
         **{f'FORMAT_{name.upper()}': number for name, number in FORMAT_NUMBERS.items()},
         'EACH_FORMAT(DO)': ' '.join(f'DO(FORMAT_{name.upper()})' for name in FORMAT_NUMBERS),
         **{f'GAIN_{i}': _exact_literal(gain[i]) for i in range(3)},
         **{f'BIAS_{i}': _exact_literal(bias[i]) for i in range(3)},
+        **{f'PADDING_{i}': _exact_literal(padding[i]) for i in range(3)},
         'INPUT_T': _C_TYPES[spec.input.dtype],
         'NET_WIDTH': width,
         'NET_HEIGHT': height,
-        'PAD_VALUE': preprocessing.pad_value,
         'RGB_ORDER': int(preprocessing.color_order == 'rgb'),
         'INFINITY_F': '__int_as_float(0x7f800000)',
         'NAN_F': '__int_as_float(0x7fffffff)',
     }
+
+
+def _pixel_mask_constants(mask: TensorSpec) -> dict[str, object]:
+    """Return the constants of the pixel mask's kernel by the names in its source."""
+    _, rows, columns = mask.shape
+    return {'MASK_T': _MASK_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
 
 
 def _exact_literal(value: np.float32) -> str:

@@ -137,10 +137,8 @@ class HostPreprocessor:
             _import_pillow()  # report a missing package before the first frame
         self._preprocessing = preprocessing
         width, height = preprocessing.input_size
-        std = np.array(preprocessing.std, np.float64)
         # (x * scale - mean) / std as one multiplication and one addition.
-        self._gain = (preprocessing.scale / std).astype(np.float32)
-        self._bias = (-np.array(preprocessing.mean, np.float64) / std).astype(np.float32)
+        self._gain, self._bias = preprocessing.gain_and_bias()
         is_nhwc = preprocessing.layout == 'nhwc'
         shape = (batch, height, width, 3) if is_nhwc else (batch, 3, height, width)
         self._tensor = np.zeros(shape, np.dtype(preprocessing.dtype))
@@ -148,8 +146,8 @@ class HostPreprocessor:
         self._channels = self._tensor.transpose(0, 3, 1, 2) if is_nhwc else self._tensor
         # Arithmetic is in float32. Other types are converted once, at the end.
         self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
-        self._canvas = np.empty((0, 0, 0), np.uint8)
-        self._letterbox: Letterbox | None = None
+        # The geometry whose padding each frame of the tensor contains.
+        self._padded: list[Letterbox | None] = [None] * batch
 
     def __call__(self, frame: Frame, place: int = 0) -> tuple[npt.NDArray[Any], Letterbox]:
         """Write one frame into the tensor.
@@ -166,28 +164,23 @@ class HostPreprocessor:
         letterbox = Letterbox.fit(
             (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
         )
-        self._fit_canvas(letterbox, image.shape[2])
+        if letterbox != self._padded[place]:
+            self._channels[place] = self._preprocessing.padding()[:, None, None]
+            self._padded[place] = letterbox
         width, height = letterbox.resized_wh
-        inside = self._canvas[
+        inside = self._channels[
+            place,
+            :,
             letterbox.pad_top : letterbox.pad_top + height,
             letterbox.pad_left : letterbox.pad_left + width,
         ]
-        inside[...] = resize(image, (width, height), antialias=self._preprocessing.antialias)
+        resized = resize(image, (width, height), antialias=self._preprocessing.antialias)
         channels = bgr_order if self._preprocessing.color_order == 'bgr' else bgr_order[::-1]
         for index, channel in enumerate(channels):
-            target = self._channels[place, index]
-            plane = target if self._plane is None else self._plane
-            np.multiply(self._canvas[..., channel], self._gain[index], out=plane)
+            plane = inside[index] if self._plane is None else self._plane[:height, :width]
+            np.multiply(resized[..., channel], self._gain[index], out=plane)
             if self._bias[index]:
                 plane += self._bias[index]
             if self._plane is not None:
-                target[...] = plane
+                inside[index] = plane
         return self._tensor, letterbox
-
-    def _fit_canvas(self, letterbox: Letterbox, channels: int) -> None:
-        """Create the canvas with its padding, or keep the last one if the geometry is equal."""
-        if letterbox == self._letterbox and self._canvas.shape[2] == channels:
-            return
-        width, height = letterbox.network_wh
-        self._canvas = np.full((height, width, channels), self._preprocessing.pad_value, np.uint8)
-        self._letterbox = letterbox

@@ -98,6 +98,8 @@ def select_detections(
         candidates, passing_indices(candidates.scores, candidates.class_ids, thresholds)
     )
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
+    if decoder.has_normalised_boxes and spec.pixel_mask is not None:
+        xyxy = _within_image(xyxy, letterbox)
     ids = candidates.class_ids[chosen].astype(np.int32)
     _check_classes(ids, len(spec.class_names), decoder)
     check_best_score(float(scores.max(initial=0)))
@@ -137,6 +139,21 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
         **{name: values[inside] for name, values in fields.items()},
         **task.detection_fields(xyxy, task_values, found.prototypes, letterbox),
     )
+
+
+def _within_image(xyxy: Floats, letterbox: Letterbox) -> Floats:
+    """Move boxes in fractions of the image to the place of the image in the network's input.
+
+    A transformer that knows the padding by a pixel mask counts positions within the image.
+
+    Args:
+        xyxy: float32 (n, 4), the fractions multiplied by the size of the network's input.
+        letterbox: geometry of the frame.
+    """
+    resized, network = np.array([letterbox.resized_wh, letterbox.network_wh], np.float32)
+    pad = np.array([letterbox.pad_left, letterbox.pad_top] * 2, np.float32)
+    moved: Floats = xyxy * np.tile(resized / network, 2) + pad
+    return moved
 
 
 def _best_after_nms(

@@ -3,13 +3,17 @@
 Each model has a folder: the ONNX file that the library exported, the files that the library saves
 with the ONNX file, and expected.npz with an image and the result of the library's own
 post-processing. Weights are random, from a seed, and the networks are tiny. resampling.npz has
-the results of transformers' image processors for larger and smaller images.
+the results of transformers' image processors for larger and smaller images. padding.npz has the
+results of DETR's processors for images that do not fill the network's input.
 
     python3 -m pip install torch==2.13.0 transformers==5.23.0 onnx onnxscript scipy pillow
     python3 test/data/exports/record.py --out test/data/exports
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 transformers==5.23.0 onnx onnxscript
     python3 test/data/exports/record.py --families torchvision resampling --out test/data/exports
+
+    python3 -m pip install torch==2.14.1 torchvision==0.29.1 transformers==5.23.0 onnx onnxscript
+    python3 test/data/exports/record.py --families padding --out test/data/exports
 
 Files of Ultralytics are under another licence, so none is stored. record_ultralytics.py records
 values instead: metadata, declared shapes and output of the exported file, the predictor's input
@@ -25,9 +29,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from record_torchvision import TORCHVISION, record_torchvision
-from tiny_exports import HEIGHT, NAMES, WIDTH, export, picture, save, spread
+from tiny_exports import HEIGHT, NAMES, WIDTH, blocks, export, picture, save, spread
 
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
+# Width and height of images that do not fill the network's input.
+CAMERAS = ((517, 333), (233, 701), (1920, 1080))
 # Width and height of images: larger than the network on both axes, smaller, and one of each.
 RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
 
@@ -234,14 +240,80 @@ def record_resampling(folder):
     np.savez_compressed(folder / 'resampling.npz', **found)
 
 
+class MaskedOutputs(torch.nn.Module):
+    """A model with the pixel mask as second input, which returns logits and boxes only."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values, pixel_mask):
+        found = self.model(pixel_values=pixel_values, pixel_mask=pixel_mask)
+        return found.logits, found.pred_boxes
+
+
+def record_padding(folder):
+    """Write padding.npz, and the folder deformable_detr_mask with one batch of all CAMERAS.
+
+    Boxes of the network depend on the pixels and on the mask.
+    """
+    import transformers as hf
+
+    edges = {'max_height': HEIGHT, 'max_width': WIDTH}
+    options = {'size': edges, 'pad_size': {'height': HEIGHT, 'width': WIDTH}}
+    images = [blocks(*size) for size in CAMERAS]
+    kinds = ('Detr', 'Yolos', 'ConditionalDetr', 'DeformableDetr')
+    processors = [getattr(hf, f'{kind}ImageProcessor')(**options) for kind in kinds]
+    made = [processor(images=images, return_tensors='pt') for processor in processors]
+    inputs = made[-1]
+    for other in made[:-1]:
+        for key in ('pixel_values', 'pixel_mask'):
+            assert torch.equal(other[key], inputs[key])
+    mask = inputs['pixel_mask'].numpy().astype(bool)
+    np.savez_compressed(
+        folder / 'padding.npz', pixels=inputs['pixel_values'].numpy(), mask=mask, sizes=CAMERAS
+    )
+    torch.manual_seed(1)
+    model, _ = transformers_model('deformable_detr')
+    model.eval()
+    spread(model, ('class_embed',), 12)
+    spread(model, ('bbox_embed',), 3)
+    spread(model, ('encoder_attn.value_proj', 'encoder_attn.output_proj', 'input_proj.'), 4)
+    with torch.no_grad():
+        found = model(**inputs)
+    sizes = torch.tensor([size[::-1] for size in CAMERAS])
+    told = processors[-1].post_process_object_detection(
+        found, threshold=0.0, target_sizes=sizes, top_k=30
+    )
+    folder = folder / 'deformable_detr_mask'
+    folder.mkdir(exist_ok=True)
+    model.config.save_pretrained(folder)
+    processors[-1].save_pretrained(folder)
+    export(
+        MaskedOutputs(model),
+        (inputs['pixel_values'], inputs['pixel_mask']),
+        folder / 'model.onnx',
+        ['pixel_values', 'pixel_mask'],
+        ['logits', 'pred_boxes'],
+        dynamo=True,
+    )
+    stacked = {
+        name: np.stack([one[key].numpy() for one in told])
+        for name, key in (('xyxy', 'boxes'), ('scores', 'scores'), ('labels', 'labels'))
+    }
+    save(folder, sizes=CAMERAS, **stacked)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    alone = {'resampling', 'rfdetr_masks'}
+    alone = {'padding', 'resampling', 'rfdetr_masks'}
     known = ('transformers', 'torchvision', *sorted(alone), *TRANSFORMERS, *TORCHVISION)
     parser.add_argument('--families', nargs='+', default=['transformers'], choices=known)
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
     arguments = parser.parse_args()
     groups = {'transformers': TRANSFORMERS, 'torchvision': TORCHVISION}
+    if 'padding' in arguments.families:
+        record_padding(arguments.out)
     if 'resampling' in arguments.families:
         record_resampling(arguments.out)
     if 'rfdetr_masks' in arguments.families:

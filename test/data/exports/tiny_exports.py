@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 
 import numpy as np
@@ -16,6 +17,12 @@ def picture():
     rng = np.random.default_rng(5)
     small = rng.integers(0, 256, (HEIGHT // 8, WIDTH // 8, 3), np.uint8)
     return np.kron(small, np.ones((8, 8, 1), np.uint8))
+
+
+def blocks(width, height):
+    """Return uint8 (height, width, 3) of 12 x 8 blocks; Python promises the generator's values."""
+    colours = np.frombuffer(random.Random(7).randbytes(8 * 12 * 3), np.uint8).reshape(8, 12, 3)
+    return colours[np.arange(height) * 8 // height][:, np.arange(width) * 12 // width]
 
 
 def spread(model, parts, factor):

@@ -19,11 +19,10 @@ ULTRALYTICS: Final[PreprocessingFields] = {**RGB_255, 'resize': 'letterbox'}
 #: With antialiasing, because PIL resized the training images. OpenCV, as in
 #: the trainings of Ultralytics, does not antialias.
 STRETCH: Final[PreprocessingFields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
-#: The padding must be 0 after normalisation, so pad_value is the median of the ImageNet means.
 DETR: Final[PreprocessingFields] = {
     **IMAGENET,
     'resize': 'letterbox_top_left',
-    'pad_value': 116,
+    'pad_value': None,
     'antialias': True,
 }
 YOLOX: Final[PreprocessingFields] = {

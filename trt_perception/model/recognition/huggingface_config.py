@@ -8,7 +8,7 @@ from typing import Any, Final
 from trt_perception.files.json_section import short_json
 from trt_perception.files.plain_text import name_mistake
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.preprocessing import number_mistake
+from trt_perception.model.preprocessing import fields_text, number_mistake
 from trt_perception.model.recognition.exporter_info import (
     ExporterInfo,
     is_image_size,
@@ -64,8 +64,7 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
     if preprocessing:
         if not filter_problem:
             preprocessing['antialias'] = _uses_antialiasing(processor, model_type)
-        values = ', '.join(f'{key} {value}' for key, value in preprocessing.items())
-        evidence.append(f'preprocessor_config.json -> {values}')
+        evidence.append(f'preprocessor_config.json -> {fields_text(preprocessing)}')
     return ExporterInfo(
         class_names=class_names,
         input_size=input_size,
@@ -110,10 +109,8 @@ def _read_image_processor(
         fields['std'] = _valid_numbers('std', processor.get('image_std'), 3)
         if not fields['mean'] or not fields['std']:
             return {}, None
-    if not has_fixed_size and normalises is not None:
-        # The pad value is the same in all channels, so use the median of the three means.
-        pad_value = round(sorted(fields['mean'])[1] / fields['scale'])
-        fields['pad_value'] = min(255, max(0, pad_value))
+    if not has_fixed_size:
+        fields['pad_value'] = None
     return fields, width_height if has_fixed_size else None  # type: ignore[return-value]
 
 

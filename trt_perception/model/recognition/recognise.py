@@ -29,7 +29,7 @@ from trt_perception.model.input_layout import (
     with_fixed_size,
 )
 from trt_perception.model.manifest import Manifest
-from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.preprocessing import Preprocessing, fields_text
 from trt_perception.model.recognition.decoder_search import (
     add_task_of_outputs,
     find_decoders,
@@ -183,7 +183,7 @@ def _usual_preprocessing(
     if usual and not info.preprocessing:
         evidence.append(
             f'{chosen or info.exporter} -> preprocessing of the usual training: '
-            + ', '.join(f'{key} {value}' for key, value in usual.items())
+            + fields_text(usual)
         )
     return usual
 
@@ -199,11 +199,12 @@ def _assumption(usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOv
     fields = {key: usual[key] for key in usual if key not in overrides.preprocessing}
     if not fields:
         return ''
-    texts = (f'{key} {"1/255" if value == 1 / 255 else value}' for key, value in fields.items())
+    shown = {key: '1/255' if value == 1 / 255 else value for key, value in fields.items()}
     parameters = ', '.join(map(overrides.parameter_name, fields))
     return (
-        f'assumed preprocessing: {", ".join(texts)}, because the model does not state it. Compare '
-        f'it with your training, and set {parameters}, or write a manifest (docs/manifest.md)'
+        f'assumed preprocessing: {fields_text(shown)}, because the model does not state it. '
+        f'Compare it with your training, and set {parameters}, or write a manifest '
+        '(docs/manifest.md)'
     )
 
 

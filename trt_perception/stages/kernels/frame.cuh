@@ -29,6 +29,13 @@ __device__ __forceinline__ const FrameHeader* frame_of(const Batch* batch) {
     return blockIdx.z < batch->count ? batch->frames[blockIdx.z] : 0;
 }
 
+// Whether a pixel of the network's input belongs to the image, not to its padding.
+__device__ __forceinline__ bool in_image(const FrameHeader* frame, int x, int y) {
+    x -= frame->pad_left;
+    y -= frame->pad_top;
+    return x >= 0 && x < frame->resized_width && y >= 0 && y < frame->resized_height;
+}
+
 // Conversions without cuda_fp16.h, because the toolkit's headers may be missing at run time.
 __device__ __forceinline__ float float_from(float value) { return value; }
 

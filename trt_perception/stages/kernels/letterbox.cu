@@ -9,15 +9,18 @@ extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
     const int x = blockIdx.x * blockDim.x + threadIdx.x;
     const int y = blockIdx.y * blockDim.y + threadIdx.y;
     if (x >= NET_WIDTH || y >= NET_HEIGHT) return;
-    const int inside_x = x - frame->pad_left;
-    const int inside_y = y - frame->pad_top;
-    const bool inside = inside_x >= 0 && inside_x < frame->resized_width && inside_y >= 0 && inside_y < frame->resized_height;
-    const u8* image = (const u8*)frame + frame->pixels;
-    const Rgb pixel = inside ? sample(image, frame, inside_x, inside_y) : grey(PAD_VALUE);
+    float first = PADDING_0, second = PADDING_1, third = PADDING_2;
+    if (in_image(frame, x, y)) {
+        const u8* image = (const u8*)frame + frame->pixels;
+        const Rgb pixel = sample(image, frame, x - frame->pad_left, y - frame->pad_top);
+        // The tensor's channel order: the first channel is red if RGB_ORDER is set, else blue.
+        first = (RGB_ORDER ? pixel.r : pixel.b) * GAIN_0 + BIAS_0;
+        second = pixel.g * GAIN_1 + BIAS_1;
+        third = (RGB_ORDER ? pixel.b : pixel.r) * GAIN_2 + BIAS_2;
+    }
     const int plane = NET_WIDTH * NET_HEIGHT;
     INPUT_T* target = tensor + (size_t)blockIdx.z * 3 * plane + y * NET_WIDTH + x;
-    // The tensor's channel order: the first channel is red if RGB_ORDER is set, else blue.
-    store(target, (RGB_ORDER ? pixel.r : pixel.b) * GAIN_0 + BIAS_0);
-    store(target + plane, pixel.g * GAIN_1 + BIAS_1);
-    store(target + 2 * plane, (RGB_ORDER ? pixel.b : pixel.r) * GAIN_2 + BIAS_2);
+    store(target, first);
+    store(target + plane, second);
+    store(target + 2 * plane, third);
 }
