@@ -149,10 +149,42 @@ def test_boxes_are_mapped_to_image_pixels(name, angle, expected):
 
 
 @pytest.mark.parametrize('name', FORMS)
-def test_only_the_centre_is_clipped(name):
-    found = run(name, [[62, 3, 30, 10]], [0.0], [0.9])
-    assert np.allclose(found.oriented, [[124, 0, 60, 20, 0]])
-    assert np.allclose(found.xyxy, [[94, 0, 128, 10]])
+def test_a_box_whose_centre_is_outside_the_image_keeps_its_geometry(name):
+    found = run(name, [[66, 5, 30, 10]], [0.0], [0.9])
+    assert np.allclose(found.oriented, [[132, -6, 60, 20, 0]])
+    assert np.allclose(found.xyxy, [[102, 0, 128, 4]])
+
+
+def test_boxes_that_do_not_touch_the_image_are_dropped():
+    """OpenCV intersects each box with the image."""
+    rng = np.random.default_rng(6)
+    count = 400
+    rows = np.concatenate(
+        [rng.uniform((-30, -30), (94, 78), (count, 2)), rng.uniform(2, 40, (count, 2))], axis=1
+    )
+    angles = rng.uniform(-np.pi / 2, np.pi / 2, count)
+    image = ((64, 32), (128, 64), 0)
+    touching = []
+    for (x, y, width, height), angle in zip(rows, angles, strict=True):
+        areas = []
+        for margin in (0, 1):
+            size = 2 * width + margin, 2 * height + margin
+            box = ((2 * x, 2 * (y - 8)), size, math.degrees(angle))
+            _, common = cv2.rotatedRectangleIntersection(box, image)
+            areas.append(0 if common is None else cv2.contourArea(cv2.convexHull(common)))
+        touching.append(areas)
+    # Not nearer to the border of the image than OpenCV is exact.
+    clear = [index for index, (area, larger) in enumerate(touching) if area > 1 or not larger]
+    touching = [area for area, _ in touching]
+    outlines = oriented_corners(boxes(*np.column_stack([rows, angles])))
+    beside = (outlines.max(axis=1) > (0, 8)) & (outlines.min(axis=1) < (64, 40))
+    cornered = [at for at in clear if touching[at] == 0 and beside[at].all()]
+    assert len(cornered) > 5, 'some upright boxes touch the image, but not the box itself'
+    assert 50 < sum(touching[at] == 0 for at in clear) < 350
+
+    for at in clear:
+        found = run('end_to_end', [rows[at]], [angles[at]], [0.9])
+        assert len(found) == (touching[at] > 0), at
 
 
 @pytest.mark.parametrize('name', FORMS)

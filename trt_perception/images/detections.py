@@ -169,10 +169,11 @@ class Detections:
         class_ids: int32 (n,), indices into the model's class names.
         keypoints: float32 (n, k, 3), None without the task ``pose``. x and y in source pixels,
             inside the image, and a score from 0 to 1. The score is 1 if the model has none.
-        oriented: float32 (n, 5), None without the task ``obb``. Centre x and y (inside the image),
-            width and height in source pixels, and the angle of the width's axis. The angle is in
-            radians from -π/2 to π/2, from x to y, which is clockwise on the screen. ``xyxy`` is
-            then the upright box around the oriented box, clipped to the image.
+        oriented: float32 (n, 5), None without the task ``obb``. Centre x and y, width and height
+            in source pixels, and the angle of the width's axis. The box touches the image, and
+            its centre may be outside. The angle is in radians from -π/2 to π/2, from x to y, which
+            is clockwise on the screen. ``xyxy`` is then the upright box around the oriented box,
+            clipped to the image.
         masks: coefficients and prototypes of the masks, None without the task ``segment``.
         numbered: draws the mask numbers on the GPU. Replaces ``masks`` in pipelines that compute
             masks themselves, and only for frames whose masks were requested.

@@ -81,20 +81,20 @@ class Letterbox:
         Returns:
             float32 (n, 4), source pixels, x in [0, width], y in [0, height].
         """
-        return self.points_to_source(xyxy.reshape(-1, 2)).reshape(xyxy.shape)
+        mapped = self.points_to_source(xyxy.reshape(-1, 2)).reshape(xyxy.shape)
+        return mapped.clip(np.float32(0), np.array(self.source_wh * 2, np.float32))
 
     def points_to_source(self, xy: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Map points from network pixels to source pixels and clip them to the image.
+        """Map points from network pixels to source pixels. Points may lie outside the image.
 
         Args:
             xy: float32 (…, 2), network pixels.
 
         Returns:
-            float32 (…, 2), source pixels, x in [0, width], y in [0, height].
+            float32 (…, 2), source pixels.
         """
         pad = np.array([self.pad_left, self.pad_top], np.float32)
-        limit = np.array(self.source_wh, np.float32)
-        mapped: npt.NDArray[np.float32] = np.clip((xy - pad) * self.ratio, np.float32(0), limit)
+        mapped: npt.NDArray[np.float32] = (xy - pad) * self.ratio
         return mapped
 
     @property

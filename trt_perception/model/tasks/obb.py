@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
@@ -50,17 +51,19 @@ class Obb(Task):
     ) -> tuple[Floats, DetectionFields]:
         """Return the upright boxes around oriented boxes, and the oriented boxes.
 
-        Only the centre of an oriented box is clipped to the image. Both axes of a letterbox have
-        nearly the same ratio, so the size is scaled along the box's own axes. Angles that differ
-        by half a turn describe the same box, so angles become -π/2 to π/2.
+        Oriented boxes are not clipped. If one does not touch the image, its upright box becomes
+        empty. Both axes of a letterbox have nearly the same ratio, so the size is scaled along the
+        box's own axes. Angles that differ by half a turn describe the same box, so angles become
+        -π/2 to π/2.
 
         Args:
             boxes: float32 (n, 5), network pixels, as ``nms_boxes`` returns them.
             letterbox: geometry of the frame.
 
         Returns:
-            float32 (n, 4), source pixels, and the field ``oriented``: float32 (n, 5), centre x,
-            centre y, width, height in source pixels, and angle in radians.
+            float32 (n, 4), source pixels, clipped to the image; and the field ``oriented``:
+            float32 (n, 5), centre x, centre y, width, height in source pixels, and angle in
+            radians.
         """
         center = letterbox.points_to_source(boxes[:, :2])
         turns = np.floor(boxes[:, 4] / np.float32(np.pi) + np.float32(0.5))
@@ -73,6 +76,29 @@ class Obb(Task):
         limit = np.array(letterbox.source_wh, np.float32)
         sides = [corners.min(axis=1), corners.max(axis=1)]
         upright = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
-        # A size may overflow float32. Such a box becomes empty.
-        upright[~(np.isfinite(size) & (size > 0)).all(axis=1)] = 0
+        # Values may overflow float32. Such a box becomes empty, too.
+        kept = np.isfinite(oriented).all(axis=1) & (size > 0).all(axis=1)
+        kept[kept] = _touches_image(oriented[kept], letterbox.source_wh)
+        upright[~kept] = 0
         return upright, {'oriented': oriented}
+
+
+def _touches_image(oriented: Floats, size_wh: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return whether the image reaches into each box on both axes of the box: bool (n,).
+
+    If the upright box around it overlaps the image too, the box and the image have common points.
+
+    Args:
+        oriented: float32 (n, 5), source pixels.
+        size_wh: width and height of the image.
+    """
+    corners = np.array([(x, y) for x in (0, size_wh[0]) for y in (0, size_wh[1])], np.float64)
+    boxes = oriented.astype(np.float64)
+    cos, sin = np.cos(boxes[:, 4]), np.sin(boxes[:, 4])
+    axes = np.stack([np.stack([cos, sin], axis=1), np.stack([-sin, cos], axis=1)], axis=1)
+    # Corners of the image on the axes of each box, (n, 2 axes, 4 corners).
+    places = np.einsum('nad,ncd->nac', axes, corners[None] - boxes[:, None, :2])
+    half = boxes[:, 2:4] / 2
+    is_reached = (places.min(axis=2) < half) & (places.max(axis=2) > -half)
+    touches: npt.NDArray[np.bool_] = is_reached.all(axis=1)
+    return touches

@@ -185,7 +185,8 @@ class Pose(Task):
         count, values = len(self.keypoints.names), self.keypoints.values
         found = np.ones((len(task_values), count, 3), np.float32)
         found[:, :, :values] = task_values.reshape(-1, count, values)
-        found[:, :, :2] = letterbox.points_to_source(found[:, :, :2])
+        limit = np.array(letterbox.source_wh, np.float32)
+        found[:, :, :2] = letterbox.points_to_source(found[:, :, :2]).clip(0, limit)
         found[:, :, 2] = found[:, :, 2].clip(0, 1)
         return {'keypoints': found}
 
