@@ -49,7 +49,9 @@ class Masks:
 
     A pixel belongs to a mask if its logit is above 0. The logit is the sum of the prototypes,
     weighted by the coefficients and interpolated bilinearly with half-pixel centres. Ultralytics'
-    ``process_mask_native`` computes the same. A mask is empty outside its box.
+    ``process_mask_native`` computes the same. A mask is empty outside its box: Ultralytics cuts at
+    the first whole coordinates inside the box. torchvision and RF-DETR, whose objects have masks
+    of their own, do not cut, so pixels that the box covers partly stay.
 
     Attributes:
         xyxy: float32 (n, 4), the boxes in source pixels, inside the image.
@@ -82,7 +84,9 @@ class Masks:
     @np.errstate(over='ignore', under='ignore', invalid='ignore')
     def one(self, index: int) -> tuple[int, int, npt.NDArray[np.bool_]]:
         """Return left and top of a mask's box in pixels, and the mask in the box: bool (h, w)."""
-        left, top, right, bottom = np.ceil(self.xyxy[index]).astype(int).tolist()
+        first = np.floor if self.are_logits else np.ceil
+        left, top = first(self.xyxy[index, :2]).astype(int).tolist()
+        right, bottom = np.ceil(self.xyxy[index, 2:]).astype(int).tolist()
         if right <= left or bottom <= top:
             return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.bool_)
         columns, across = self._taps(0, left, right)
