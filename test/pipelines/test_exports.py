@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from support.models.open_model import open_by_parameters
@@ -204,8 +205,19 @@ def test_torchvision_masks_equal_the_library_inside_their_boxes(tmp_path):
 def test_torchvision_keypoints_equal_the_library(tmp_path):
     told, spec, found = found_in('keypoint_rcnn', tmp_path)
     assert str(spec.task) == 'pose (4 keypoints)'
-    assert np.abs(found.keypoints - told['keypoints']).max() < 1e-3
+    assert np.abs(found.keypoints[..., :2] - told['keypoints'][..., :2]).max() < 1e-3
     assert np.ptp(told['keypoints'][:, :, :2], axis=1).min() > 1  # not all in one place
+
+
+def test_scores_of_torchvisions_keypoints_are_their_heatmaps_at_the_point(tmp_path):
+    told, _, found = found_in('keypoint_rcnn', tmp_path)
+    session = onnxruntime.InferenceSession(EXPORTS / 'keypoint_rcnn' / 'model.onnx')
+    image = told['image'].transpose(2, 0, 1).astype(np.float32) / 255
+    (logits,) = session.run(['keypoints_scores'], {'image': image})
+    (order,) = session.run(['scores'], {'image': image})
+    logits = logits[np.argsort(-order, kind='stable')]
+    assert np.ptp(logits) > 1
+    assert np.abs(found.keypoints[..., 2] - 1 / (1 + np.exp(-logits))).max() < 1e-5
 
 
 @pytest.mark.parametrize('exporter', ['rfdetr', 'transformers'])

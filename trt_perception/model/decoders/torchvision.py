@@ -3,7 +3,8 @@
 The outputs of an image are boxes (M, 4) as left, top, right, bottom in network pixels, labels
 int64 (M,), and scores (M,). M varies from image to image. Label 0 is the background, which is also
 the first class name in torchvision's lists. Mask R-CNN adds masks (M, 1, height, width). Keypoint
-R-CNN adds keypoints (M, K, 3) and their scores (M, K).
+R-CNN adds keypoints (M, K, 3), whose third value is always 1, and their scores (M, K). A score is
+the logit of the heatmap at the keypoint.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.model.candidates import Candidates, final_candidates, mask_indices
+from trt_perception.model.candidates import (
+    Candidates,
+    Floats,
+    final_candidates,
+    mask_indices,
+)
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import RGB_255
 from trt_perception.model.output_tensor import OutputTensor
@@ -69,10 +75,16 @@ class Torchvision(ObjectDecoder):
         if image.task.has_masks:  # values above 0 are inside a mask
             task_values, prototypes = mask_indices(len(boxes)), further[0][:, 0] - np.float32(0.5)
         elif isinstance(image.task, Pose):
-            task_values = further[0].reshape(len(further[0]), -1)
+            keypoints, logits = further
+            found = np.concatenate([keypoints[..., :2], _sigmoid(logits)[..., None]], axis=2)
+            task_values = found.reshape(len(found), -1)
         return final_candidates(
             boxes, scores, labels, task_values=task_values, prototypes=prototypes
         )
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return np.float32(1) / (np.float32(1) + np.exp(-logits))
 
 
 PRESETS: Final = (
