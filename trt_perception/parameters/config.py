@@ -223,7 +223,9 @@ class DetectorConfig(FrameParameters):
     diagnostics_period_s: float = parameter_field(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
     )
-    autostart: bool = parameter_field(False, 'Configure and activate when the node starts.')
+    autostart: bool = parameter_field(
+        False, 'Configure and activate when the node starts, and again after a fault.'
+    )
     model_input_size: tuple[int, ...] = parameter_field(
         (),
         "Width and height of the network's input. Empty: from manifest or tensor.",

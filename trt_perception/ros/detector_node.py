@@ -16,15 +16,15 @@ from rcl_interfaces.msg import SetParametersResult
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 
-from trt_perception.errors import CudaError, InterruptionError, TrtPerceptionError
+from trt_perception.errors import ConfigError, CudaError, InterruptionError, TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.monitoring.file_watch import FileWatch
+from trt_perception.parameters.camera import NodeConfig
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
-from trt_perception.process.interruption import is_interrupted
+from trt_perception.pipelines.warm_up import OpenPipeline
+from trt_perception.ros.autostart import Autostart, OpenModel, open_model
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import OFF_REASON
 from trt_perception.ros.camera.transport_choice import choose_transports
@@ -33,7 +33,6 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
-from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import check_topics
 from trt_perception.scheduling.detector import Detector
 
@@ -58,6 +57,7 @@ def _guarded(
         @functools.wraps(transition)
         def run(self: DetectorNode, state: LifecycleState) -> TransitionCallbackReturn:
             try:
+                self._autostart.on_transition()
                 return transition(self, state)
             except Exception as error:
                 self._report_failure(transition.__name__, error)
@@ -72,11 +72,14 @@ def _guarded(
 
 
 class DetectorNode(LifecycleNode):
-    """A detector for one or several cameras. Implements FaultHandler.
+    """A detector for one or several cameras. Implements FaultHandler and AutostartOwner.
 
     Args:
         open_pipeline: opens a model file.
         options: passed to LifecycleNode.
+
+    Attributes:
+        needs_parameter: whether the last transition failed because of the value of a parameter.
 
     Raises:
         ConfigError: a start parameter is unknown or has an invalid value, or two topics resolve
@@ -100,6 +103,7 @@ class DetectorNode(LifecycleNode):
         self._detector: Detector[Any] | None = None
         self._health = NodeHealth(self, self._log, self)
         self._fault: BaseException | None = None
+        self.needs_parameter = False
         self._node_parameters = NodeParameters(
             self,
             is_configured=lambda: bool(self._pipelines),
@@ -109,8 +113,9 @@ class DetectorNode(LifecycleNode):
         check_topics(self, self._camera_names)
         # A worker only triggers this condition, so that the transition runs in the executor.
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
+        self._autostart = Autostart(self, self)
         if self.config.autostart:
-            self._autostart_timer = steady_timer(self, 0.0, self._autostart)
+            self._autostart.start()
         else:
             name = self.get_fully_qualified_name()
             self.get_logger().info(
@@ -122,6 +127,11 @@ class DetectorNode(LifecycleNode):
     def config(self) -> DetectorConfig:
         """The current values of the parameters."""
         return self._node_parameters.config
+
+    @property
+    def configs(self) -> NodeConfig:
+        """The current values of the parameters of the node and of each camera."""
+        return self._node_parameters.configs
 
     @property
     def _camera_names(self) -> tuple[str, ...]:
@@ -139,23 +149,13 @@ class DetectorNode(LifecycleNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model and create the publishers. FAILURE leaves the node unconfigured."""
         self._clear_fault()
-        self._log.clear_shown_warnings()
         names = self._camera_names
         check_topics(self, names)
-        # Before the file is read, so that any later write counts as a change.
-        engine = FileWatch(self.config.engine_path)
         self._health.start_publishing(self.config.diagnostics_period_s)
-        # doctor makes the same calls, so that it finds the same faults.
-        configs = self._node_parameters.configs
-        self._pipelines, self._frame_time_s = open_warm_pipelines(
-            self.config.engine_path,
-            configs.pipeline_options(),
-            self._open_pipeline,
-            device_ids=self.config.device_ids,
-            cameras=len(names),
-        )
+        model = self._autostart.take_model() or self.open_model(self.configs)
+        self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
         first = self._pipelines[0]
-        configs.check(self._check_parameters)
+        self.configs.check(self._check_parameters)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             config = self._node_parameters.camera_config(name)
@@ -163,11 +163,11 @@ class DetectorNode(LifecycleNode):
             self._cameras.append(camera)
         self._health.set_cameras([camera.health for camera in self._cameras])
         spec = first.spec
-        self._health.engine, self._health.task = engine, spec.task
+        self._health.engine, self._health.task = model.file, spec.task
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
-            f'configured: {log_text(engine.path)}, {len(spec.class_names)} classes, '
+            f'configured: {log_text(model.file.path)}, {len(spec.class_names)} classes, '
             f'{spec.task}, {spec.decoder}; {spec.preprocessing.summary()} '
             f'(as the {source} {"and the parameters say" if overridden else "says"})'
         )
@@ -179,7 +179,7 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         choices = choose_transports(
             self,
-            self._node_parameters.configs.plans(),
+            self.configs.plans(),
             decodes_jpeg=self._pipelines[0].decodes_jpeg,
         )
         self._detector = Detector(
@@ -252,9 +252,10 @@ class DetectorNode(LifecycleNode):
         self._release()
         self._health.publish_soon()
         super().on_error(state)
-        self.get_logger().error(
-            'unconfigured after a fault; configure and activate again to go on'
-        )
+        if not self.config.autostart:
+            self.get_logger().error(
+                'unconfigured after a fault; configure and activate again to go on'
+            )
         return TransitionCallbackReturn.SUCCESS
 
     @property
@@ -271,6 +272,7 @@ class DetectorNode(LifecycleNode):
             )
             self._run_all(self._health.publish_and_wait)
             return EXIT_GPU_LOST
+        self._run_all(self._autostart.stop)
         self._release()
         self._run_all(self._log.close, self.destroy_node)
         return EXIT_GPU_LOST if self.gpu_lost else 0
@@ -283,9 +285,22 @@ class DetectorNode(LifecycleNode):
 
     def _on_fault_signal(self) -> None:
         if self._fault is not None and not self.gpu_lost and self.state_label == 'active':
-            self.trigger_deactivate()
+            with self._autostart.own_transition():
+                self.trigger_deactivate()
+            self._autostart.on_fault()
 
     # Steps of the transitions.
+
+    def open_model(self, configs: NodeConfig) -> OpenModel:
+        """Open the model with these parameters. Any thread may call this method."""
+        self._log.clear_shown_warnings()
+        return open_model(configs, self._open_pipeline)
+
+    def show_attempt(self, text: str) -> None:
+        """Show on /diagnostics what the node does about its error; '' if it does nothing."""
+        if text != self._health.attempt:
+            self._health.attempt = text
+            self._health.publish_soon()
 
     def report(self, error: str, trace: str = '') -> None:
         """Log an error with its traceback. The diagnostics show the first error."""
@@ -293,26 +308,15 @@ class DetectorNode(LifecycleNode):
         self._health.error = self._health.error or said
         self.get_logger().error(log_text(f'{said}\n{trace}'.strip()))
 
-    def _autostart(self) -> None:
-        self.destroy_timer(self._autostart_timer)
-        if self.state_label != 'unconfigured':
-            return
-        if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
-            self.trigger_activate()
-        elif not is_interrupted():
-            name = self.get_fully_qualified_name()
-            self.get_logger().error(
-                'unconfigured; correct the cause and try again: ros2 lifecycle set '
-                f'{name} configure, then activate; Ctrl-C ends the node'
-            )
-
     def _clear_fault(self) -> None:
         """Forget the error and the fault of earlier transitions."""
         self._health.error = ''
         self._fault = None
+        self.needs_parameter = False
 
     def _report_failure(self, what: str, error: Exception) -> None:
         """Report the exception of a transition, or of one of its steps."""
+        self.needs_parameter = isinstance(error, ConfigError)
         if isinstance(error, InterruptionError):
             self.get_logger().info(f'{what} {error}')
         elif isinstance(error, TrtPerceptionError):
@@ -384,3 +388,4 @@ class DetectorNode(LifecycleNode):
     def _apply_parameters(self) -> None:
         for camera in self._cameras:
             camera.apply_config(self._node_parameters.camera_config(camera.name))
+        self._autostart.on_parameters_changed()

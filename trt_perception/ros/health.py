@@ -47,6 +47,7 @@ class NodeHealth:
 
     Attributes:
         error: the first error since the last transition; empty if there was none.
+        attempt: what the node does about the error; empty if nothing.
         engine: file of the model; None before configure.
         task: task of the model; None before configure.
     """
@@ -55,7 +56,7 @@ class NodeHealth:
         self._node = node
         self._log = log
         self._fault_handler = fault_handler
-        self.error = ''
+        self.error = self.attempt = ''
         self.engine: FileWatch | None = None
         self.task: Task | None = None
         self._publish_signal = node.create_guard_condition(self.publish)
@@ -174,7 +175,7 @@ class NodeHealth:
             return
         health = Health(
             state=str(self._node._state_machine.current_state[1]),
-            error=self.error,
+            error=f'{self.error}; {self.attempt}' if self.error and self.attempt else self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
             cameras=self._camera_facts(),

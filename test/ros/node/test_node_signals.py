@@ -73,6 +73,7 @@ def test_signal_stops_configure_between_two_steps(start_detector):
     parameters = {'engine_path': 'wait for a signal in warm-up', 'autostart': True}
     detector = start_detector(parameters, command=script('nodes/scripted_node.py'))
     detector.program.wait_for_output('enqueue 114\n')
+    assert detector.state() == 'unconfigured'  # the node answers while it loads the model
     assert_clean_end(detector, signal.SIGTERM)
     # One of three slots was warmed up, so the step in progress was the last.
     assert detector.program.count('enqueue 114\n') == 1

@@ -1,0 +1,73 @@
+"""A node with autostart: it configures itself at its start and after faults, over real DDS."""
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from support.nodes import scripted_node
+from support.nodes.graph import HANDSHAKE, command_image
+from support.programs import script
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+ERROR = DiagnosticStatus.ERROR
+
+
+def wait_for_state(detector, state):
+    detector.client.spin_until(lambda: detector.state() == state, f'state {state}')
+
+
+@pytest.mark.parametrize(
+    'number', [scripted_node.RAISE_IN_COLLECT, scripted_node.RAISE_IN_PUBLISH]
+)
+def test_node_works_again_after_a_fault(start_detector, number):
+    detector = start_detector({'autostart': True}, command=script('nodes/scripted_node.py'))
+    detector.connect(command_image(0, frame_id=HANDSHAKE))
+
+    detector.camera.publish(command_image(number))
+    detector.wait_for_status(
+        lambda status, values: (
+            status.level == ERROR
+            and values['state'] == 'unconfigured'
+            and 'attempt 1' in status.message
+        ),
+        'an ERROR status that announces an attempt',
+    )
+
+    detector.wait_for_log('WARN', 'attempt 1: loading the model')
+    wait_for_state(detector, 'active')
+    detector.connect(command_image(0, frame_id=HANDSHAKE))
+    assert len(detector.ask(command_image(0)).detections) == 1
+    detector.wait_for_status(
+        lambda status, values: status.level != ERROR and values['state'] == 'active',
+        'a status without the old error',
+    )
+
+
+def test_node_starts_when_its_model_appears(start_detector, model, tmp_path):
+    path = tmp_path / 'late.onnx'
+    detector = start_detector({'engine_path': str(path), 'autostart': True})
+    detector.wait_for_status(
+        lambda status, _: status.level == ERROR and 'attempt 1' in status.message, 'an attempt'
+    )
+
+    manifest = model.with_name(model.name + '.json')
+    path.with_name(path.name + '.json').write_bytes(manifest.read_bytes())
+    path.write_bytes(model.read_bytes())
+
+    detector.connect()
+    # A transition from outside ends the attempts.
+    detector.to('deactivate', 'cleanup', 'configure')
+    assert detector.state() == 'inactive'
+
+
+def test_node_waits_for_a_parameter_after_a_config_error(start_detector, model):
+    settings = {'engine_path': str(model), 'class_filter': ['dog'], 'autostart': True}
+    detector = start_detector(settings)
+    detector.wait_for_status(
+        lambda status, _: status.level == ERROR and 'ros2 param set' in status.message,
+        'an ERROR status that asks for a parameter',
+    )
+
+    detector.set_well(class_filter=['red'])
+
+    detector.connect()

@@ -1,0 +1,291 @@
+"""Configures and activates a node at its start, and tries again after faults.
+
+An attempt has these steps, in this order:
+
+* `Autostart._attempt`: a timer starts the attempt in the executor.
+* `Autostart._open`: a thread opens the model, so that the executor is not blocked.
+* `Autostart._on_opened`: the executor runs *configure*, which calls `take_model`.
+* `Autostart._activate`: the executor runs *activate*.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
+from rclpy.timer import Timer
+
+from trt_perception.monitoring.file_watch import FileWatch
+from trt_perception.parameters.camera import NodeConfig
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
+from trt_perception.process.interruption import is_interrupted
+from trt_perception.ros.runtime.timers import steady_timer
+
+__all__ = ['Autostart', 'AutostartOwner', 'OpenModel', 'open_model']
+
+# Seconds before each attempt after a failure. The last value repeats.
+_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+# After this time of activity without a fault, the delays start at the first value again.
+_STABLE_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model that is open on each GPU, ready for *configure*.
+
+    Attributes:
+        file: the model file, watched since before it was read.
+        pipelines: one for each GPU, or one on the CPU. The owner closes them.
+        frame_time_s: seconds that a frame took in the slowest pipeline.
+    """
+
+    file: FileWatch
+    pipelines: list[Pipeline]
+    frame_time_s: float
+
+
+def open_model(configs: NodeConfig, open_pipeline: OpenPipeline) -> OpenModel:
+    """Open the model of a node on each GPU, and run it once in each slot.
+
+    Args:
+        configs: parameters of the node.
+        open_pipeline: opens a model file.
+
+    Raises:
+        TrtPerceptionError: the model cannot be used. All pipelines are closed.
+    """
+    config = configs.node
+    # Before the file is read, so that any later write counts as a change.
+    file = FileWatch(config.engine_path)
+    # doctor makes the same calls, so that it finds the same faults.
+    pipelines, frame_time_s = open_warm_pipelines(
+        config.engine_path,
+        configs.pipeline_options(),
+        open_pipeline,
+        device_ids=config.device_ids,
+        cameras=max(1, len(config.cameras)),
+    )
+    return OpenModel(file, pipelines, frame_time_s)
+
+
+class AutostartOwner(Protocol):
+    """The node as Autostart needs it. DetectorNode implements it.
+
+    Attributes:
+        needs_parameter: whether the last transition failed because of the value of a parameter.
+    """
+
+    needs_parameter: bool
+
+    @property
+    def configs(self) -> NodeConfig:
+        """The current values of the parameters. A change replaces the object."""
+
+    @property
+    def state_label(self) -> str:
+        """Label of the lifecycle state."""
+
+    @property
+    def gpu_lost(self) -> bool:
+        """Whether only a new process can use the GPU."""
+
+    def open_model(self, configs: NodeConfig) -> OpenModel:
+        """Open the model with these parameters. Called in a thread. Raises if this fails."""
+
+    def show_attempt(self, text: str) -> None:
+        """Show on /diagnostics what the node does about its error; '' if it does nothing."""
+
+
+@dataclass
+class _Opening:
+    """A model that a thread opens, and the result of the thread."""
+
+    configs: NodeConfig
+    thread: threading.Thread | None = None
+    is_done: bool = False
+    model: OpenModel | None = None
+    error: BaseException | None = None
+
+
+class Autostart:
+    """Configures and activates a node, and tries again after faults.
+
+    All methods run in the executor. A transition from outside ends the attempts, until the next
+    fault of an active node. After a ConfigError, the next attempt waits for a changed parameter.
+
+    Args:
+        node: makes the transitions. The timers belong to it.
+        owner: the same node.
+        clock: returns the time in seconds. The time never decreases.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        owner: AutostartOwner,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._owner = owner
+        self._clock = clock
+        self._timer: Timer | None = None
+        self._opening: _Opening | None = None
+        self._opened_signal = node.create_guard_condition(self._on_opened)
+        self._is_own_transition = False
+        self._waits_for_parameter = False
+        self._failures = 0  # since the delays started at the first value
+        self._active_since_s: float | None = None
+
+    def start(self) -> None:
+        """Make the first attempt as soon as the executor runs."""
+        self._start_timer(0.0)
+
+    def on_fault(self) -> None:
+        """Start the attempts after a fault, if the node starts by itself."""
+        if self._owner.configs.node.autostart:
+            self._schedule()
+
+    def on_parameters_changed(self) -> None:
+        """Make the next attempt if it waits for a changed parameter."""
+        if self._waits_for_parameter:
+            self._waits_for_parameter = False
+            self._start_timer(0.0)
+
+    def on_transition(self) -> None:
+        """End the attempts if a transition comes from outside. Waits for a thread that loads."""
+        if not self._is_own_transition:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the attempts, and free a model that was opened for them. May be called again."""
+        self._waits_for_parameter = False
+        self._failures, self._active_since_s = 0, None
+        self._stop_timer()
+        self._owner.show_attempt('')
+        self._discard_model()
+
+    @contextmanager
+    def own_transition(self) -> Iterator[None]:
+        """Mark the transitions inside the block as the node's own. They do not end attempts."""
+        self._is_own_transition = True
+        try:
+            yield
+        finally:
+            self._is_own_transition = False
+
+    def take_model(self) -> OpenModel | None:
+        """Return the model that was opened for this *configure*; None if there is none.
+
+        Raises:
+            Exception: the error that opening the model raised.
+        """
+        if self._opening is None:
+            return None
+        if self._opening.error is not None:
+            raise self._opening.error
+        model, self._opening.model = self._opening.model, None
+        return model
+
+    def _attempt(self) -> None:
+        self._stop_timer()
+        if self._owner.state_label == 'inactive':
+            self._activate()
+        if self._owner.state_label != 'unconfigured':
+            return
+        if self._failures:
+            self._show(f'attempt {self._failures}: loading the model')
+        opening = self._opening = _Opening(self._owner.configs)
+        thread = threading.Thread(
+            target=self._open, args=(opening,), name='open_model', daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads can start: load in the executor
+            self._open(opening)
+        else:
+            opening.thread = thread
+
+    def _open(self, opening: _Opening) -> None:
+        """Open the model. This method runs in a thread."""
+        try:
+            opening.model = self._owner.open_model(opening.configs)
+        except BaseException as error:
+            opening.error = error
+        opening.is_done = True
+        self._opened_signal.trigger()
+
+    def _on_opened(self) -> None:
+        opening = self._opening
+        if opening is None or not opening.is_done:
+            return  # the signal of a model that was discarded
+        if opening.configs is not self._owner.configs:
+            self._discard_model()
+            self._attempt()
+            return
+        with self.own_transition():
+            result = self._node.trigger_configure()
+        self._discard_model()  # if configure failed before it took the model
+        if result == TransitionCallbackReturn.SUCCESS:
+            self._activate()
+        else:
+            self._schedule()
+
+    def _activate(self) -> None:
+        with self.own_transition():
+            result = self._node.trigger_activate()
+        if result == TransitionCallbackReturn.SUCCESS:
+            self._active_since_s = self._clock()
+            self._owner.show_attempt('')
+        else:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Log and show when the next attempt is made, and start its timer."""
+        if self._owner.gpu_lost or is_interrupted():
+            return
+        name, state = self._node.get_fully_qualified_name(), self._owner.state_label
+        if self._owner.needs_parameter:
+            self._waits_for_parameter = True
+            self._show(f'{state} until a parameter changes: ros2 param set {name} NAME VALUE')
+        else:
+            delay_s = self._next_delay_s()
+            self._start_timer(delay_s)
+            self._show(f'{state}; attempt {self._failures} follows in {delay_s:g} s')
+
+    def _show(self, text: str) -> None:
+        """Log and show what the node does about its error."""
+        self._owner.show_attempt(text)
+        self._node.get_logger().warning(text)
+
+    def _next_delay_s(self) -> float:
+        """Return the seconds until the next attempt, and count the failure."""
+        since_s, self._active_since_s = self._active_since_s, None
+        if since_s is not None and self._clock() - since_s >= _STABLE_S:
+            self._failures = 0
+        self._failures += 1
+        return _DELAYS_S[min(self._failures, len(_DELAYS_S)) - 1]
+
+    def _start_timer(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = steady_timer(self._node, seconds, self._attempt)
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            self._node.destroy_timer(timer)
+
+    def _discard_model(self) -> None:
+        """Wait until the thread has ended, and close a model that *configure* did not take."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        if opening.thread is not None:
+            opening.thread.join()
+        for pipeline in [] if opening.model is None else opening.model.pipelines:
+            pipeline.close()
