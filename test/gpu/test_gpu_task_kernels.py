@@ -12,6 +12,7 @@ from support.gpu.gpu_support import needs_gpu, to_device
 from support.oracles.task_outputs import (
     TASKS,
     assert_same,
+    check_invalid_outputs,
     decode_on_host,
     decode_with_kernels,
     random_outputs,
@@ -66,6 +67,14 @@ def test_detections_equal_those_of_the_host(device, name, passing, dtype):
         assert_same(on_gpu, on_host)
         if on_gpu.masks is not None and passing == 33:
             assert (on_gpu.masks.whole() == on_host.masks.whole()).all()
+    kernels.close()
+
+
+@pytest.mark.parametrize('name', ['detect', 'obb'])
+def test_invalid_outputs_are_those_of_the_host(device, name):
+    spec = spec_of(TASKS[name], (640, 384), 20, 5040, batch=4)
+    kernels = FrameKernels(device, spec, DecodingLimits())
+    check_invalid_outputs(kernels, Gpu(), spec, DetectorConfig())
     kernels.close()
 
 

@@ -10,12 +10,12 @@ from support.gpu.host_kernels import needs_compiler
 from support.oracles.task_outputs import (
     TASKS,
     assert_same,
+    check_invalid_outputs,
     decode_on_host,
     decode_with_kernels,
     random_outputs,
     spec_of,
 )
-from trt_perception.errors import OutputError
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -129,25 +129,7 @@ def test_detections_equal_those_of_the_host(name, transposed):
 def test_invalid_outputs_are_those_of_the_host(name):
     spec = spec_of(TASKS[name], (96, 64), 5, 70, batch=4)
     kernels = emulated(spec, max_detections=12, class_agnostic=False)
-    (outputs,) = random_outputs(np.random.default_rng(1), spec, 30, special=False)
-    outputs[0, 4, 7] = 1.3
-    outputs[0, :4, 7] = -500, -500, 4, 4  # outside the image
-    outputs[1, 6] = np.nan  # one class of all anchors
-    outputs[2, 6, 1:] = np.nan
-    sizes, thresholds = [SIZES[0]] * 4, [Thresholds()] * 4
-
-    found, geometries = decode_with_kernels(
-        kernels, HostMachine(), spec, [outputs], sizes, thresholds
-    )
-
-    config = DetectorConfig(max_detections=12)
-    expected = decode_on_host([outputs], spec, geometries, thresholds, config)
-    for of_both in zip(found[:2], expected[:2], strict=True):
-        assert [type(error) for error in of_both] == [OutputError, OutputError]
-        assert len(set(map(str, of_both))) == 1
-    assert len(expected[3]) > 5
-    for by_kernels, on_host in zip(found[2:], expected[2:], strict=True):
-        assert_same(by_kernels, on_host)
+    check_invalid_outputs(kernels, HostMachine(), spec, DetectorConfig(max_detections=12))
 
 
 # Compiling kernels takes longer than running them, so the tests with one image share kernels.

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
@@ -14,6 +15,7 @@ from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
@@ -167,3 +169,32 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
             found = result.collect(spec, geometries, thresholds)
         result.close()
     return found, geometries
+
+
+def check_invalid_outputs(kernels, machine, spec, config):
+    """Check that kernels and host find the same errors in a batch of four images.
+
+    The images have a score above 1, only NaN, one score that is not NaN, and valid outputs.
+
+    Args:
+        kernels: FrameKernels of the spec.
+        machine: as in `decode_with_kernels`.
+        spec: a model with one output and a batch of 4.
+        config: the limits of the kernels.
+    """
+    (outputs,) = random_outputs(np.random.default_rng(1), spec, 30, special=False)
+    outputs[0, 4, 7] = 1.3
+    outputs[0, :4, 7] = -500, -500, 4, 4  # outside the image
+    outputs[1, 6] = np.nan  # one class of all anchors
+    outputs[2, 6, 1:] = np.nan
+    sizes, thresholds = [(333, 277)] * 4, [Thresholds()] * 4
+
+    found, geometries = decode_with_kernels(kernels, machine, spec, [outputs], sizes, thresholds)
+
+    expected = decode_on_host([outputs], spec, geometries, thresholds, config)
+    for of_both in zip(found[:2], expected[:2], strict=True):
+        assert [type(error) for error in of_both] == [OutputError, OutputError]
+        assert len(set(map(str, of_both))) == 1
+    assert len(expected[3]) > 5
+    for by_kernels, on_host in zip(found[2:], expected[2:], strict=True):
+        assert_same(by_kernels, on_host)
