@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from support.gpu.gpu_support import needs_tensorrt
 from support.models.detector_models import report_of
 from support.models.detector_models import run as build
+from support.optional_packages import needs
 from trt_perception.building.steps import engine_steps
 from trt_perception.model.files.model_file import read_model_file
 
@@ -53,6 +54,7 @@ def keep(name, text):
 
 
 @needs_tensorrt
+@needs('pycocotools')
 @pytest.mark.parametrize(
     ('precision', 'layers', 'max_drop'),
     [

@@ -69,8 +69,8 @@ def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_mes
     golden_messages.add(next(line for line in output.splitlines() if ' candidates' in line))
     golden_messages.add(error)
     assert report['command'].startswith('benchmark_engine ')
-    assert report['install_standins']['cores'] >= 1
-    assert report['install_standins']['gpu'] is None
+    assert report['machine']['cores'] >= 1
+    assert report['machine']['gpu'] is None
     assert report['options']['count'] == 6
     assert report['images'] == ['64x48 bgr8'] * 8
     assert report['agreement'] == []
@@ -301,7 +301,7 @@ def test_engine_and_its_onnx_file_are_compared(model, tmp_path):
     assert [pipeline['depth'] for pipeline in first['pipelines']] == [1, 3]
     assert report['agreement'][0]['F1'] == 1
     assert report['agreement'][0]['mean_IoU'] > 0.99
-    assert report['install_standins']['gpu']['name']
+    assert report['machine']['gpu']['name']
     check_model(first)
 
 

@@ -11,6 +11,7 @@ from support.detect_runs import COLORS, FILES, as_expected, detections, drawn, p
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.support_models import identity
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
+from support.optional_packages import needs
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.tools import evaluate_engine
 
@@ -80,6 +81,7 @@ def test_batch_model_finds_the_same_objects(tiny, pictures, clip, tmp_path):
     assert sum(map(len, found[1].values())) == 20
 
 
+@needs('pycocotools')
 def test_detections_can_be_read_as_annotations(tiny, pictures, tmp_path):
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out, '--no-pictures') == 0
@@ -87,7 +89,7 @@ def test_detections_can_be_read_as_annotations(tiny, pictures, tmp_path):
     annotations = read_annotations(out / 'detections.json')
     assert list(annotations.categories.values()) == list(CLASS_NAMES)
     saved = tmp_path / 'report.json'
-    from pycocotools.coco import COCO  # not installed on every machine with a GPU
+    from pycocotools.coco import COCO
 
     coco = COCO(str(out / 'detections.json'))
     results = coco.loadRes(str(out / 'results.json'))

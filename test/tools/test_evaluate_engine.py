@@ -115,6 +115,7 @@ def test_two_models_are_compared(evaluation_inputs, capsys):
     assert f'against {evaluation_inputs["model"]}' in output
 
 
+@needs('pycocotools')
 def test_batch_model_is_compared_with_a_single_image_model(evaluation_inputs, capsys):
     several = write_tiny_model(evaluation_inputs['folder'] / 'several.onnx', batch=2)
     report = evaluation_inputs['folder'] / 'r.json'
@@ -265,6 +266,7 @@ def test_missing_package_is_reported(evaluation_inputs, name, monkeypatch, capsy
 
 
 @needs_tensorrt
+@needs('pycocotools')
 def test_engine_agrees_with_its_onnx_file(evaluation_inputs):
     content = evaluation_inputs['model'].read_bytes()
     engine = evaluation_inputs['folder'] / 'tiny.engine'
