@@ -99,6 +99,7 @@ def test_counts_and_times_of_a_status():
         received_hz=4.0,
         published_hz=2.0,
         not_delivered=5,
+        masks_skipped=6,
         # Of 101 sorted ages, the 51st is the median, and the 100th the 99th percentile.
         ages_ms=[12.34] * 51 + [56.78] * 50,
         reliability='best_effort',
@@ -119,6 +120,7 @@ def test_counts_and_times_of_a_status():
         'not delivered': '5',
         'dropped: bad_step': '1',
         'dropped: replaced': '3',
+        'masks_skipped': '6',
         'wait p50 / p99 (ms)': '0.500 / 1.250',
         'age of output p50 / p99 (ms)': '12.3 / 56.8',
     }
@@ -160,10 +162,13 @@ def test_first_status_sums_up_the_statuses_of_cameras():
             received_hz=4.0,
             published_hz=2.0,
             not_delivered=5,
+            masks_skipped=3,
             ages_ms=[10.0] * 10,
             reliability='best_effort',
         ),
-        camera_facts('rear', statistics=counts[1], published_hz=1.5, not_delivered=2),
+        camera_facts(
+            'rear', statistics=counts[1], published_hz=1.5, not_delivered=2, masks_skipped=1
+        ),
     ]
     health = Health('active', '', '/m.engine', Obb(), cameras, NO_PROBLEM, batches=6)
     statuses = statuses_of(health)
@@ -184,6 +189,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
         'not delivered': '7',
         'dropped: bad_step': '2',
         'dropped: replaced': '6',
+        'masks_skipped': '4',
         'batches': '6',
         'age of output p50 / p99 (ms)': '10.0 / 10.0',
     }

@@ -40,6 +40,8 @@ class CameraFacts:
         received_hz: rate of received frames over the last second, or since the last message.
         published_hz: rate of published frames over the same time.
         not_delivered: number of images that were sent but never arrived; None if unknown.
+        masks_skipped: number of published images without a mask image, because an earlier one was
+            not done.
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
@@ -51,6 +53,7 @@ class CameraFacts:
     received_hz: float = 0.0
     published_hz: float = 0.0
     not_delivered: int | None = 0
+    masks_skipped: int = 0
     ages_ms: Sequence[float] = ()
     reliability: str = ''
     finding: Problem | None = None
@@ -158,6 +161,7 @@ def _node_status(name: str, health: Health) -> DiagnosticStatus:
         received_hz=sum(camera.received_hz for camera in cameras),
         published_hz=sum(camera.published_hz for camera in cameras),
         not_delivered=sum_not_delivered(cameras),
+        masks_skipped=sum(camera.masks_skipped for camera in cameras),
     )
     values = {
         'state': health.state,
@@ -225,6 +229,8 @@ def _count_values(camera: CameraFacts) -> dict[str, str]:
     }
     for reason, count in sorted(counts.dropped.items()):
         values[f'dropped: {reason}'] = str(count)
+    if camera.masks_skipped:
+        values['masks_skipped'] = str(camera.masks_skipped)
     return values
 
 

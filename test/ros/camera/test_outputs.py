@@ -1,5 +1,7 @@
 """Tests of published detections, and of label_info if the middleware refuses it at first."""
 
+import threading
+
 import numpy as np
 import pytest
 from rclpy.impl.implementation_singleton import rclpy_implementation
@@ -123,6 +125,12 @@ def test_refused_detections_affect_only_one_image(client, outputs, monkeypatch, 
     client.node.destroy_subscription(subscription)
 
 
+def publish_masks(client, outputs, frame_id, frame, found):
+    """Publish a result until the thread of the masks is free and accepts it."""
+    header = Header(frame_id=frame_id)
+    client.spin_until(lambda: outputs.publish(header, frame, found), 'a free thread')
+
+
 @pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
 def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd, error):
     outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
@@ -144,9 +152,10 @@ def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd
         publish(publisher, message)
 
     monkeypatch.setattr(task_topics, 'publish_unlocked', refusing)
-    for frame_id in ('first', 'second'):
-        outputs.publish(Header(frame_id=frame_id), frame, seen)
-    client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
+    outputs.publish(Header(frame_id='first'), frame, seen)
+    client.spin_until(lambda: not errors, 'the refusal of the first masks')
+    publish_masks(client, outputs, 'second', frame, seen)
+    client.spin_until(lambda: len(found) >= 2 and images, 'all of both images')
     assert [message.header.frame_id for message in images] == ['second']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
     assert f'masks were not published: {type(error).__name__}' in capfd.readouterr().err
@@ -171,10 +180,43 @@ def test_masks_that_were_not_made_are_not_published(client, node):
 
     boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
     outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
-    outputs.publish(Header(frame_id='after'), frame, Detections(*boxes, numbered=Drawn()))
-    client.spin_until(lambda: len(found) == 2 and images, 'all of both images')
+    after = Detections(*boxes, numbered=Drawn())
+    publish_masks(client, outputs, 'after', frame, after)
+    client.spin_until(lambda: len(found) >= 2 and images, 'all of both images')
     assert [message.header.frame_id for message in images] == ['after']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
+    outputs.close()
+    for subscription in (of_found, of_images):
+        client.node.destroy_subscription(subscription)
+
+
+def test_detections_do_not_wait_for_a_mask_image(client, node):
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
+    found, of_found = client.subscribe(Detection2DArray, 'detections')
+    images, of_images = client.subscribe(Image, 'masks')
+    client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
+    client.spin_until(subscribed_to(outputs, 'masks'), 'a subscription')
+    may_end = threading.Event()
+
+    class SlowMasks:
+        def number(self, out):
+            may_end.wait(timeout=2)
+            out[:] = 1
+
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+    boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
+    slow = Detections(*boxes, numbered=SlowMasks())
+    names = ['0', '1', '2']
+    accepted = [outputs.publish(Header(frame_id=name), frame, slow) for name in names]
+    client.spin_until(lambda: len(found) == 3, 'the detections of all images')
+
+    assert not images
+    assert accepted == [True, False, False]
+    assert [message.header.frame_id for message in found] == names
+    may_end.set()
+    publish_masks(client, outputs, 'last', frame, slow)
+    client.spin_until(lambda: len(images) == 2, 'two mask images')
+    assert [message.header.frame_id for message in images] == ['0', 'last']
     outputs.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)

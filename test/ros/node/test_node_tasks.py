@@ -2,6 +2,7 @@
 
 import re
 
+import cv2
 import numpy as np
 import pytest
 from sensor_msgs.msg import Image, PointCloud2
@@ -192,6 +193,14 @@ def test_published_masks_equal_the_pipelines(client, tmp_path):
         node.set_well(confidence_threshold=1.0)
         _, message = publish_until_both(node, found, message_of(export['image'], 'nothing'))
         assert not any(message.data)
+        node.set_well(confidence_threshold=0.02)
+        large = message_of(cv2.resize(export['image'], (1600, 1200)), 'large')
+
+        def is_skipped(_, values):
+            node.camera.publish(large)
+            return int(values.get('masks_skipped', 0)) > 0
+
+        node.wait_for_status(is_skipped, 'a skipped mask image')
         client.node.destroy_subscription(subscription)
     finally:
         node.close()

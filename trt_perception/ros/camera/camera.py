@@ -189,5 +189,6 @@ class NodeCamera:
     def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
-        self._outputs.publish(message.header, frame, found)
+        if not self._outputs.publish(message.header, frame, found):
+            self.health.masks_skipped += 1
         self.health.on_published(message.header.stamp)

@@ -105,11 +105,14 @@ class CameraHealth:
     Attributes:
         name: name of the camera.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
+        masks_skipped: number of images of the last activation without a mask image, because an
+            earlier one was not done.
     """
 
     def __init__(self, node: Node, name: str = '') -> None:
         self.name = name
         self.enabled = True
+        self.masks_skipped = 0
         self._log = camera_logger(node, name)
         self._clock: Any = node.get_clock().handle
         # Set by `watch`, reset by `stop_watching`.
@@ -138,6 +141,7 @@ class CameraHealth:
         self._rate_counts = deque([(now, 0, 0)])
         self._age = AgeOfOutput()
         self._last_error = ''
+        self.masks_skipped = 0
         self._input = image_input
         profile = Path(get_package_share_directory('trt_perception')) / 'config'
         cure = loss_fix(
@@ -229,7 +233,12 @@ class CameraHealth:
         Args:
             counts: counts since the activation; None while the node is not active.
         """
-        facts = CameraFacts(self.name, self._last_counts, not_delivered=self._last_not_delivered)
+        facts = CameraFacts(
+            self.name,
+            self._last_counts,
+            not_delivered=self._last_not_delivered,
+            masks_skipped=self.masks_skipped,
+        )
         if counts is not None and self._input is not None:
             facts.statistics = counts
             facts.received_hz, facts.published_hz = self._rates_hz(counts)

@@ -17,6 +17,7 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
+from trt_perception.ros.camera.on_demand import OnDemandPublisher
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
@@ -54,12 +55,15 @@ class DetectorOutputs:
             for class_id, name in enumerate(class_names)
         ]
         self._topics: list[TaskTopic] = []
+        self._on_demand: list[OnDemandPublisher] = []
         self._label_info: Any = None
         self._debug_image: DebugImage | None = None
         self._retry_timer: Timer | None = None
         try:
             for topic in task.topics:
                 self._topics.append(TASK_TOPICS[topic.name](node, class_names, camera))
+                if topic.on_demand:
+                    self._on_demand.append(OnDemandPublisher(self._topics[-1], self._log))
             # A lifecycle publisher would drop this message, because configure publishes it.
             self._label_info = node.create_publisher(
                 LabelInfo,
@@ -75,10 +79,13 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
+    def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> bool:
         """Publish the result of one image on the task's topics, in their order.
 
-        The worker calls this method.
+        The worker calls this method. Threads publish the topics on demand.
+
+        Returns:
+            False if a topic on demand skips this image, because its thread is busy.
 
         Raises:
             ImageError: the middleware refused a message (reason `not_published`). Failures of
@@ -87,7 +94,6 @@ class DetectorOutputs:
         assert self._debug_image is not None
         for topic in self._topics:
             if topic.topic.on_demand:
-                self._publish_on_demand(topic, header, frame, found)
                 continue
             try:
                 topic.publish(header, frame, found)
@@ -98,33 +104,17 @@ class DetectorOutputs:
                     f'the middleware refused the message: {error}',
                     fix='find a subscriber that is too slow or has a slow network',
                 ) from error
+        accepted = [topic.put(header, frame, found) for topic in self._on_demand]
         self._debug_image.put(header, frame, found)
-
-    def _publish_on_demand(
-        self,
-        topic: TaskTopic,
-        header: Header | HeaderView,
-        frame: Frame,
-        found: TaskResult,
-    ) -> None:
-        if not topic.has_subscriber:
-            return
-        try:
-            topic.publish(header, frame, found)
-        except (MemoryError, RuntimeError) as error:  # a large message, less important than boxes
-            reason = f'{type(error).__name__}: {error}'.rstrip(': ')
-            self._log.error(
-                f'{topic.topic.name} were not published: {log_text(reason)}; detections continue',
-                throttle_duration_sec=5.0,
-            )
+        return all(accepted)
 
     def wants_masks(self) -> bool:
         """Return whether a topic on demand, or the debug image that shows it, has a subscriber."""
         assert self._debug_image is not None
-        on_demand = [topic for topic in self._topics if topic.topic.on_demand]
-        if not on_demand:
+        if not self._on_demand:
             return False
-        return any(topic.has_subscriber for topic in on_demand) or self._debug_image.has_subscriber
+        has_subscriber = any(topic.has_subscriber for topic in self._on_demand)
+        return has_subscriber or self._debug_image.has_subscriber
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for present and later subscribers.
@@ -156,6 +146,9 @@ class DetectorOutputs:
         if self._debug_image is not None:
             self._debug_image.close()
             self._debug_image = None
+        threads, self._on_demand = self._on_demand, []
+        for thread in threads:
+            thread.close()
         topics, self._topics = self._topics, []
         for topic in topics:
             topic.close()

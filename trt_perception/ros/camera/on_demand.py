@@ -1,0 +1,98 @@
+"""Publishes a topic on demand in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from rclpy.impl.rcutils_logger import RcutilsLogger
+from std_msgs.msg import Header
+
+from trt_perception.images.frame import Frame
+from trt_perception.model.tasks.task import TaskResult
+from trt_perception.ros.camera.task_topics import TaskTopic
+from trt_perception.ros.runtime.log import log_text
+from trt_perception.ros.wire.cdr import HeaderView
+
+__all__ = ['OnDemandPublisher']
+
+
+class OnDemandPublisher:
+    """Publishes a topic in a thread, so that no other topic waits for it.
+
+    The thread holds one result, and skips results that come while it is busy. Errors in the thread
+    are logged, and the thread continues.
+
+    Args:
+        topic: the topic. The caller closes it after this publisher.
+        log: logger of the camera.
+    """
+
+    def __init__(self, topic: TaskTopic, log: RcutilsLogger) -> None:
+        self._topic = topic
+        self._log = log
+        # Protects the two following attributes. Notified after each change.
+        self._changed = threading.Condition()
+        # The result that is being published; None while the thread is not busy.
+        self._result: tuple[Header | HeaderView, Frame, TaskResult] | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=topic.topic.name, daemon=True)
+        self._thread.start()
+
+    @property
+    def has_subscriber(self) -> bool:
+        """Whether the topic has a subscriber."""
+        return self._topic.has_subscriber
+
+    def put(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> bool:
+        """Start publishing a result, if the topic has a subscriber.
+
+        Returns:
+            False if the result is skipped, because the thread is busy with an earlier one.
+        """
+        if not self.has_subscriber:
+            return True
+        with self._changed:
+            if self._result is not None:
+                return False
+            self._result = header, frame, found
+            self._changed.notify()
+        return True
+
+    def close(self) -> None:
+        """End the thread after its current result. May be called again.
+
+        No other thread may call `put` at the same time.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._result = None
+
+    def _run(self) -> None:
+        while self._publish_next():
+            with self._changed:
+                self._result = None
+
+    def _publish_next(self) -> bool:
+        """Wait for a result, and publish it. Return False when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._result is not None)
+            if self._closed or self._result is None:
+                return False
+            result = self._result
+        try:
+            self._topic.publish(*result)
+        except Exception as error:
+            self._report(error)
+        return True
+
+    def _report(self, error: Exception) -> None:
+        with contextlib.suppress(Exception):  # logging may fail, too, if memory is short
+            reason = f'{type(error).__name__}: {error}'.rstrip(': ')
+            self._log.error(
+                f'{self._topic.topic.name} were not published: {log_text(reason)}; '
+                'detections continue',
+                throttle_duration_sec=5.0,
+            )
