@@ -18,7 +18,7 @@ from collections import Counter, deque
 
 from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import detections_of
-from trt_perception.errors import ImageError
+from trt_perception.errors import ImageError, OutputError
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
@@ -73,6 +73,8 @@ class _Pipeline:
 
     def _result(self, frame, took_s):
         if self._schedule.bad.get((frame.camera, frame.number)) == 'collect':
+            if frame.number % 2:
+                return OutputError('model', 'bad')
             return ImageError('late', 'image', 'bad')
         return Result(detections_of(frame.number), took_s, frame)
 
@@ -271,7 +273,7 @@ class World:
 
     def _refused(self, camera, error):
         flying = self._flying[camera]
-        where = {'early': 'read', 'late': 'collect'}[error.reason]
+        where = {'early': 'read'}.get(error.reason, 'collect')
         # A recent message may be refused while an older one is in a slot.
         index = next(
             i for i, n in enumerate(flying) if self._schedule.bad.get((camera, n)) == where
