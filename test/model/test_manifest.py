@@ -7,6 +7,7 @@ import pytest
 from support.models.support_models import DIGEST, MANIFEST, changed, manifest
 from support.models.written_manifest import parse, refusal
 from trt_perception.errors import EngineError, ManifestError
+from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.efficient_nms import EfficientNms
@@ -20,7 +21,6 @@ from trt_perception.model.decoders.tensorflow import Tensorflow
 from trt_perception.model.decoders.torchvision import Torchvision
 from trt_perception.model.decoders.yolox_raw import YoloxRaw
 from trt_perception.model.manifest import (
-    FileIdentity,
     Manifest,
     manifest_path,
     parse_manifest,

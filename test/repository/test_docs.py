@@ -37,9 +37,9 @@ from support.docs_pages import (
 from trt_perception.errors import OutputError
 from trt_perception.files.json_records import to_json
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.model.build_record import BuildRecord, PrecisionRecord
+from trt_perception.model.build_record import BuildRecord, FileIdentity, PrecisionRecord
 from trt_perception.model.decoders.table import FAMILIES
-from trt_perception.model.manifest import FileIdentity, Manifest, parse_manifest
+from trt_perception.model.manifest import Manifest, parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tasks.pose import KeypointSpec

@@ -34,11 +34,12 @@ from trt_perception.model.build_record import (
     AccuracyRecord,
     BuildRecord,
     CalibrationRecord,
+    FileIdentity,
     PrecisionRecord,
     TensorRtRecord,
 )
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.manifest import FileIdentity, parse_manifest, serialise_manifest
+from trt_perception.model.manifest import parse_manifest, serialise_manifest
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 from trt_perception.tools.inspect_engine import main, update_manifest
 

@@ -17,6 +17,7 @@ from trt_perception.model.build_record import (
     BuildRecord,
     CalibrationRecord,
     CudaRecord,
+    FileIdentity,
     GpuRecord,
     OptionValue,
     PrecisionRecord,
@@ -24,7 +25,7 @@ from trt_perception.model.build_record import (
     TensorRtRecord,
 )
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.manifest import FileIdentity, Manifest
+from trt_perception.model.manifest import Manifest
 from trt_perception.model.recognition.recognise import ModelDescription
 from trt_perception.model.tensors import TensorSpec
 

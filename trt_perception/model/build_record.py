@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 from trt_perception.errors import ManifestError
@@ -25,8 +26,9 @@ from trt_perception.files.json_section import JsonSection, short_json
 
 __all__ = [
     *('FLAVOURS', 'IMAGE_ORIGINS', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),
-    *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'GpuRecord'),
-    *('OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange', 'TensorRtRecord'),
+    *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'FileIdentity'),
+    *('GpuRecord', 'OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange'),
+    'TensorRtRecord',
 ]
 
 FLAVOURS: Final = ('tensorrt', 'tensorrt_rtx')
@@ -172,6 +174,29 @@ class AgreementRecord:
     images_of: Annotated[str, choice_reader(*IMAGE_ORIGINS)]
     runtime: str
     warning: str
+
+
+def _read_file_name(section: JsonSection, key: str) -> str:
+    name = section.text(key)
+    if Path(name).name != name or name in ('', '.', '..'):
+        raise section.refusal(key, name, 'a bare file name')
+    return name
+
+
+def _read_sha256(section: JsonSection, key: str) -> str:
+    digest = section.text(key)
+    if not re.fullmatch('[0-9a-f]{64}', digest):
+        raise section.refusal(key, digest, '64 lower-case hex digits')
+    return digest
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Name, SHA-256 (lower-case hex) and size in bytes of a file."""
+
+    file: Annotated[str, _read_file_name]
+    sha256: Annotated[str, _read_sha256]
+    size_bytes: Annotated[int, integer_reader(1)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ both files stays undetected.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from typing import Annotated, Any, Final
 
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import (
-    integer_reader,
     mapping_reader,
     optional_reader,
     read_record,
@@ -30,7 +28,7 @@ from trt_perception.files.json_records import (
 )
 from trt_perception.files.json_section import JsonSection, read_json
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mistake, names_mistake
-from trt_perception.model.build_record import BuildRecord
+from trt_perception.model.build_record import BuildRecord, FileIdentity
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import families_for_task, read_decoder
 from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
@@ -40,7 +38,7 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
-    *('MANIFEST_MAX_BYTES', 'FileIdentity', 'Manifest', 'manifest_path', 'serialise_manifest'),
+    *('MANIFEST_MAX_BYTES', 'Manifest', 'manifest_path', 'serialise_manifest'),
     *('parse_manifest', 'rebuild_command'),
 ]
 
@@ -48,29 +46,6 @@ _SCHEMA: Final = 2
 #: Keys that schema 1 lacks. Schema 1 supports only detectors of boxes.
 _KEYS_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
 MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
-
-
-def _read_file_name(section: JsonSection, key: str) -> str:
-    name = section.text(key)
-    if Path(name).name != name or name in ('', '.', '..'):
-        raise section.refusal(key, name, 'a bare file name')
-    return name
-
-
-def _read_sha256(section: JsonSection, key: str) -> str:
-    digest = section.text(key)
-    if not re.fullmatch('[0-9a-f]{64}', digest):
-        raise section.refusal(key, digest, '64 lower-case hex digits')
-    return digest
-
-
-@dataclass(frozen=True)
-class FileIdentity:
-    """Name, SHA-256 (lower-case hex) and size in bytes of the file that a manifest describes."""
-
-    file: Annotated[str, _read_file_name]
-    sha256: Annotated[str, _read_sha256]
-    size_bytes: Annotated[int, integer_reader(1)]
 
 
 def _read_preprocessing(section: JsonSection, key: str) -> Preprocessing:

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from trt_perception.errors import ManifestError
+from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.manifest import (
-    FileIdentity,
     Manifest,
     manifest_path,
     parse_manifest,
