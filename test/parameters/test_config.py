@@ -20,6 +20,7 @@ ROWS = {row.name: row for row in PARAMETERS}
 # The parameters of the ROS interface, written a second time to reveal unintended changes.
 NAMES = {
     'engine_path', 'cameras', 'device_ids', 'pipeline_depth', 'use_cuda_graph',
+    'plugin_libraries',
     'batch_max_delay_ms', 'cpu_threads', 'enabled', 'max_rate_hz', 'confidence_threshold',
     'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
     'image_intake',
@@ -248,6 +249,9 @@ def test_choices_of_the_decoder_are_the_presets():
         {'device_ids': [0, 1, 0]},
         {'device_ids': [64]},
         {'device_ids': [0, -1]},
+        {'plugin_libraries': ['/opt/a.so', '']},
+        {'plugin_libraries': ['/opt/a\n.so']},
+        {'plugin_libraries': ['x' * 5000]},
         {'max_rate_hz': 0.001},
         {'max_rate_hz': 1e-320},
         {'confidence': 0.5},
@@ -279,6 +283,7 @@ def test_pipeline_options_of_a_config():
         pipeline_depth=2,
         use_cuda_graph=False,
         cpu_threads=5,
+        plugin_libraries=('/opt/a.so',),
         max_detections=7,
         class_agnostic_nms=True,
         image_transport='auto',
@@ -291,6 +296,7 @@ def test_pipeline_options_of_a_config():
         use_cuda_graph=False,
         jpeg_on_gpu=True,
         cpu_threads=5,
+        plugin_libraries=('/opt/a.so',),
         limits=DecodingLimits(7, class_agnostic=True),
         overrides=ModelOverrides(decoder='dense'),
     )

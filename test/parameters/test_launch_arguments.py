@@ -41,7 +41,7 @@ DEFAULTS = dict(
         yaml.safe_load((SHARE / 'config' / 'detect.yaml').read_text())['/**']['ros__parameters']
     )
 )
-SHORT_LISTS = {'cameras', 'device_ids'}
+SHORT_LISTS = {'cameras', 'device_ids', 'plugin_libraries'}
 LISTS = {name for name, value in DEFAULTS.items() if isinstance(value, list)} - SHORT_LISTS
 
 
@@ -87,6 +87,7 @@ def test_descriptions_end_with_the_default(name, golden_messages):
         ('cameras', " [front, 'rear'] ", ['front', 'rear']),
         ('cameras', 'front', ['front']),
         ('cameras', '[]', []),
+        ('plugin_libraries', '/opt/a.so,/opt/b.so', ['/opt/a.so', '/opt/b.so']),
         ('device_ids', '1', [1]),
         ('device_ids', '0, 1', [0, 1]),
     ],

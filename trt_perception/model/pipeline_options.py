@@ -36,6 +36,7 @@ class PipelineOptions:
         cpu_threads: threads of ONNX Runtime; 0 for half of the cores that this process may use.
         max_batch: maximum number of frames in a batch; None if unknown. A CUDA pipeline prepares
             no larger batch, to save memory.
+        plugin_libraries: paths of TensorRT plugin libraries to load before an engine.
         limits: limits of decoding.
         overrides: values of the user, which replace the values of the model's files.
     """
@@ -46,5 +47,6 @@ class PipelineOptions:
     jpeg_on_gpu: bool = False
     cpu_threads: int = 0
     max_batch: int | None = None
+    plugin_libraries: tuple[str, ...] = ()
     limits: DecodingLimits = DecodingLimits()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)

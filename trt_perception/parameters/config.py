@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import Mistake, closest_words, names_mistake, short_repr
+from trt_perception.files.plain_text import (
+    MAX_PATH_LENGTH,
+    Mistake,
+    closest_words,
+    name_mistake,
+    names_mistake,
+    short_repr,
+)
 from trt_perception.model.class_filter import class_filter_ids
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
@@ -91,6 +98,10 @@ def _devices_mistake(indices: Sequence[int]) -> Mistake | None:
     return Mistake(found=short_repr(list(indices)), expected=expected)
 
 
+def _libraries_mistake(paths: Sequence[str]) -> Mistake | None:
+    return next(filter(None, (name_mistake(path, MAX_PATH_LENGTH) for path in paths)), None)
+
+
 # Each change of a parameter checks all values again, and a service must answer within 0.1 s even
 # with 65536 names.
 _names_mistake: Final = functools.lru_cache(maxsize=4)(names_mistake)
@@ -151,6 +162,12 @@ class DetectorConfig(FrameParameters):
         'Threads of ONNX Runtime. 0: half of the cores that the process may use.',
         minimum=0,
         maximum=1024,
+    )
+    plugin_libraries: tuple[str, ...] = parameter_field(
+        (),
+        'TensorRT plugin libraries (.so) that the engine needs. The process keeps them loaded. An '
+        'ONNX model ignores them.',
+        find_mistake=_libraries_mistake,
     )
     enabled: bool = parameter_field(
         True,
@@ -339,6 +356,7 @@ class DetectorConfig(FrameParameters):
             use_cuda_graph=self.use_cuda_graph,
             jpeg_on_gpu=self.image_transport != 'raw',
             cpu_threads=self.cpu_threads,
+            plugin_libraries=self.plugin_libraries,
             limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),
             overrides=self.model_overrides(),
         )

@@ -35,7 +35,7 @@ _SIM_TIME: Final = Parameter(
     'use_sim_time', '', 'bool', False, 'Take the time from /clock, as with a simulator or a bag.'
 )
 # Lists of short values without commas.
-_SHORT_LISTS: Final = ('cameras', 'device_ids')
+_SHORT_LISTS: Final = ('cameras', 'device_ids', 'plugin_libraries')
 _ARGUMENTS: Final = {
     parameter.name: parameter
     for parameter in (*PARAMETERS, _SIM_TIME)

@@ -114,7 +114,7 @@ class CudaPipeline:
             undo.enter_context(self._closing)
             self._device = Device(options.device_id)
             check_interruption()
-            engine = TensorRtEngine(model, self._device)
+            engine = TensorRtEngine(model, self._device, options.plugin_libraries)
             self._closing.callback(engine.close)
             self.runtime = engine.header.module
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]

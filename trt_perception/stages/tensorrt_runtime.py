@@ -12,6 +12,7 @@ import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.errors import EngineError
@@ -23,6 +24,7 @@ from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
 from trt_perception.stages.batch_sizes import MAX_BATCH, batch_sizes
 from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_plugins import load_plugins
 
 __all__ = ['TensorRtContext', 'TensorRtEngine']
 
@@ -35,6 +37,7 @@ class TensorRtEngine:
     Args:
         model: the plan.
         device: the current device.
+        plugin_libraries: paths of plugin libraries to load before the plan.
 
     Attributes:
         inputs: name, shape and dtype of each input, with -1 for variable dimensions.
@@ -42,10 +45,13 @@ class TensorRtEngine:
         header: the parsed header of the plan.
 
     Raises:
-        EngineError: TensorRT is missing, or refuses the plan. The message has TensorRT's errors.
+        EngineError: TensorRT is missing, or refuses the plan or a plugin library. The message has
+            TensorRT's errors.
     """
 
-    def __init__(self, model: ModelFile, device: Device) -> None:
+    def __init__(
+        self, model: ModelFile, device: Device, plugin_libraries: Sequence[str | Path] = ()
+    ) -> None:
         self.header = read_plan_header(model.content, model.path.name)
         self._name = model.path.name
         command = rebuild_command(model.manifest, model.path)
@@ -62,6 +68,7 @@ class TensorRtEngine:
                 (model.sha256, device.name, device.compute_capability, self._trt.__version__)
             ).encode()
         ).hexdigest()
+        load_plugins(self._trt, self._log, plugin_libraries)
         engine: Any = None
         try:
             engine = self._deserialize(model, device)

@@ -155,7 +155,7 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
             raise
         return dataclasses.replace(report, why_not_loaded=str(error))
     device.use()
-    engine_info = inspect_engine(report.model, device)
+    engine_info = inspect_engine(report.model, device, options.plugins)
     if not options.times:
         return dataclasses.replace(report, engine_info=engine_info)
     with tqdm(total=options.times, desc='runs', disable=None, leave=False) as bar:
@@ -185,6 +185,14 @@ def _parser() -> argparse.ArgumentParser:
         default=30,
         metavar='N',
         help='maximum rows in the table of layers (default: 30)',
+    )
+    add(
+        '--plugins',
+        type=parse_path,
+        nargs='+',
+        default=[],
+        metavar='FILE',
+        help='plugin libraries that the engine needs',
     )
     add_file_option(parser, '--json', 'write the whole report as JSON; - prints it')
     add('--no-gpu', action='store_true', help='do not load the engine')

@@ -13,7 +13,7 @@ from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import PLAN, FakeTensorRtRtx
 from trt_perception import gpu
-from trt_perception.building.engine.inspector import time_layers
+from trt_perception.building.engine.inspector import inspect_engine, time_layers
 from trt_perception.building.engine.verify import verify_engine
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
@@ -180,6 +180,17 @@ def test_dynamic_engine_is_timed_at_shapes_of_its_profile_only(engine, golden_me
     assert verified(model, 'fp16', (2, 3, 48, 64)).latency.p50 == 1.5
     with golden_messages.raises(EngineError):
         verified(model, 'fp16', (8, 3, 48, 64))
+
+
+def test_inspection_loads_plugin_libraries_first(engine, tmp_path):
+    library = tmp_path / 'libfancy.so'
+    library.write_bytes(b'library of Fancy')
+    model = engine('fp16')
+
+    inspect_engine(model, gpu.Device(0), [library])
+
+    calls = sys.modules['tensorrt_rtx'].calls
+    assert calls.index('load_library') < calls.index('deserialize_cuda_engine')
 
 
 def test_missing_layer_times_are_an_error(engine, golden_messages):

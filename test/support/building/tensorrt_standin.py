@@ -21,7 +21,8 @@ NAMES = {
 }
 MAGIC = {'tensorrt': b'ftrt', 'tensorrt_rtx': b'vtrt'}
 BASES = ('ILogger', 'IProgressMonitor', 'IProfiler', 'IInt8EntropyCalibrator2')
-BASES += ('IInt8MinMaxCalibrator',)
+BASES += ('IInt8MinMaxCalibrator', 'IErrorRecorder')
+FUNCTIONS = ('Builder', 'OnnxParser', 'init_libnvinfer_plugins', 'get_plugin_registry')
 
 
 class Member:
@@ -113,7 +114,7 @@ class StandIn:
             raise AttributeError(f'{self.release} has no {name}')
         if name in BASES:
             return type(name, (), {})
-        if name in ('Builder', 'OnnxParser', 'init_libnvinfer_plugins'):
+        if name in FUNCTIONS:
             return getattr(self, f'make_{name}')
         if name not in self._namespaces:
             self._namespaces[name] = self._namespace(name)
@@ -138,6 +139,11 @@ class StandIn:
         self.calls.append(('init_libnvinfer_plugins', arguments))
         return True
 
+    def make_get_plugin_registry(self):
+        return Object(
+            self, 'IPluginRegistry', error_recorder=None, load_library=lambda path: object()
+        )
+
     def make_Builder(self, logger):  # noqa: N802  TensorRT's name
         self.logger = logger
         return Object(
@@ -146,9 +152,6 @@ class StandIn:
             create_network=self._network,
             create_builder_config=self._config,
             create_optimization_profile=lambda: Object(self, 'IOptimizationProfile'),
-            get_plugin_registry=lambda: Object(
-                self, 'IPluginRegistry', load_library=lambda path: object()
-            ),
             build_serialized_network=lambda network, config: self.build(
                 config.progress_monitor, self.logger
             ),

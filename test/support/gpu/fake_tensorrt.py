@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 
 INPUT = ('images', (1, 3, 48, 64), 'FLOAT')
@@ -59,6 +60,36 @@ class Specialization(Enum):
     NONE = 2
 
 
+class PluginRegistry:
+    """The registry of plugins, which reports its errors to the recorder only.
+
+    As in TensorRT, a library that is loaded already is refused.
+
+    Attributes:
+        libraries: contents of the loaded libraries, in order.
+    """
+
+    def __init__(self, calls):
+        self._calls = calls
+        self.error_recorder = None
+        self.libraries = []
+
+    def load_library(self, path):
+        self._calls.append('load_library')
+        content = Path(path).read_bytes()
+        reason = ''
+        if not content.startswith(b'library'):
+            reason = f'Unable to load library: {path}: invalid ELF header'
+        elif content in self.libraries:
+            reason = 'Cannot register the library as plugin creator of Fancy exists already'
+        if reason:
+            if self.error_recorder is not None:
+                self.error_recorder.report_error(6, reason)
+            return None
+        self.libraries.append(content)
+        return object()
+
+
 class FakeTensorRt:
     """The module tensorrt.
 
@@ -75,6 +106,7 @@ class FakeTensorRt:
         contexts: (profile, shape of the first input, device memory) of each context, in order.
         formats: format of every tensor by profile; LINEAR by default.
         living: engines and contexts that still have references.
+        registry: the registry of plugins.
         reports_profile: whether outputs with an open batch report the first profile's batch,
             as in TensorRT-RTX 1.4.
     """
@@ -89,6 +121,10 @@ class FakeTensorRt:
         def __init__(self):
             pass
 
+    class IErrorRecorder:
+        def __init__(self):
+            pass
+
     def __init__(self, refuses='', inputs=(INPUT,), outputs=(OUTPUT,), profiles=()):
         self.refuses = refuses
         self.inputs, self.outputs, self.profiles = inputs, outputs, profiles
@@ -97,6 +133,14 @@ class FakeTensorRt:
         self.formats = {}
         self.contexts = []
         self.living = weakref.WeakSet()
+        self.registry = PluginRegistry(self.calls)
+
+    def init_libnvinfer_plugins(self, logger, namespace):
+        self.calls.append('init_libnvinfer_plugins')
+        return True
+
+    def get_plugin_registry(self):
+        return self.registry
 
     def Runtime(self, logger):  # noqa: N802
         self.logger = logger

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.building.engine.calibrator import CalibrationData, attach_calibrator
 from trt_perception.building.engine.capabilities import build_remarks, check_release
-from trt_perception.building.engine.config import TimingCache, configure_builder, load_plugins
+from trt_perception.building.engine.config import TimingCache, configure_builder
 from trt_perception.building.engine.hints import tensorrt_error
 from trt_perception.building.engine.network import (
     add_profiles,
@@ -39,6 +39,7 @@ from trt_perception.files.plain_text import join_first
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_plugins import load_plugins
 
 __all__ = ['BuiltPlan', 'build_plan']
 
@@ -163,7 +164,7 @@ class _PlanBuild:
         tensorrt, options, trt_log = self.tensorrt, self.options, self.trt_log
         start = time.perf_counter()
         builder, network = _create_network(tensorrt, trt_log, strongly_typed=self.strongly_typed)
-        load_plugins(tensorrt, builder, trt_log, options.plugins)
+        load_plugins(tensorrt.module, trt_log, options.plugins)
         parse_onnx(tensorrt, network, trt_log, onnx_bytes, options.onnx.name)
         inputs, outputs = tensor_specs(network)
         config = builder.create_builder_config()

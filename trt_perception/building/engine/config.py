@@ -1,4 +1,4 @@
-"""Transfers build options to TensorRT's builder configuration; loads plugins and timing caches."""
+"""Transfers build options to TensorRT's builder configuration; loads timing caches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import ConfigError, EngineError, WriteError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.cache import read_cached, write_cached
-from trt_perception.files.checked_files import read_checked
 from trt_perception.files.regular_files import read_regular
-from trt_perception.stages.tensorrt_log import TensorRtLog
 
-__all__ = ['TimingCache', 'configure_builder', 'load_plugins', 'resolve_plugin_paths']
+__all__ = ['TimingCache', 'configure_builder']
 
 _MIB: Final = 1024 * 1024
 _MAX_CACHE_BYTES: Final = 1024 * _MIB
@@ -97,39 +95,6 @@ def _set_compute_capabilities(tensorrt: TensorRt, config: Any, names: list[str])
                 tensorrt.label,
                 f'refuses to build for {name}',
                 fix='remove it from --compute-capabilities',
-            )
-
-
-def resolve_plugin_paths(libraries: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the paths of plugin libraries with symbolic links resolved.
-
-    Raises:
-        EngineError: a library cannot be read, or other users can write to it. Plugin libraries
-            are executable code, so they must be as protected as engine files.
-    """
-    try:
-        return tuple(read_checked(library)[1] for library in libraries)
-    except EngineError as error:
-        raise type(error)(
-            f'--plugins {error.subject}', error.found, expected=error.expected, fix=error.fix
-        ) from error
-
-
-def load_plugins(
-    tensorrt: TensorRt, builder: Any, trt_log: TensorRtLog, libraries: tuple[Path, ...]
-) -> None:
-    """Register TensorRT's own plugins, and load plugin libraries.
-
-    Raises:
-        EngineError: a library cannot be read or loaded, or other users can write to it.
-    """
-    tensorrt.module.init_libnvinfer_plugins(trt_log.logger, '')
-    registry = builder.get_plugin_registry()
-    for library, resolved in zip(libraries, resolve_plugin_paths(libraries), strict=True):
-        if registry.load_library(str(resolved)) is None:
-            raise EngineError(
-                f'--plugins {library}',
-                f'cannot be loaded; TensorRT reported: {trt_log.last_errors(3)}',
             )
 
 

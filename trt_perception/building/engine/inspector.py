@@ -7,8 +7,9 @@ import dataclasses
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trt_perception.building.engine.layers import LayerInfo, parse_layers
@@ -67,14 +68,21 @@ class LayerTime:
     share: float
 
 
-def inspect_engine(model: ModelFile, device: Device) -> EngineInfo:
+def inspect_engine(
+    model: ModelFile, device: Device, plugin_libraries: Sequence[str | Path] = ()
+) -> EngineInfo:
     """Load an engine and read its properties.
+
+    Args:
+        model: the engine.
+        device: the current GPU.
+        plugin_libraries: paths of plugin libraries. They stay loaded in this process.
 
     Raises:
         EngineError: the engine cannot be loaded on this machine.
     """
     start = time.perf_counter()
-    engine = TensorRtEngine(model, device)
+    engine = TensorRtEngine(model, device, plugin_libraries)
     try:
         return _read_engine_info(engine, time.perf_counter() - start)
     finally:

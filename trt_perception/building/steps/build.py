@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trt_perception.building.build_inputs import BuildInputs
-from trt_perception.building.engine.config import resolve_plugin_paths
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_output_paths, write_outputs
 from trt_perception.building.report import BuildLog, BuildReport, Step, StepProgress
 from trt_perception.building.steps import engine_steps, model_steps
 from trt_perception.building.steps.reuse import StoreEntry
 from trt_perception.building.steps.validation import validate
+from trt_perception.stages.tensorrt_plugins import check_plugin_files
 
 __all__ = ['build']
 
@@ -52,7 +52,7 @@ def build(
 def _build(options: BuildOptions, log: BuildLog) -> None:
     log.report.configuration['options'] = options.as_dict()
     replaces = check_output_paths(options)
-    resolve_plugin_paths(options.plugins)
+    check_plugin_files(options.plugins)
     source = model_steps.read_model(options, log)
     tensorrt = model_steps.choose_release(options, log)
     calibration, validation = model_steps.find_images(options, source, log.report)

@@ -1,0 +1,231 @@
+"""Tests of TensorRT's plugins: a stand-in for its calls, and real registries of two flavours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.plugin_libraries import make_plugin_library, make_plugin_library_with_neighbour
+from support.optional_packages import needs
+from trt_perception.errors import EngineError, MissingFileError
+from trt_perception.model.build_record import FileIdentity
+from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_plugins import load_plugins
+
+LIBRARY = b'library of Fancy'
+
+# Opens an engine twice, as two calls of *configure* or two GPUs do. Prints TensorRT's calls.
+OPEN_TWICE = """
+import json, sys
+from support.gpu import fake_cuda
+from support.gpu.cuda_recorder import Recorder
+from support.gpu.fake_tensorrt import FakeTensorRt
+from support.models.open_model import open_by_parameters
+from trt_perception.gpu import bindings
+from trt_perception.parameters.config import DetectorConfig
+
+module = sys.modules['tensorrt'] = FakeTensorRt()
+recorder = Recorder(fake_cuda.bindings())
+bindings.load_bindings = lambda: recorder.modules
+values = json.loads(sys.argv[1])
+config = DetectorConfig(
+    **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+)
+for _ in range(2):
+    open_by_parameters(config).close()
+calls = ('init_libnvinfer_plugins', 'load_library', 'deserialize_cuda_engine')
+print(json.dumps([call for call in module.calls if call in calls]))
+"""
+
+# Loads plugin libraries by a real registry. Prints the results, and which creators exist.
+LOAD_EACH = """
+import importlib, json, sys
+from trt_perception.errors import EngineError
+from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_plugins import load_plugins
+
+module = importlib.import_module(sys.argv[1])
+log = TensorRtLog(module)
+results = []
+for libraries in json.loads(sys.argv[2]):
+    try:
+        loaded = load_plugins(module, log, libraries)
+        results.append(['loaded', *(library.file for library in loaded)])
+    except EngineError as error:
+        results.append([str(error)])
+registry = module.get_plugin_registry()
+names = [name for name in ('One', 'Two', 'Far') if registry.get_creator(name, '1', '') is not None]
+print(json.dumps([results, names]))
+"""
+
+
+def run(code, *arguments):
+    """Return the JSON value that a new process prints."""
+    folders = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, '-c', code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, 'PYTHONPATH': folders},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def library(tmp_path):
+    path = tmp_path / 'libfancy.so'
+    path.write_bytes(LIBRARY)
+    return path
+
+
+def load(module, *libraries):
+    return load_plugins(module, TensorRtLog(module), libraries)
+
+
+def open_twice(tmp_path, **parameters):
+    engine = tmp_path / 'tiny.engine'
+    engine.write_bytes(PLAN)
+    return run(OPEN_TWICE, json.dumps({**MODEL, 'engine_path': str(engine), **parameters}))
+
+
+def test_own_plugins_of_tensorrt_are_registered_before_the_plan_is_loaded(tmp_path):
+    calls = open_twice(tmp_path)
+
+    assert calls == ['init_libnvinfer_plugins', 'deserialize_cuda_engine'] * 2
+
+
+def test_library_is_loaded_before_the_plan_and_once_in_a_process(tmp_path, library):
+    calls = open_twice(tmp_path, plugin_libraries=[str(library)])
+
+    plan = ['init_libnvinfer_plugins', 'deserialize_cuda_engine']
+    assert calls == [plan[0], 'load_library', plan[1], *plan]
+
+
+def test_module_without_plugins_of_its_own_loads_libraries(library):
+    class Lean(FakeTensorRt):
+        init_libnvinfer_plugins = property()  # reading it raises AttributeError
+
+    module = Lean()
+
+    load(module, library)
+
+    assert module.registry.libraries == [LIBRARY]
+
+
+def test_copy_of_a_loaded_library_is_not_loaded_again(tmp_path, library):
+    copy = tmp_path / 'libcopy.so'
+    copy.write_bytes(LIBRARY)
+    module = FakeTensorRt()
+
+    found = load(module, library, copy, library)
+
+    digest = hashlib.sha256(LIBRARY).hexdigest()
+    expected = [FileIdentity(name, digest, len(LIBRARY)) for name in ('libfancy.so', 'libcopy.so')]
+    assert found == (*expected, expected[0])
+    assert module.registry.libraries == [LIBRARY]
+
+
+@pytest.mark.parametrize('origin', ['', '$ORIGIN/lib', '${ORIGIN}'])
+def test_only_a_library_with_neighbours_is_loaded_by_its_path(tmp_path, origin, monkeypatch):
+    path = tmp_path / 'libfancy.so'
+    path.write_bytes(LIBRARY + origin.encode())
+    link = tmp_path / 'link.so'
+    link.symlink_to(path)
+    module, names = FakeTensorRt(), []
+    monkeypatch.setattr(module.registry, 'load_library', lambda name: names.append(name) or 1)
+
+    load(module, link)
+
+    (name,) = names
+    assert os.path.samefile(name, path)  # the file stays open
+    assert (name == str(path)) == bool(origin)
+    assert name.startswith('/proc/self/fd/') == (not origin)
+
+
+def test_refusals_of_libraries_say_the_reason(tmp_path, library, golden_messages):
+    (tmp_path / 'broken.so').write_bytes(b'no plugin library')
+    (tmp_path / 'open.so').write_bytes(LIBRARY)
+    (tmp_path / 'open.so').chmod(0o666)
+    (tmp_path / 'empty.so').write_bytes(b'')
+    os.mkfifo(tmp_path / 'pipe.so')
+    module = FakeTensorRt()
+    for name in ('broken.so', 'open.so', 'empty.so', 'pipe.so', 'missing.so', ''):
+        with golden_messages.raises(EngineError):
+            load(module, tmp_path / name)
+    module.registry.libraries.append(LIBRARY)  # the program loaded the library itself
+    with golden_messages.raises(EngineError):
+        load(module, library)
+    with pytest.raises(MissingFileError):
+        load(module, library, tmp_path / 'missing.so')
+
+    assert module.registry.libraries == [LIBRARY]
+    assert module.registry.error_recorder is None
+    assert not open_files(tmp_path)
+
+
+def open_files(folder):
+    """Return the open files of this process in a folder."""
+    links = [Path('/proc/self/fd', entry) for entry in os.listdir('/proc/self/fd')]
+    return {os.readlink(link) for link in links if link.is_symlink()} & {
+        str(path) for path in folder.iterdir()
+    }
+
+
+def test_refused_library_is_loaded_after_it_was_corrected(library):
+    module = FakeTensorRt()
+    library.write_bytes(b'no plugin library')
+    with pytest.raises(EngineError):
+        load(module, library)
+    library.write_bytes(LIBRARY)
+
+    load(module, library)
+
+    assert module.registry.libraries == [LIBRARY]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    'flavour',
+    [pytest.param(name, marks=needs(name)) for name in ('tensorrt_rtx', 'tensorrt_lean')],
+)
+def test_real_registry_loads_libraries_and_says_why_not(tmp_path, flavour):
+    one, two = (make_plugin_library(tmp_path, name) for name in ('One', 'Two'))
+    far = make_plugin_library_with_neighbour(tmp_path, 'Far')
+    broken = tmp_path / 'broken.so'
+    broken.write_bytes(one.read_bytes()[:40] + bytes(1000))
+    calls = [[tmp_path / 'none.so'], [broken], [far.with_name('libneighbour.so')], [one], [two]]
+    calls += [[one, two, far]] * 20
+
+    results, creators = run(LOAD_EACH, flavour, json.dumps(calls, default=str))
+
+    missing, cut, without_creators, *others = results
+    assert missing == [
+        f'plugin library {calls[0][0]}: cannot be opened: No such file or directory'
+    ]
+    assert f'Unable to load library: {broken}: ' in cut[0]
+    assert 'getCreators' in without_creators[0]
+    names = [path.name for path in (one, two, far)]
+    assert others == [['loaded', names[0]], ['loaded', names[1]]] + [['loaded', *names]] * 20
+    assert creators == ['One', 'Two', 'Far']
+
+
+@needs_compiler
+@pytest.mark.parametrize('share', [0.01, 0.5, 0.7])
+def test_truncated_library_is_refused_before_it_ends_the_process(tmp_path, share):
+    path = make_plugin_library(tmp_path, 'One')
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+    with pytest.raises(EngineError, match='is truncated; copy it again'):
+        load(FakeTensorRt(), path)

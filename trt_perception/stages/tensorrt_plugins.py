@@ -1,0 +1,191 @@
+"""Register TensorRT's own plugins and load plugin libraries, before an engine needs them.
+
+TensorRT has one plugin registry per Python module and process. It refuses a library whose plugins
+are registered already, so each library is loaded once, and none is ever removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from trt_perception.errors import EngineError
+from trt_perception.files.checked_files import open_checked, read_exactly
+from trt_perception.files.plain_text import escape_controls
+from trt_perception.model.build_record import FileIdentity
+from trt_perception.stages.tensorrt_log import TensorRtLog
+
+__all__ = ['check_plugin_files', 'load_plugins']
+
+_MAX_BYTES: Final = 2 * 1024**3
+#: The dynamic linker replaces these texts by the folder of the library.
+_ORIGINS: Final = (b'$ORIGIN', b'${ORIGIN}')
+_MAX_ERRORS: Final = 8
+#: For each TensorRT module, the open files of the loaded libraries by their SHA-256. The dynamic
+#: linker remembers a library by its path, /proc/self/fd/N. If a file were closed, the next
+#: library could get the same N, and would not be loaded.
+_LOADED: Final[weakref.WeakKeyDictionary[Any, dict[str, BinaryIO]]] = weakref.WeakKeyDictionary()
+_LOCK: Final = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Library:
+    """An open plugin library, after its checks.
+
+    Attributes:
+        path: path that the user gave.
+        resolved: path of the open file.
+        needs_folder: whether the library finds other libraries in its own folder.
+    """
+
+    path: Path
+    file: BinaryIO
+    resolved: Path
+    identity: FileIdentity
+    needs_folder: bool
+
+
+def check_plugin_files(libraries: Sequence[str | Path]) -> None:
+    """Check plugin libraries without loading them.
+
+    Raises:
+        EngineError: see ``load_plugins``.
+    """
+    for library in libraries:
+        _open(Path(library)).file.close()
+
+
+def load_plugins(
+    trt: Any, trt_log: TensorRtLog, libraries: Sequence[str | Path]
+) -> tuple[FileIdentity, ...]:
+    """Register TensorRT's own plugins, and load plugin libraries that are not loaded yet.
+
+    Args:
+        trt: the TensorRT module.
+        trt_log: the log of TensorRT's messages.
+        libraries: paths of plugin libraries.
+
+    Returns:
+        The identities of the libraries, in the same order.
+
+    Raises:
+        EngineError: a library is missing or truncated, has another owner than root or this user,
+            is writable for everybody, or is refused by TensorRT, whose reason the message has.
+    """
+    opened: list[_Library] = []
+    with _LOCK:
+        loaded = _LOADED.setdefault(trt, {})
+        try:
+            opened.extend(_open(Path(path)) for path in libraries)  # keeps those before an error
+            identities = tuple(library.identity for library in opened)
+            register_own = getattr(trt, 'init_libnvinfer_plugins', None)
+            if register_own is not None:
+                register_own(trt_log.logger, '')
+            for library in opened:
+                if library.identity.sha256 not in loaded:
+                    _load(trt, library)
+                    loaded[library.identity.sha256] = library.file
+        finally:
+            for library in opened:
+                if loaded.get(library.identity.sha256) is not library.file:
+                    library.file.close()
+    return identities
+
+
+def _open(path: Path) -> _Library:
+    """Open a library and check it like an engine, because both are code."""
+    subject = f'plugin library {path}'
+    try:
+        file, size, resolved = open_checked(path.expanduser(), _MAX_BYTES)
+    except EngineError as error:
+        raise type(error)(subject, error.found, expected=error.expected, fix=error.fix) from error
+    except RuntimeError as error:  # there is no home folder to replace ~
+        raise EngineError(subject, str(error)) from error
+    try:
+        content = read_exactly(file, size, path)
+        if _is_truncated(content):
+            raise EngineError(subject, 'is truncated', fix='copy it again')
+    except BaseException:
+        file.close()
+        raise
+    identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), size)
+    needs_folder = any(origin in content for origin in _ORIGINS)
+    return _Library(path, file, resolved, identity, needs_folder)
+
+
+def _load(trt: Any, library: _Library) -> None:
+    # The path of the open file leads to exactly the checked file, but has no neighbours.
+    opened = f'/proc/self/fd/{library.file.fileno()}'
+    if reason := _register(trt, str(library.resolved) if library.needs_folder else opened):
+        reason = reason.replace(opened, str(library.resolved))
+        found = f'cannot be loaded; TensorRT reported: {reason}'
+        raise EngineError(f'plugin library {library.path}', found)
+
+
+def _is_truncated(content: bytes) -> bool:
+    """Return whether an ELF file ends before its last segment.
+
+    The dynamic linker does not check this, and the process would end with SIGBUS.
+    """
+    if not content.startswith(b'\x7fELF'):
+        return False
+    try:
+        (table,) = struct.unpack_from('<32xQ', content)
+        entry_size, count = struct.unpack_from('<54xHH', content)
+        segments = [
+            struct.unpack_from('<8xQ16xQ', content, table + entry_size * index)
+            for index in range(count)
+        ]
+    except (struct.error, OverflowError):
+        return True
+    return any(start + size > len(content) for start, size in segments)
+
+
+def _register(trt: Any, path: str) -> str:
+    """Register the plugins of a library. Return TensorRT's errors; '' without any.
+
+    The logger does not get these errors.
+    """
+
+    class Recorder(trt.IErrorRecorder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IErrorRecorder.__init__(self)
+            self.errors: list[tuple[Any, str]] = []
+
+        def report_error(self, code: Any, description: str) -> bool:
+            if len(self.errors) < _MAX_ERRORS:
+                self.errors.append((code, escape_controls(description)))
+            return True
+
+        def num_errors(self) -> int:
+            return len(self.errors)
+
+        def get_error_code(self, index: int) -> Any:
+            return self.errors[index][0]
+
+        def get_error_desc(self, index: int) -> str:
+            return self.errors[index][1]
+
+        def has_overflowed(self) -> bool:
+            return len(self.errors) == _MAX_ERRORS
+
+        def clear(self) -> bool:
+            self.errors.clear()
+            return True
+
+    registry = trt.get_plugin_registry()
+    recorder, previous = Recorder(), registry.error_recorder
+    registry.error_recorder = recorder
+    try:
+        handle = registry.load_library(path)
+    finally:
+        registry.error_recorder = previous
+    if handle is not None:
+        return ''
+    return ' | '.join(text for _, text in recorder.errors) or 'no reason was reported'
