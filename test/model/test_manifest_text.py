@@ -63,6 +63,7 @@ BUILD = {
         'runtime': 'TensorRT-RTX 1.7.1',
         'warning': 'only 93.0% agree',
     },
+    'plugins': [{'file': 'libfancy.so', 'sha256': 'cd' * 32, 'size_bytes': 16536}],
 }
 
 
@@ -98,6 +99,11 @@ def test_manifest_without_agreement_is_read():
     build = {name: value for name, value in BUILD.items() if name != 'agreement'}
     for content in (build, {**build, 'agreement': None}):
         assert parse(manifest(build=content)).build.agreement is None
+
+
+def test_manifest_of_an_older_release_needs_no_plugin_library():
+    build = {name: value for name, value in BUILD.items() if name != 'plugins'}
+    assert parse(manifest(build=build)).build.plugins == ()
 
 
 @pytest.mark.parametrize('missing', [{}, {'build': None}])
@@ -155,6 +161,11 @@ def test_unverified_layers_are_read_as_none():
         (['agreement', 'reference_detections'], -1),
         (['agreement', 'warning'], None),
         (['agreement', 'more'], 1),
+        (['plugins'], {}),
+        (['plugins', 0, 'file'], '../libfancy.so'),
+        (['plugins', 0, 'sha256'], 'CD' * 32),
+        (['plugins', 0, 'size_bytes'], 0),
+        (['plugins', 0, 'more'], 1),
         (['more'], 1),
     ],
 )

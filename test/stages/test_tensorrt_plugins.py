@@ -14,12 +14,15 @@ import pytest
 from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.plugin_libraries import make_plugin_library, make_plugin_library_with_neighbour
+from support.models.written_manifest import write_manifest
 from support.optional_packages import needs
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.model.build_record import FileIdentity
+from trt_perception.model.decoders.dense import Dense
 from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_plugins import load_plugins
 
+IMAGE, OUTPUT = ('images', (1, 3, 48, 64), 'float32'), ('output', (1, 7, 4), 'float32')
 LIBRARY = b'library of Fancy'
 
 # Opens an engine twice, as two calls of *configure* or two GPUs do. Prints TensorRT's calls.
@@ -30,6 +33,7 @@ from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import FakeTensorRt
 from support.models.open_model import open_by_parameters
 from trt_perception.gpu import bindings
+from trt_perception.errors import EngineError
 from trt_perception.parameters.config import DetectorConfig
 
 module = sys.modules['tensorrt'] = FakeTensorRt()
@@ -39,10 +43,14 @@ values = json.loads(sys.argv[1])
 config = DetectorConfig(
     **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 )
-for _ in range(2):
-    open_by_parameters(config).close()
+refusal = ''
+try:
+    for _ in range(2):
+        open_by_parameters(config).close()
+except EngineError as error:
+    refusal = str(error)
 calls = ('init_libnvinfer_plugins', 'load_library', 'deserialize_cuda_engine')
-print(json.dumps([call for call in module.calls if call in calls]))
+print(json.dumps([[call for call in module.calls if call in calls], refusal]))
 """
 
 # Loads plugin libraries by a real registry. Prints the results, and which creators exist.
@@ -89,24 +97,26 @@ def library(tmp_path):
     return path
 
 
-def load(module, *libraries):
-    return load_plugins(module, TensorRtLog(module), libraries)
+def load(module, *libraries, needed=()):
+    return load_plugins(module, TensorRtLog(module), libraries, 'tiny.engine', needed)
 
 
-def open_twice(tmp_path, **parameters):
+def open_twice(tmp_path, needed=(), **parameters):
     engine = tmp_path / 'tiny.engine'
     engine.write_bytes(PLAN)
+    if needed:
+        write_manifest(engine, (64, 48), IMAGE, OUTPUT, Dense(), ('red', 'green', 'blue'), needed)
     return run(OPEN_TWICE, json.dumps({**MODEL, 'engine_path': str(engine), **parameters}))
 
 
 def test_own_plugins_of_tensorrt_are_registered_before_the_plan_is_loaded(tmp_path):
-    calls = open_twice(tmp_path)
+    calls, _ = open_twice(tmp_path)
 
     assert calls == ['init_libnvinfer_plugins', 'deserialize_cuda_engine'] * 2
 
 
 def test_library_is_loaded_before_the_plan_and_once_in_a_process(tmp_path, library):
-    calls = open_twice(tmp_path, plugin_libraries=[str(library)])
+    calls, _ = open_twice(tmp_path, plugin_libraries=[str(library)])
 
     plan = ['init_libnvinfer_plugins', 'deserialize_cuda_engine']
     assert calls == [plan[0], 'load_library', plan[1], *plan]
@@ -192,6 +202,35 @@ def test_refused_library_is_loaded_after_it_was_corrected(library):
     load(module, library)
 
     assert module.registry.libraries == [LIBRARY]
+
+
+def test_missing_library_of_an_engine_is_named(tmp_path, library, golden_messages):
+    module = FakeTensorRt()
+    needed = FileIdentity('libfancy.so', hashlib.sha256(LIBRARY).hexdigest(), len(LIBRARY))
+    with golden_messages.raises(EngineError):
+        load(module, needed=[needed])
+    library.write_bytes(LIBRARY + b', another build')
+    with golden_messages.raises(EngineError):
+        load(module, library, needed=[needed])
+    assert module.calls == []
+
+    library.write_bytes(LIBRARY)
+    load(module, library.rename(tmp_path / 'libother.so'), needed=[needed])
+    load(module, needed=[needed])  # it is still loaded
+
+    assert module.registry.libraries == [LIBRARY]
+
+
+def test_engine_whose_manifest_names_a_library_needs_it(tmp_path, library):
+    needed = FileIdentity('libfancy.so', hashlib.sha256(LIBRARY).hexdigest(), len(LIBRARY))
+
+    calls, refusal = open_twice(tmp_path, [needed])
+    assert calls == []
+    assert refusal.startswith('tiny.engine: expected the plugin library libfancy.so ')
+
+    calls, refusal = open_twice(tmp_path, [needed], plugin_libraries=[str(library)])
+    assert calls.count('deserialize_cuda_engine') == 2
+    assert refusal == ''
 
 
 @needs_compiler

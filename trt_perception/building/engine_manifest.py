@@ -110,6 +110,7 @@ def describe_engine(
         profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
         precision=PrecisionRecord(options.precision, options.keep_fp32),
         calibration=calibration,
+        plugins=plan.plugins,
     )
     file = new_model_file(options.engine_path(), plan.content)
     engine = with_description(file, recognised, plan.inputs, plan.outputs)

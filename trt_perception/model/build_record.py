@@ -235,6 +235,11 @@ def _read_option(section: JsonSection, name: str) -> OptionValue:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _read_plugins(section: JsonSection, key: str) -> tuple[FileIdentity, ...]:
+    libraries = section.sections(key) if section.has(key) else ()
+    return tuple(read_record(FileIdentity, library) for library in libraries)
+
+
 @dataclass(frozen=True)
 class BuildRecord:
     """How build_engine built an engine.
@@ -249,6 +254,7 @@ class BuildRecord:
         calibration: None if the build had no calibration.
         accuracy: None if the build had no validation.
         agreement: None in manifests of releases that did not compare the models.
+        plugins: the plugin libraries that the engine needs; empty in manifests of older releases.
     """
 
     tensorrt: TensorRtRecord
@@ -260,3 +266,4 @@ class BuildRecord:
     calibration: CalibrationRecord | None = None
     accuracy: AccuracyRecord | None = None
     agreement: AgreementRecord | None = None
+    plugins: Annotated[tuple[FileIdentity, ...], _read_plugins] = ()

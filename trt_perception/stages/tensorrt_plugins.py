@@ -10,7 +10,7 @@ import hashlib
 import struct
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -62,7 +62,11 @@ def check_plugin_files(libraries: Sequence[str | Path]) -> None:
 
 
 def load_plugins(
-    trt: Any, trt_log: TensorRtLog, libraries: Sequence[str | Path]
+    trt: Any,
+    trt_log: TensorRtLog,
+    libraries: Sequence[str | Path],
+    engine: str = '',
+    needed: Sequence[FileIdentity] = (),
 ) -> tuple[FileIdentity, ...]:
     """Register TensorRT's own plugins, and load plugin libraries that are not loaded yet.
 
@@ -70,6 +74,8 @@ def load_plugins(
         trt: the TensorRT module.
         trt_log: the log of TensorRT's messages.
         libraries: paths of plugin libraries.
+        engine: name of the engine that will be loaded, for messages.
+        needed: the libraries that this engine was built with.
 
     Returns:
         The identities of the libraries, in the same order.
@@ -77,6 +83,7 @@ def load_plugins(
     Raises:
         EngineError: a library is missing or truncated, has another owner than root or this user,
             is writable for everybody, or is refused by TensorRT, whose reason the message has.
+            Or a needed library is neither given nor loaded; then no library is loaded.
     """
     opened: list[_Library] = []
     with _LOCK:
@@ -84,6 +91,7 @@ def load_plugins(
         try:
             opened.extend(_open(Path(path)) for path in libraries)  # keeps those before an error
             identities = tuple(library.identity for library in opened)
+            _require(needed, identities, loaded, engine)
             register_own = getattr(trt, 'init_libnvinfer_plugins', None)
             if register_own is not None:
                 register_own(trt_log.logger, '')
@@ -96,6 +104,26 @@ def load_plugins(
                 if loaded.get(library.identity.sha256) is not library.file:
                     library.file.close()
     return identities
+
+
+def _require(
+    needed: Sequence[FileIdentity],
+    given: Sequence[FileIdentity],
+    loaded: Collection[str],
+    engine: str,
+) -> None:
+    known = {*loaded, *(library.sha256 for library in given)}
+    others = {library.file: library.sha256 for library in given}
+    for library in needed:
+        if library.sha256 not in known:
+            other = others.get(library.file)
+            raise EngineError(
+                engine,
+                'none' if other is None else f'a library with SHA-256 {other[:16]}…',
+                expected=f'the plugin library {library.file} of its build, with SHA-256 '
+                f'{library.sha256[:16]}…',
+                fix='give the path of this library in plugin_libraries (docs/building.md)',
+            )
 
 
 def _open(path: Path) -> _Library:

@@ -68,7 +68,9 @@ class TensorRtEngine:
                 (model.sha256, device.name, device.compute_capability, self._trt.__version__)
             ).encode()
         ).hexdigest()
-        load_plugins(self._trt, self._log, plugin_libraries)
+        build = model.manifest.build if model.manifest else None
+        needed = build.plugins if build else ()
+        load_plugins(self._trt, self._log, plugin_libraries, self._name, needed)
         engine: Any = None
         try:
             engine = self._deserialize(model, device)

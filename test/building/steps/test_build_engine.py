@@ -1,6 +1,7 @@
 """build_engine from ONNX to engine, manifest and report, with real TensorRT-RTX builds."""
 
 import errno
+import hashlib
 import signal
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import onnxruntime
 import pytest
 
 from support.gpu.gpu_support import why_no_gpu
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.plugin_libraries import make_plugin_library
 from support.models.detector_models import (
     CLASSES,
     KNOWN,
@@ -27,6 +30,7 @@ from support.programs import UNMEASURED, Program, executable
 from trt_perception.building import engine_store
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.calibrate import unused_calibration_options
+from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.stages.tensorrt_runtime import read_plan_header
 
@@ -64,6 +68,20 @@ def test_each_precision_gives_engine_manifest_and_report(tmp_path, precision, ca
     assert 'unverified' in capsys.readouterr().out
     assert manifest.build.options['class_names'] == CLASSES
     assert manifest.build.calibration is None
+
+
+@needs_compiler
+def test_plugin_libraries_are_recorded_in_the_manifest(tmp_path):
+    path, library = write_detector(tmp_path), make_plugin_library(tmp_path, 'Recorded')
+    given = ('--onnx', path, *KNOWN, '--plugins', library, '--json', tmp_path / 'r.json')
+    assert run(*given) == 0
+    assert (
+        run(*given, '--precision', 'fp32') == 0
+    )  # the registry refuses a library that is loaded already
+    content = library.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    expected = FileIdentity('libRecorded.so', digest, len(content))
+    assert manifest_beside(tmp_path / 'net.engine').build.plugins == (expected,)
 
 
 def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, golden_messages):

@@ -6,7 +6,12 @@ import json
 import pytest
 
 from trt_perception.errors import ManifestError
-from trt_perception.model.build_record import FileIdentity
+from trt_perception.model.build_record import (
+    BuildRecord,
+    FileIdentity,
+    PrecisionRecord,
+    TensorRtRecord,
+)
 from trt_perception.model.manifest import (
     Manifest,
     manifest_path,
@@ -17,8 +22,11 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 
 
-def write_manifest(path, size_wh, image, output, decoder, class_names):
-    """Write the manifest of a model with one input and one output, given as name, shape, dtype."""
+def write_manifest(path, size_wh, image, output, decoder, class_names, plugins=()):
+    """Write the manifest of a model with one input and one output, given as name, shape, dtype.
+
+    With plugins, the manifest says that the engine was built with these libraries.
+    """
     content = path.read_bytes()
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
     is_onnx = path.suffix == '.onnx'
@@ -31,6 +39,13 @@ def write_manifest(path, size_wh, image, output, decoder, class_names):
         decoder=decoder,
         class_names=class_names,
         notes={},
+        build=BuildRecord(
+            *(TensorRtRecord('tensorrt', '10.13.3.9'), None, None, {}, ()),
+            PrecisionRecord('fp16'),
+            plugins=tuple(plugins),
+        )
+        if plugins
+        else None,
     )
     manifest_path(path).write_bytes(serialise_manifest(manifest))
 

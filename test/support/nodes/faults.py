@@ -14,6 +14,9 @@ from pathlib import Path
 
 from support.gpu.fake_tensorrt import PLAN
 from support.models.tiny_model import write_tiny_model
+from support.models.written_manifest import write_manifest
+from trt_perception.model.build_record import FileIdentity
+from trt_perception.model.decoders.dense import Dense
 
 #: Parameters that replace the manifest of a TensorRT engine.
 GPU_PARAMETERS = {
@@ -84,6 +87,17 @@ def _hash(folder):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+    return path
+
+
+def _without_plugin_library(folder):
+    path = engine(folder)
+    size, image, output = (64, 48), ('images', (1, 3, 48, 64)), ('output', (1, 7, 4))
+    names = tuple(GPU_PARAMETERS['model.class_names'])
+    library = FileIdentity('libfancy.so', 'ab' * 32, 16536)
+    write_manifest(
+        path, size, (*image, 'float32'), (*output, 'float32'), Dense(), names, [library]
+    )
     return path
 
 
@@ -163,6 +177,13 @@ FAULTS = (
         says='tensorrt_rtx',
     ),
     _gpu('wrong version', 'configure', real=False, says='build_engine'),
+    _gpu(
+        'plugin library missing',
+        'configure',
+        model=_without_plugin_library,
+        real=False,
+        says='libfancy.so',
+    ),
     Fault(
         'unknown decoder',
         'configure',

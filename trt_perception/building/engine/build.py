@@ -36,6 +36,7 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.plain_text import join_first
+from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.tensorrt_log import TensorRtLog
@@ -60,6 +61,7 @@ class BuiltPlan:
         flags: names of the TensorRT builder flags that were set.
         layer_count: number of layers in TensorRT's network before optimisation.
         build_s: build time in seconds, including parsing.
+        plugins: the loaded plugin libraries.
         timing_cache: path of the timing cache or ``auto``; empty without a cache.
         calibration_cache_status: whether TensorRT's calibrator reused ranges; empty without a
             calibrator.
@@ -78,6 +80,7 @@ class BuiltPlan:
     flags: tuple[str, ...]
     layer_count: int
     build_s: float
+    plugins: tuple[FileIdentity, ...]
     timing_cache: str
     calibration_cache_status: str
     warnings: tuple[str, ...]
@@ -164,7 +167,7 @@ class _PlanBuild:
         tensorrt, options, trt_log = self.tensorrt, self.options, self.trt_log
         start = time.perf_counter()
         builder, network = _create_network(tensorrt, trt_log, strongly_typed=self.strongly_typed)
-        load_plugins(tensorrt.module, trt_log, options.plugins)
+        plugins = load_plugins(tensorrt.module, trt_log, options.plugins)
         parse_onnx(tensorrt, network, trt_log, onnx_bytes, options.onnx.name)
         inputs, outputs = tensor_specs(network)
         config = builder.create_builder_config()
@@ -199,6 +202,7 @@ class _PlanBuild:
             flags=flags,
             layer_count=network.num_layers,
             build_s=time.perf_counter() - start,
+            plugins=plugins,
             timing_cache=timing_cache.storage,
             calibration_cache_status='' if calibrator is None else calibrator.cache_status,
             warnings=(*trt_log.warnings, *filter(None, cache_warnings)),
