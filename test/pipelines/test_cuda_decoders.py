@@ -208,9 +208,9 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     assert recorder.mistakes == []
 
 
-def test_batch_above_255_is_refused(install_standins, golden_messages):
-    image = ('image', (256, *IMAGE[1][1:]), 'FLOAT')
-    outputs = {'output': np.zeros((256, 4 + len(NAMES), 10), np.float32)}
+def test_batch_above_64_is_refused(install_standins, golden_messages):
+    image = ('image', (65, *IMAGE[1][1:]), 'FLOAT')
+    outputs = {'output': np.zeros((65, 4 + len(NAMES), 10), np.float32)}
     path, recorder = install_standins((image,), tensors_of(outputs))
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'dense'))

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, tensors_text
+from trt_perception.model.preprocessing import size_mistake
+from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, check_sizes, tensors_text
 
 __all__ = [
     *(
@@ -30,8 +31,11 @@ __all__ = [
         'image_mask',
         'image_size',
     ),
-    *('auxiliary_shapes', 'pixel_mask_input', 'split_inputs'),
+    *('MAX_BATCH', 'auxiliary_shapes', 'pixel_mask_input', 'split_inputs'),
 ]
+
+#: The largest number of images in a batch.
+MAX_BATCH: Final = 64
 
 _AUXILIARY: Final = ('orig_target_sizes', 'pixel_mask')
 
@@ -46,8 +50,10 @@ def split_inputs(
         inputs: all inputs, as the runtime reports them.
 
     Raises:
-        EngineError: the model has no image input with three channels, or several other inputs.
+        EngineError: the model has no image input with three channels, or several other inputs, or
+            an input is too large.
     """
+    check_sizes(name, inputs)
     auxiliary_inputs = tuple(tensor for tensor in inputs if _is_auxiliary(tensor))
     images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
@@ -67,7 +73,22 @@ def split_inputs(
             expected='an image of 3 channels, (1, 3, height, width) or (1, height, width, 3)',
             fix='export the detector for colour images',
         )
+    _check_image(name, image)
     return image, auxiliary_inputs
+
+
+def _check_image(name: str, image: TensorSpec) -> None:
+    """Check the size of the images and their number. Raises EngineError."""
+    size = image_size(image)
+    if size is not None and (mistake := size_mistake(size)):
+        raise EngineError(f'{name}: size of the image input', **mistake)
+    if batch_size(image) > MAX_BATCH:
+        raise EngineError(
+            name,
+            f'a batch of {batch_size(image)} images',
+            expected=f'at most {MAX_BATCH}',
+            fix='export the model, or build the engine, for smaller batches',
+        )
 
 
 def _is_auxiliary(tensor: TensorSpec) -> bool:
@@ -152,6 +173,9 @@ def constant_inputs(
         auxiliary_inputs: may have dynamic dimensions.
         network_wh: width and height of the network's input in pixels.
         batch: number of images in the batch.
+
+    Raises:
+        EngineError: a value is too large.
     """
     width, height = network_wh
     constants: dict[str, npt.NDArray[Any]] = {}
@@ -161,6 +185,7 @@ def constant_inputs(
             constants[tensor.name] = np.array([[width, height]] * batch, dtype)
         else:
             shape = _fill_dynamic_sides(tensor.shape, (batch, height, width))
+            check_sizes('the model', (replace(tensor, shape=shape),))
             constants[tensor.name] = np.ones(shape, dtype)
     return constants
 

@@ -35,7 +35,13 @@ from trt_perception.model.recognition.recognise import (
 )
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, TensorSpec, tensors_text
+from trt_perception.model.tensors import (
+    INPUT_DTYPES,
+    ModelInfo,
+    TensorSpec,
+    check_sizes,
+    tensors_text,
+)
 
 __all__ = ['ModelSpec', 'resolve_model_spec']
 
@@ -93,6 +99,9 @@ class ModelSpec:
 
         Args:
             batch: number of images. The model must have a dynamic batch.
+
+        Raises:
+            EngineError: an input or output with this batch is too large.
         """
         if batch == self.batch:
             return self
@@ -100,12 +109,14 @@ class ModelSpec:
         def with_batch(tensor: TensorSpec) -> TensorSpec:
             return replace(tensor, shape=(batch, *tensor.shape[1:]))
 
-        return replace(
+        changed = replace(
             self,
             input=with_batch(self.input),
             outputs=tuple(map(with_batch, self.outputs)),
             auxiliary_inputs=tuple(map(with_batch, self.auxiliary_inputs)),
         )
+        check_sizes('the model', (changed.input, *changed.outputs, *changed.auxiliary_inputs))
+        return changed
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
         """Check the shapes of computed outputs, because outputs may have dynamic dimensions.
@@ -114,7 +125,8 @@ class ModelSpec:
             found: the outputs with the shapes of one computed batch.
 
         Raises:
-            EngineError: the shapes do not match decoder, class names, task or batch size.
+            EngineError: the shapes do not match decoder, class names, task or batch size, or an
+                output is too large.
         """
         classes = len(self.class_names)
         _check_outputs('the model', self.decoder, self.task, found, classes, self.batch)
@@ -274,7 +286,8 @@ def _check_outputs(
     *,
     any_batch: bool = False,
 ) -> None:
-    """Check that outputs match decoder, class names, task and batch size."""
+    """Check the sizes of outputs, and that they match decoder, class names, task and batch."""
+    check_sizes(name, outputs)
     wanted = decoder.outputs(classes, task)
     if not wanted:
         raise EngineError(

@@ -14,7 +14,7 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
-from trt_perception.model.tensors import INPUT_DTYPES
+from trt_perception.model.tensors import INPUT_DTYPES, MAX_VALUES
 
 __all__ = [
     *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'fields_text', 'number_mistake'),
@@ -26,8 +26,7 @@ COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
 _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
-# 0.8 GB as float32. A larger input is a typing error, and would exhaust the memory.
-_MAX_PIXELS: Final = 2**26
+_MAX_PIXELS: Final = MAX_VALUES // 3
 
 
 def size_mistake(size: Sequence[float]) -> Mistake | None:

@@ -17,11 +17,12 @@ __all__ = [
         'FLOAT_DTYPES',
         'INDEX_DTYPES',
         'INPUT_DTYPES',
+        'MAX_VALUES',
         'TENSOR_DTYPES',
         'ModelInfo',
         'TensorSpec',
     ),
-    *('parse_tensorrt_dtype', 'tensors_text'),
+    *('check_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
 ]
 
 #: Bytes of one value by data type. The names are those of NumPy, with bfloat16 added.
@@ -38,6 +39,8 @@ TENSOR_DTYPES: Final = {
 FLOAT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
 INDEX_DTYPES: Final = ('int64', 'int32')
 INPUT_DTYPES: Final = (*FLOAT_DTYPES, 'uint8')
+#: Largest number of values in an input or output, with all images of a batch: 0.8 GB as float32.
+MAX_VALUES: Final = 3 * 2**26
 _TENSORRT_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
 _SHAPE: Final = list_reader(
     lambda side: type(side) is int and side >= -1,
@@ -97,6 +100,26 @@ class ModelInfo:
 def parse_tensorrt_dtype(name: str) -> str:
     """Return the data type, as in TENSOR_DTYPES, for TensorRT's name, such as ``HALF``."""
     return _TENSORRT_DTYPES.get(name, name.lower())
+
+
+def check_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
+    """Check that each tensor has at most ``MAX_VALUES`` values.
+
+    Args:
+        name: file name of the model, for messages.
+        tensors: inputs or outputs. A dynamic dimension counts as 1.
+
+    Raises:
+        EngineError: a tensor is larger.
+    """
+    for tensor in tensors:
+        if math.prod(map(abs, tensor.shape)) > MAX_VALUES:
+            raise EngineError(
+                name,
+                tensors_text((tensor,)),
+                expected=f'at most {MAX_VALUES} values in an input or output',
+                fix='export the model for smaller images, or for fewer images in a batch',
+            )
 
 
 def tensors_text(tensors: Sequence[TensorSpec]) -> str:

@@ -51,7 +51,7 @@ from trt_perception.gpu import Device, Stream
 from trt_perception.images.frame import PipelineInput
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.input_layout import batch_size, split_inputs
+from trt_perception.model.input_layout import MAX_BATCH, batch_size, split_inputs
 from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import ModelInfo
@@ -64,7 +64,6 @@ from trt_perception.pipelines.mask_images import MaskImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
-from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
 
@@ -305,15 +304,8 @@ def _check_input(name: str, spec: ModelSpec) -> None:
     """Check that the letterbox kernel can write the input of the model.
 
     Raises:
-        EngineError: the batch is too large, or the layout or type is not supported.
+        EngineError: the layout or type is not supported.
     """
-    if spec.batch > MAX_BATCH:
-        raise EngineError(
-            name,
-            f'a batch of {spec.batch} images',
-            expected=f'at most {MAX_BATCH}',
-            fix='build it for smaller batches: --batch 1,4,8 if the ONNX file has an open batch',
-        )
     if spec.preprocessing.layout != 'nchw' or spec.input.dtype == 'uint8':
         raise EngineError(
             name,

@@ -86,6 +86,8 @@ class HostPipeline:
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0
         usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_ON_GPU
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
+        if self._is_open:
+            self.spec.with_batch_size(self.batch)  # raises if tensors of this batch are too large
         size = self.spec.preprocessing.input_size
         # The values of the auxiliary inputs. `preprocess` writes the pixel mask of each frame.
         self._auxiliary = constant_inputs(auxiliary, size, self.batch)

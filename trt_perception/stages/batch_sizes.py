@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-__all__ = ['MAX_BATCH', 'batch_sizes']
-
-#: The largest batch of the kernels, which store the number of frames in a byte.
-MAX_BATCH: Final = 255
+__all__ = ['batch_sizes']
 
 
 def batch_sizes(ranges: Sequence[tuple[int, int]], max_frames: int) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.parameters.frame import FrameParameters, Thresholds
-from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [
     *(

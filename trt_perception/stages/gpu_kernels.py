@@ -12,11 +12,11 @@ import numpy as np
 from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
 from trt_perception.model.grids import check_anchor_count
+from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.stages.batch_sizes import MAX_BATCH
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
 
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD', 'RESULT_ROW', 'FrameKernels']

@@ -20,9 +20,10 @@ from trt_perception.files.cache import read_cached, write_cached
 from trt_perception.gpu import Device, DeviceBuffer, Stream
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import read_plan_header
+from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
-from trt_perception.stages.batch_sizes import MAX_BATCH, batch_sizes
+from trt_perception.stages.batch_sizes import batch_sizes
 from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_plugins import load_plugins
 

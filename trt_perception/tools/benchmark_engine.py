@@ -26,6 +26,7 @@ from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 from trt_perception.tools.arguments import add_file_option, check_output_file, integer_at_least
@@ -37,8 +38,6 @@ __all__ = ['BenchmarkReport', 'main']
 _PROVIDERS: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
 # Eight images usually exceed the processor's caches, and consecutive frames differ.
 _MIN_FRAMES: Final = 8
-# All frames of a batch have page-locked copies in memory.
-_MAX_BATCH: Final = 64
 # Maximum time of a measurement if neither --frames nor --seconds is given.
 _DEFAULT_SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
@@ -319,9 +318,9 @@ def _parse_milliseconds(text: str) -> float:
 
 def _parse_batches(text: str) -> tuple[int, ...]:
     sizes = _parse_integers(text)
-    if not all(1 <= size <= _MAX_BATCH for size in sizes):
+    if not all(1 <= size <= MAX_BATCH for size in sizes):
         raise argparse.ArgumentTypeError(
-            f'expected numbers from 1 to {_MAX_BATCH}, as in 1,4,8 (got {text!r})'
+            f'expected numbers from 1 to {MAX_BATCH}, as in 1,4,8 (got {text!r})'
         )
     return tuple(dict.fromkeys(sizes))
 

@@ -17,8 +17,8 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Mistake, names_mistake
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
+from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.preprocessing import number_mistake
-from trt_perception.stages.batch_sizes import MAX_BATCH
 
 __all__ = [
     *('Batches', 'Capabilities', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),

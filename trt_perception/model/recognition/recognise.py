@@ -44,7 +44,7 @@ from trt_perception.model.recognition.refusal import (
 from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, tensors_text
+from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_sizes, tensors_text
 
 __all__ = [
     *('ModelOverrides', 'ModelDescription', 'RunForShapes', 'apply_overrides', 'recognise'),
@@ -229,6 +229,7 @@ def _with_output_shapes(
     # An unsupported input type is refused later, with a better message than the runtime's.
     if not has_dynamic_outputs or image.dtype not in INPUT_DTYPES:
         return model
+    check_sizes(model.name, (image,))
     black = np.zeros(image.shape, image.dtype)
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
     shapes = run_for_shapes({image.name: black, **constants})
@@ -237,6 +238,7 @@ def _with_output_shapes(
         replace(tensor, shape=tuple(side or -1 for side in shape))
         for tensor, shape in zip(model.outputs, shapes, strict=True)
     )
+    check_sizes(model.name, outputs)
     return replace(model, outputs=outputs)
 
 
