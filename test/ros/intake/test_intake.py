@@ -124,6 +124,23 @@ def test_invalid_message_is_taken_and_refused_by_the_reader(make_taker):
     taker.client.node.destroy_publisher(camera)
 
 
+def test_images_after_an_empty_message_arrive_with_a_queue_as_deep_as_the_cameras(make_taker):
+    """Fast DDS does not deliver messages of 0 bytes between processes, but expects them in order.
+
+    So it holds the next images until the empty message leaves the camera's queue, and then
+    delivers the newest ones, as many as the subscription's queue holds.
+    """
+    taker = make_taker(image_qos_depth=5)
+    numbers = []
+    taker.open(lambda arrived: numbers.append(image_number(arrived)))
+
+    taker.camera('64x48', 'empty', *['64x48'] * 8, depth=5, hz=20, count=20)
+
+    taker.client.spin_until(lambda: numbers[-1:] == [20], 'the last image')
+    assert numbers == [1, *range(3, 12), *range(13, 21)]
+    assert taker.input.not_delivered == 2  # the empty ones
+
+
 def test_images_of_this_process_and_another_are_taken_alike(make_taker):
     taker = make_taker(image_qos_depth=10)
     taker.open()

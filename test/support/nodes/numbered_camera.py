@@ -3,6 +3,7 @@
 python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...
 
 The frame_id is the topic's last namespace, the name of one of several cameras. Sizes alternate.
+The size 'empty' is a message of 0 bytes.
 HZ 0 means as fast as possible, COUNT 0 means without end. The camera starts at the first
 subscription. It prints 'up' after its first image, and 'done' when all COUNT images have arrived.
 Then it waits until it is ended.
@@ -32,6 +33,8 @@ _STAMP_AT = 4
 
 def empty_of(size, frame_id):
     """Return a serialised bgr8 image, and a view of its pixels."""
+    if size == 'empty':
+        return np.empty(0, np.uint8), np.empty(0, np.uint8)
     width, height = map(int, size.split('x'))
     empty = Image(width=width, height=height, encoding='bgr8', step=3 * width)
     empty.header.frame_id = frame_id
@@ -58,7 +61,8 @@ def main(topic, reliability, depth, hz, count, *sizes):
     due = time.monotonic()
     for number in itertools.count(1):
         message, pixels = next(images)
-        message[_STAMP_AT : _STAMP_AT + 4] = np.frombuffer(struct.pack('=i', number), np.uint8)
+        if message.size:
+            message[_STAMP_AT : _STAMP_AT + 4] = np.frombuffer(struct.pack('=i', number), np.uint8)
         pixels[:] = number % VALUES
         with contextlib.suppress(*refused):
             publish_unlocked(publisher, message)
