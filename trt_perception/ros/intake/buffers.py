@@ -154,7 +154,7 @@ class MessageBuffers:
 
     def _give_back(self, lease: Lease) -> None:
         # Runs in the thread that releases the last array, possibly during garbage collection, so
-        # it must not wait for a lock. If two threads change an attribute at once, one change is
+        # it must not take `_lend_lock`. If two threads change an attribute at once, one change is
         # lost, which only delays an adaptation.
         memory = lease.memory
         if lease.message_bytes:
