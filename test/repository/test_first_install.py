@@ -88,6 +88,7 @@ def test_the_tests_of_a_checkout_skip_nothing_for_want_of_a_package():
 
 
 @pytest.mark.ros  # files with ROS are collected, too
+@pytest.mark.timeout(900)  # collects all files and runs some
 def test_every_file_collects_and_skips_name_the_package():
     done = run('-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SOME)
 
