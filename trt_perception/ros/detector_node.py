@@ -31,6 +31,7 @@ from trt_perception.ros.camera.transport_choice import choose_transports
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared_intake import SharedIntake
+from trt_perception.ros.keypoint_parameters import KeypointParameters
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
@@ -110,6 +111,7 @@ class DetectorNode(LifecycleNode):
             check=self._check_parameters,
             apply=lambda *_: self._apply_parameters(),
         )
+        self._keypoint_parameters = KeypointParameters(self)
         check_topics(self, self._camera_names)
         # A worker only triggers this condition, so that the transition runs in the executor.
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
@@ -164,6 +166,7 @@ class DetectorNode(LifecycleNode):
         self._health.set_cameras([camera.health for camera in self._cameras])
         spec = first.spec
         self._health.engine, self._health.task = model.file, spec.task
+        self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
@@ -351,6 +354,7 @@ class DetectorNode(LifecycleNode):
         """Undo activate and configure. Return whether all steps succeeded. May be called again."""
         stopped = self._stop()
         self._health.forget_model()
+        self._keypoint_parameters.undeclare()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
         freed = self._run_all(

@@ -27,11 +27,13 @@ from trt_perception.parameters.camera import (
 )
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 
 __all__ = ['NodeParameters']
 
-# rclpy declares or reads these parameters.
-_RCLPY_PARAMETERS = ('use_sim_time', 'start_type_description_service')
+# Start values of these parameters are ignored here: rclpy declares or reads the first two, and the
+# others describe the model. A file of `ros2 param dump` contains them.
+_OTHER_PARAMETERS = ('use_sim_time', 'start_type_description_service', *KEYPOINT_PARAMETERS)
 _QOS_PREFIX = 'qos_overrides.'
 _RCLPY_QOS_PREFIXES = tuple(
     f'{_QOS_PREFIX}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout')
@@ -131,7 +133,7 @@ class NodeParameters:
                     f'its default: {command} {change.name} {default}'
                 )
             if row is None and self._node.has_parameter(change.name):
-                # A parameter of rclpy, whose refusal would not name the parameter.
+                # A parameter of rclpy or of the model. rclpy's refusal would not name it.
                 kind = self._node.get_parameter(change.name).type_
                 if change.type_ != kind:
                     expected = kind.name.lower()
@@ -249,7 +251,7 @@ def _read_start_values(node: Node) -> NodeConfig:
     given = {
         name: override.value
         for name, override in node._parameter_overrides.items()
-        if name not in _RCLPY_PARAMETERS and not name.startswith(_RCLPY_QOS_PREFIXES)
+        if name not in _OTHER_PARAMETERS and not name.startswith(_RCLPY_QOS_PREFIXES)
     }
     rows = NodeConfig().rows()
     mistakes = []

@@ -1,5 +1,6 @@
 """Tests of the topics of nodes that run pose, oriented-box and segmentation models."""
 
+import json
 import re
 
 import cv2
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import Image, PointCloud2
 
+from support.docs_pages import ROOT
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded, written
 from support.nodes.graph import Detector, image_message
@@ -108,6 +110,28 @@ def test_image_without_objects_gives_an_empty_keypoints_message(detector, listen
         assert cloud.header == image.header
     finally:
         detector.set_well(confidence_threshold=0.02)
+
+
+def test_keypoint_names_and_skeleton_are_read_only_parameters(start_detector, golden_messages):
+    model = ROOT / 'models' / 'digits_pose.onnx'
+    manifest = json.loads(model.with_suffix('.onnx.json').read_text(encoding='utf-8'))
+    names = manifest['keypoints']['names']
+    ends = [end for line in manifest['keypoints']['skeleton'] for end in line]
+    # A file of `ros2 param dump` has start values, too.
+    node = start_detector({'engine_path': str(model), 'keypoints.names': ['other']})
+    assert not node.call('get_parameters', names=['keypoints.names']).values
+    node.to('configure')
+    assert list(node.get('keypoints.names')) == names
+    assert list(node.get('keypoints.skeleton')) == ends
+    for name, value in (('keypoints.names', ['other']), ('keypoints.skeleton', [0, 1])):
+        [(successful, reason)] = node.set({name: value})
+        assert not successful
+        golden_messages.add(reason)
+    node.set_well(**{'keypoints.names': names, 'keypoints.skeleton': ends})
+    node.to('cleanup')
+    assert not node.call('get_parameters', names=['keypoints.names']).values
+    node.to('configure')
+    assert list(node.get('keypoints.skeleton')) == ends
 
 
 def test_debug_image_shows_the_skeleton(detector, listener):
