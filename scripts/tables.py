@@ -92,10 +92,14 @@ def parameters():
 
 
 def topics():
-    """Return the topics that a node publishes for each camera."""
+    """Return the topics of a node: the images of each camera, and what the node publishes."""
     from trt_perception.ros.topics import PUBLISHED_TOPICS, topic_qos
 
-    rows = []
+    camera_qos = 'as the camera (`image_qos.reliability`), volatile, depth `image_qos.depth`'
+    rows = [
+        ('`image`', 'sensor_msgs/Image', camera_qos, 'all', 'subscribed'),
+        ('`image/compressed`', 'sensor_msgs/CompressedImage', camera_qos, 'all', 'subscribed'),
+    ]
     for topic in PUBLISHED_TOPICS:
         tasks = [name for name, task in TASKS.items() if topic in task.topics]
         qos = topic_qos(topic)
@@ -109,6 +113,8 @@ def topics():
                 'only while subscribed' if topic.on_demand else '',
             )
         )
+    diagnostics_qos = 'reliable, volatile, depth 10'
+    rows.append(('`/diagnostics`', 'diagnostic_msgs/DiagnosticArray', diagnostics_qos, 'all', ''))
     return table(('topic', 'type', 'QoS', 'tasks', 'published'), rows)
 
 

@@ -1,0 +1,138 @@
+"""Tests of examples/subscriber.py: with nodes of each task, and with a missing mask."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image, PointCloud2
+from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
+
+from support.docs_pages import ROOT
+from support.models.open_model import open_by_parameters
+from support.models.recorded_exports import recorded, written
+from support.nodes.graph import Detector, image_message
+from support.optional_packages import needs
+from support.programs import Program
+from trt_perception.images.frame import frame_from_bgr
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.pipeline import detect_one
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
+
+NAMESPACE = '/subscriber_example'
+
+
+@pytest.fixture
+def start_example():
+    """Return a function that starts the example in a namespace. It ends with the test."""
+    programs = []
+
+    def start(namespace):
+        command = [sys.executable, ROOT / 'examples' / 'subscriber.py']
+        programs.append(Program([*command, '--ros-args', '-r', f'__ns:={namespace}']))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.close()
+
+
+def detect_in_process(parameters, bgr):
+    config = DetectorConfig.from_values(parameters)
+    pipeline = open_by_parameters(config)
+    thresholds = config.thresholds(pipeline.spec.class_names)
+    return detect_one(pipeline, frame_from_bgr(bgr), thresholds).detections, pipeline.spec
+
+
+def lines_of(found, class_names):
+    """Return what the example must print for each object."""
+    masks = None if found.masks is None else found.masks.whole()
+    for i in range(len(found)):
+        left, top, right, bottom = found.xyxy[i].tolist()
+        x, y, width, height = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        rest = ''
+        if found.oriented is not None:
+            x, y, width, height, angle = found.oriented[i].tolist()
+            rest = f', rotated by {math.degrees(angle):.1f} degrees'
+        if found.keypoints is not None:
+            points = found.keypoints[i].tolist()
+            rest = ', keypoints ' + ' '.join(f'({x:.1f}, {y:.1f})' for x, y, _ in points)
+        if masks is not None:
+            better = masks[:i].any(axis=0)
+            rest = f', mask of {np.count_nonzero(masks[i] & ~better)} pixels'
+        name = class_names[found.class_ids[i]]
+        yield (
+            f'  {name} {found.scores[i]:.2f}: {width:.1f} x {height:.1f} pixels around '
+            f'({x:.1f}, {y:.1f}){rest}'
+        )
+
+
+@needs('onnx')
+@pytest.mark.parametrize('export', ['pose', 'obb', 'segment_26'])
+def test_example_prints_the_objects_of_each_task(client, start_example, tmp_path, export):
+    told = recorded(f'ultralytics_{export}')
+    values = {**written(told, tmp_path / 'model.onnx'), 'confidence_threshold': 0.02}
+    found, spec = detect_in_process(values, told['image'])
+    expected = list(lines_of(found, spec.class_names))
+    assert len(expected) > 2
+    height, width = told['image'].shape[:2]
+    node = Detector(client, {**values, 'autostart': True})
+    try:
+        node.connect()
+        example = start_example(node.namespace)
+        image = image_message(told['image'], width, height, 'bgr8', step=3 * width, frame_id='it')
+
+        def printed():
+            # The first images may come before the example has discovered all topics.
+            node.camera.publish(image)
+            client.spin_for(0.05)
+            return '\n'.join(expected) + '\n' in example.output
+
+        client.spin_until(printed, f'the lines {expected}')
+    finally:
+        node.close()
+
+
+def test_example_copes_with_a_missing_mask(client, start_example):
+    kinds = {'detections': Detection2DArray, 'masks': Image, 'keypoints': PointCloud2}
+    publishers = {
+        name: client.node.create_publisher(
+            kinds[name], f'{NAMESPACE}/{name}', QoSProfile(depth=10)
+        )
+        for name in ('detections', 'masks')
+    }
+    example = start_example(NAMESPACE)
+    stamps = iter(range(1, 10**6))
+
+    def publish(name, has_mask):
+        """Publish an image with one object of three pixels."""
+        found = Detection2DArray()
+        found.header.frame_id = name
+        found.header.stamp.sec = next(stamps)
+        found.detections.append(Detection2D(results=[ObjectHypothesisWithPose()]))
+        publishers['detections'].publish(found)
+        if has_mask:
+            mask = Image(header=found.header, height=2, width=4, step=8, encoding='mono16')
+            mask.data = np.array([[1, 1, 1, 0], [2, 0, 0, 0]], '<u2').tobytes()
+            publishers['masks'].publish(mask)
+
+    def printed():
+        for name in ('before', 'missing', 'after'):
+            publish(name, has_mask=name != 'missing')
+        client.spin_for(0.05)
+        lines = [line.partition(' ')[2] for line in example.output.splitlines()]
+        shown = [
+            (line.partition(':')[0], 'mask of 3 pixels' in rest)
+            for line, rest in zip(lines[::2], lines[1::2], strict=False)
+        ]
+        wanted = [('before', True), ('missing', False), ('after', True)]
+        return any(shown[i : i + 3] == wanted for i in range(len(shown)))
+
+    try:
+        client.spin_until(printed, 'three images, the second without a mask')
+    finally:
+        for publisher in publishers.values():
+            client.node.destroy_publisher(publisher)
