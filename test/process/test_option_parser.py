@@ -1,4 +1,4 @@
-"""What is wrong with a command line: a few lines, with the option that was meant."""
+"""Tests of short error messages for wrong command lines, with the most similar option."""
 
 import ast
 from pathlib import Path
@@ -10,26 +10,26 @@ from trt_perception.process.option_parser import OptionParser
 
 
 @pytest.fixture
-def usage_error(capsys):
+def refused_command_line(capsys):
     parser = OptionParser('tool', 'Does things.', 'examples:\n  tool --images a')
     parser.add_argument('--images', required=True, metavar='DIR')
     parser.add_argument('--size', type=int)
     for number in range(40):
         parser.add_argument(f'--further-{number}')
 
-    def refuse(*words):
+    def parse_and_return_error(*arguments):
         with pytest.raises(SystemExit) as caught:
-            parser.parse_args(words)
+            parser.parse_args(arguments)
         assert caught.value.code == 2
         printed = capsys.readouterr()
         assert printed.out == ''
         return printed.err
 
-    return refuse
+    return parse_and_return_error
 
 
 @pytest.mark.parametrize(
-    'words',
+    'arguments',
     [
         '',
         *('--imagse a', '--imagse=a', '--images b --imagse a', '--images b --imagse=a'),
@@ -37,15 +37,15 @@ def usage_error(capsys):
         '--imag a --size large',
     ],
 )
-def test_wrong_command_lines(usage_error, words, golden_messages):
-    golden_messages.add(usage_error(*words.split()))
+def test_wrong_command_line_is_explained(refused_command_line, arguments, golden_messages):
+    golden_messages.add(refused_command_line(*arguments.split()))
 
 
-def test_nothing_that_was_typed_acts_on_the_terminal(usage_error):
-    assert '\x1b' not in usage_error('--images', 'a', '--\x1b[31msize')
+def test_error_contains_no_escape_sequence_of_the_user(refused_command_line):
+    assert '\x1b' not in refused_command_line('--images', 'a', '--\x1b[31msize')
 
 
-def test_a_usage_of_its_own(capsys, golden_messages):
+def test_error_shows_a_custom_usage(capsys, golden_messages):
     with pytest.raises(SystemExit):
         OptionParser('tool', None, '', 'tool --ros-args [-p NAME:=VALUE]').parse_args(['x:=1'])
     golden_messages.add(capsys.readouterr().err.splitlines()[-1])
@@ -57,7 +57,7 @@ def test_help_ends_with_the_examples(capsys):
     assert capsys.readouterr().out.endswith('examples:\n  tool --images a\n')
 
 
-def test_every_command_line_of_the_package_is_one():
+def test_package_uses_no_other_argument_parser():
     package = Path(trt_perception.__file__).parent
     calls = [
         path.name

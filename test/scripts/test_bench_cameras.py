@@ -1,4 +1,4 @@
-"""scripts/bench cameras, for a moment: two cameras in one node, and in a node each."""
+"""Tests of a short `scripts/bench cameras` run with two cameras, in one node and in two nodes."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from support.models.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.ros
 
-# Other benchmarks show what they use of ROS.
+# Other tests of benchmarks cover the use of ROS.
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'benchmarks' / 'cameras.py'
 
 
@@ -25,10 +25,10 @@ def bench(folder, *arguments):
     )
 
 
-def test_one_node_and_a_node_each(tmp_path):
+def test_one_node_and_one_node_per_camera_are_measured(tmp_path):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
-    few = ('--count', 2, '--image', 'jpeg', '--rate', 20, '--size', '64x48', '--seconds', 1)
-    result = bench(tmp_path, model, *few, '--json', 'result.json')
+    options = ('--count', 2, '--image', 'jpeg', '--rate', 20, '--size', '64x48', '--seconds', 1)
+    result = bench(tmp_path, model, *options, '--json', 'result.json')
     assert not result.returncode, result.stderr
     content = json.loads((tmp_path / 'result.json').read_text())
     assert [case['nodes'] for case in content['cases']] == ['one', 'many']
@@ -48,7 +48,7 @@ def test_one_node_and_a_node_each(tmp_path):
     ]
 
 
-def test_what_cannot_be(tmp_path):
+def test_camera_count_above_64_is_refused(tmp_path):
     result = bench(tmp_path, '--count', '1,65')
     assert result.returncode == 2
     assert 'expected numbers from 1 to 64, such as 1,4,16 (got 1,65)' in result.stderr

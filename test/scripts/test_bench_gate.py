@@ -1,4 +1,4 @@
-"""The gate of scripts/bench: what is a loss, and what is kept."""
+"""Tests of the comparison of benchmark ratios with the stored baseline (gate.py)."""
 
 import json
 
@@ -27,7 +27,7 @@ def baseline(tmp_path):
         ({'new': 5.0}, []),
     ],
 )
-def test_a_tenth_is_the_limit(baseline, ratios, lost, capsys):
+def test_ratio_above_110_percent_of_the_baseline_is_a_loss(baseline, ratios, lost, capsys):
     assert gate.gate('mine', ratios, path=baseline) == (1 if lost else 0)
     printed = capsys.readouterr().out
     assert [name for name in ratios if f'{name} ' in printed] == list(ratios)
@@ -35,12 +35,12 @@ def test_a_tenth_is_the_limit(baseline, ratios, lost, capsys):
     assert gate.losses(ratios, json.loads(baseline.read_text())['mine']) == lost
 
 
-def test_the_baseline_of_another_benchmark_does_not_count(baseline):
+def test_baseline_of_another_benchmark_is_ignored(baseline):
     assert gate.gate('other', {'a': 9.5}, path=baseline) == 0
     assert gate.gate('unknown', {'a': 9.5}, path=baseline) == 0
 
 
-def test_a_result_becomes_the_baseline(baseline, tmp_path):
+def test_stored_result_becomes_the_baseline(baseline, tmp_path):
     assert gate.gate('mine', {'a': 2.00004}, store=True, path=baseline) == 0
     stored = json.loads(baseline.read_text())
     assert stored == {'mine': {'a': 2.0}, 'other': {'a': 9.0}}
@@ -49,5 +49,5 @@ def test_a_result_becomes_the_baseline(baseline, tmp_path):
     assert gate.gate('first', {'a': 1.0}, store=True, path=tmp_path / 'fresh.json') == 0
 
 
-def test_the_stored_baseline_is_of_the_benchmarks():
+def test_stored_baseline_covers_exactly_the_gated_benchmarks():
     assert set(json.loads(gate.BASELINE.read_text())) == {'frame_path', 'transport'}

@@ -1,4 +1,4 @@
-"""What scripts/demo.py measures of each task, against the truth's own; its command line."""
+"""Tests of the figures that scripts/demo.py reports per task, and of its command line."""
 
 import json
 import sys
@@ -27,16 +27,18 @@ import demo
 
 pytestmark = pytest.mark.ros
 
-# test_demo shows what of the demo depends on ROS.
+# test_demo.py tests the parts of the demo that depend on ROS.
 SHARE = Path(get_package_share_directory('trt_perception'))
-ALL = json.loads((SHARE / 'demo' / 'truth.json').read_text())
-#: Twenty scenes of sixty: they show more than a hundred digits.
-SCENES = {one['id']: one['file_name'] for one in ALL['images'] if one['file_name'] < 'scene_02'}
-TRUTH = [one for one in ALL['annotations'] if one['image_id'] in SCENES]
+ALL_TRUTH = json.loads((SHARE / 'demo' / 'truth.json').read_text())
+#: The first 20 of the 60 scenes. They contain more than 100 digits.
+SCENES = {
+    one['id']: one['file_name'] for one in ALL_TRUTH['images'] if one['file_name'] < 'scene_02'
+}
+TRUTH = [one for one in ALL_TRUTH['annotations'] if one['image_id'] in SCENES]
 
 
-def carried_of(found, image):
-    """Return what the topic of the model's task would say of an image."""
+def task_message(found, image):
+    """Return a stand-in for the message with an image's masks or keypoints, or None."""
     if found.masks is not None:
         numbers = np.zeros(image.shape[:2], '<u2')
         found.masks.number(numbers)
@@ -46,7 +48,7 @@ def carried_of(found, image):
     return None
 
 
-def reported(folder, task, file):
+def report_of_model(folder, task, file):
     """Return the summary and the detections of all scenes, as the demo reports them."""
     options = SimpleNamespace(
         task=task,
@@ -55,7 +57,7 @@ def reported(folder, task, file):
         output=folder,
         cameras=(),
     )
-    sent, detections, carried = [], {}, {}
+    sent_scenes, detections, task_messages = [], {}, {}
     with load(file) as model:
         serialize = DetectionsSerializer(model.class_names)
         for stamp, name in SCENES.items():
@@ -63,40 +65,40 @@ def reported(folder, task, file):
             found = model(image)
             message = bytes(serialize(Header(), found))
             detections[stamp] = deserialize_message(message, Detection2DArray)
-            carried[stamp] = carried_of(found, image)
-            sent.append({'name': name, 'stamp_ns': stamp})
+            task_messages[stamp] = task_message(found, image)
+            sent_scenes.append({'name': name, 'stamp_ns': stamp})
         classes = list(model.class_names)
-    all_sent = dict.fromkeys(('received', 'published', 'in_flight'), len(sent))
+    all_sent = dict.fromkeys(('received', 'published', 'in_flight'), len(sent_scenes))
     counts = {**all_sent, 'failed': 0, 'not_delivered': 0, 'dropped': {}}
     camera = SimpleNamespace(
         classes=classes,
         detections=detections,
-        carried=carried,
+        carried=task_messages,
         arrivals_ns={stamp: stamp * 10**9 for stamp in detections},
         counts=lambda: counts,
     )
-    assert demo_results.report_results(options, {'': camera}, {'': sent}) == 0
+    assert demo_results.report_results(options, {'': camera}, {'': sent_scenes}) == 0
     content = json.loads((folder / 'detections.json').read_text())
     found = [one for image in content.values() for one in image]
     assert len(found) > 100
     return json.loads((folder / 'summary.json').read_text()), found
 
 
-def shown(folder, task):
-    return reported(folder, task, write_task_model(folder / f'{task}.onnx', task))
+def report_of_task_model(folder, task):
+    return report_of_model(folder, task, write_task_model(folder / f'{task}.onnx', task))
 
 
-def test_masks(tmp_path, capsys):
-    summary, found = shown(tmp_path, 'segment')
+def test_masks_that_fill_their_boxes_give_the_expected_figures(tmp_path, capsys):
+    summary, found = report_of_task_model(tmp_path, 'segment')
     shares = []
     for one in found:
         x, y, width, height = one['bbox']
         left, top, right, bottom = np.ceil([x, y, x + width, y + height])
         shares.append(one['mask_pixels'] / ((right - left) * (bottom - top)))
-    # Boxes are written to a hundredth of a pixel; a better mask on top hides a few.
+    # The file rounds boxes to 0.01 pixels. Masks with a higher score hide parts of a few masks.
     assert np.median(shares) == 1
     assert max(shares) < 1.2
-    # A mask that fills its box is right where the ink fills half of it.
+    # A mask that fills its box counts as correct if the ink fills at least half of the box.
     ink = np.array([coco_masks.area(one['segmentation']) for one in TRUTH])
     share = np.mean(ink / [one['area'] for one in TRUTH] >= 0.5)
     assert summary['precision'] == pytest.approx(share, abs=0.15)
@@ -104,38 +106,42 @@ def test_masks(tmp_path, capsys):
     assert 'precision at mask IoU 0.5' in capsys.readouterr().out
 
 
-def test_oriented_boxes(tmp_path, capsys):
-    summary, found = shown(tmp_path, 'obb')
+def test_upright_boxes_give_the_median_true_angle_as_error(tmp_path, capsys):
+    summary, found = report_of_task_model(tmp_path, 'obb')
     assert all(one['oriented_bbox'][4] == 0 for one in found)
-    assert summary['precision'] > 0.85  # an upright box overlaps nearly every turned one by half
+    assert (
+        summary['precision'] > 0.85
+    )  # nearly all upright boxes reach IoU 0.5 with the rotated box
     errors = np.degrees(np.abs([one['oriented_bbox'][4] for one in TRUTH]))
     assert summary['angle_error_deg'] == pytest.approx(np.median(errors), abs=3)
     assert 'median error of the angle' in capsys.readouterr().out
 
 
-def test_keypoints(tmp_path, capsys):
-    summary, found = shown(tmp_path, 'pose')
+def test_corners_of_upright_boxes_give_the_expected_keypoint_precision(tmp_path, capsys):
+    summary, found = report_of_task_model(tmp_path, 'pose')
     for one in found:
         x, y, width, height = one['bbox']
         corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
         np.testing.assert_allclose([point[:2] for point in one['keypoints']], corners, atol=0.03)
         assert all(point[2] == 1 for point in one['keypoints'])
-    assert summary['precision'] == pytest.approx(np.mean(list(corners_of_boxes())), abs=0.12)
+    assert summary['precision'] == pytest.approx(
+        np.mean(list(correct_upright_corners())), abs=0.12
+    )
     assert 'precision at OKS 0.5' in capsys.readouterr().out
 
 
-def corners_of_boxes():
-    """Whether the upright box's corners reach OKS 0.5, for each object of the truth."""
+def correct_upright_corners():
+    """Yield for each true object whether the corners of its upright box reach OKS 0.5."""
     for one in TRUTH:
         x, y, width, height = one['bbox']
         corners = np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
         points = np.array(one['keypoints']).reshape(4, 3)
         counts = points[:, 2] > 0
-        apart = np.square(corners - points[:, :2]).sum(1)[counts]
-        yield np.mean(np.exp(-apart / (2 * (2 * 0.05) ** 2 * one['area']))) >= 0.5
+        squared_distances = np.square(corners - points[:, :2]).sum(1)[counts]
+        yield np.mean(np.exp(-squared_distances / (2 * (2 * 0.05) ** 2 * one['area']))) >= 0.5
 
 
-def test_what_the_transport_lost_is_measured_as_nothing_found():
+def test_scene_without_a_detections_message_counts_as_no_detections():
     masks = Image(height=48, width=64, step=128, encoding='mono16', data=bytes(48 * 128))
     options = SimpleNamespace(task='segment', truth=SHARE / 'demo' / 'truth.json')
     camera = SimpleNamespace(classes=['0'], detections={}, carried={7: masks})
@@ -144,39 +150,39 @@ def test_what_the_transport_lost_is_measured_as_nothing_found():
     assert found.masks is None
 
 
-def test_the_shipped_model(tmp_path):
-    summary, _ = reported(tmp_path, 'obb', SHARE / 'models' / 'digits_obb.onnx')
+def test_shipped_oriented_model_is_accurate(tmp_path):
+    summary, _ = report_of_model(tmp_path, 'obb', SHARE / 'models' / 'digits_obb.onnx')
     assert summary['precision'] > 0.8
     assert summary['recall'] > 0.8
-    assert summary['angle_error_deg'] < 6  # an upright box is 12 degrees off
+    assert summary['angle_error_deg'] < 6  # upright boxes have a median error of 12 degrees
 
 
-def test_a_model_of_another_task():
+def test_model_of_another_task_is_refused():
     options = SimpleNamespace(model='digits.onnx', task='obb')
     with pytest.raises(RuntimeError, match='is a model of the task detect, expected obb; give'):
         demo.check_task(options, 'detect')
 
 
-def parsed(monkeypatch, *arguments):
+def parse_with(monkeypatch, *arguments):
     monkeypatch.setattr(sys, 'argv', ['demo.py', *map(str, arguments)])
     return demo.parse_arguments()
 
 
-def test_the_shipped_model_is_taken(monkeypatch):
-    assert parsed(monkeypatch, '--task', 'obb').model == SHARE / 'models' / 'digits_obb.onnx'
-    assert parsed(monkeypatch).model == SHARE / 'models' / 'digits.onnx'
+def test_default_model_is_the_shipped_model_of_the_task(monkeypatch):
+    assert parse_with(monkeypatch, '--task', 'obb').model == SHARE / 'models' / 'digits_obb.onnx'
+    assert parse_with(monkeypatch).model == SHARE / 'models' / 'digits.onnx'
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'said'),
+    ('arguments', 'message'),
     [
         (['--cameras', 'front,front'], 'argument --cameras: '),
         (['--task', 'pose', '--size', '640x480'], '--size needs --task detect (got'),
         (['--task', 'obb', '--model', 'none.onnx'], 'none.onnx does not exist'),
     ],
 )
-def test_arguments_that_cannot_be(monkeypatch, capsys, arguments, said):
-    with pytest.raises(SystemExit) as ended:
-        parsed(monkeypatch, *arguments)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+def test_wrong_arguments_are_refused(monkeypatch, capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_error:
+        parse_with(monkeypatch, *arguments)
+    assert exit_error.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""scripts/benchmarks/naive.py: the same job as it is often written gives the same boxes."""
+"""Tests of scripts/benchmarks/naive.py: the typical simple implementation gives equal boxes."""
 
 import json
 
@@ -24,7 +24,7 @@ naive = load_script('benchmarks/naive.py')
 
 @pytest.mark.parametrize('encoding', ['bgr8', 'rgba8', 'mono16', 'yuyv'])
 @pytest.mark.parametrize('order', ['rgb', 'bgr'])
-def test_the_naive_tensor_is_the_hosts(encoding, order):
+def test_naive_tensor_equals_the_tensor_of_the_host_preprocessor(encoding, order):
     preprocessing = Preprocessing((64, 48), color_order=order, mean=(0.1, 0.2, 0.3))
     (frame,) = load_frames('', (50, 70), encoding, 1)
     letterbox = Letterbox.fit((50, 70), (64, 48), 'letterbox')
@@ -34,16 +34,18 @@ def test_the_naive_tensor_is_the_hosts(encoding, order):
     )
 
 
-def figures(path, engine):
+def run_benchmark(path, engine):
     assert naive.main([str(engine), '--frames', '6', '--json', str(path)]) == 0
     return json.loads(path.read_text())
 
 
-def test_each_step_is_taken(tmp_path, install_standins, monkeypatch, capsys):
-    """With stand-ins for CUDA and TensorRT, which do no work."""
+def test_every_step_is_measured(tmp_path, install_standins, monkeypatch, capsys):
+    """The stand-ins for CUDA and TensorRT compute nothing."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     recorder, module = install_standins(tensors=SMALL)
-    found = figures(tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS))
+    found = run_benchmark(
+        tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS)
+    )
     steps = ['preprocess', 'upload', 'engine', 'download', 'decode']
     assert list(found['naive']['steps_ms']) == steps
     assert found['naive']['latency_ms']['count'] == 6
@@ -54,9 +56,9 @@ def test_each_step_is_taken(tmp_path, install_standins, monkeypatch, capsys):
 
 
 @needs_tensorrt
-def test_an_engine_gives_the_same_boxes(tmp_path):
+def test_naive_and_package_agree_on_the_boxes_of_an_engine(tmp_path):
     plan = build_plan(small_onnx())
     engine = write_model(tmp_path, 'small.engine', plan, outputs=OUTPUTS)
-    found = figures(tmp_path / 'r.json', engine)
+    found = run_benchmark(tmp_path / 'r.json', engine)
     assert found['agreement']['F1'] == 1
     assert found['agreement']['mean_IoU'] > 0.99

@@ -1,6 +1,7 @@
-"""The soak of the lifecycle, for seconds, and that scripts/soak notices a broken promise.
+"""Tests of a short lifecycle soak, and of the verdict of scripts/soak on broken promises.
 
-scripts/soak has the others: they measure rates and times, which a busy machine does not keep.
+The other soaks run only in scripts/soak. They measure rates and times, which depend on the load of
+the machine.
 """
 
 import sys
@@ -17,12 +18,12 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
 
 
-def test_lifecycle(model):
+def test_lifecycle_soak_of_100_cycles_keeps_its_promises(model):
     figures = lifecycle(model, warm_up=100, cycles=100)
     assert figures
     assert show({'lifecycle': figures})
 
 
 @pytest.mark.parametrize('broken', [Figure('time', 1.0, 1.1, 's'), Figure('count', 0, 1)])
-def test_a_broken_promise_is_noticed(broken):
+def test_broken_promise_is_reported_as_failure(broken):
     assert not show({'one': [Figure('all', 0, 0), broken], 'other': [Figure('all', 0, 0)]})

@@ -1,4 +1,4 @@
-"""scripts/benchmarks/streams.py: what a bare loop replays, and that each depth is measured."""
+"""Tests of scripts/benchmarks/streams.py: its bare loops, and its figures per batch and depth."""
 
 import json
 
@@ -19,7 +19,7 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 streams = load_script('benchmarks/streams.py')
 
 
-def figures(path, engine, capsys, batches=(1,)):
+def check_figures(path, engine, capsys, batches=(1,)):
     command = [str(engine), '--depth', '1', '3', '--frames', '20', '--json', str(path)]
     assert streams.main([*command, '--batch', *map(str, batches)]) == 0
     found = json.loads(path.read_text())
@@ -35,11 +35,13 @@ def figures(path, engine, capsys, batches=(1,)):
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(cells)
 
 
-def test_each_loop_replays_its_own_work(tmp_path, install_standins, monkeypatch, capsys):
-    """With stand-ins for CUDA and TensorRT, which do no work."""
+def test_each_bare_loop_captures_its_own_work(tmp_path, install_standins, monkeypatch, capsys):
+    """The stand-ins for CUDA and TensorRT compute nothing."""
     monkeypatch.setattr(streams, 'WARM_UP', 5)
     recorder, module = install_standins(tensors=SMALL)
-    figures(tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS), capsys)
+    check_figures(
+        tmp_path / 'r.json', write_model(tmp_path, 'a.engine', PLAN, outputs=OUTPUTS), capsys
+    )
     assert recorder.kinds() == []
     assert list(module.living) == []
     starts = [i for i, name in enumerate(recorder.calls) if name == 'cudaStreamBeginCapture']
@@ -47,30 +49,30 @@ def test_each_loop_replays_its_own_work(tmp_path, install_standins, monkeypatch,
         recorder.calls[start + 1 : recorder.calls.index('cudaStreamEndCapture', start)]
         for start in starts
     ]
-    # One slot, then three: engines, then with an upload in front of them.
+    # The loops have 1 slot, then 3. Each slot captures the engine alone, then after an upload.
     engines = [calls for calls in captured if 'cuLaunchKernel' not in calls]
     copy = ['cudaMemcpyAsync']
     assert [calls for calls in engines if calls in ([], copy)] == engines
     assert engines.count(copy) == 1 + 3
-    # Whole graphs, and those of the pipeline, which uploads itself.
+    # Whole graphs contain an upload. Graphs of the pipeline do not: it uploads separately.
     wholes = [calls for calls in captured if 'cuLaunchKernel' in calls]
     uploads = [calls.count('cudaMemcpyAsync') for calls in wholes]
     assert [count for count in uploads if count] == [1, 1, 1, 1]
 
 
 @needs_tensorrt
-def test_an_engine_for_several_batches_is_measured(tmp_path, capsys):
+def test_engine_with_two_batch_sizes_is_measured_at_both(tmp_path, capsys):
     content = detector_model(('n', 3, 64, 64)).SerializeToString()
     profiles = [{'images': ((batch, 3, 64, 64),) * 3} for batch in (1, 2)]
     engine = tmp_path / 'open.engine'
     engine.write_bytes(build_plan(content, profiles))
     tensors = ('images', (-1, 3, 64, 64), 'float32'), ('output', (-1, 6, 64), 'float32')
     write_manifest(engine, (64, 64), *tensors, Dense(), CLASSES)
-    figures(tmp_path / 'r.json', engine, capsys, (1, 2))
+    check_figures(tmp_path / 'r.json', engine, capsys, (1, 2))
 
 
 @needs_tensorrt
-def test_an_engine_is_measured(tmp_path, capsys):
+def test_engine_with_a_fixed_batch_is_measured(tmp_path, capsys):
     plan = build_plan(small_onnx())
     engine = write_model(tmp_path, 'small.engine', plan, outputs=OUTPUTS)
-    figures(tmp_path / 'r.json', engine, capsys)
+    check_figures(tmp_path / 'r.json', engine, capsys)

@@ -1,4 +1,4 @@
-"""What a drawn digit is besides its box: of figures of known shape, and in the demo's truth."""
+"""Tests of masks, oriented boxes and corners of drawn digits, also in the demo's truth file."""
 
 import importlib.util
 import json
@@ -15,29 +15,32 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope='module')
 def shapes():
-    # By its path: the folder's other modules have names such as "model", which are none to share.
+    # Import only this file. Other modules of the folder have general names such as "model".
     spec = importlib.util.spec_from_file_location('shapes', ROOT / 'training' / 'shapes.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def ink_of(corners, linear, angle, left=0, top=0, size=(240, 240)):
-    """Ink that fills four corners; coordinates are pixels' edges, OpenCV's are centres."""
+def draw_quadrilateral(corners, linear, angle, left=0, top=0, size=(240, 240)):
+    """Return ink that fills a quadrilateral.
+
+    Integer coordinates are edges of pixels here, but centres of pixels in OpenCV.
+    """
     alpha = np.zeros(size, np.float32)
     fixed = ((corners - (left, top) - 0.5) * 256).round().astype(np.int32)
     cv2.fillConvexPoly(alpha, fixed, 1.0, shift=8)
     return SimpleNamespace(alpha=alpha, left=left, top=top, linear=np.array(linear), angle=angle)
 
 
-def box_of(ink, size_wh):
+def bounding_box(ink, size_wh):
     y, x = np.nonzero(ink.alpha >= 0.4)
     low = np.maximum([x.min() + ink.left, y.min() + ink.top], 0)
     high = np.minimum([x.max() + 1 + ink.left, y.max() + 1 + ink.top], size_wh)
     return np.concatenate([low, high]).astype(np.float32)
 
 
-def turn(degrees):
+def rotation(degrees):
     cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
     return np.array([[cos, -sin], [sin, cos]])
 
@@ -45,15 +48,15 @@ def turn(degrees):
 UPRIGHT = np.array([[-30, -50], [30, -50], [30, 50], [-30, 50]], np.float64)
 
 
-def moved(x, y):
+def rectangle_at(x, y):
     return np.add(UPRIGHT, (x, y))
 
 
 @pytest.mark.parametrize('degrees', [0, 7, 25, -25])
-def test_turned_rectangle_is_found_again(shapes, degrees):
-    corners = UPRIGHT @ turn(degrees).T + (120, 110)
-    ink = ink_of(corners, turn(degrees), np.radians(degrees))
-    shape = shapes.shape_of(ink, box_of(ink, (300, 300)), (300, 300), 0.4)
+def test_rotated_rectangle_gives_its_own_shape(shapes, degrees):
+    corners = UPRIGHT @ rotation(degrees).T + (120, 110)
+    ink = draw_quadrilateral(corners, rotation(degrees), np.radians(degrees))
+    shape = shapes.shape_of(ink, bounding_box(ink, (300, 300)), (300, 300), 0.4)
     expected = [120, 110, 60, 100]
     np.testing.assert_allclose(shape.oriented[:4], expected, atol=2.5)
     assert shape.oriented[4] == pytest.approx(np.radians(degrees))
@@ -64,9 +67,9 @@ def test_turned_rectangle_is_found_again(shapes, degrees):
     assert shape.mask.sum() == pytest.approx(6000, rel=0.05)
 
 
-def test_upright_box_is_the_box_to_the_bit(shapes):
-    ink = ink_of(moved(100, 90), np.eye(2) * 1.7, 0.0, left=13, top=21)
-    box = box_of(ink, (300, 300))
+def test_oriented_box_of_upright_ink_equals_the_upright_box_exactly(shapes):
+    ink = draw_quadrilateral(rectangle_at(100, 90), np.eye(2) * 1.7, 0.0, left=13, top=21)
+    box = bounding_box(ink, (300, 300))
     shape = shapes.shape_of(ink, box, (300, 300), 0.4)
     center, size = shape.oriented[:2], shape.oriented[2:4]
     np.testing.assert_array_equal(np.concatenate([center - size / 2, center + size / 2]), box)
@@ -76,36 +79,36 @@ def test_upright_box_is_the_box_to_the_bit(shapes):
 
 
 def test_corners_follow_shear_and_scale(shapes):
-    linear = turn(12) @ [[1.0, 0.2], [0.0, 1.0]] @ np.diag([1.3, 0.8])
+    linear = rotation(12) @ [[1.0, 0.2], [0.0, 1.0]] @ np.diag([1.3, 0.8])
     corners = UPRIGHT @ linear.T + (120, 110)
-    ink = ink_of(corners, linear, np.radians(12))
-    shape = shapes.shape_of(ink, box_of(ink, (300, 300)), (300, 300), 0.4)
+    ink = draw_quadrilateral(corners, linear, np.radians(12))
+    shape = shapes.shape_of(ink, bounding_box(ink, (300, 300)), (300, 300), 0.4)
     np.testing.assert_allclose(shape.corners, corners, atol=3)
 
 
-def test_beyond_the_picture_only_the_corners_go_on(shapes):
-    ink = ink_of(moved(10, 90), np.eye(2), 0.0, left=-90, top=0)
-    box = box_of(ink, (300, 300))
+def test_only_the_corners_extend_beyond_the_picture(shapes):
+    ink = draw_quadrilateral(rectangle_at(10, 90), np.eye(2), 0.0, left=-90, top=0)
+    box = bounding_box(ink, (300, 300))
     shape = shapes.shape_of(ink, box, (300, 300), 0.4)
     assert box[0] == 0
-    assert shape.corners[0, 0] < -10  # where the hidden part is
+    assert shape.corners[0, 0] < -10  # the corner outside the picture
     assert shape.oriented[0] - shape.oriented[2] / 2 == pytest.approx(0)
     assert shape.mask.shape[1] == box[2]
 
 
-def truth():
+def read_truth():
     return json.loads((ROOT / 'demo' / 'truth.json').read_text())
 
 
 def test_masks_of_the_demo_fill_their_boxes():
-    annotations = truth()['annotations']
+    annotations = read_truth()['annotations']
     assert len(annotations) == 430
     boxes = coco_masks.toBbox([one['segmentation'] for one in annotations])
     np.testing.assert_array_equal(boxes, [one['bbox'] for one in annotations])
 
 
 def test_outlines_of_the_demo_are_tight_around_the_ink(shapes):
-    for one in truth()['annotations']:
+    for one in read_truth()['annotations']:
         mask = coco_masks.decode(one['segmentation'])
         contour = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)[0]
         points = np.concatenate(contour)[:, 0].astype(np.float32) + 0.5
@@ -115,14 +118,14 @@ def test_outlines_of_the_demo_are_tight_around_the_ink(shapes):
             outlines.append(np.array(one['keypoints'], np.float32).reshape(4, 3)[:, :2])
         for outline in outlines:
             for first, second in zip(outline, np.roll(outline, -1, 0), strict=True):
-                along = (second - first) / np.linalg.norm(second - first)
-                inwards = (points - first) @ [-along[1], along[0]]
-                # A pixel's centre is half a pixel from its sides, 0.71 from its corners.
-                assert 0.45 < inwards.min() < 0.75, one['id']
+                direction = (second - first) / np.linalg.norm(second - first)
+                inward_distances = (points - first) @ [-direction[1], direction[0]]
+                # The centre of a pixel is 0.5 pixels from its sides, 0.71 from its corners.
+                assert 0.45 < inward_distances.min() < 0.75, one['id']
 
 
-def test_digits_of_the_demo_are_turned_as_far_as_the_generator_says():
-    angles = np.degrees([one['oriented_bbox'][4] for one in truth()['annotations']])
+def test_digits_of_the_demo_have_uniform_angles_up_to_25_degrees():
+    angles = np.degrees([one['oriented_bbox'][4] for one in read_truth()['annotations']])
     assert np.abs(angles).max() <= 25
     assert np.abs(angles).max() > 24
     assert np.std(angles) == pytest.approx(50 / np.sqrt(12), rel=0.1)  # uniform

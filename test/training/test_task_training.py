@@ -1,6 +1,6 @@
-"""A tiny training of the three tasks: losses fall, it goes on where it was, its exports run.
+"""Tests of a tiny training of the three tasks: falling losses, resumption and exports.
 
-Needs what training/requirements.txt lists, which is not the package's environment:
+These tests need the packages of training/requirements.txt, which the package does not need:
 `python -m pytest --noconftest test/training`.
 """
 
@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 for package in ('torch', 'skimage', 'sklearn'):
-    pytest.importorskip(package, reason='the packages of training/requirements.txt are not here')
+    pytest.importorskip(
+        package, reason='the packages of training/requirements.txt are not installed'
+    )
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -32,14 +34,14 @@ stacked = [torch.from_numpy(np.stack(one)) for one in zip(*drawn)]
 batch = stacked[0].float() / 255, *stacked[1:]
 run = train_tasks.begin(folder, torch.device('cpu'))
 
-# What the detector's own file gives, the new network's boxes begin with.
+# The untrained network must give the boxes of the detector's own file.
 expected = onnxruntime.InferenceSession(str(train_tasks.DIGITS)).run(
     None, {'images': batch[0][:1].numpy()}
 )[0]
 with torch.no_grad():
     rows = run.average.model_of('pose')(batch[0][:1]).numpy()[:, :14]
-sure = expected[0, 4:].max(0) > 0.5
-found = {'pixels': float(np.abs(rows - expected)[0, :4, sure].max())}
+is_confident = expected[0, 4:].max(0) > 0.5
+found = {'pixels': float(np.abs(rows - expected)[0, :4, is_confident].max())}
 found['scores'] = float(np.abs(rows[:, 4:] - expected[:, 4:]).max())
 
 losses = []
@@ -53,23 +55,23 @@ train.follow(run.average, run.network, 0.0)
 record = {'seconds': 1, 'steps': 12, 'batch': 2, 'scenes_composed': 2, 'device': 'CPU'}
 record['origin'] = run.origin
 train_tasks.save(run, folder, record)
-again = train_tasks.begin(folder, torch.device('cpu'))
-found['same'] = all(
+resumed = train_tasks.begin(folder, torch.device('cpu'))
+found['same_weights'] = all(
     torch.equal(a, b)
-    for a, b in zip(run.network.state_dict().values(), again.network.state_dict().values())
+    for a, b in zip(run.network.state_dict().values(), resumed.network.state_dict().values())
 )
-found['stages'] = len(again.stages)
+found['stages'] = len(resumed.stages)
 network, stages = export_tasks.load(folder / train_tasks.STATE)
 found['exports'] = [
     export_tasks.export_task(network, task, stages, folder / 'models', 1)
     for task in task_model.TASKS
 ]
-# An exported model is what a training that begins with it begins as.
-begun = train_tasks.begin(folder / 'next', torch.device('cpu'), folder / 'models')
-found['origin'] = begun.origin
-found['apart'] = {
+# A training that begins with exported models must begin with their outputs.
+next_run = train_tasks.begin(folder / 'next', torch.device('cpu'), folder / 'models')
+found['origin'] = next_run.origin
+found['differences'] = {
     task: export_tasks.largest_difference(
-        begun.average.model_of(task), folder / 'models' / f'digits_{task}.onnx'
+        next_run.average.model_of(task), folder / 'models' / f'digits_{task}.onnx'
     )
     for task in task_model.TASKS
 }
@@ -83,15 +85,15 @@ print(json.dumps(found))
 
 
 def run(script, *arguments):
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, '-c', script, *map(str, arguments)],
         env={**os.environ, 'PYTHONPATH': str(ROOT / 'training')},
         capture_output=True,
         text=True,
         timeout=500,
     )
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope='module')
@@ -99,12 +101,12 @@ def found(tmp_path_factory):
     return run(SCRIPT, tmp_path_factory.mktemp('tasks'))
 
 
-def test_begins_with_the_detector(found):
+def test_training_begins_with_the_weights_of_the_detector(found):
     assert found['pixels'] < 0.5
     assert found['scores'] < 0.05
 
 
-def test_every_new_part_of_the_loss_falls(found):
+def test_every_new_loss_term_falls(found):
     first, last = found['losses'][0], found['losses'][-1]
     for name in ('segment mask', 'pose corners', 'obb box', 'obb angle'):
         assert last[name] < 0.7 * first[name], name
@@ -112,13 +114,13 @@ def test_every_new_part_of_the_loss_falls(found):
     assert all(np.isfinite(list(one.values())).all() for one in found['losses'])
 
 
-def test_goes_on_where_it_was(found):
-    assert found['same']
+def test_training_resumes_from_its_saved_state(found):
+    assert found['same_weights']
     assert found['stages'] == 1
 
 
-def test_goes_on_from_exported_models(found):
-    for scores, rest in found['apart'].values():
+def test_training_resumes_from_exported_models(found):
+    for scores, rest in found['differences'].values():
         assert scores < 1e-3
         assert rest < 0.05
     assert found['origin'] == (
@@ -126,7 +128,7 @@ def test_goes_on_from_exported_models(found):
     )
 
 
-def test_exports_run_and_are_small(found):
+def test_exported_models_run_and_are_small(found):
     assert [one['task'] for one in found['exports']] == ['segment', 'obb', 'pose']
     assert all(one['bytes'] <= 2_500_000 for one in found['exports'])
     for task, counts in (
@@ -151,7 +153,7 @@ print(json.dumps(drawn))
 """
 
 
-def test_scenes_are_those_that_the_detector_was_measured_on(tmp_path):
+def test_composed_scenes_equal_the_scenes_of_the_demo(tmp_path):
     truth = json.loads((ROOT / 'demo' / 'truth.json').read_text())
     for index, boxes, classes in run(DRAW, tmp_path):
         rows = [one for one in truth['annotations'] if one['image_id'] == index + 1]
@@ -160,14 +162,14 @@ def test_scenes_are_those_that_the_detector_was_measured_on(tmp_path):
         name = f'scene_{index:03d}'
         drawn = cv2.imread(str(tmp_path / f'{name}.png')).astype(np.float32)
         shipped = cv2.imread(str(ROOT / 'demo' / 'scenes' / f'{name}.jpg'))
-        assert np.abs(drawn - shipped).mean() < 4  # the JPEG's loss
+        assert np.abs(drawn - shipped).mean() < 4  # the loss of JPEG compression
 
 
 @pytest.mark.parametrize('option', ['--help', '--nonsense'])
-def test_the_demo_is_not_drawn_for_its_options(tmp_path, option):
+def test_help_and_wrong_usage_draw_nothing(tmp_path, option):
     shutil.copytree(ROOT / 'training', tmp_path / 'training')
     script = [sys.executable, str(tmp_path / 'training' / 'make_demo.py'), option]
-    ended = subprocess.run(script, capture_output=True, text=True)
-    assert ended.returncode == (0 if option == '--help' else 2), ended.stderr
-    assert 'usage: make_demo.py' in ended.stdout + ended.stderr
+    process = subprocess.run(script, capture_output=True, text=True)
+    assert process.returncode == (0 if option == '--help' else 2), process.stderr
+    assert 'usage: make_demo.py' in process.stdout + process.stderr
     assert not (tmp_path / 'demo').exists()

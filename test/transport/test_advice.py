@@ -1,4 +1,4 @@
-"""Environments for large images; what to do about images that are lost, or published elsewhere."""
+"""Tests of the environment for large images, and of advice about lost or missing images."""
 
 import re
 
@@ -20,7 +20,7 @@ ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD
     ],
     ids=str,
 )
-def test_the_cure_follows_the_environment(environment, golden_messages):
+def test_advice_against_loss_depends_on_the_environment(environment, golden_messages):
     for reliability in ('reliable', 'best_effort'):
         golden_messages.add(loss_fix('/p.xml', reliability, environment))
 
@@ -64,7 +64,9 @@ RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
         ),
     ],
 )
-def test_what_to_type_for_images_elsewhere(topics, image, transport, expected, golden_messages):
+def test_images_on_other_topics_are_suggested_with_their_arguments(
+    topics, image, transport, expected, golden_messages
+):
     sentence = suggest_image_topic(topics, image, transport)
     assert bool(sentence) == bool(expected)
     assert ' '.join(re.findall(r'image_\w+:=\S+', sentence.partition(' (')[0])) == expected
@@ -72,7 +74,7 @@ def test_what_to_type_for_images_elsewhere(topics, image, transport, expected, g
         golden_messages.add(sentence)
 
 
-def test_images_that_are_called_like_the_camera_come_first(golden_messages):
+def test_topics_named_like_the_camera_are_suggested_first(golden_messages):
     kind = 'sensor_msgs/msg/Image'
     topics = dict.fromkeys(('/a/image', '/cam_rear/raw', '/front/raw'), kind)
     for camera in ('rear', 'front', 'up'):
@@ -87,7 +89,7 @@ def test_images_that_are_called_like_the_camera_come_first(golden_messages):
     golden_messages.add(printed)
 
 
-def test_everything_is_set_in_an_empty_environment():
+def test_empty_environment_gets_all_variables():
     added = transport_environment('/large.xml', {})
     assert set(added) == {*PROFILES, *ALLOCATOR}
     assert [added[name] for name in PROFILES] == ['/large.xml'] * 2
@@ -96,16 +98,16 @@ def test_everything_is_set_in_an_empty_environment():
 
 @pytest.mark.parametrize('name', [*PROFILES, *ALLOCATOR])
 @pytest.mark.parametrize('value', ['/mine.xml', ''])
-def test_a_value_of_the_user_is_left_alone(name, value):
+def test_variable_of_the_user_is_kept(name, value):
     added = transport_environment('/large.xml', {name: value, 'OTHER': 'x'})
     assert set(added) == {*PROFILES, *ALLOCATOR} - {name}
 
 
-def test_no_profile():
+def test_environment_without_a_profile_sets_only_the_allocator():
     assert set(transport_environment('', {})) == set(ALLOCATOR)
 
 
-def test_the_process_environment_is_the_default(monkeypatch):
+def test_process_environment_is_the_default(monkeypatch):
     for name in (*PROFILES, *ALLOCATOR):
         monkeypatch.setenv(name, 'mine')
     assert transport_environment('/large.xml') == {}

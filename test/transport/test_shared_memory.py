@@ -1,4 +1,4 @@
-"""Ports of Fast DDS in shared memory that nobody makes any more."""
+"""Tests of the search for shared-memory ports of Fast DDS that will never be finished."""
 
 import os
 import struct
@@ -21,13 +21,15 @@ def write(tmp_path):
     return write
 
 
-def word(value):
+def port_in_state(value):
     return struct.pack('=I', value) + bytes(60)
 
 
 @pytest.mark.parametrize('name', ['fastrtps_port7005', 'fastdds_port11167'])
-@pytest.mark.parametrize('content', [b'', word(0), word(1)], ids=['empty', 'bare', 'begun'])
-def test_a_port_that_was_never_made_whole_is_found(tmp_path, write, name, content):
+@pytest.mark.parametrize(
+    'content', [b'', port_in_state(0), port_in_state(1)], ids=['empty', 'zeroed', 'started']
+)
+def test_unfinished_port_is_found(tmp_path, write, name, content):
     port = write(name, content)
     assert unfinished_ports(tmp_path) == [port]
 
@@ -35,41 +37,41 @@ def test_a_port_that_was_never_made_whole_is_found(tmp_path, write, name, conten
 @pytest.mark.parametrize(
     ('name', 'content', 'age_s'),
     [
-        ('fastrtps_port7005', word(2), 60.0),
-        ('fastrtps_port7005', b'', 0.0),  # it is being made
-        ('fastrtps_port7005', b'\0', 60.0),  # all refuse it at once
+        ('fastrtps_port7005', port_in_state(2), 60.0),
+        ('fastrtps_port7005', b'', 0.0),  # still being created
+        ('fastrtps_port7005', b'\0', 60.0),  # repaired: all processes refuse it at once
         ('fastrtps_port7005_el', b'', 60.0),  # a lock, which is always empty
         ('fastrtps_2bf491fc5bd27ded', b'', 60.0),
         ('other_port7005', b'', 60.0),
     ],
 )
-def test_what_nobody_waits_for_is_not(tmp_path, write, name, content, age_s):
+def test_file_that_blocks_no_process_is_ignored(tmp_path, write, name, content, age_s):
     write(name, content, age_s)
     assert unfinished_ports(tmp_path) == []
 
 
-def test_of_another_users_the_size_is_known(tmp_path, write, monkeypatch):
-    empty, _ = write('fastrtps_port1', b''), write('fastrtps_port2', word(0))
+def test_only_empty_ports_of_other_users_are_found(tmp_path, write, monkeypatch):
+    empty, _ = write('fastrtps_port1', b''), write('fastrtps_port2', port_in_state(0))
 
     def refuse(*_):
         raise PermissionError
 
-    monkeypatch.setattr(os, 'open', refuse)  # as root everything can be read
+    monkeypatch.setattr(os, 'open', refuse)  # root can read files of all users
     assert unfinished_ports(tmp_path) == [empty]
 
 
-def test_a_folder_that_is_not_there_has_none(tmp_path):
+def test_missing_folder_has_no_ports(tmp_path):
     assert unfinished_ports(tmp_path / 'nothing') == []
 
 
-def test_what_is_mended_is_found_no_more(tmp_path, write, golden_messages):
-    ports = [write('fastrtps_port1', b''), write('fastrtps_port2', word(1))]
+def test_repair_command_names_all_ports(tmp_path, write, golden_messages):
+    ports = [write('fastrtps_port1', b''), write('fastrtps_port2', port_in_state(1))]
     command = repair_command(unfinished_ports(tmp_path))
     assert all(str(port) in command for port in ports)
     golden_messages.add(command)
 
 
-def test_a_pipe_of_that_name_is_not_waited_for(tmp_path):
+def test_pipe_with_the_name_of_a_port_does_not_block(tmp_path):
     port = tmp_path / 'fastrtps_port7005'
     os.mkfifo(port)
     os.utime(port, (0, 0))
