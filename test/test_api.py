@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import threading
+import tracemalloc
 from dataclasses import fields
 from pathlib import Path
 
@@ -143,6 +144,63 @@ def test_parameters_when_it_is_loaded(images, golden_messages):
         tp.load(DIGITS, confidence_treshold=0.5)
     with golden_messages.raises(tp.TrtPerceptionError):
         tp.load('nowhere.onnx')
+
+
+def test_numpy_values_of_parameters_are_python_values(images):
+    names = np.array([f'digit {index}' for index in range(10)])
+    arguments = {
+        'confidence_threshold': np.float32(0.5),
+        'max_detections': np.int64(2),
+        'class_agnostic_nms': np.bool_(True),
+        'model_input_size': np.array([640, 480]),
+        'model_mean': [np.float64(0), np.float32(0), 0],
+        'model_class_names': names,
+    }
+    plain = {
+        'confidence_threshold': 0.5,
+        'max_detections': 2,
+        'class_agnostic_nms': True,
+        'model_input_size': [640, 480],
+        'model_mean': [0, 0, 0],
+        'model_class_names': names.tolist(),
+    }
+    with tp.load(DIGITS, **arguments) as one, tp.load(DIGITS, **plain) as other:
+        assert same(one(images[0]), other(images[0]))
+        assert same(
+            one(images[0], iou_threshold=np.float64(0.4), class_filter=names[5:]),
+            other(images[0], iou_threshold=0.4, class_filter=plain['model_class_names'][5:]),
+        )
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        {'model_class_names': ['a'], 'model.class_names': ['a']},
+        {'engine_path': 'model.onnx'},
+        {'confidence_threshold': np.array([0.5, 0.6])},
+        {'max_detections': np.float64(2)},
+    ],
+    ids=['two spellings', 'second path', 'array for a number', 'float for an integer'],
+)
+def test_ambiguous_or_wrong_values_are_refused(arguments, golden_messages):
+    with golden_messages.raises(tp.TrtPerceptionError):
+        tp.load(DIGITS, **arguments)
+
+
+@pytest.mark.parametrize('size', [(40_000, 2), (30_000, 30_000)])
+def test_too_large_array_is_refused_before_it_is_copied(model, size, golden_messages):
+    # The pixels share one byte, so only a copy needs memory.
+    image = np.broadcast_to(np.uint8(114), (*size, 3))
+
+    tracemalloc.start()
+    try:
+        with golden_messages.raises(tp.TrtPerceptionError):
+            model(image)
+        with golden_messages.raises(tp.TrtPerceptionError):
+            model([image, image])
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_closed_is_closed(images, golden_messages):

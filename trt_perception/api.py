@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, overload
 
@@ -40,11 +40,12 @@ def load(path: str | Path, **parameters: Any) -> Model:
     Args:
         path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).
         parameters: parameters of the node, with ``_`` for ``.`` in their names, such as
-            ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``.
+            ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``. NumPy
+            scalars and arrays are accepted as numbers and lists.
 
     Raises:
-        ConfigError: a parameter is unknown, out of range, or only for a node, or names a class
-            that the model lacks.
+        ConfigError: a parameter is unknown, given twice, out of range, or only for a node, or
+            names a class that the model lacks.
         EngineError: the file cannot be used; the message gives the reason and the remedy.
         CudaError: the file is an engine, and this machine has no usable GPU.
     """
@@ -62,9 +63,7 @@ class Model:
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
         """Open the model. ``load`` documents arguments and errors."""
-        names = {row.field: row.name for row in PARAMETERS}
-        self._values = {names.get(key, key): value for key, value in parameters.items()}
-        self._values['engine_path'] = str(path)
+        self._values = _parameters_by_name(path, parameters)
         if only_of_node := sorted(NODE_ONLY_PARAMETERS & self._values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
@@ -138,7 +137,7 @@ class Model:
             'iou_threshold': iou_threshold,
             'class_filter': class_filter,
         }
-        given = {key: value for key, value in changes.items() if value is not None}
+        given = {key: _as_python(value) for key, value in changes.items() if value is not None}
         config = DetectorConfig.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
@@ -183,6 +182,35 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _parameters_by_name(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by the names of the node's parameters.
+
+    Args:
+        path: path of the model.
+        given: values by parameter name, or by parameter name with ``_`` for ``.``.
+
+    Raises:
+        ConfigError: two keys are names of one parameter.
+    """
+    names = {row.field: row.name for row in PARAMETERS}
+    values: dict[str, Any] = {'engine_path': str(path)}
+    for key, value in given.items():
+        name = names.get(key, key)
+        if name in values:
+            raise ConfigError(f'parameter {name!r}', 'given twice', fix='give it once')
+        values[name] = _as_python(value)
+    return values
+
+
+def _as_python(value: Any) -> Any:
+    """Return a value with NumPy's scalars and arrays as Python's numbers, texts and lists."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_as_python(item) for item in value]
+    return value
 
 
 def _checked_frame(image: Any) -> Frame:

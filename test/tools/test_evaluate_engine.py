@@ -61,6 +61,20 @@ def run_usual(evaluation_inputs, *arguments):
 
 
 @needs('pycocotools')
+@pytest.mark.parametrize(('left', 'code'), [(-1e9, 0), (1e9, 0), (1e10, 2), (1e300, 2)])
+def test_object_far_outside_its_image_is_drawn_or_refused(
+    evaluation_inputs, capsys, golden_messages, left, code
+):
+    (missed, *_), folder = evaluation_inputs['content']['annotations'], evaluation_inputs['folder']
+    missed['bbox'][0] = left
+    written(folder, evaluation_inputs['content'])
+    assert run_usual(evaluation_inputs, '--worst', folder / 'worst') == code
+    assert (folder / 'worst' / 'tiny.onnx' / 'montage.jpg').exists() == (code == 0)
+    if code:
+        golden_messages.add(capsys.readouterr().err)
+
+
+@needs('pycocotools')
 def test_model_that_finds_all_objects_scores_1(evaluation_inputs, capsys, golden_messages):
     folder = evaluation_inputs['folder']
     arguments = ['--json', folder / 'r.json', '--results', folder / 'results']

@@ -16,6 +16,8 @@ __all__ = ['draw_box', 'draw_detections']
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 # The positions of keypoints with lower scores are arbitrary.
 _MIN_KEYPOINT_SCORE = 0.25
+# OpenCV computes in 32 bits. Points at this coordinate are outside all images.
+_FAR = 2.0**20
 
 
 def draw_detections(
@@ -104,14 +106,13 @@ def draw_box(
     """
     thickness = _line_width(bgr)
     size = 0.45 * thickness
-    left, top, right, bottom = (round(float(side)) for side in xyxy)
+    left, top, right, bottom = (round(min(max(float(side), -_FAR), _FAR)) for side in xyxy)
     (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
     base = top - below if top >= height + below else top + height
     if corners is None:
         cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
     else:
-        # OpenCV computes in 32 bits. Points at 2**20 pixels are outside all images anyway.
-        outline = np.rint(corners.clip(-(2.0**20), 2.0**20)).astype(np.int32)
+        outline = np.rint(corners.clip(-_FAR, _FAR)).astype(np.int32)
         cv2.polylines(bgr, [outline], True, color, weight * thickness)
     if not label:
         return

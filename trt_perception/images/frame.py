@@ -181,9 +181,7 @@ class Frame:
             subject = f'{width}x{height} {encoding} image with step {step}'
             found = str(pixels.size)
             raise ImageError('bad_length', subject, found, expected=f'{size} bytes')
-        if size > MAX_BYTES:
-            subject, expected = f'image with step {step}', f'at most {MAX_BYTES} bytes'
-            raise ImageError('too_large', subject, str(size), expected=expected)
+        _check_bytes(step, size)
         return cls(pixels, width, height, step, pixel_format, big_endian)
 
     def plane(self) -> npt.NDArray[np.uint8]:
@@ -244,15 +242,23 @@ def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
         raise ImageError('odd_size', subject, found, expected=expected)
 
 
+def _check_bytes(step: int, size: int) -> None:
+    if size > MAX_BYTES:
+        subject, expected = f'image with step {step}', f'at most {MAX_BYTES} bytes'
+        raise ImageError('too_large', subject, str(size), expected=expected)
+
+
 def frame_from_bgr(bgr: npt.NDArray[np.uint8]) -> Frame:
     """Return a BGR image as a frame of the encoding bgr8.
 
     Args:
-        bgr: uint8 (height, width, 3). Copied only if not contiguous.
+        bgr: uint8 (height, width, 3). Copied only if not contiguous, after the size is checked.
 
     Raises:
         ImageError: with the reason ``bad_size`` or ``too_large``.
     """
     height, width = bgr.shape[:2]
+    _check_size(PIXEL_FORMATS['bgr8'], width, height)
+    _check_bytes(3 * width, 3 * width * height)
     pixels = np.ascontiguousarray(bgr).reshape(-1)
     return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')

@@ -12,7 +12,13 @@ from pathlib import Path
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.run_lengths import RunLengths
-from trt_perception.evaluation.coco.section import MAX_ID, CocoSection, is_finite, read_coco
+from trt_perception.evaluation.coco.section import (
+    MAX_COORDINATE,
+    MAX_ID,
+    CocoSection,
+    is_finite,
+    read_coco,
+)
 from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, name_mistake, short_repr
 
 __all__ = ['AnnotatedObject', 'Annotations', 'CocoImage', 'read_annotations']
@@ -181,6 +187,9 @@ def _read_object(entry: CocoSection) -> AnnotatedObject:
     bbox = entry.get('bbox')
     if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(is_finite, bbox)):
         expected = '[left, top, width, height], finite numbers in pixels'
+        raise entry.refusal('bbox', bbox, expected)
+    if max(map(abs, bbox)) > MAX_COORDINATE:
+        expected = f'pixels, from {-MAX_COORDINATE:g} to {MAX_COORDINATE:g}'
         raise entry.refusal('bbox', bbox, expected)
     left, top, width, height = map(float, bbox)
     if width < 0 or height < 0:

@@ -15,11 +15,16 @@ from trt_perception.files.json_section import JsonSection, parse_json
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.regular_files import read_user_file
 
-__all__ = ['MAX_BYTES', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco', 'read_json']
+__all__ = [
+    *('MAX_BYTES', 'MAX_COORDINATE', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco'),
+    'read_json',
+]
 
 # The largest annotation file of COCO has 470 MB. Reading needs several times as much memory.
 MAX_BYTES: Final = 1024**3
 MAX_ID: Final = 2**53
+#: Limit of coordinates. It is beyond any image, and its square is still finite.
+MAX_COORDINATE: Final = 1e9
 
 
 class CocoSection(JsonSection):

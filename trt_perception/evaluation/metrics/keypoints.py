@@ -15,12 +15,12 @@ import numpy as np
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
-from trt_perception.evaluation.coco.section import CocoSection, is_finite
+from trt_perception.evaluation.coco.section import MAX_COORDINATE, CocoSection, is_finite
 from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio
 from trt_perception.files.plain_text import join_first
 
-__all__ = ['MAX_COORDINATE', 'OKS_SIGMA', 'Keypoints']
+__all__ = ['OKS_SIGMA', 'Keypoints']
 
 #: Sigmas of COCO's 17 keypoints of a person.
 _COCO_SIGMAS: Final = (
@@ -29,8 +29,6 @@ _COCO_SIGMAS: Final = (
 )
 #: Default for other keypoints: about the median of COCO's sigmas.
 OKS_SIGMA: Final = 0.05
-#: Limit of coordinates. It is beyond any image, and its square is still finite.
-MAX_COORDINATE: Final = 1e9
 _EPSILON: Final = np.spacing(1)
 
 

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
-from trt_perception.evaluation.coco.section import CocoSection, is_finite
-from trt_perception.evaluation.metrics.keypoints import MAX_COORDINATE
+from trt_perception.evaluation.coco.section import MAX_COORDINATE, CocoSection, is_finite
 from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio, shared_areas
 from trt_perception.images.detections import oriented_corners
