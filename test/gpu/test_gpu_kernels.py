@@ -63,7 +63,7 @@ def picture(width, height, seed=0):
 def frame_of(bgr, encoding, padding=0, big_endian=False):
     rows = encode_bgr(bgr, encoding)
     pixel_format = PIXEL_FORMATS[encoding]
-    height = pixel_format.height(rows.shape[0])
+    height = pixel_format.image_height(rows.shape[0])
     width = rows.shape[1] // pixel_format.bytes_per_pixel
     if big_endian:
         rows = rows.view('<u2').byteswap().view(np.uint8)

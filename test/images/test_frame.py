@@ -22,8 +22,8 @@ def test_the_encodings_are_those_of_the_design():
 @pytest.mark.parametrize('encoding', ENCODINGS)
 def test_rows_and_height_are_inverse(encoding):
     for height in (4, 6, 480, MAX_SIDE - 1):
-        assert PIXEL_FORMATS[encoding].rows(height) == byte_rows(encoding, height)
-        assert PIXEL_FORMATS[encoding].height(byte_rows(encoding, height)) == height
+        assert PIXEL_FORMATS[encoding].byte_row_count(height) == byte_rows(encoding, height)
+        assert PIXEL_FORMATS[encoding].image_height(byte_rows(encoding, height)) == height
 
 
 def test_the_table_cannot_be_changed():

@@ -61,7 +61,7 @@ def engine(tmp_path_factory):
 def bgr_frame(bgr, encoding='bgr8'):
     rows = encode_bgr(bgr, encoding)
     pixel_format = PIXEL_FORMATS[encoding]
-    height = pixel_format.height(rows.shape[0])
+    height = pixel_format.image_height(rows.shape[0])
     return Frame.view(
         rows.reshape(-1),
         width=rows.shape[1] // pixel_format.bytes_per_pixel,

@@ -99,7 +99,7 @@ def _encode_frame(bgr: npt.NDArray[np.uint8], encoding: str) -> Frame:
     return Frame.view(
         encoded.reshape(-1).copy(),
         width=step // pixel_format.bytes_per_pixel,
-        height=pixel_format.height(rows),
+        height=pixel_format.image_height(rows),
         step=step,
         encoding=encoding,
     )

@@ -20,7 +20,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.pipelines.cuda_slot import CudaSlot
 
-__all__ = ['measure_encodings', 'measure_steps', 'run_frame']
+__all__ = ['measure_encodings', 'measure_steps', 'run_and_count_candidates']
 
 # Number of times that a graph contains a short step.
 _STEPS_PER_GRAPH: Final = 20
@@ -54,7 +54,7 @@ def measure_steps(
         upload in one graph, ``upload_graph`` is everything.
     """
     # Fill all buffers, so that each step has valid inputs.
-    run_frame(slot, frame, thresholds)
+    run_and_count_candidates(slot, frame, thresholds)
     times: dict[str, StageTime] = {}
 
     def measure(name: str, work: Callable[[], None], repeat: int = 1) -> None:
@@ -101,7 +101,7 @@ def _measure_masks(
         measure('masks', draw, _STEPS_PER_GRAPH)
 
 
-def run_frame(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
+def run_and_count_candidates(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:
     """Run all steps on a frame. Return the number of boxes above the threshold before NMS."""
     slot.stage([frame], [thresholds])
     slot.upload()

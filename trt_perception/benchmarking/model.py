@@ -9,7 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from trt_perception.benchmarking.control import MeasurementControl
-from trt_perception.benchmarking.gpu_steps import measure_encodings, measure_steps, run_frame
+from trt_perception.benchmarking.gpu_steps import (
+    measure_encodings,
+    measure_steps,
+    run_and_count_candidates,
+)
 from trt_perception.benchmarking.host_steps import measure_host_steps
 from trt_perception.benchmarking.measure import (
     EncodingTime,
@@ -217,7 +221,9 @@ def _measure_on_gpu(
         thresholds = options.thresholds
         with copy_to_pipeline_memory(pipeline, frames) as frames_in_place:
             stages = measure_steps(slot, frames_in_place[0], thresholds, control)
-            candidates = [run_frame(slot, frame, thresholds) for frame in frames_in_place]
+            candidates = [
+                run_and_count_candidates(slot, frame, thresholds) for frame in frames_in_place
+            ]
         with copy_to_pipeline_memory(pipeline, encodings) as frames_in_place:
             times = measure_encodings(slot, frames_in_place, thresholds, control)
         return _steps_report(model, spec, pipeline.runtime, stages, candidates, times)

@@ -59,13 +59,13 @@ class PixelFormat:
         """Whether the colours of a row's pixels depend on this row only."""
         return not self.chroma_rows and self.min_side == 1
 
-    def rows(self, height: int) -> int:
-        """Return the number of byte rows that an image of this height has."""
+    def byte_row_count(self, height: int) -> int:
+        """Return the number of byte rows of an image with this height, all planes together."""
         return height + height // 2 if self.chroma_rows else height
 
-    def height(self, rows: int) -> int:
-        """Return the height of an image that has this many byte rows."""
-        return rows * 2 // 3 if self.chroma_rows else rows
+    def image_height(self, byte_rows: int) -> int:
+        """Return the height of an image with this many byte rows."""
+        return byte_rows * 2 // 3 if self.chroma_rows else byte_rows
 
 
 def _pixel_formats() -> dict[str, PixelFormat]:
@@ -104,7 +104,7 @@ class Frame:
     """One image in the encoding of the camera.
 
     Attributes:
-        data: uint8, one-dimensional, ``format.rows(height) * step`` bytes, not copied.
+        data: uint8, one-dimensional, ``format.byte_row_count(height) * step`` bytes, not copied.
         width: pixels.
         height: pixels.
         step: bytes from one row to the next, including padding.
@@ -176,7 +176,7 @@ class Frame:
             expected = f'at least {row_bytes} bytes'
             raise ImageError('bad_step', subject, str(step), expected=expected)
         pixels = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(0, np.uint8)
-        size = pixel_format.rows(height) * step
+        size = pixel_format.byte_row_count(height) * step
         if pixels.size != size:
             subject = f'{width}x{height} {encoding} image with step {step}'
             found = str(pixels.size)

@@ -229,7 +229,7 @@ class CudaPipeline:
         undecoded = cuda_slot.begin_upload(frames, thresholds)
         if undecoded:
             assert self._jpeg is not None, 'the pipeline cannot decode JPEG'
-            self._jpeg.start(slot, cuda_slot, undecoded, alone=alone)
+            self._jpeg.start_decoding(slot, cuda_slot, undecoded, alone=alone)
         else:
             cuda_slot.launch()
 

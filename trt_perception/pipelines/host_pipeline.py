@@ -80,7 +80,7 @@ class HostPipeline:
             ModelInfo(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
             options.overrides,
-            run_for_shapes=self._output_shapes,
+            run_for_shapes=self._run_for_shapes,
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0
@@ -97,7 +97,7 @@ class HostPipeline:
         self._accepts_batches: bool | None = None if self._is_open else True
         self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
 
-    def _output_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
+    def _run_for_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
         """Run the model to find the shapes of its outputs."""
         assert self._model is not None
         try:

@@ -147,10 +147,10 @@ class JpegThreads:
                 self._threads.append(thread)
             undo.pop_all()
 
-    def start(
+    def start_decoding(
         self, index: int, slot: CudaSlot, undecoded: Sequence[UndecodedPlace], *, alone: bool
     ) -> None:
-        """Let the threads fill places of a slot and launch its batch.
+        """Let the threads decode the files of a batch, and then launch the batch.
 
         Returns at once, except that a single file that is fast to decode is decoded here if no
         other batch is in flight. Requires that the slot's device is the current device.

@@ -183,7 +183,7 @@ class ReplayImages(Node):
             pixel_format = PIXEL_FORMATS[encoding]
             message = Image(encoding=encoding, step=rows.shape[1])
             message.width = rows.shape[1] // pixel_format.bytes_per_pixel
-            message.height = pixel_format.height(rows.shape[0])
+            message.height = pixel_format.image_height(rows.shape[0])
         message.header.frame_id = self._options.frame_id
         return message, rows.reshape(-1)
 

@@ -42,7 +42,7 @@ def image(rng, encoding, frame_id='camera'):
     message.header.stamp.sec = rng.randrange(-(2**31), 2**31)
     message.header.stamp.nanosec = rng.randrange(2**32)
     message.step, message.is_bigendian = step, rng.randrange(2)
-    message.data = rng.randbytes(step * PIXEL_FORMATS[encoding].rows(4))
+    message.data = rng.randbytes(step * PIXEL_FORMATS[encoding].byte_row_count(4))
     return written(message, rng.choice('<>'))[0]
 
 

@@ -98,7 +98,7 @@ def real(rng):
         'real',
         rows.tobytes(),
         (rows.shape[1] - padding) // (row_bytes(encoding, 2) // 2),
-        PIXEL_FORMATS[encoding].height(rows.shape[0]),
+        PIXEL_FORMATS[encoding].image_height(rows.shape[0]),
         rows.shape[1],
         encoding,
         rng.random() < 0.2,
