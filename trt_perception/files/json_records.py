@@ -22,7 +22,7 @@ __all__ = [
         'list_reader',
         'to_json',
         'optional_reader',
-        'read_fields',
+        'read_record_leaving_other_keys',
     ),
     *('read_record', 'integer_reader'),
 ]
@@ -55,12 +55,12 @@ def read_record(kind: type[Record], section: JsonSection) -> Record:
     Raises:
         ManifestError: a key is missing, unknown or of the wrong type, or a value is out of range.
     """
-    record = read_fields(kind, section)
+    record = read_record_leaving_other_keys(kind, section)
     section.finish()
     return record
 
 
-def read_fields(kind: type[Record], section: JsonSection) -> Record:
+def read_record_leaving_other_keys(kind: type[Record], section: JsonSection) -> Record:
     """Read all fields of a dataclass, and leave other keys of the section unread.
 
     Raises:

@@ -83,7 +83,7 @@ class CocoResults:
             'info': self._info,
             'images': self._images,
             'categories': [
-                {'id': id_, 'name': name, **self._task.coco_category()}
+                {'id': id_, 'name': name, **self._task.coco_category_fields()}
                 for id_, name in enumerate(self._class_names, 1)
             ],
             'annotations': self._rows,

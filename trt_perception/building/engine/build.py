@@ -22,9 +22,9 @@ from trt_perception.building.engine.config import TimingCache, configure_builder
 from trt_perception.building.engine.hints import tensorrt_error
 from trt_perception.building.engine.network import (
     add_profiles,
+    input_and_output_specs,
     keep_in_fp32,
     parse_onnx,
-    tensor_specs,
 )
 from trt_perception.building.engine.progress import (
     EngineProgress,
@@ -169,7 +169,7 @@ class _PlanBuild:
         builder, network = _create_network(tensorrt, trt_log, strongly_typed=self.strongly_typed)
         plugins = load_plugins(tensorrt.module, trt_log, options.plugins)
         parse_onnx(tensorrt, network, trt_log, onnx_bytes, options.onnx.name)
-        inputs, outputs = tensor_specs(network)
+        inputs, outputs = input_and_output_specs(network)
         config = builder.create_builder_config()
         flags = configure_builder(
             tensorrt, builder, config, options, strongly_typed=self.strongly_typed

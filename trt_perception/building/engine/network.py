@@ -17,7 +17,13 @@ from trt_perception.model.input_layout import auxiliary_shapes, split_inputs
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
-__all__ = ['add_profiles', 'keep_in_fp32', 'parse_onnx', 'resolve_profiles', 'tensor_specs']
+__all__ = [
+    'add_profiles',
+    'input_and_output_specs',
+    'keep_in_fp32',
+    'parse_onnx',
+    'resolve_profiles',
+]
 
 _MAX_LISTED: Final = 20
 # TensorRT and TensorRT-RTX 1.4 report a missing operator with this text and another error code.
@@ -85,7 +91,7 @@ def _parse_error(
     return tensorrt_error(name, summary, details, [*others, *trt_log.errors])
 
 
-def tensor_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+def input_and_output_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Return the inputs and the outputs of a network. A dynamic dimension is -1."""
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     outputs = [network.get_output(i) for i in range(network.num_outputs)]

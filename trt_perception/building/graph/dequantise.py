@@ -35,7 +35,7 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
         if quantiser is not None and quantiser.op_type == 'QuantizeLinear':
             renamed[node.output[0]] = quantiser.input[0]
             continue
-        weights = _dequantise_weights(index, node)
+        weights = _dequantised_weights(index, node)
         graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
     kept = [n for n in graph.node if n.op_type not in ('QuantizeLinear', 'DequantizeLinear')]
     for node in kept:
@@ -56,7 +56,7 @@ def _resolve_name(renamed: dict[str, str], name: str) -> str:
     return name
 
 
-def _dequantise_weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]:
+def _dequantised_weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]:
     """Return stored weights times their scale, in the scale's type. Zero points must be 0."""
     stored, scale = index.constant(node.input[0]), index.constant(node.input[1])
     assert stored is not None

@@ -256,7 +256,7 @@ class _HalfPrecisionConverter:
     ) -> Iterable[onnx.NodeProto]:
         """Yield a node, and the Cast nodes for its outputs."""
         if node.name in self.wide_inputs:
-            yield self._convert_node(node)
+            yield self._converted_copy(node)
             for name in node.output:
                 if self.is_float(name) and name in wide:
                     yield self._cast(name + self.suffix, name, TensorProto.FLOAT)
@@ -266,7 +266,7 @@ class _HalfPrecisionConverter:
                 if name in narrow:
                     yield self._cast(name, name + self.suffix, self.kind)
 
-    def _convert_node(self, node: onnx.NodeProto) -> onnx.NodeProto:
+    def _converted_copy(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return a copy of a node that reads and writes the narrow versions of its tensors."""
         changed = onnx.NodeProto()
         changed.CopyFrom(node)

@@ -19,7 +19,7 @@ from onnx import TensorProto
 from trt_perception.building.graph.graph_index import LAYER_TYPES, GraphIndex, tensor_types
 from trt_perception.errors import EngineError
 
-__all__ = ['LayerWork', 'count_layer_macs', 'infer_shapes', 'mac_shares']
+__all__ = ['LayerWork', 'count_layer_macs', 'infer_shapes', 'mac_shares_by_precision']
 
 _PRECISION_NAMES: Final[dict[int, str]] = {
     TensorProto.FLOAT: 'fp32',
@@ -95,7 +95,7 @@ def count_layer_macs(
     )
 
 
-def mac_shares(work: Sequence[LayerWork]) -> dict[str, float]:
+def mac_shares_by_precision(work: Sequence[LayerWork]) -> dict[str, float]:
     """Return the share of each precision in all multiply-accumulates, 0…1."""
     total = sum(layer.macs for layer in work)
     found: dict[str, float] = {}

@@ -23,7 +23,7 @@ from trt_perception.model.preprocessing import number_mistake
 __all__ = [
     *('Batches', 'Capabilities', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),
     *('PathText', 'Profiles', 'ShapeProfile', 'Size', 'Texts', 'Triple'),
-    'parse_compute_capability',
+    'normalise_compute_capability',
 ]
 
 _MAX_PART_BYTES: Final = 255
@@ -206,7 +206,7 @@ def _read_engine_path(section: JsonSection, key: str) -> Path:
     return path
 
 
-def parse_compute_capability(value: object) -> str | None:
+def normalise_compute_capability(value: object) -> str | None:
     """Return a compute capability as text, or None if the value is invalid.
 
     The values 8.6, '8.6', '86' and 'sm_86' all give ``8.6``.
@@ -222,7 +222,7 @@ def _read_capabilities(section: JsonSection, key: str) -> tuple[str, ...]:
     """Read compute capabilities from one value or from a list, without repeats."""
     found: dict[str, None] = {}
     for value in _as_tuple(section.take(key, '', _ANY_TYPE)):
-        capability = parse_compute_capability(value)
+        capability = normalise_compute_capability(value)
         if capability is None:
             raise section.refusal(key, value, 'a compute capability, as in 8.6 or sm_86')
         found[capability] = None

@@ -29,7 +29,7 @@ from trt_perception.building.graph.mac_count import (
     LayerWork,
     count_layer_macs,
     infer_shapes,
-    mac_shares,
+    mac_shares_by_precision,
 )
 from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised, is_quantised
@@ -37,7 +37,7 @@ from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.model.build_record import QUANTISED, Precision
 
-__all__ = ['Conversion', 'PrecisionReport', 'convert_precision']
+__all__ = ['ConversionResult', 'PrecisionReport', 'convert_precision']
 
 # ONNX has scales in FP16 from opset 19 on, and convolutions in BF16 from 22 on.
 _MIN_OPSET: Final[Mapping[str, int]] = {'int8': 19, 'fp8': 19, 'bf16': 22}
@@ -74,7 +74,7 @@ class PrecisionReport:
 
 
 @dataclass(frozen=True)
-class Conversion:
+class ConversionResult:
     """A model in the requested precision, with a report and the names of its layers."""
 
     model: onnx.ModelProto
@@ -89,7 +89,7 @@ def convert_precision(
     keep_fp32: Sequence[str] = (),
     strongly_typed: bool,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Conversion:
+) -> ConversionResult:
     """Convert a model to a precision.
 
     In FP16 and BF16 the decoding stays in FP32, because float16 has steps of half a pixel at 640.
@@ -216,7 +216,7 @@ def _make_conversion(
     strongly_typed: bool,
     input_shapes: Mapping[str, Sequence[int]] | None,
     converted: HalfPrecisionModel,
-) -> Conversion:
+) -> ConversionResult:
     """Return a converted model with its report."""
     work = count_layer_macs(converted.model, input_shapes)
     layers = {layer.node: layer.precision for layer in work}
@@ -224,12 +224,12 @@ def _make_conversion(
         asked=precision,
         strongly_typed=strongly_typed,
         nodes=_node_types(converted.model, layers),
-        macs=mac_shares(work),
+        macs=mac_shares_by_precision(work),
         kept=converted.kept,
         casts=converted.casts,
         notes=tuple(converted.notes),
     )
-    return Conversion(converted.model, report, tuple(layers))
+    return ConversionResult(converted.model, report, tuple(layers))
 
 
 def _node_types(model: onnx.ModelProto, layers: Mapping[str, str]) -> dict[str, int]:

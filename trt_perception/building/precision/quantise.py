@@ -29,7 +29,11 @@ from trt_perception.building.calibration.images import CalibrationImages
 from trt_perception.building.calibration.ranges import PERCENTILE, VERSION, Method
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
-from trt_perception.building.graph.mac_count import count_layer_macs, infer_shapes, mac_shares
+from trt_perception.building.graph.mac_count import (
+    count_layer_macs,
+    infer_shapes,
+    mac_shares_by_precision,
+)
 from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised
 from trt_perception.building.precision.quantise_fp8 import convert_to_fp8
@@ -142,7 +146,7 @@ def quantise(
         cache=cache,
         layers=sum(index.is_layer(node) for node in source.graph.node),
         quantised=sum(layer.precision == target for layer in work),
-        macs=mac_shares(work),
+        macs=mac_shares_by_precision(work),
         kept={**kept, **unusable},
         warnings=(*images.warnings, *_range_warnings(ranges, unusable)),
         seconds=time.perf_counter() - start,

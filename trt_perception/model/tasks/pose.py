@@ -135,7 +135,7 @@ class Pose(Task):
         """Return the names of the keypoints, in the order of the published points."""
         return {'keypoints': ', '.join(self.keypoints.names)}
 
-    def coco_category(self) -> dict[str, Any]:
+    def coco_category_fields(self) -> dict[str, Any]:
         """Return names and skeleton. COCO numbers keypoints from 1."""
         skeleton = [[first + 1, second + 1] for first, second in self.keypoints.skeleton]
         return {'keypoints': list(self.keypoints.names), 'skeleton': skeleton}

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trt_perception.errors import ManifestError
-from trt_perception.files.json_records import read_fields, to_json
+from trt_perception.files.json_records import read_record_leaving_other_keys, to_json
 from trt_perception.files.json_section import JsonSection
 from trt_perception.model.tasks.detect import DETECT, Detect
 from trt_perception.model.tasks.obb import Obb
@@ -49,7 +49,7 @@ def read_task(section: JsonSection, key: str) -> Task:
         if (given and name not in _KEYS[task]) or (is_required and not given):
             owners = [owner for owner, keys in _KEYS.items() if name in keys]
             raise ManifestError(section.location, **key_mistake(task, name, owners, given=given))
-    return read_fields(TASKS[task], section)
+    return read_record_leaving_other_keys(TASKS[task], section)
 
 
 def write_task(task: Task) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Task:
         """Return values for /diagnostics, besides the name of the task."""
         return {}
 
-    def coco_category(self) -> dict[str, Any]:
+    def coco_category_fields(self) -> dict[str, Any]:
         """Return the keys of the task in each category of a COCO file."""
         return {}
 
