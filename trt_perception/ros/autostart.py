@@ -202,16 +202,16 @@ class Autostart:
             self._show(f'attempt {self._failures}: loading the model')
         opening = self._opening = _Opening(self._owner.configs)
         thread = threading.Thread(
-            target=self._open, args=(opening,), name='open_model', daemon=True
+            target=self._open_model, args=(opening,), name='open_model', daemon=True
         )
         try:
             thread.start()
         except RuntimeError:  # no more threads can start: load in the executor
-            self._open(opening)
+            self._open_model(opening)
         else:
             opening.thread = thread
 
-    def _open(self, opening: _Opening) -> None:
+    def _open_model(self, opening: _Opening) -> None:
         """Open the model. This method runs in a thread."""
         try:
             opening.model = self._owner.open_model(opening.configs)

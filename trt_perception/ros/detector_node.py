@@ -273,11 +273,11 @@ class DetectorNode(LifecycleNode):
                 'the GPU context is lost and cannot be repaired inside a process: leaving, '
                 'so that launch starts a new one'
             )
-            self._run_all(self._health.publish_and_wait)
+            self._call_each(self._health.publish_and_wait)
             return EXIT_GPU_LOST
-        self._run_all(self._autostart.stop)
+        self._call_each(self._autostart.stop)
         self._release()
-        self._run_all(self._log.close, self.destroy_node)
+        self._call_each(self._log.close, self.destroy_node)
         return EXIT_GPU_LOST if self.gpu_lost else 0
 
     def on_fault(self, error: BaseException) -> None:
@@ -333,7 +333,7 @@ class DetectorNode(LifecycleNode):
         trace = ''.join(traceback.format_exception(error))
         self.report(f'{what}: {type(error).__name__}: {error}', trace)
 
-    def _run_all(self, *parts: Callable[[], object]) -> bool:
+    def _call_each(self, *parts: Callable[[], object]) -> bool:
         """Call all parts and report each exception. Return whether no part raised one."""
         well = True
         for part in parts:
@@ -348,7 +348,9 @@ class DetectorNode(LifecycleNode):
 
     def _stop(self) -> bool:
         """Undo activate. Return whether all steps succeeded. May be called again."""
-        return self._run_all(*(camera.close_input for camera in self._cameras), self._stop_workers)
+        return self._call_each(
+            *(camera.close_input for camera in self._cameras), self._stop_workers
+        )
 
     def _release(self) -> bool:
         """Undo activate and configure. Return whether all steps succeeded. May be called again."""
@@ -357,7 +359,7 @@ class DetectorNode(LifecycleNode):
         self._keypoint_parameters.undeclare()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
-        freed = self._run_all(
+        freed = self._call_each(
             *(camera.close_outputs for camera in cameras),
             *(pipeline.close for pipeline in pipelines),
         )

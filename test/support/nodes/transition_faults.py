@@ -95,7 +95,7 @@ class Fault:
     def _exempt(code):
         """Return whether faults are disabled in this code, because it reports faults."""
         return code.co_name in (
-            *('run', 'report', '_report_failure', '_run_all', 'log_text', 'plain'),
+            *('run', 'report', '_report_failure', '_call_each', 'log_text', 'plain'),
             '<genexpr>',  # called again at its deletion
         )
 

@@ -24,7 +24,7 @@ from trt_perception.pipelines.pipeline import FrameError
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.diagnostics import CameraFacts
 from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
-from trt_perception.ros.wire.cdr import StampView
+from trt_perception.ros.wire.cdr import StampFields
 from trt_perception.transport.advice import loss_fix
 
 __all__ = ['OFF_REASON', 'CameraHealth', 'ProblemLog', 'counts_text']
@@ -173,7 +173,7 @@ class CameraHealth:
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
 
-    def on_published(self, stamp: Time | StampView) -> None:
+    def on_published(self, stamp: Time | StampFields) -> None:
         """Update the age of output after publishing detections. The worker calls this method.
 
         Args:

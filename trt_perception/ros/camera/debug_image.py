@@ -22,7 +22,7 @@ from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import DEBUG_IMAGE, topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 from trt_perception.stages.host_preprocess import frame_to_bgr
 
@@ -65,7 +65,7 @@ class DebugImage:
         self._class_names = class_names
         # Protects the two following attributes. Notified after each change.
         self._changed = threading.Condition()
-        self._newest_result: tuple[Header | HeaderView, Frame, TaskResult] | None = None
+        self._newest_result: tuple[Header | HeaderFields, Frame, TaskResult] | None = None
         self._closed = False
         # Only the thread uses the serialised message. It is reused while its size is the same.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -92,7 +92,7 @@ class DebugImage:
         """Whether the topic exists and has a subscriber."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
-    def put(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
+    def put(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
         """Store the newest result for drawing, if the topic has a subscriber.
 
         Any thread may call this method.
@@ -133,7 +133,7 @@ class DebugImage:
 
     def _wait_for_result(
         self, due_s: float
-    ) -> tuple[Header | HeaderView, Frame, TaskResult] | None:
+    ) -> tuple[Header | HeaderFields, Frame, TaskResult] | None:
         """Wait for a result and for the time `due_s`. Return None when closed."""
         with self._changed:
             while not self._closed:
@@ -147,7 +147,7 @@ class DebugImage:
                     return newest
         return None
 
-    def _draw(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
+    def _draw(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
         """Draw the result into the pixels at the end of the serialised message."""
         empty = empty_image(header, frame, 'bgr8', 3)
         self._message, pixels = serialize_with_room(

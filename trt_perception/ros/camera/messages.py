@@ -23,7 +23,7 @@ from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import (
     CompressedHeaderCache,
     HeaderCache,
-    HeaderView,
+    HeaderFields,
     read_compressed,
     read_image,
 )
@@ -40,14 +40,14 @@ _MAX_FRAME_ID_BYTES: Final = 256
 _MAX_ENCODING_BYTES: Final = 64
 
 
-def header_message(header: Header | HeaderView) -> Header:
+def header_message(header: Header | HeaderFields) -> Header:
     """Return the header for a message about an image, with the image's stamp and frame_id."""
     stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
     return Header(stamp=stamp, frame_id=header.frame_id)
 
 
 def empty_image(
-    header: Header | HeaderView, frame: Frame, encoding: str, pixel_bytes: int
+    header: Header | HeaderFields, frame: Frame, encoding: str, pixel_bytes: int
 ) -> Image:
     """Return an Image of a frame's size without data, for `serialize_with_room`.
 

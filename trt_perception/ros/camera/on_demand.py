@@ -12,7 +12,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.ros.camera.task_topics import TaskTopic
 from trt_perception.ros.runtime.log import log_text
-from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.cdr import HeaderFields
 
 __all__ = ['OnDemandPublisher']
 
@@ -34,7 +34,7 @@ class OnDemandPublisher:
         # Protects the two following attributes. Notified after each change.
         self._changed = threading.Condition()
         # The result that is being published; None while the thread is not busy.
-        self._result: tuple[Header | HeaderView, Frame, TaskResult] | None = None
+        self._result: tuple[Header | HeaderFields, Frame, TaskResult] | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=topic.topic.name, daemon=True)
         self._thread.start()
@@ -44,7 +44,7 @@ class OnDemandPublisher:
         """Whether the topic has a subscriber."""
         return self._topic.has_subscriber
 
-    def put(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> bool:
+    def put(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> bool:
         """Start publishing a result, if the topic has a subscriber.
 
         Returns:

@@ -22,7 +22,7 @@ from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.cdr import HeaderFields
 
 __all__ = ['DetectorOutputs']
 
@@ -79,7 +79,7 @@ class DetectorOutputs:
             self.close()
             raise
 
-    def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> bool:
+    def publish(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> bool:
         """Publish the result of one image on the task's topics, in their order.
 
         The worker calls this method. Threads publish the topics on demand.

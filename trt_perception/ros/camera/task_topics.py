@@ -23,7 +23,7 @@ from trt_perception.model.tasks.task import DETECTIONS, TaskResult, Topic
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import empty_image, header_message
 from trt_perception.ros.topics import topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
@@ -73,7 +73,7 @@ class TaskTopic(ABC):
         return self._publisher.get_subscription_count() > 0
 
     @abstractmethod
-    def publish(self, header: Header | HeaderView, frame: Frame, found: TaskResult) -> None:
+    def publish(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
         """Publish the result of one image.
 
         Args:
@@ -100,7 +100,7 @@ class DetectionsTopic(TaskTopic):
         self._serialize = DetectionsSerializer(class_names)
         super().__init__(node, class_names, camera)
 
-    def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
+    def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish all boxes."""
         message = self._serialize(header, found)
         if len(message) < _LARGE_MESSAGE_BYTES:
@@ -115,14 +115,14 @@ class KeypointsTopic(TaskTopic):
     topic = KEYPOINTS
     message_type = PointCloud2
 
-    def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
+    def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish the keypoints of all detections."""
         assert found.keypoints is not None
         self._publisher.publish(keypoints_message(header, found.keypoints))
 
 
 def keypoints_message(
-    header: Header | HeaderView, keypoints: npt.NDArray[np.float32]
+    header: Header | HeaderFields, keypoints: npt.NDArray[np.float32]
 ) -> PointCloud2:
     """Return a point cloud with x, y (source pixels) and score of each keypoint.
 
@@ -151,7 +151,7 @@ class MasksTopic(TaskTopic):
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         super().__init__(node, class_names, camera)
 
-    def publish(self, header: Header | HeaderView, frame: Frame, found: Detections) -> None:
+    def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
         numbered = found.pictured
         if numbered is None:

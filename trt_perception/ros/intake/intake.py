@@ -247,10 +247,12 @@ class Intake:
             addressed = [(source.subscription.pointer, source) for source in sources]
             while self._is_running and self._sources is sources:
                 wait_set.wait()
-                for each, ready in zip(events, wait_set.ready_events(), strict=True):
+                for each, ready in zip(events, wait_set.event_ready_flags(), strict=True):
                     if ready:
                         self._pass_on_event(*each)
-                for address, ready in zip(addressed, wait_set.ready_subscriptions(), strict=True):
+                for address, ready in zip(
+                    addressed, wait_set.subscription_ready_flags(), strict=True
+                ):
                     if ready:
                         self._take(taker, *address)
 

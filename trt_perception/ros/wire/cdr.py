@@ -23,9 +23,9 @@ __all__ = [
     'CompressedHeaderCache',
     'CompressedImageView',
     'HeaderCache',
-    'HeaderView',
-    'ImageView',
-    'StampView',
+    'HeaderFields',
+    'ImageFields',
+    'StampFields',
     'read_compressed',
     'read_image',
 ]
@@ -44,24 +44,24 @@ _STAMP_OFFSET: Final = _ENCAPSULATION_BYTES
 _MAX_STRING_BYTES: Final = 4096
 
 
-class StampView(NamedTuple):
+class StampFields(NamedTuple):
     """A builtin_interfaces/Time, with the same field names."""
 
     sec: int
     nanosec: int
 
 
-class HeaderView(NamedTuple):
+class HeaderFields(NamedTuple):
     """A std_msgs/Header, with the same field names."""
 
-    stamp: StampView
+    stamp: StampFields
     frame_id: str
 
 
-class ImageView(NamedTuple):
+class ImageFields(NamedTuple):
     """A sensor_msgs/Image, with the same field names. `data` is a view of the message's bytes."""
 
-    header: HeaderView
+    header: HeaderFields
     height: int
     width: int
     encoding: str
@@ -76,12 +76,12 @@ class CompressedImageView(NamedTuple):
     `data` is a view of the message's bytes.
     """
 
-    header: HeaderView
+    header: HeaderFields
     format: str
     data: _Bytes
 
 
-def read_image(message: _Bytes) -> ImageView:
+def read_image(message: _Bytes) -> ImageFields:
     """Parse a serialised sensor_msgs/Image.
 
     Args:
@@ -96,7 +96,7 @@ def read_image(message: _Bytes) -> ImageView:
     encoding = reader.read_string('encoding', size)
     (is_bigendian,) = reader.read_integers('B')
     step, size = reader.read_integers('II')
-    return ImageView(
+    return ImageFields(
         header, height, width, encoding, is_bigendian, step, reader.read_bytes('data', size)
     )
 
@@ -130,7 +130,7 @@ class HeaderCache:
         pixels: byte range of the pixels in a message.
     """
 
-    def __init__(self, message: _Bytes, header: HeaderView, pixels: _Bytes) -> None:
+    def __init__(self, message: _Bytes, header: HeaderFields, pixels: _Bytes) -> None:
         start = _address(pixels) - _address(message)
         self.pixels = slice(start, start + pixels.size)
         self._frame_id = header.frame_id
@@ -140,7 +140,7 @@ class HeaderCache:
         self._same_bytes = message[self._fields].tobytes()
         self._stamp = _INTEGER_LAYOUTS[self._encapsulation[:2]]['iI']
 
-    def read(self, message: _Bytes) -> HeaderView | None:
+    def read(self, message: _Bytes) -> HeaderFields | None:
         """Return the header of another message; None if more than stamp and pixels differ."""
         memory = message.data
         if (
@@ -150,7 +150,7 @@ class HeaderCache:
         ):
             return None
         sec, nanosec = self._stamp.unpack_from(memory, _STAMP_OFFSET)
-        return HeaderView(StampView(sec, nanosec), self._frame_id)
+        return HeaderFields(StampFields(sec, nanosec), self._frame_id)
 
 
 class CompressedHeaderCache:
@@ -183,8 +183,8 @@ class CompressedHeaderCache:
         begin = self._size_offset + 4
         if begin + size > message.size:
             return None
-        stamp = StampView(*self._stamp.unpack_from(memory, _STAMP_OFFSET))
-        header = HeaderView(stamp, self._frame_id)
+        stamp = StampFields(*self._stamp.unpack_from(memory, _STAMP_OFFSET))
+        header = HeaderFields(stamp, self._frame_id)
         return CompressedImageView(header, self._format, message[begin : begin + size])
 
 
@@ -241,10 +241,10 @@ class _Reader:
         start, self._offset = self._offset, self._end_offset(self._offset, size, name)
         return self._message[start : self._offset]
 
-    def read_header(self) -> HeaderView:
+    def read_header(self) -> HeaderFields:
         """Read a std_msgs/Header."""
         sec, nanosec, size = self.read_integers('iII')
-        return HeaderView(StampView(sec, nanosec), self.read_string('frame_id', size))
+        return HeaderFields(StampFields(sec, nanosec), self.read_string('frame_id', size))
 
     def _end_offset(self, start: int, size: int, value_name: str) -> int:
         end = start + size

@@ -329,11 +329,11 @@ class WaitSet:
         elif status:
             rcl.check('rcl_wait', status)
 
-    def ready_subscriptions(self) -> Sequence[int | None]:
+    def subscription_ready_flags(self) -> Sequence[int | None]:
         """Return a value for each subscription that is truthy if a message may be available."""
         return self._subscriptions[:]
 
-    def ready_events(self) -> Sequence[int | None]:
+    def event_ready_flags(self) -> Sequence[int | None]:
         """Return a value for each event that is truthy if the event has occurred."""
         return self._events[:]
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
-from trt_perception.ros.wire.cdr import HeaderView
+from trt_perception.ros.wire.cdr import HeaderFields
 
 __all__ = ['DetectionsSerializer']
 
@@ -62,7 +62,9 @@ class DetectionsSerializer:
         self._entry_words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
-    def __call__(self, header: Header | HeaderView, detections: Detections) -> bytes | memoryview:
+    def __call__(
+        self, header: Header | HeaderFields, detections: Detections
+    ) -> bytes | memoryview:
         """Serialise the detections of an image as a Detection2DArray.
 
         Boxes are in source pixels. Each detection has one hypothesis and an empty id.
@@ -85,7 +87,7 @@ class DetectionsSerializer:
 
     def _serialize_with_arrays(
         self,
-        header: Header | HeaderView,
+        header: Header | HeaderFields,
         start: bytes,
         class_ids: list[int],
         detections: Detections,
