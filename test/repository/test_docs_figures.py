@@ -6,8 +6,6 @@ import operator
 import re
 import statistics
 
-import pytest
-
 from support.docs_pages import BENCHMARKS, ROOT, TRANSPORT, rows, section
 
 DATA = ROOT / 'docs' / 'data'
@@ -41,11 +39,6 @@ def test_transport_figures_are_the_recorded_ones():
             f'{100 * row["arrived"]:.0f} %',
             *(f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')),
         ]
-    p99_ms = [transport['medians'][f'{setting}, reliable']['p99_ms'] for setting in SETTINGS]
-    assert 'from {:.1f} to {:.1f} ms'.format(*p99_ms) in BENCHMARKS
-
-
-SETTINGS = ('default', 'profile')
 
 
 def test_figures_of_four_cameras_are_the_recorded_ones():
@@ -59,8 +52,6 @@ def test_figures_of_four_cameras_are_the_recorded_ones():
         ('raw', 'cpu_ms', 'costs {:.2f} ms of CPU time by the intake, {:.2f} ms by rclpy'),
         ('raw', 'locked_ms', 'the lock is held for {:.2f} and {:.2f} ms'),
         ('raw', 'p99_ms', 'p99 of the latency is {:.2f} and {:.2f} ms'),
-        ('compressed', 'cpu_ms', 'costs {:.2f} and {:.2f} ms'),
-        ('compressed', 'locked_ms', 'with {:.2f} and {:.2f} ms of the lock'),
     )
     for kind, key, words in told:
         assert words.format(*(medians[kind, way][key] for way in ('intake', 'rclpy'))) in text
@@ -77,37 +68,28 @@ def test_picture_of_a_cameras_milliseconds_has_the_recorded_figures():
     assert set(labels) <= {f'{part:.2f}' for row in parts_ms for part in row}
 
 
-@pytest.mark.parametrize(
-    ('title', 'files', 'suffix'),
-    [
-        ('The digits in several precisions', ['digits_cpu'], '.onnx'),
-        ('On a GPU', ['digits_gpu', 'digits_gpu_tf32'], ''),
-    ],
-)
-def test_accuracy_figures_are_the_recorded_ones(title, files, suffix):
-    text = (ROOT / 'docs' / 'accuracy.md').read_text(encoding='utf-8')
-    models = {}
-    for file in files:
-        models |= load(f'accuracy/{file}.json')['models']
-    told = {f'digits_{name.strip("`")}{suffix}': row for name, *row in rows(section(text, title))}
+def test_accuracy_figures_are_the_recorded_ones():
+    text = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
+    models = load('accuracy/digits_cpu.json')['models']
+    figures = [row for row in rows(section(text, 'Which method')) if len(row) == 4]
+    told = {f'digits_{name.strip("`")}.onnx': row for name, *row in figures}
     assert set(told) == set(models)
-    for name, (m_ap, m_ap50, m_ap75, shares, f1) in told.items():
-        metrics, at = models[name]['metrics'], models[name]['at_threshold']
-        assert [m_ap, m_ap50, m_ap75] == [f'{metrics[k]:.3f}' for k in ('mAP', 'mAP50', 'mAP75')]
-        assert shares == f'{at["precision"]:.3f}, {at["recall"]:.3f}'
-        agreement = models[name].get('agreement')
+    for name, (m_ap, m_ap50, f1) in told.items():
+        metrics, agreement = models[name]['metrics'], models[name].get('agreement')
+        assert [m_ap, m_ap50] == [f'{metrics[key]:.3f}' for key in ('mAP', 'mAP50')]
         assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
 
 
-GPU_STEPS = {
-    'engine, graph replay (*E*)': 'engine_graph',
-    'engine, plain enqueue': 'engine_enqueue',
-    'upload of the 2.1 MB that are read': 'upload',
-    'letterbox kernel': 'letterbox',
-    'filter and NMS, 300 boxes left': 'decode',
-    'one graph: letterbox, engine, filter, NMS': 'graph',
-    'upload and graph': 'upload_graph',
-}
+def test_accuracy_on_a_gpu_is_the_recorded_one():
+    text = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
+    models = {}
+    for file in ('digits_gpu', 'digits_gpu_tf32'):
+        models |= load(f'accuracy/{file}.json')['models']
+    losses = [
+        models['digits_fp32.onnx']['metrics']['mAP50'] - model['metrics']['mAP50']
+        for model in models.values()
+    ]
+    assert f'lost at most {max(losses):.3f} mAP50' in ' '.join(text.split())
 
 
 def recorded(name):
@@ -118,24 +100,22 @@ def recorded(name):
 def test_gpu_figures_are_the_recorded_ones():
     told = table('GPU pipeline')
     runs = [recorded('run1'), recorded('run2')]
+    text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
 
     def median(*keys):
         return statistics.median(functools.reduce(operator.getitem, keys, run) for run in runs)
 
-    for index, depth in enumerate(('1', '2', '3 (default)', '4', '8')):
-        pipeline, ratio = ('pipelines', index), ('ratios', index)
+    for index, depth in ((0, '1'), (2, '3 (default)'), (4, '8')):
+        pipeline = ('pipelines', index)
         assert told[depth] == [
             f'{median(*pipeline, "frames_per_s"):.0f}',
-            f'{median(*ratio, "throughput_x_engine"):.2f}',
             f'{median(*pipeline, "latency_ms", "p50"):.2f} ms',
-            f'{median(*ratio, "p50_minus_engine_ms"):.2f} ms',
-            f'{median(*ratio, "p99_over_p50"):.2f}',
-            f'{median(*pipeline, "enqueue_ms", "mean"):.2f} ms',
             f'{median(*pipeline, "device_memory_bytes") / 2**20:.0f} MiB',
         ]
-    for head, name in GPU_STEPS.items():
-        mean = median('stages', name, 'mean_ms')
-        assert told[head] == [f'{mean:.4f}' if name == 'letterbox' else f'{mean:.3f}'], head
+    graph, enqueue = (
+        median('stages', name, 'mean_ms') for name in ('engine_graph', 'engine_enqueue')
+    )
+    assert f'takes {graph:.3f} ms by graph replay, and {enqueue:.3f} ms by plain enqueue' in text
 
 
 def test_figures_of_bare_loops_are_the_recorded_ones():
@@ -150,37 +130,15 @@ def test_figures_of_bare_loops_are_the_recorded_ones():
     assert [f'four in flight it makes {rate:.0f} frames/s' in text for rate in rates] == [True]
 
 
-def test_figures_of_encodings_are_the_recorded_ones():
-    told = table('GPU pipeline')
-    times = recorded('encodings')['encodings']
-    antialias = {
-        (row['size'][1], row['encoding']): row['antialias']
-        for row in load('benchmarks/gpu/antialias_letterbox.json')['letterbox']
-    }
-    for name in ('bgr8', 'mono8', 'mono16', 'nv12', 'bayer_rggb8'):
-        assert told[f'`{name}`'] == [
-            f'{times[name]["frame_bytes"] / 1e6:.2f}',
-            f'{times[name]["upload_ms"]:.3f}',
-            f'{times[name]["letterbox_ms"] * 1e3:.1f}',
-            *(f'{antialias[height, name]:.1f}' for height in (1080, 2160)),
-        ]
-
-
 def test_figures_of_tasks_are_the_recorded_ones():
     models = load('benchmarks/gpu/tasks.json')['models']
-    whole_detect = models['detect']['stages']['upload_graph']['alone_ms']['p50']
-    told = rows(section(BENCHMARKS, 'Tasks'))
-    assert [name.split(',')[0] for name, *_ in told] == list(models)
-    for (_, *cells), model in zip(told, models.values(), strict=True):
-        stages = model['stages']
-        whole = stages['upload_graph']['alone_ms']['p50']
-        assert cells == [
-            f'{stages["engine_graph"]["alone_ms"]["p50"]:.3f} ms',
-            f'{stages["decode"]["mean_ms"]:.3f} ms',
-            f'{stages["masks"]["mean_ms"]:.3f} ms' if 'masks' in stages else '',
-            f'{whole:.3f} ms',
-            f'{whole / whole_detect:.2f}',
-        ]
+    stages = {task: model['stages'] for task, model in models.items()}
+    detect, *others = (whole['upload_graph']['alone_ms']['p50'] for whole in stages.values())
+    text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
+    words = 'take {:.2f} times as long with oriented boxes, {:.2f} with 17 keypoints and {:.2f}'
+    assert list(models) == ['detect', 'obb', 'pose', 'segment']
+    assert words.format(*(other / detect for other in others)) in text
+    assert f'takes {stages["segment"]["masks"]["mean_ms"]:.3f} ms of the GPU' in text
 
 
 def test_figures_over_dds_are_the_recorded_ones():
@@ -195,7 +153,8 @@ def test_figures_over_dds_are_the_recorded_ones():
     ]
     told = rows(section(BENCHMARKS, 'Over DDS'))
     assert told[:2] == single
-    assert sorted(told[2:]) == sorted(cameras)
+    assert len(told) > 6
+    assert [row for row in told[2:] if row not in cameras] == []
 
 
 def _rounds(rounds, key):
@@ -211,7 +170,7 @@ def _camera_row(case):
     return [
         f'{case["cameras"]} × {kind}, {nodes}{batches}{gpus}',
         f'{figures["least_hz"]:.1f}',
-        *(f'{figures[key]:.1f} ms' for key in ('p50_ms', 'p95_ms', 'p99_ms')),
+        *(f'{figures[key]:.1f} ms' for key in ('p50_ms', 'p99_ms')),
         f'{figures["cpu_percent"]:.0f} %',
         f'{figures["gpu_mib"]:.0f} MiB',
     ]
@@ -219,13 +178,12 @@ def _camera_row(case):
 
 def test_reliability_figures_are_the_recorded_ones():
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
-    runs, with_rclpy = soak_figures('cpu', 'many_cameras'), soak_figures('rclpy')
+    runs = soak_figures('cpu', 'many_cameras')
     assert rows(section(text, 'Long runs')) == [
-        [*run, measured(figure, 'limit'), measured(figure, 'value'), measured(with_rclpy.get(run))]
+        [*run, measured(figure, 'limit'), measured(figure, 'value')]
         for run, figure in runs.items()
         if figure['limit']
     ]
-    assert {run for run, figure in with_rclpy.items() if figure['limit']} <= set(runs)
 
 
 def test_promises_without_an_allowed_case_were_kept():
@@ -253,5 +211,5 @@ def soak_figures(*names):
     return found
 
 
-def measured(figure, key='value'):
-    return f'{figure[key]:.3g} {figure["unit"]}'.strip() if figure else ''
+def measured(figure, key):
+    return f'{figure[key]:.3g} {figure["unit"]}'.strip()
