@@ -41,11 +41,27 @@ def config_for(path, name, **values):
         pipeline_depth=2,
         model_decoder=name,
         model_class_names=NAMES,
-        model_resize='letterbox',
+        # test_padding.py has pixel masks with padding.
+        model_resize='stretch' if has_pixel_mask(name) else 'letterbox',
         model_color_order='rgb',
         model_scale=1 / 255,
         **values,
     )
+
+
+def has_pixel_mask(name):
+    return any(tensor == 'pixel_mask' for tensor, _ in BESIDE.get(name, ()))
+
+
+def in_the_image(name, xyxy):
+    """Return boxes in a 1280 x 720 image, of boxes in the network's input of 640 x 480.
+
+    The image is stretched for a network with a pixel mask. For others, it fills half its size,
+    60 rows below the top.
+    """
+    if has_pixel_mask(name):
+        return xyxy * [2, 1.5, 2, 1.5]
+    return (xyxy - [0, 60, 0, 60]) * 2
 
 
 def grey(width=1280, height=720):
@@ -93,8 +109,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
     for slot, (xyxy, scores, labels) in enumerate(made):
         (result,) = pipeline.collect(slot)
         found = result.detections
-        # 1280 x 720 into 640 x 480: half, 60 rows below the top.
-        assert np.abs(found.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+        assert np.abs(found.xyxy - in_the_image(name, xyxy)).max() < 1e-3
         assert np.abs(found.scores - scores).max() < 1e-5
         assert found.class_ids.tolist() == labels.tolist()
         assert result.compute_s > 0
@@ -197,10 +212,10 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
         run = [result.detections for result in pipeline.collect(slot)]
         assert len(run) == count
-        # 1280 x 720 into 640 x 480: half, 60 rows below the top; as large; a tenth.
+        # The other two images have the input's size and a tenth of it.
         for found, place, (xyxy, scores, labels) in zip(run, range(count), made, strict=False):
-            shift, factor = [([0, 60] * 2, 2), (0, 1), (0, 0.1)][place]
-            assert np.abs(found.xyxy - (xyxy - shift) * factor).max() < 1e-3
+            boxes = [in_the_image(name, xyxy), xyxy, 0.1 * xyxy][place]
+            assert np.abs(found.xyxy - boxes).max() < 1e-3
             assert np.abs(found.scores - scores).max() < 1e-5
             assert found.class_ids.tolist() == labels.tolist()
     pipeline.close()
@@ -270,7 +285,7 @@ def test_engine_gives_the_detections_of_its_onnx_file(name, use_cuda_graph, tmp_
         found[suffix] = [pipeline.collect(slot)[0].detections for slot in range(pipeline.depth)]
         pipeline.close()
     (expected,) = found['.onnx']
-    assert np.abs(expected.xyxy - (xyxy - [0, 60, 0, 60]) * 2).max() < 1e-3
+    assert np.abs(expected.xyxy - in_the_image(name, xyxy)).max() < 1e-3
     for detections in found['.engine']:
         assert detections.class_ids.tolist() == labels.tolist()
         assert np.abs(detections.scores - scores).max() < 1e-5
