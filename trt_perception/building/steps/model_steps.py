@@ -149,8 +149,8 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         batch = min((profile.min[0] for profile in profiles), default=batch_size(image))
         if batch != 1:
             log.report.warn(
-                f'the engine always computes at least {batch} images: fewer images, as from fewer '
-                'cameras, take the same time'
+                f'the engine always computes at least {batch} images: a node with fewer cameras '
+                'needs the same time per batch'
             )
         log.report.input_model |= {
             'decoder': recognised.decoder.as_dict(),
