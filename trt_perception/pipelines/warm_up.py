@@ -42,9 +42,10 @@ def grey_frame() -> Frame:
 
 @contextmanager
 def copy_to_pipeline_memory(pipeline: Pipeline, frames: Sequence[Frame]) -> Iterator[list[Frame]]:
-    """Copy frames into memory from `Pipeline.allocate`, where a node has its messages.
+    """Copy frames into memory from `Pipeline.allocate`, as a node does with its messages.
 
-    The context manager frees the memory at its end. No slot may use the frames then.
+    The ``with`` block frees the memory at its end. By then, every slot must have finished with
+    the frames.
     """
     with ExitStack() as freeing:
         placed = []

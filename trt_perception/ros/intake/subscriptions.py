@@ -21,7 +21,7 @@ __all__ = [
     *('TypedSubscription', 'make_source'),
 ]
 
-#: The QoS events that a subscription asks for, by their names in SubscriptionEventCallbacks.
+#: The QoS events that each subscription handles, by their names in SubscriptionEventCallbacks.
 EVENTS: Final = {
     'incompatible_qos': QoSSubscriptionEventType.RCL_SUBSCRIPTION_REQUESTED_INCOMPATIBLE_QOS,
     'message_lost': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MESSAGE_LOST,
@@ -34,7 +34,7 @@ class ImageTopicOptions:
     """The topic of a subscription.
 
     Attributes:
-        node: subscribes.
+        node: the node that subscribes.
         message_type: class of the messages.
         topic: name, before remapping.
         qos: the requested QoS.
@@ -90,12 +90,14 @@ class TypedSubscription:
 
 
 class IntakeSubscription:
-    """A subscription whose serialised messages an intake's thread takes into lent memory.
+    """A subscription whose messages the thread of an intake reads, still serialised.
+
+    The thread writes each message into memory lent by the source's `MessageBuffers`.
 
     Args:
-        source: the subscription. `resources` destroys it.
-        running_intake: returns the intake that takes from `source`.
-        resources: closed after the intake has removed the source.
+        source: the subscription and its buffers, from `make_source`.
+        running_intake: returns an intake whose thread runs.
+        resources: destroys `source`. This object closes it, after the intake has removed `source`.
 
     Raises:
         RclError: rcl's interface differs from the expected one.

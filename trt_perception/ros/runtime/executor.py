@@ -34,10 +34,11 @@ _PAUSE_S: Final = 0.1
 
 
 class GuardedExecutor(SingleThreadedExecutor):
-    """Spins one node, and survives exceptions of its callbacks.
+    """An executor for one node. It logs exceptions of the node's callbacks and continues.
 
     Args:
-        node: a node with all its services. From now on each service answers every request.
+        node: a node whose services all exist. From now on, each service answers every
+            request, with a refusal if its handler raises.
 
     Attributes:
         logger: logger of the node.
