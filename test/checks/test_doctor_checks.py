@@ -45,7 +45,7 @@ def packages(*, onnx=False, python=(3, 12), **changes):
     return list(software.check_packages(modules, needs_onnx=onnx, python=python))
 
 
-def test_findings_of_packages():
+def test_each_fault_of_a_package_gives_its_finding():
     good = packages()
     assert {finding.level for finding in good} == {'green'}
     scenes = {name: packages(**changes) for name, changes in PACKAGES.items()}
@@ -124,7 +124,7 @@ GPUS = {
 }
 
 
-def test_findings_of_a_gpu():
+def test_each_fault_of_a_gpu_gives_its_finding():
     good, found = check_gpu_with()
     assert {finding.level for finding in good} == {'green'}
     assert found == [InstalledGpu('Card', (8, 7), 3)]
@@ -138,7 +138,7 @@ def test_findings_of_a_gpu():
     golden.check('checks/gpu.txt', text_of(scenes))
 
 
-def test_findings_of_several_gpus():
+def test_each_of_several_gpus_gets_its_own_findings():
     findings, found = check_gpu_with(devices=(0, 2))
     assert {finding.level for finding in findings} == {'green'}
     assert found == [InstalledGpu('Card', (8, 7), 0), InstalledGpu('Card', (8, 7), 2)]
@@ -264,7 +264,7 @@ MODELS = {
 }
 
 
-def test_findings_of_models(tmp_path):
+def test_each_fault_of_a_model_gives_its_finding(tmp_path):
     scenes = {}
     for number, (name, (write, arguments)) in enumerate(MODELS.items()):
         folder = tmp_path / f'{number:02}'

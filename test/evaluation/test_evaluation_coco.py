@@ -88,7 +88,7 @@ def test_wrong_annotations_are_refused(tmp_path):
     golden.check('evaluation/annotations.txt', '\n'.join(lines))
 
 
-def test_some_boxes_reach_beyond_their_image(tmp_path):
+def test_annotations_with_few_boxes_beyond_their_image_are_accepted(tmp_path):
     boxes = [(0, 'cat', BOX), (0, 'cat', (300, 200, 21, 41)), (0, 'dog', (300, 200, 100, 100))]
     assert len(read_annotations(written(tmp_path, truth(boxes))).objects[100]) == 3
 

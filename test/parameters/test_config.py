@@ -275,7 +275,7 @@ def test_valid_arrays_are_accepted():
     assert config.model_std == (0.1, 1, 100)
 
 
-def test_pipeline_options_of_a_config():
+def test_pipeline_options_take_their_values_from_the_config():
     assert DetectorConfig().pipeline_options() == PipelineOptions()
 
     config = DetectorConfig(

@@ -51,7 +51,7 @@ def test_temporary_folder_becomes_a_word(tmp_path):
 
 @pytest.fixture
 def messages(tmp_path):
-    """Return a function that makes the messages of a test of the file test/model/test_task.py."""
+    """Return a function that creates GoldenMessages for a test in test/model/test_task.py."""
 
     def make(name='test_one'):
         path = tmp_path / 'test/model/test_task.py'
@@ -64,7 +64,9 @@ def messages(tmp_path):
     return make
 
 
-def test_messages_are_parts_of_the_file_of_their_test_file(tmp_path, monkeypatch, messages):
+def test_rewriting_stores_messages_of_each_test_in_its_own_section(
+    tmp_path, monkeypatch, messages
+):
     monkeypatch.setattr(golden, 'rewriting', True)
     path = tmp_path / 'model/task.txt'
     path.parent.mkdir()
@@ -81,7 +83,7 @@ def test_messages_are_parts_of_the_file_of_their_test_file(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(('text', 'passes'), [('one', True), ('two', False)])
-def test_messages_are_compared_with_their_part(tmp_path, messages, text, passes):
+def test_messages_are_compared_with_the_section_of_their_test(tmp_path, messages, text, passes):
     (tmp_path / 'model').mkdir()
     (tmp_path / 'model/task.txt').write_text('== test_other\ntwo\n\n== test_one\none\n\n')
     golden_messages = messages()
@@ -90,7 +92,7 @@ def test_messages_are_compared_with_their_part(tmp_path, messages, text, passes)
         golden_messages.check()
 
 
-def test_a_missing_part_fails(messages):
+def test_missing_section_fails(messages):
     with pytest.raises(pytest.fail.Exception, match=r'is missing in model/task.txt: scripts/te'):
         messages().check()
 

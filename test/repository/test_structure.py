@@ -6,16 +6,16 @@ import pytest
 
 from support.source_trees import PACKAGE, ROOT, nodes_of, package_trees
 
-#: These may know the node's parameters: the node itself, the tools, and what reads both.
+#: Modules that may import the node's parameters: the node, the tools, and the Python interface.
 SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
-#: What a limit does not hold for, and why. A folder may have more than 12 modules where each of
-#: them is an entry of a table, as decoders, tasks and tools are.
+#: Exceptions to each limit, with the reason. A folder may have more than 12 modules if each module
+#: is one entry of a table, such as a decoder, a task or a tool.
 EXCEPTIONS = {
     'folder': {'model/decoders': 'one module for each decoder family'},
     'function': {},
-    'frame': {'pipelines/cuda_slot.py': 'cheaper than two calls for each frame of the frame path'},
+    'frame': {'pipelines/cuda_slot.py': 'isinstance is cheaper than two calls for each frame'},
     'settings': {
-        'checks/cameras.py': 'CameraPlan: doctor hands over what it read of the node',
+        'checks/cameras.py': 'CameraPlan: doctor passes on the values that it read from the node',
     },
 }
 
@@ -62,26 +62,26 @@ def test_module_has_at_most_400_lines():
     assert not above(lines, 400)
 
 
-def asks_for_a_kind_of_frame(node):
-    """Return whether a call is isinstance(…, Frame) or of another kind of frame."""
+def checks_the_type_of_a_frame(node):
+    """Return whether a call is isinstance with a frame class, such as JpegFrame."""
     if getattr(node.func, 'id', '') != 'isinstance':
         return False
     names = (getattr(part, 'attr', getattr(part, 'id', '')) for part in ast.walk(node.args[1]))
     return any(name.endswith('Frame') for name in names)
 
 
-def test_nobody_asks_for_the_kind_of_a_frame():
+def test_no_module_tests_the_type_of_a_frame():
     found = [
         name
         for name, tree in package_trees().items()
         for node in nodes_of([tree], ast.Call)
-        if asks_for_a_kind_of_frame(node)
+        if checks_the_type_of_a_frame(node)
     ]
     assert found == list(EXCEPTIONS['frame'])
 
 
 def imported_settings(tree):
-    """Return the modules of trt_perception.parameters, but for the values of each frame."""
+    """Return the imported modules of trt_perception.parameters, except parameters.frame."""
     names = {alias.name for node in nodes_of([tree], ast.Import) for alias in node.names}
     for node in nodes_of([tree], ast.ImportFrom):
         names |= {f'{node.module}.{alias.name}' for alias in node.names}
@@ -93,7 +93,7 @@ def imported_settings(tree):
     }
 
 
-def test_lower_layers_know_no_settings_of_the_node():
+def test_lower_layers_do_not_import_parameters_of_the_node():
     found = {
         name: imported
         for name, tree in package_trees().items()
@@ -113,9 +113,9 @@ def test_lower_layers_know_no_settings_of_the_node():
         ('from trt_perception.parameters.frame import Thresholds', False, False),
     ],
 )
-def test_the_guards_find_what_they_look_for(code, kind, settings):
+def test_checks_find_forbidden_code(code, kind, settings):
     tree = ast.parse(code)
-    assert any(map(asks_for_a_kind_of_frame, nodes_of([tree], ast.Call))) is kind
+    assert any(map(checks_the_type_of_a_frame, nodes_of([tree], ast.Call))) is kind
     assert bool(imported_settings(tree)) is settings
 
 

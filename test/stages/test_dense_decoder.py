@@ -206,7 +206,7 @@ def test_class_filter_applies_to_the_best_class():
     assert len(decode(anchors, class_ids=(5,))) == 0
 
 
-def test_filtered_classes_are_neither_candidates_nor_suppress_boxes():
+def test_boxes_of_excluded_classes_neither_count_nor_suppress_other_boxes():
     anchors = [[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]]
     found = decode(anchors, class_ids=(1,), max_candidates=1, class_agnostic=True)
     assert found.class_ids.tolist() == [1]

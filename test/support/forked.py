@@ -51,26 +51,27 @@ def _early(environment):
 
 
 @functools.cache
-def _at_first():
-    """Return the variables of the server, which starts with the first forked program."""
+def _early_at_server_start():
+    """Return the early variables of the server. The first call of `can_fork` stores them."""
     return _early(os.environ)
 
 
 def can_fork(command, environment):
-    """Return whether a fork of the server can replace a new process for the command.
+    """Return whether a fork of the server behaves as a new process with this command.
 
-    The variables that Python reads before the imports must equal those of the server.
+    The fork cannot change variables that Python reads before the imports. So these variables must
+    have the same values in `environment` and in the server.
     """
     program, *words = map(Path, command[:2])
     is_program = program.parent.name == 'trt_perception' and program.name in PROGRAMS
     is_script = command[0] == sys.executable and bool(words) and words[0].name in SCRIPTS
     if not (is_program or is_script):
         return False
-    return hasattr(os, 'pidfd_open') and _early(environment) == _at_first()
+    return hasattr(os, 'pidfd_open') and _early(environment) == _early_at_server_start()
 
 
 def run(command, *, timeout, env=None):
-    """Run a program to its end; return a subprocess.CompletedProcess with its text.
+    """Run a program to its end. Return a subprocess.CompletedProcess with its output as text.
 
     Raises:
         subprocess.TimeoutExpired: the program did not end. It is killed.
@@ -163,7 +164,7 @@ class ForkedProcess:
 
 
 def _running_server():
-    """Return the socket of this process's server. The server ends with this process."""
+    """Return the socket to this process's server. Start the server at the first call."""
     if not _servers:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         unset = ('PYTHONUNBUFFERED', 'TRT_PERCEPTION_COVERAGE', 'COVERAGE_PROCESS_START')
@@ -182,7 +183,7 @@ def _running_server():
 
 
 def _end(server, process):
-    """End the server and wait for it, so that its CPU time counts for this process's children."""
+    """End the server and wait for it. The CPU time of a child counts only after the wait."""
     server.close()
     process.wait()
 
@@ -191,7 +192,7 @@ def _end(server, process):
 
 
 def serve(socket_number):
-    """Fork programs until the test process is gone. Return in each fork."""
+    """Fork programs until the test process has ended. Return in each fork."""
     for module in PROGRAMS.values():
         importlib.import_module(module)
     for module in LATE:

@@ -17,9 +17,10 @@ import trt_perception
 from support.forked import ForkedProcess, can_fork
 from support.ties import tie
 
-#: Limit of waits that must end; long, because the machine may be busy.
+#: Time limit of a wait, in seconds. It is long, because the machine may be busy.
 DEADLINE_S = 90
-#: For programs that Ctrl-C ends anywhere: inside coverage's lock, that lock would stay held.
+#: Changes to the environment that disable coverage, for programs that Ctrl-C interrupts. Ctrl-C
+#: inside coverage's lock would leave the lock held.
 UNMEASURED = {'TRT_PERCEPTION_COVERAGE': None, 'COVERAGE_PROCESS_START': None}
 #: All started programs that have not ended; graph_fixtures prints their output.
 programs = []
@@ -32,9 +33,9 @@ def executable(name):
 
 
 def unmeasured():
-    """Return the environment of a program without coverage, for code that others measure.
+    """Return an environment without coverage, for a program whose code other tests measure.
 
-    The start of coverage takes as long as a program that lives for a second.
+    Starting coverage would double the time of a program that runs for a second.
     """
     return {name: value for name, value in os.environ.items() if name not in UNMEASURED}
 
@@ -53,7 +54,7 @@ def small_disk(largest):
 
 
 def run_tied(command, *, timeout_s):
-    """Run a program that ends with this process; return its output and its exit code."""
+    """Run a program that ends with this process. Return its output and its exit code."""
     with subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -24,9 +24,16 @@ ANCHORS = (
 
 
 def expected_detections(rgb, image_wh, threshold=0.25, classes=CLASS_NAMES):
-    """Return the detections in a picture of one colour with the network's aspect ratio, 4:3.
+    """Return the detections in a picture of one colour, highest score first.
 
-    (class name, score, (centre x, centre y, width, height) in pixels of the picture), best first.
+    Each detection is (class name, score, box). The box is (centre x, centre y, width, height) in
+    pixels of the picture.
+
+    Args:
+        rgb: colour of the picture, 0 to 255.
+        image_wh: size of the picture, in the network's aspect ratio of 4:3.
+        threshold: lowest score, exclusive.
+        classes: names of the classes to return.
     """
     factor = image_wh[0] / NETWORK_WH[0]
     assert factor == image_wh[1] / NETWORK_WH[1], 'the letterbox would add grey bars'
@@ -39,7 +46,7 @@ def expected_detections(rgb, image_wh, threshold=0.25, classes=CLASS_NAMES):
 
 
 def make_tiny_model(batch=1):
-    """Return the bytes of the ONNX file; needs the onnx package."""
+    """Return the bytes of the ONNX file. Requires the onnx package."""
     from onnx import TensorProto, helper, numpy_helper
 
     width, height = NETWORK_WH
