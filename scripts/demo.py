@@ -151,36 +151,24 @@ def run_processes(options, recorder, processes, logs):
         if foreign := other_classes(options.truth, camera.classes):
             print(f'note: {foreign}', file=sys.stderr)
             break
-    senders = []
+    senders = {name: ' '.join(filter(None, ['replay_images', name])) for name in logs}
     for name, log in logs.items():
-        senders.append(' '.join(filter(None, ['replay_images', name])))
-        start(senders[-1], camera_command(options, name, log))
+        start(senders[name], camera_command(options, name, log))
     several = f'{len(senders)} cameras, each ' if len(senders) > 1 else ''
     print(f'replay_images: {several}sending {options.scenes} at {options.rate:g} Hz')
-    shown = 0
-    while any(processes[sender].poll() is None for sender in senders):
-        rclpy.spin_once(recorder, timeout_sec=0.1)
-        for name, process in processes.items():
-            check(process, name)
-        if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
-            print(f'\r{recorder.received} images with detections', end='', flush=True)
-            shown = recorder.received
+    watch_cameras(recorder, processes, senders, logs)
     print()
     for name, process in processes.items():
         check(process, name)
-    # The last image is counted after two diagnostic messages. After a second without images, the
-    # camera counts as silent.
-    deadline = time.monotonic() + 0.5
-    patience = deadline + 4.0  # the middleware sends a lost last message again within 3 s
+    for camera in recorder.cameras.values():
+        camera.diagnostics = {}  # wait for new counts
+    patience = time.monotonic() + 4.0  # the middleware sends a lost last message again within 3 s
     wait_for(
         recorder,
         processes,
-        lambda: (
-            time.monotonic() > deadline
-            and all(
-                camera.settled() and (camera.complete() or time.monotonic() > patience)
-                for camera in recorder.cameras.values()
-            )
+        lambda: all(
+            camera.settled() and (camera.complete() or time.monotonic() > patience)
+            for camera in recorder.cameras.values()
         ),
         10,
         'the last detections',
@@ -195,6 +183,29 @@ def run_processes(options, recorder, processes, logs):
             )
     stop(processes['detector_node'])
     check(processes['detector_node'], 'detector_node')
+
+
+def watch_cameras(recorder, processes, senders, logs):
+    """Switch each camera off when it has ended. Return when the detector has switched all off.
+
+    The detector reports a camera as gone after a second without images, unless it is switched off.
+    """
+    off = {}  # futures of the answers
+    ended_s, shown = {}, 0
+    while not (len(off) == len(senders) and all(future.done() for future in off.values())):
+        rclpy.spin_once(recorder, timeout_sec=0.1)
+        for name, process in processes.items():
+            check(process, name)
+        for name, sender in senders.items():
+            if name not in off and processes[sender].poll() is not None:
+                waited_s = time.monotonic() - ended_s.setdefault(name, time.monotonic())
+                sent = len(logs[name].read_text(encoding='utf-8').splitlines())
+                # The transport may lose images, and a slow model may need longer.
+                if recorder.cameras[name].settled(sent) or waited_s > 0.5:
+                    off[name] = recorder.switch_off(name)
+        if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
+            print(f'\r{recorder.received} images with detections', end='', flush=True)
+            shown = recorder.received
 
 
 def wait_for(recorder, processes, condition, seconds, what):

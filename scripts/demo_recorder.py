@@ -7,6 +7,8 @@ import time
 from demo_tasks import TOPICS
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.parameter_client import AsyncParameterClient
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
@@ -67,9 +69,11 @@ class Camera:
         }
         return counts
 
-    def settled(self):
-        """Return whether the detector has finished every received image."""
-        return self.counts()['in_flight'] == 0
+    def settled(self, sent=0):
+        """Return whether the detector has received and finished this many images."""
+        counts = self.counts()
+        received = (counts['received'] or 0) + (counts['not_delivered'] or 0)
+        return counts['in_flight'] == 0 and received >= sent
 
     def lost(self):
         """Return how many published detections did not arrive here."""
@@ -109,6 +113,7 @@ class Recorder(Node):
         self.cameras = {name: Camera(self, name, task) for name in names or ('',)}
         self.state = self.task = self.problem = ''
         self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
+        self._parameters = AsyncParameterClient(self, NODE)
 
     def _on_diagnostics(self, message):
         for status in message.status:
@@ -125,6 +130,11 @@ class Recorder(Node):
             name = '' if part == NODE else part
             if name in self.cameras:
                 self.cameras[name].diagnostics = values
+
+    def switch_off(self, camera):
+        """Ask the detector to switch a camera off. Return the future of the answer."""
+        name = f'camera.{camera}.enabled' if camera else 'enabled'
+        return self._parameters.set_parameters([Parameter(name, value=False)])
 
     @property
     def received(self):

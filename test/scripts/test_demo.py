@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ament_index_python.packages import get_package_share_directory
+from rcl_interfaces.msg import ParameterEvent
 
-from support.demo_runs import run_demo
+from support.demo_runs import demo_command, run_demo
 from support.models.task_models import write_task_model
 from support.models.tiny_model import write_tiny_model
+from support.programs import Program
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.ros
@@ -58,6 +60,27 @@ def test_two_cameras_get_equal_detections_for_equal_scenes(tmp_path):
     assert len(detections['front']) == 20
     assert None not in detections['front'].values()
     assert detections['front'] == detections['rear']
+
+
+def test_cameras_are_switched_off_before_the_detector_ends(client, tmp_path):
+    # A camera that is switched off may end: otherwise its end is an error in the log.
+    events, subscription = client.subscribe(ParameterEvent, '/parameter_events')
+    arguments = ('--cameras', 'front,rear', '--rate', '100')
+    program = Program(demo_command(*arguments, folder=tmp_path, in_step=True))
+    try:
+        client.spin_until(lambda: program.code is not None, 'the end of the demo')
+    finally:
+        program.close()
+        client.node.destroy_subscription(subscription)
+    changed = {
+        each.name: each.value.bool_value
+        for event in events
+        if event.node == '/detector'
+        for each in event.changed_parameters
+    }
+    assert changed == {f'camera.{name}.enabled': False for name in ('front', 'rear')}
+    for of_camera in json.loads((tmp_path / 'summary.json').read_text())['cameras'].values():
+        assert (of_camera['received'], of_camera['published']) == (20, 20)
 
 
 def test_masks_arrive_with_their_boxes(tmp_path):

@@ -11,15 +11,20 @@ from trt_perception.transport.advice import PROFILE_VARIABLES
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def demo_command(*arguments, folder, in_step=False):
+    """Return the command line of the demo, with the arguments of `run_demo`."""
+    program = [sys.executable, ROOT / 'scripts' / 'demo.py']
+    command = script('nodes/demo_in_step.py') if in_step else program
+    return [*command, '--output', folder, *map(str, arguments)]
+
+
 def run_demo(*arguments, folder, in_step=False):
     """Run the demo to its end. It uses its own transport profile, not the fixtures' profile.
 
     With ``in_step``, a camera sends twenty scenes, each after the answer to the previous one.
     """
-    program = [sys.executable, ROOT / 'scripts' / 'demo.py']
-    command = script('nodes/demo_in_step.py') if in_step else program
     return subprocess.run(
-        [*command, '--output', folder, *map(str, arguments)],
+        demo_command(*arguments, folder=folder, in_step=in_step),
         env={k: v for k, v in os.environ.items() if k not in PROFILE_VARIABLES},
         capture_output=True,
         text=True,
