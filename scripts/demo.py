@@ -95,6 +95,7 @@ def scale_scenes(options):
     for image in content['images']:
         picture = cv2.imread(str(options.scenes / image['file_name']))
         scales[image['id']] = width / picture.shape[1], height / picture.shape[0]
+        image['width'], image['height'] = options.size
         cv2.imwrite(str(folder / image['file_name']), cv2.resize(picture, options.size))
     for annotation in content['annotations']:
         x, y = scales[annotation['image_id']]

@@ -62,6 +62,12 @@ def test_two_cameras_get_equal_detections_for_equal_scenes(tmp_path):
     assert detections['front'] == detections['rear']
 
 
+def test_scaled_scenes_are_measured(tmp_path):
+    arguments = ('--model', DIGITS, '--size', '1280x960', '--rate', '100')
+    _, summary = demo(tmp_path / 'out', *arguments, in_step=True)
+    assert summary['precision'] > 0.9
+
+
 def test_cameras_are_switched_off_before_the_detector_ends(client, tmp_path):
     # A camera that is switched off may end: otherwise its end is an error in the log.
     events, subscription = client.subscribe(ParameterEvent, '/parameter_events')
