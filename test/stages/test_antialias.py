@@ -30,7 +30,7 @@ from trt_perception.stages.host_preprocess import HostPreprocessor, frame_to_bgr
 PILLOW = int(pillow_version.split('.')[0])
 NETWORK = (160, 128)
 LEVELS = {'scale': 1.0, 'antialias': True}
-# The aliases of these encodings are read in the same way (test_encodings.py).
+# The aliases are left out, because test_encodings.py tests them.
 FORMATS = sorted({*ENCODINGS.values()})
 MODES = ['letterbox', 'letterbox_top_left', 'stretch']
 # The network input at 1/2, 1/3, 1/4 and other scales, on one axis and on both. One axis also

@@ -2,7 +2,7 @@
 
 An entry is a folder with the engine, its manifest, the report and their hashes; its name is the
 key. Guarantees: an entry is complete or missing. An entry with wrong hashes is not used.
-Non-guarantee: engines run as code, so every user who can write into the folder can run code here.
+Limitation: engines run as code, so every user who can write into the folder can run code here.
 The store therefore refuses a folder with another owner, or one that is world-writable.
 """
 

@@ -2,7 +2,7 @@
 
 The folder is ``$XDG_CACHE_HOME/trt_perception``, by default ``~/.cache/trt_perception``.
 Guarantees: an entry is returned only if it is intact, because each file begins with the SHA-256 of
-its content. Each kind keeps its 32 most recently used entries. Non-guarantee: any entry may be
+its content. Each kind keeps its 32 most recently used entries. Limitation: any entry may be
 missing at any time, so callers must be able to make it again.
 """
 

@@ -7,7 +7,7 @@ release 4.9 it returned the beginning of a truncated file.
 This module therefore checks the length of each part against the file. The decoder receives a new
 file with only the parts that the pixels need. Parts that two readers could interpret differently
 do not reach the decoder.
-Non-guarantee: flipped bits inside the pixel data of a JPEG are not detected.
+Limitation: flipped bits inside the pixel data of a JPEG are not detected.
 """
 
 from __future__ import annotations

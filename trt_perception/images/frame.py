@@ -2,7 +2,7 @@
 
 Guarantees: a Frame has a known pixel format, and its bytes match its size and stride. Code that
 reads a frame needs no further checks.
-Non-guarantee: the bytes are valid only as long as the buffer. A frame keeps a reference to its
+Limitation: the bytes are valid only as long as the buffer. A frame keeps a reference to its
 buffer, but the owner of the buffer can still close or reuse it.
 """
 

@@ -2,7 +2,7 @@
 
 Guarantees: files whose header declares more than ``MAX_PIXELS`` are not decoded. Truncated files
 are refused. Only decoders of the formats in this module are used.
-Non-guarantee: a file can still cost more time and memory than its pixels need.
+Limitation: a file can still cost more time and memory than its pixels need.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ components, grey or YCbCr with one of five samplings. The CPU decodes all other 
 Guarantees for a frame with ``jpeg``: its tables are complete and valid, its components have the
 numbers 1 to 3, and its restart markers are in order. The headers are rewritten, so no other
 content of the original file remains. libjpeg decodes both files to the same pixels.
-Non-guarantee: the entropy-coded data is copied, and may be damaged.
+Limitation: the entropy-coded data is copied, and may be damaged.
 """
 
 from __future__ import annotations

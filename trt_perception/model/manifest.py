@@ -5,7 +5,7 @@ The manifest of an engine also holds the options of build_engine.
 Page: docs/manifest.md.
 
 Guarantees: a Manifest object is complete and consistent. Unknown keys are errors, so the reader
-ignores nothing. A manifest that was written reads back as an equal object. Non-guarantee: a
+ignores nothing. A manifest that was written reads back as an equal object. Limitation: a
 manifest is not signed. Its hash detects accidental changes of the model. Somebody who replaces
 both files stays undetected.
 """

@@ -21,7 +21,7 @@ class DeliveryCounter:
 
     Only one thread may count at a time. Any thread may read the result.
 
-    Non-guarantee: losses before the first arrival or after the last arrival may not be counted.
+    Limitation: losses before the first arrival or after the last arrival may not be counted.
     """
 
     def __init__(self) -> None:

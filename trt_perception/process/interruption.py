@@ -56,7 +56,7 @@ class Interruption:
     After the first signal it handles SIGINT and SIGTERM. Within a second they do nothing; later,
     either signal ends a hanging process.
 
-    Non-guarantee: the exception is lost if Python cannot raise, as in a finalizer or a callback
+    Limitation: the exception is lost if Python cannot raise, as in a finalizer or a callback
     from C. A second signal then ends the process.
 
     Args:

@@ -3,7 +3,7 @@
 TensorRT uses one logger per process. While a builder or runtime exists, TensorRT ignores any other
 logger and warns. Each TensorRT module therefore gets one logger, and each ``TensorRtLog`` listens
 to this logger.
-Non-guarantee: two listeners at the same time receive each other's messages.
+Limitation: two listeners at the same time receive each other's messages.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from trt_perception.stages.tensorrt_log import TensorRtLog
 __all__ = ['check_plugin_files', 'load_plugins']
 
 _MAX_BYTES: Final = 2 * 1024**3
-#: The dynamic linker replaces these texts by the folder of the library.
+#: The dynamic linker replaces these texts with the folder of the library.
 _ORIGINS: Final = (b'$ORIGIN', b'${ORIGIN}')
 _MAX_ERRORS: Final = 8
 #: For each TensorRT module, the open files of the loaded libraries by their SHA-256. The dynamic

@@ -2,7 +2,7 @@
 
 Each calibration has one file, whose name is a hash of all inputs. Guarantees: a file is complete
 or missing. Ranges are reused only for the same model, images, preprocessing, method and version of
-this tool. Non-guarantee: the files are not signed, so users with write access to the folder can
+this tool. Limitation: the files are not signed, so users with write access to the folder can
 change ranges.
 """
 

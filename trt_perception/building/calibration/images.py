@@ -2,7 +2,7 @@
 
 Guarantees: the same files, limit and seed give the same selection on every machine. A file that
 cannot be decoded completely raises an error with its name; no file is skipped silently.
-Non-guarantee: only the user knows whether the images resemble the camera's images.
+Limitation: only the user knows whether the images resemble the camera's images.
 """
 
 from __future__ import annotations

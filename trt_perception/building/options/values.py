@@ -157,7 +157,7 @@ def _read_path_text(section: JsonSection, key: str) -> str:
 
 
 def _read_path(section: JsonSection, key: str) -> Path:
-    """Read a path, and replace ~ by the home folder."""
+    """Read a path, and replace ~ with the home folder."""
     return _expand_home(section, key, _read_path_text(section, key))
 
 

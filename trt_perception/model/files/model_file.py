@@ -2,7 +2,7 @@
 
 Guarantees: the returned bytes are the checked bytes, because the file is opened once. They come
 from a regular file (after links are resolved) that root or this user owns and that other users
-cannot write. If the file has a manifest, size and SHA-256 match the manifest. Non-guarantee: a
+cannot write. If the file has a manifest, size and SHA-256 match the manifest. Limitation: a
 user who can write the file can also write its manifest. Neither file is signed.
 """
 

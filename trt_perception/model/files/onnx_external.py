@@ -9,7 +9,7 @@ Field numbers are from onnx.proto: https://github.com/onnx/onnx/blob/v1.19.0/onn
 
 The module also refuses models that no exporter of detectors writes and that ONNX Runtime does not
 bound: sparse tensors, whose indices ONNX Runtime does not check; functions that call themselves,
-or that expand a few nodes to millions; deeply nested graphs. Non-guarantee: operators with unusual
+or that expand a few nodes to millions; deeply nested graphs. Limitation: operators with unusual
 values can still crash or block the process.
 """
 

@@ -41,11 +41,11 @@ _NOT_ANTIALIASED: Final = tuple(
 
 
 def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
-    """Read the content of config.json.
+    """Return what config.json and preprocessor_config.json say about a model.
 
     Args:
-        config: content of config.json. The key `preprocessor_config` has the content of
-            preprocessor_config.json.
+        config: content of config.json, with the content of preprocessor_config.json under the key
+            `preprocessor_config`.
     """
     model_type = config.get('model_type')
     model_type = model_type if isinstance(model_type, str) and not name_mistake(model_type) else ''
