@@ -203,7 +203,7 @@ def test_model_with_dynamic_outputs_runs_once(shape, decoder, golden_messages):
     golden_messages.add(refusal(tensors(**DYNAMIC_OUTPUT), metadata, inputs=(DYNAMIC_IMAGE,)))
 
 
-def test_run_for_shapes_gets_the_auxiliary_inputs():
+def test_auxiliary_inputs_are_given_to_find_output_shapes():
     outputs = (
         TensorSpec('labels', (-1, -1), 'int64'),
         *tensors(boxes=(-1, -1, 4), scores=(-1, -1)),

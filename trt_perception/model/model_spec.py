@@ -28,8 +28,8 @@ from trt_perception.model.manifest import Manifest, rebuild_command
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, outputs_text
 from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
 from trt_perception.model.recognition.recognise import (
+    FindOutputShapes,
     ModelOverrides,
-    RunForShapes,
     apply_overrides,
     recognise,
 )
@@ -137,7 +137,7 @@ def resolve_model_spec(
     manifest: Manifest | None,
     overrides: ModelOverrides,
     *,
-    run_for_shapes: RunForShapes | None = None,
+    find_output_shapes: FindOutputShapes | None = None,
 ) -> ModelSpec:
     """Return the description of a model. A dynamic batch becomes a batch of one image.
 
@@ -145,7 +145,8 @@ def resolve_model_spec(
         model: the loaded model. Its metadata and config.json count only without a manifest.
         manifest: the manifest next to the file; None if the file is missing.
         overrides: values of the user, which replace all others.
-        run_for_shapes: runs the model. Recognition calls it if outputs have dynamic dimensions.
+        find_output_shapes: returns the shape of each output for given inputs. Recognition calls
+            this function if outputs have dynamic dimensions.
 
     Raises:
         EngineError: the tensors are not those of an image detector, or a value is unknown.
@@ -157,7 +158,7 @@ def resolve_model_spec(
     if manifest is not None:
         known = apply_overrides(manifest, overrides)
     else:
-        known = recognise(model, overrides, run_for_shapes)
+        known = recognise(model, overrides, find_output_shapes)
         for sentence in known.evidence:
             _LOG.info('%s: %s', model.name, sentence)
         if known.assumption:

@@ -272,7 +272,7 @@ def _resolve_spec(
         ModelInfo(name, engine.inputs, engine.outputs, model.metadata, model.config),
         model.manifest,
         options.overrides,
-        run_for_shapes=lambda tensors: _output_shapes(name, engine, stream, tensors),
+        find_output_shapes=lambda tensors: _output_shapes(name, engine, stream, tensors),
     )
 
 

@@ -80,7 +80,7 @@ class HostPipeline:
             ModelInfo(self._file, found.inputs, found.outputs, found.metadata, model.config),
             model.manifest,
             options.overrides,
-            run_for_shapes=self._run_for_shapes,
+            find_output_shapes=self._run_for_shapes,
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0

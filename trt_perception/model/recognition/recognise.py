@@ -47,11 +47,11 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_sizes, tensors_text
 
 __all__ = [
-    *('ModelOverrides', 'ModelDescription', 'RunForShapes', 'apply_overrides', 'recognise'),
+    *('ModelOverrides', 'ModelDescription', 'FindOutputShapes', 'apply_overrides', 'recognise'),
 ]
 
-#: Runs a model on a mapping from input names to arrays. Returns the output shapes in order.
-RunForShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
+#: Takes a mapping from input names to arrays. Returns the shape of each output, in order.
+FindOutputShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,20 @@ def apply_overrides(
 
 
 def recognise(
-    model: ModelInfo, overrides: ModelOverrides, run_for_shapes: RunForShapes | None = None
+    model: ModelInfo, overrides: ModelOverrides, find_output_shapes: FindOutputShapes | None = None
 ) -> ModelDescription:
     """Describe a model that has no manifest.
 
     Args:
         model: the loaded model.
         overrides: values that the user has set, used instead of recognised values.
-        run_for_shapes: runs the model once if outputs have dynamic dimensions. If None, dynamic
-            dimensions stay unknown.
+        find_output_shapes: returns the shape of each output for given inputs. Called once if
+            outputs have dynamic dimensions. If None, dynamic dimensions stay unknown.
 
     Raises:
         MissingModelInfoError: a value is unknown that parameters can set. The error lists them.
-        EngineError: the model is not a detector of boxes, no decoder fits, or the run failed.
+        EngineError: the model is not a detector of boxes, no decoder fits, or the shapes cannot be
+            found.
     """
     info = _read_exporter_info(model)
     evidence, sentence_count = list(info.evidence), len(info.evidence)
@@ -128,8 +129,8 @@ def recognise(
     if overrides.class_names:
         evidence.append(f'{overrides.parameter_name("class_names")} -> {len(class_names)} classes')
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
-    if not overrides.decoder and run_for_shapes is not None and size is not None:
-        model = _with_output_shapes(model, size, run_for_shapes)
+    if not overrides.decoder and find_output_shapes is not None and size is not None:
+        model = _with_output_shapes(model, size, find_output_shapes)
     info = add_task_of_outputs(model, info, class_names)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
@@ -220,7 +221,7 @@ def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
 
 
 def _with_output_shapes(
-    model: ModelInfo, size: tuple[int, int], run_for_shapes: RunForShapes
+    model: ModelInfo, size: tuple[int, int], find_output_shapes: FindOutputShapes
 ) -> ModelInfo:
     """Return the model with the shapes of outputs for a black image, if shapes are dynamic."""
     found, auxiliary_inputs = split_inputs(model.name, model.inputs)
@@ -232,7 +233,7 @@ def _with_output_shapes(
     check_sizes(model.name, (image,))
     black = np.zeros(image.shape, image.dtype)
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
-    shapes = run_for_shapes({image.name: black, **constants})
+    shapes = find_output_shapes({image.name: black, **constants})
     # A size of 0 depends on the objects in the image, so the dimension stays dynamic.
     outputs = tuple(
         replace(tensor, shape=tuple(side or -1 for side in shape))
