@@ -29,6 +29,7 @@ from trt_perception.model.output_tensor import OutputTensor, assign_outputs, out
 from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
 from trt_perception.model.recognition.recognise import (
     FindOutputShapes,
+    ModelDescription,
     ModelOverrides,
     apply_overrides,
     recognise,
@@ -159,10 +160,7 @@ def resolve_model_spec(
         known = apply_overrides(manifest, overrides)
     else:
         known = recognise(model, overrides, find_output_shapes)
-        for sentence in known.evidence:
-            _LOG.info('%s: %s', model.name, sentence)
-        if known.assumption:
-            _LOG.warning('%s: %s', model.name, known.assumption, extra={'show': True})
+        _log_recognition(model.name, known)
     preprocessing = known.preprocessing
     known.task.check_preprocessing(model.name, preprocessing)
     resolved = _image_input(model.name, image, preprocessing, overrides.parameter_name)
@@ -193,6 +191,13 @@ def resolve_model_spec(
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
         known.task,
     )
+
+
+def _log_recognition(model_name: str, known: ModelDescription) -> None:
+    for sentence in known.evidence:
+        _LOG.info('%s: %s', model_name, sentence)
+    if known.assumption:
+        _LOG.warning('%s: %s', model_name, known.assumption, extra={'show': True})
 
 
 def _fill_dynamic_sides(
