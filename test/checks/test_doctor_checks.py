@@ -228,6 +228,10 @@ CARDS = (InstalledGpu('Card', (8, 7), 0), InstalledGpu('Sister', (8, 9), 2))
 MODELS = {
     'engine': (write_engine, {}),
     'ONNX without a GPU': (write_model, {'modules': ALL, 'cards': ()}),
+    'ONNX without ONNX Runtime': (
+        write_model,
+        {'modules': {**ALL, 'onnxruntime': ABSENT}, 'trial': None},
+    ),
     'no file': (lambda folder: folder / 'missing.engine', {}),
     'changed file': (write_changed_engine, {}),
     'no manifest': (write_engine_without_manifest, {}),

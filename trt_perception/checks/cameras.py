@@ -28,6 +28,7 @@ _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
 # Added to the finding of a missing topic if the user gave no topic.
 _GUESSED: Final = ' on this topic, the default (choose another with --image-topic)'
+_SHELL: Final = 'compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with this one'
 _OFF: Final = ' (it is switched off: enabled is false)'
 # Single images are lost at the start. Losses above 1 % mean a problem of the transport.
 _LOSS_SHARE: Final = 0.01
@@ -118,16 +119,11 @@ class CameraScene:
 def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report each camera of the detector without a publisher, then each topic of images."""
     wanted = scene.plans_with_known_topic
-    if not scene.reports:
-        fix = (
-            'start the camera; compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with '
-            'this one'
+    if not scene.reports and not any(plan.enabled for plan in wanted):
+        yield Finding(
+            _AREA, 'topics', 'yellow', 'no topic of images', f'start the camera; {_SHELL}'
         )
-        is_missed = any(plan.enabled for plan in wanted)
-        level: Level = scene.missing_level if is_missed else 'yellow'
-        yield Finding(_AREA, 'topics', level, 'no topic of images', fix)
-    if scene.reports or scene.other_types or any(plan.name for plan in wanted):
-        yield from _missing_cameras(scene)
+    yield from _missing_cameras(scene)
     plans = {topic: plan for plan in wanted for topic in both_transports(plan.topic)}
     order = {topic: wanted.index(plan) for topic, plan in plans.items()}
     # In the order of the detector's cameras, then the other topics.
@@ -157,6 +153,7 @@ def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
         else:
             found = 'no publisher'
             fix = fix or 'start the camera, or correct the remapping of its topic'
+            fix += '' if scene.reports else f'; {_SHELL}'
         if not plan.enabled:
             yield Finding(_AREA, name, 'green', found + _OFF)
         else:

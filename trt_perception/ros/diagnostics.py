@@ -116,20 +116,28 @@ def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> P
     found = [(camera.name, camera.finding) for camera in cameras if camera.finding is not None]
     if not found:
         return own
-    bad = sorted(
-        ((name, finding) for name, finding in found if finding.level != Level.OK),
-        key=lambda each: -each[1].level,
-    )
+    bad = [(name, finding) for name, finding in found if finding.level != Level.OK]
     sentences = [own.message] if own is not None and own.kind else []
-    sentences += [f'{name}: {finding.message}' for name, finding in bad[:_MAX_DETAILED_CAMERAS]]
-    if len(bad) > _MAX_DETAILED_CAMERAS:
-        sentences.append(f'and {", ".join(name for name, _ in bad[_MAX_DETAILED_CAMERAS:])}')
+    sentences += camera_sentences([(name, each.level, each.message) for name, each in bad])
     if not sentences:
         return own
     problems = [*([own] if own is not None else []), *(finding for _, finding in bad)]
     level = max(problem.level for problem in problems)
     kind = next(problem.kind for problem in problems if problem.kind)
     return Problem(level, kind, '; '.join(sentences))
+
+
+def camera_sentences(problems: Sequence[tuple[str, int, str]]) -> list[str]:
+    """Return the sentences about cameras in the message of the node, worst first.
+
+    Args:
+        problems: name, level and message of each camera with a problem.
+    """
+    bad = sorted(problems, key=lambda each: -each[1])
+    sentences = [f'{name}: {message}' for name, _, message in bad[:_MAX_DETAILED_CAMERAS]]
+    if rest := [name for name, _, _ in bad[_MAX_DETAILED_CAMERAS:]]:
+        sentences.append(f'and {", ".join(rest)}')
+    return sentences
 
 
 def sum_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:

@@ -13,6 +13,7 @@ import pytest
 import rclpy
 from ament_index_python.packages import get_package_prefix
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.clock import Clock
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, QoSReliabilityPolicy
@@ -22,9 +23,11 @@ from support import forked, golden
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
+from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.parameters.camera import NodeConfig
+from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
 from trt_perception.ros.doctor import doctor
-from trt_perception.ros.doctor.ros_graph import _TopicListener
+from trt_perception.ros.doctor.ros_graph import _detector_findings, _TopicListener
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -245,8 +248,12 @@ def test_findings_of_a_nodes_cameras_over_dds(client, other_node):
     other_node.create_subscription(Image, f'{space}/rear/raw', lambda _: None, 1)
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=bytes(48 * 192))
     statuses = [
-        DiagnosticStatus(name=name, message='stalled', level=DiagnosticStatus.WARN)
-        for name in ('/a/detector: front', '/a/detector: detector', '/b/driver: front')
+        DiagnosticStatus(name=name, message=message, level=DiagnosticStatus.WARN)
+        for name, message in (
+            ('/a/detector: detector', 'two nodes; front: stalled'),
+            ('/a/detector: front', 'stalled'),
+            ('/b/driver: front', 'stalled'),
+        )
     ]
     diagnostics_publisher = client.node.create_publisher(
         DiagnosticArray, '/diagnostics', QoSProfile(depth=5)
@@ -285,6 +292,39 @@ def test_findings_of_a_nodes_cameras_over_dds(client, other_node):
         assert missing['level'] == 'red'
         # The topic of another camera must not be suggested.
         assert 'front' not in missing['fix']
+
+
+def status_findings(error='', own=None, **problems):
+    """Return the findings for the diagnostics of a node with these problems of its cameras."""
+    cameras = [CameraFacts(name, finding=problem) for name, problem in problems.items()]
+    health = Health('active', error, cameras=cameras, finding=own)
+    statuses = diagnostics_message('/detector', Clock().now(), health).status
+    return [
+        f'{each.level} {each.name.removeprefix("/detector: ")}: {each.found}'
+        for each in _detector_findings(statuses)
+    ]
+
+
+def test_problem_of_a_camera_is_reported_once():
+    good, own = Problem(Level.OK, '', 'active'), Problem(Level.WARN, 'same_name', 'two nodes')
+    gone = Problem(Level.ERROR, 'camera_gone', 'gone; start it')
+    slow = Problem(Level.WARN, 'engine_slower', 'slow')
+    assert status_findings(front=slow, rear=gone, top=good) == [
+        'green detector: active',
+        'yellow front: slow',
+        'red rear: gone; start it',
+        'green top: active',
+    ]
+    assert status_findings(own=own, front=gone) == [
+        'red detector: two nodes',
+        'red front: gone; start it',
+    ]
+    many = {f'c{number}': slow for number in range(6)}
+    assert status_findings(**many) == [
+        'green detector: active',
+        *(f'yellow {name}: slow' for name in many),
+    ]
+    assert status_findings('GPU lost', front=good, rear=good) == ['red detector: GPU lost']
 
 
 def test_listener_learns_of_publishers_after_the_topic(client, other_node):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.expand_topic_name import expand_topic_name
 from rclpy.impl.implementation_singleton import rclpy_implementation
@@ -34,6 +34,7 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
+from trt_perception.ros.diagnostics import camera_sentences
 from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.same_name import endpoint_node_name, shared_node_names
 from trt_perception.ros.wire.rcl import RclError
@@ -312,23 +313,42 @@ def _same_name_findings(counts: Mapping[str, int]) -> list[Finding]:
 
 
 def _detector_findings(statuses: Iterable[Any]) -> list[Finding]:
-    """Return the diagnostics of running detectors, and of each of their cameras and GPUs."""
+    """Return the diagnostics of running detectors, cameras and GPUs, each problem once."""
     said = list(statuses)
+    findings = []
     # The status of a detector ends with ': detector'. The statuses of its cameras and GPUs begin
     # with the same node name.
-    ours = [
-        status.name.removesuffix('detector')
-        for status in said
-        if status.name.endswith(': detector')
-    ]
-    findings = []
-    for status in said:
-        if status.name.startswith(tuple(ours)):
-            level = _LEVELS[min(ord(status.level), 3)]
-            fix = 'see its log and docs/troubleshooting.md'
-            fix = '' if level == 'green' else fix
-            findings.append(Finding('detectors', status.name, level, status.message, fix))
+    for own in said:
+        if not own.name.endswith(': detector'):
+            continue
+        prefix = own.name.removesuffix('detector')
+        # After a fault, all statuses have the same message.
+        parts = [
+            status
+            for status in said
+            if status.name.startswith(prefix) and status.message != own.message
+        ]
+        bad = [
+            (part.name.removeprefix(prefix), ord(part.level), part.message)
+            for part in parts
+            if part.level != DiagnosticStatus.OK
+        ]
+        # The message of the node ends with the problems of its cameras.
+        of_cameras = '; '.join(camera_sentences(bad))
+        message = own.message.removesuffix(of_cameras).removesuffix('; ')
+        if message:
+            findings.append(_status_finding(own.name, own.level, message))
+        else:
+            state = next((pair.value for pair in own.values if pair.key == 'state'), 'running')
+            findings.append(_status_finding(own.name, DiagnosticStatus.OK, state))
+        findings += [_status_finding(part.name, part.level, part.message) for part in parts]
     return findings
+
+
+def _status_finding(name: str, diagnostics_level: bytes, message: str) -> Finding:
+    level = _LEVELS[min(ord(diagnostics_level), 3)]
+    fix = '' if level == 'green' else 'see its log and docs/troubleshooting.md'
+    return Finding('detectors', name, level, message, fix)
 
 
 def main(request: str) -> None:
