@@ -240,6 +240,57 @@ def test_parameters_that_change_during_the_load_are_used(node):
     assert node.state_label == 'active'
 
 
+def test_live_parameters_do_not_load_the_model_again(node):
+    # Otherwise a program that sets such a parameter often would keep the node from starting.
+    node.may_open.clear()
+    node.autostart.start()
+    node.fire()
+    node.configs = NodeConfig(DetectorConfig(autostart=True, confidence_threshold=0.7))
+    node.may_open.set()
+
+    node.run_executor()
+
+    assert node.state_label == 'active'
+    assert len(node.opened) == 1
+
+
+def test_autostart_that_is_switched_off_ends_the_attempts(active):
+    active.break_down()
+    active.configs = NodeConfig(DetectorConfig())
+
+    active.autostart.on_parameters_changed()
+
+    assert not active.timers
+    assert active.attempts[-1] == ''
+
+
+def test_autostart_that_is_switched_off_during_the_load_ends_the_attempts(active):
+    active.break_down()
+    active.may_open.clear()
+    active.fire()
+    active.configs = NodeConfig(DetectorConfig())
+    active.autostart.on_parameters_changed()
+    active.may_open.set()
+
+    active.run_executor()
+
+    assert [pipeline.is_closed for _, pipeline in active.opened] == [False, True]
+    assert active.state_label == 'unconfigured'
+    assert not active.timers
+    assert active.attempts[-1] == ''
+
+
+def test_attempt_after_a_changed_parameter_is_shown(node):
+    node.errors['open'] = ConfigError('class_filter', "'dog'")
+    node.autostart.start()
+    node.attempt()
+    node.autostart.on_parameters_changed()
+
+    node.fire()
+
+    assert node.attempts[-1] == 'loading the model'
+
+
 def test_lost_gpu_ends_the_attempts(node):
     node.errors['open'] = CudaError('cudaMalloc', 'lost', sticky=True)
     node.autostart.start()

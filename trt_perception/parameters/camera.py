@@ -225,6 +225,11 @@ class NodeConfig:
             values.update({row.name: getattr(config, row.field) for row in _camera_rows(camera)})
         return values
 
+    def fixed_values(self) -> dict[str, Any]:
+        """Map each parameter that must not change while the node is configured to its value."""
+        rows = self.rows()
+        return {name: value for name, value in self.values().items() if not rows[name].live}
+
     def with_changes(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeConfig:
         """Return a configuration with changed values.
 

@@ -152,8 +152,11 @@ class Autostart:
             self._schedule()
 
     def on_parameters_changed(self) -> None:
-        """Make the next attempt if it waits for a changed parameter."""
-        if self._waits_for_parameter:
+        """Make the next attempt if it waits for a changed parameter. End all without autostart."""
+        if not self._owner.configs.node.autostart:
+            if self._opening is None:  # otherwise `_on_opened` ends them, without waiting
+                self.stop()
+        elif self._waits_for_parameter:
             self._waits_for_parameter = False
             self._start_timer(0.0)
 
@@ -194,12 +197,17 @@ class Autostart:
 
     def _attempt(self) -> None:
         self._stop_timer()
+        if not self._owner.configs.node.autostart:
+            self.stop()
+            return
         if self._owner.state_label == 'inactive':
             self._activate()
         if self._owner.state_label != 'unconfigured':
             return
         if self._failures:
             self._show(f'attempt {self._failures}: loading the model')
+        else:
+            self._owner.show_attempt('loading the model')
         opening = self._opening = _Opening(self._owner.configs)
         thread = threading.Thread(
             target=self._open_model, args=(opening,), name='open_model', daemon=True
@@ -224,7 +232,7 @@ class Autostart:
         opening = self._opening
         if opening is None or not opening.is_done:
             return  # the signal of a model that was discarded
-        if opening.configs is not self._owner.configs:
+        if opening.configs.fixed_values() != self._owner.configs.fixed_values():
             self._discard_model()
             self._attempt()
             return
