@@ -76,6 +76,7 @@ setup(
             'inspect_engine = trt_perception.commands:inspect_engine',
             'doctor = trt_perception.commands:doctor',
             'replay_images = trt_perception.commands:replay_images',
+            'write_manifest = trt_perception.commands:write_manifest',
         ],
     },
 )

@@ -17,7 +17,7 @@ from trt_perception.process.standard_streams import guarded_streams, lost_output
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
-    *('evaluate_engine', 'inspect_engine', 'replay_images'),
+    *('evaluate_engine', 'inspect_engine', 'replay_images', 'write_manifest'),
 ]
 
 # The same limit as in trt_perception.images.compressed. Importing that module here would import
@@ -70,3 +70,4 @@ doctor = functools.partial(_run_main, 'trt_perception.ros.doctor.doctor')
 evaluate_engine = functools.partial(_run_main, 'trt_perception.tools.evaluate_engine')
 inspect_engine = functools.partial(_run_main, 'trt_perception.tools.inspect_engine')
 replay_images = functools.partial(_run_main, 'trt_perception.ros.replay_images', interrupted=0)
+write_manifest = functools.partial(_run_main, 'trt_perception.tools.write_manifest')

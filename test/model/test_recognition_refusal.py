@@ -185,7 +185,7 @@ def test_error_has_the_parameter_names_of_its_program(name, parameter_name, gold
 @pytest.mark.parametrize('parameter_name', ['model.{}'.format, '--{}'.format])
 def test_evidence_has_the_parameter_names_of_its_program(parameter_name, golden_messages):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
-    given = ModelOverrides({}, 'dense', COCO, parameter_name)
+    given = ModelOverrides({}, 'dense', COCO, parameter_name=parameter_name)
     found = recognise(ModelInfo('model.onnx', IMAGE, outputs), given)
     golden_messages.add('\n'.join(found.evidence))
 

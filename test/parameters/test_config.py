@@ -27,7 +27,7 @@ NAMES = {
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',
-    'model.std', 'model.decoder', 'model.class_names',
+    'model.std', 'model.decoder', 'model.class_names', 'model.task',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
@@ -167,7 +167,7 @@ def test_values_of_the_right_type_are_accepted(row):
 def test_unknown_name_is_refused_with_a_suggestion(golden_messages):
     golden_messages.add(refusal({'confidence_treshold': 0.5}))
     assert 'did you mean' not in refusal({'quux': 0.5})
-    golden_messages.add(refusal({'model.task': 'pose'}))
+    golden_messages.add(refusal({'model.keypoints': 'pose'}))
 
 
 def test_whole_numbers_are_accepted_for_doubles():

@@ -175,7 +175,7 @@ def test_topics_that_do_not_fit_the_cameras_are_refused(topic, cameras, golden_m
 @pytest.mark.parametrize(
     'name',
     [
-        *('engine_pth', 'model', 'model_path', 'model.task', 'confidence', 'threshold'),
+        *('engine_pth', 'model', 'model_path', 'model.keypoints', 'confidence', 'threshold'),
         *('Image-Topic', 'input_image_topic', 'image_qos_reliability', 'reliability', 'decoder'),
         *('device', 'param_file', 'name_space', 'sim_time', 'camera', 'devices'),
     ],

@@ -65,6 +65,7 @@ class ModelSpec:
             with a manifest.
         auxiliary_inputs: the inputs besides the image, with fixed dimensions.
         task: what the outputs describe of each object.
+        model: the model as the runtime reports it, with its dynamic dimensions; None in tests.
     """
 
     input: TensorSpec
@@ -76,6 +77,7 @@ class ModelSpec:
     evidence: tuple[str, ...] = ()
     auxiliary_inputs: tuple[TensorSpec, ...] = ()
     task: Task = DETECT
+    model: ModelInfo | None = None
 
     @property
     def batch(self) -> int:
@@ -190,6 +192,7 @@ def resolve_model_spec(
         known.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
         known.task,
+        model,
     )
 
 
@@ -313,5 +316,5 @@ def _check_outputs(
             tensors_text(outputs),
             expected=f'{outputs_text(wanted, batch)}, as the decoder '
             f'{decoder} reads with {classes} classes and the task {task}',
-            fix='check class names, decoder and task (a manifest sets the task: docs/manifest.md)',
+            fix='check class names, decoder and task',
         )

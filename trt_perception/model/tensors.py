@@ -88,6 +88,7 @@ class ModelInfo:
         outputs: as the runtime reports them, with -1 for a dynamic dimension.
         metadata: metadata of the ONNX file, or the metadata in front of an engine's plan.
         config: content of the config.json next to the file; None if the file is missing.
+        path: path of the model, for commands in messages; empty for the name.
     """
 
     name: str
@@ -95,6 +96,7 @@ class ModelInfo:
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] | None = None
+    path: str = ''
 
 
 def parse_tensorrt_dtype(name: str) -> str:

@@ -1,8 +1,7 @@
 """All parameters of the detector node, in one typed table.
 
 Each field of DetectorConfig defines type, default, range and description of one ROS parameter.
-ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields, and
-tests compare them.
+ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields.
 Guarantee: every DetectorConfig has valid values. Only `thresholds` needs the model to check the
     class filter.
 """
@@ -35,7 +34,7 @@ from trt_perception.model.preprocessing import (
     size_mistake,
 )
 from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.tasks.table import TASK_KEYS
+from trt_perception.model.tasks.table import TASK_KEYS, TASKS
 from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.row import (
     Parameter,
@@ -58,8 +57,6 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         *('image_qos.reliability', 'image_transport', 'max_rate_hz'),
     }
 )
-# Keys of a manifest that no parameter sets.
-_MANIFEST_KEYS: Final = ('task', *TASK_KEYS)
 # The period of a timer must fit into 64 bits of nanoseconds.
 _LOWEST_RATE_HZ: Final = 0.01
 _HIGHEST_RATE_HZ: Final = 1000.0
@@ -71,10 +68,9 @@ _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
 
 def _rate_mistake(value: float) -> Mistake | None:
-    if value == 0 or value >= _LOWEST_RATE_HZ:
-        return None
     expected = f'0 or a number from {_LOWEST_RATE_HZ:g} to {_HIGHEST_RATE_HZ:g}'
-    return Mistake(found=repr(value), expected=expected)
+    is_valid = value == 0 or value >= _LOWEST_RATE_HZ
+    return None if is_valid else Mistake(found=repr(value), expected=expected)
 
 
 def _cameras_mistake(names: Sequence[str]) -> Mistake | None:
@@ -115,9 +111,8 @@ def _triple_mistake(key: str, values: Sequence[float]) -> Mistake | None:
 
 def manifest_only_fix(name: str) -> str:
     """Return the fix for a parameter name that is only a key of manifests, otherwise ''."""
-    if name.removeprefix('model.').replace('model_', '') not in _MANIFEST_KEYS:
-        return ''
-    return 'no parameter but a manifest says the task and what belongs to it (docs/manifest.md)'
+    is_key = name.removeprefix('model.').replace('model_', '') in TASK_KEYS
+    return 'only a manifest has further values of a task (docs/manifest.md)' if is_key else ''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +309,12 @@ class DetectorConfig(FrameParameters):
         name='model.class_names',
         find_mistake=_names_mistake,
     )
+    model_task: str = parameter_field(
+        '',
+        'What the outputs describe of each object. Empty: from the manifest, else from the model.',
+        name='model.task',
+        choices=('', *TASKS),
+    )
 
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
@@ -340,13 +341,12 @@ class DetectorConfig(FrameParameters):
     def model_overrides(self) -> ModelOverrides:
         """Return the values of the ``model.*`` parameters that differ from the default."""
         names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
-        said = {name: getattr(self, f'model_{name}') for name in names}
-        values: dict[str, Any] = {name: value for name, value in said.items() if value}
+        values = {name: it for name in names if (it := getattr(self, f'model_{name}'))}
         if self.model_pad_value >= 0:
             values['pad_value'] = self.model_pad_value
         if self.model_antialias >= 0:
             values['antialias'] = bool(self.model_antialias)
-        return ModelOverrides(values, self.model_decoder, self.model_class_names)
+        return ModelOverrides(values, self.model_decoder, self.model_class_names, self.model_task)
 
     def pipeline_options(self) -> PipelineOptions:
         """Return the options of a pipeline on the first device."""

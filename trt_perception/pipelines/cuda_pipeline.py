@@ -269,7 +269,9 @@ def _resolve_spec(
     """Return the specification of the model. The stream is used to ask for output shapes."""
     name = model.path.name
     return resolve_model_spec(
-        ModelInfo(name, engine.inputs, engine.outputs, model.metadata, model.config),
+        ModelInfo(
+            name, engine.inputs, engine.outputs, model.metadata, model.config, str(model.path)
+        ),
         model.manifest,
         options.overrides,
         find_output_shapes=lambda tensors: _output_shapes(name, engine, stream, tensors),

@@ -77,7 +77,14 @@ class HostPipeline:
         self._file = model.path.name
         found = self._model
         self.spec = resolve_model_spec(
-            ModelInfo(self._file, found.inputs, found.outputs, found.metadata, model.config),
+            ModelInfo(
+                self._file,
+                found.inputs,
+                found.outputs,
+                found.metadata,
+                model.config,
+                str(model.path),
+            ),
             model.manifest,
             options.overrides,
             find_output_shapes=self._run_for_shapes,

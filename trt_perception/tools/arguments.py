@@ -43,7 +43,7 @@ def parse_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(f'{text}: {error}') from error
 
 
-def add_file_option(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
+def add_file_option(parser: argparse._ActionsContainer, option: str, help_text: str) -> None:
     """Add an option that takes the path of a file."""
     parser.add_argument(option, type=parse_path, metavar='FILE', help=help_text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
@@ -11,7 +12,7 @@ from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.tools.arguments import integer_at_least
 
-__all__ = ['add_model_arguments', 'detector_config']
+__all__ = ['add_model_arguments', 'add_parameter_option', 'detector_config', 'read_parameters']
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
 _SET_ELSEWHERE: Final = {
@@ -58,7 +59,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='N',
         help='CUDA device (default: 0)',
     )
-    add(
+    add_parameter_option(group)
+
+
+def add_parameter_option(parser: argparse._ActionsContainer) -> None:
+    """Add the option whose values ``read_parameters`` reads."""
+    parser.add_argument(
         '--param',
         action='append',
         default=[],
@@ -85,8 +91,18 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'max_detections': options.max_detections,
         'device_ids': [options.device],
     }
+    return DetectorConfig.from_values(values | read_parameters(options.param))
+
+
+def read_parameters(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``--param`` by the names of the node's parameters.
+
+    Raises:
+        ConfigError: a parameter does not exist, or another option sets it.
+    """
     known = {parameter.name: parameter for parameter in PARAMETERS}
-    for given in options.param:
+    values: dict[str, Any] = {}
+    for given in words:
         name, equals, text = given.partition('=')
         if not equals or name not in known:
             raise ConfigError(
@@ -100,4 +116,4 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
                 f'--param {given}', 'cannot be set by --param', fix=_SET_ELSEWHERE[name]
             )
         values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
-    return DetectorConfig.from_values(values)
+    return values

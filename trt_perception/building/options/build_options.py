@@ -34,6 +34,7 @@ from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED, Precision
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
+from trt_perception.model.tasks.table import TASKS
 
 __all__ = ['OPTIONS', 'BuildOptions']
 
@@ -211,6 +212,12 @@ class BuildOptions:
         'model',
         'Decoder of the outputs (default: recognised from the model).',
         choices=tuple(PRESETS),
+        metavar='NAME',
+    )
+    task: str | None = option(
+        'model',
+        'What the outputs describe of each object (default: recognised from the model).',
+        choices=tuple(TASKS),
         metavar='NAME',
     )
     class_names: Names = option(

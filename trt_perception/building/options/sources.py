@@ -21,7 +21,14 @@ from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_mi
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
 
-__all__ = ['add_arguments', 'given_options', 'help_text', 'load_options', 'read_class_names']
+__all__ = [
+    'add_arguments',
+    'given_options',
+    'help_text',
+    'load_options',
+    'read_class_names',
+    'read_names_file',
+]
 
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
 _MAX_LIST_LENGTH: Final = 1024
@@ -166,8 +173,15 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
         ConfigError: the file of names cannot be read, or a name is invalid.
     """
     path = options.class_names_file
-    if path is None:
-        return options.class_names
+    return options.class_names if path is None else read_names_file(path)
+
+
+def read_names_file(path: Path) -> tuple[str, ...]:
+    """Return the names in a text file, which has one name on each line.
+
+    Raises:
+        ConfigError: the file of names cannot be read, or a name is invalid.
+    """
     lines = _read_text(path, _MAX_NAMES_BYTES).split('\n')
     names = [line.removesuffix('\r').strip(' \t') for line in lines]
     while names and not names[-1]:

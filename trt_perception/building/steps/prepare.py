@@ -124,7 +124,9 @@ def recognise_source(
     given = _overrides(options, inputs[0])
     name, manifest = source.file.path.name, source.file.manifest
     if manifest is None:
-        model = ModelInfo(name, inputs, outputs, source.metadata, source.file.config)
+        model = ModelInfo(
+            name, inputs, outputs, source.metadata, source.file.config, str(source.file.path)
+        )
         return recognise(model, given)
     return apply_overrides(manifest, given, _evidence(f'{name}.json', given))
 
@@ -133,7 +135,13 @@ def _overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
     values: dict[str, Any] = {name: getattr(options, name) for name in _PREPROCESSING}
     values = {'input_size': image_size(image), **values}
     values = {name: value for name, value in values.items() if value is not None}
-    return ModelOverrides(values, options.decoder or '', read_class_names(options), _flag)
+    return ModelOverrides(
+        values,
+        options.decoder or '',
+        read_class_names(options),
+        options.task or '',
+        parameter_name=_flag,
+    )
 
 
 def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:

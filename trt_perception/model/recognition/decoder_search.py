@@ -13,6 +13,7 @@ from trt_perception.model.grids import cell_count
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.exporter_info import ExporterInfo
+from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
@@ -82,7 +83,7 @@ def find_decoders(
     """
     outputs = model.outputs
     if not info.task.has_masks:
-        _refuse_other_networks(model)
+        _refuse_other_networks(model, parameter_name)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
     # otherwise.
     for allow_dynamic in (False, True):
@@ -183,7 +184,7 @@ def _filter_by_exporter(
     return [] if sets else decoders
 
 
-def _refuse_other_networks(model: ModelInfo) -> None:
+def _refuse_other_networks(model: ModelInfo, parameter_name: Callable[[str], str]) -> None:
     """Refuse outputs of other networks than detectors of boxes, and name the network.
 
     Raises:
@@ -202,7 +203,8 @@ def _refuse_other_networks(model: ModelInfo) -> None:
             model.name,
             f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
             expected='a detector of boxes',
-            fix='export a detector, or set the task in a manifest (docs/manifest.md)',
+            fix=f'export a detector, or set {parameter_name("task")} to segment, or write a '
+            f'manifest: {manifest_command(model, "segment")}',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(
@@ -270,6 +272,8 @@ def _refuse_extra_channels(
             f'{tensors_text(outputs)} with {", or ".join(surpluses)}. Possible meanings: '
             f'{", or ".join(meanings)}',
             expected='a detector of boxes',
+            fix=f'for another task, set {parameter_name("task")}, or write a manifest: '
+            + manifest_command(model, 'TASK'),
         )
 
 
@@ -279,12 +283,14 @@ def _possible_meanings(extra: int) -> list[str]:
     Args:
         extra: number of channels besides those of a detector.
     """
-    kinds = {1: 'the angle of oriented boxes', 32: 'mask coefficients of instance segmentation'}
+    kinds = {
+        1: 'the angle of oriented boxes (task obb)',
+        32: 'mask coefficients of instance segmentation (task segment)',
+    }
     each = [f'{extra // values} times {values}' for values in (3, 2) if extra % values == 0]
     if each:
-        kinds.setdefault(extra, f'keypoints of pose estimation ({" or ".join(each)})')
-    condition = 'if metadata or a manifest sets the task'
-    return [f'{kinds[extra]}, {condition}'] if extra in kinds else []
+        kinds.setdefault(extra, f'keypoints ({" or ".join(each)}; task pose)')
+    return [kinds[extra]] if extra in kinds else []
 
 
 def _filter_by_anchor_count(

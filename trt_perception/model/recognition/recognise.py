@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import EngineError
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS
@@ -41,6 +42,7 @@ from trt_perception.model.recognition.refusal import (
     RecognitionState,
     refuse_missing_info,
 )
+from trt_perception.model.recognition.requested_task import requested_task
 from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
@@ -62,6 +64,9 @@ class ModelOverrides:
         preprocessing: values for fields of Preprocessing.
         decoder: a name in PRESETS; empty if not set.
         class_names: in the order of the network's outputs; empty if not set.
+        task: a name in TASKS; empty if not set.
+        keypoint_names: names of an object's keypoints in the order of the outputs; empty if not
+            set. Only for the task ``pose``.
         parameter_name: returns what the user must write for a parameter's name without ``model.``,
             for messages.
     """
@@ -69,6 +74,8 @@ class ModelOverrides:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     decoder: str = ''
     class_names: tuple[str, ...] = ()
+    task: str = ''
+    keypoint_names: tuple[str, ...] = ()
     parameter_name: Callable[[str], str] = 'model.{}'.format
 
 
@@ -96,7 +103,18 @@ class ModelDescription:
 def apply_overrides(
     manifest: Manifest, overrides: ModelOverrides, evidence: tuple[str, ...] = ()
 ) -> ModelDescription:
-    """Describe a model by its manifest. Values that the user has set replace the manifest's."""
+    """Describe a model by its manifest. Values that the user has set replace the manifest's.
+
+    Raises:
+        EngineError: the user has set another task. Its further values are in no manifest.
+    """
+    if overrides.task not in ('', manifest.task.name):
+        raise EngineError(
+            overrides.parameter_name('task'),
+            overrides.task,
+            expected=f'{manifest.task.name}, as in the manifest',
+            fix='leave it out, or correct the manifest',
+        )
     return ModelDescription(
         PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
         replace(manifest.preprocessing, **overrides.preprocessing),
@@ -131,7 +149,7 @@ def recognise(
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
-    info = add_task_of_outputs(model, info, class_names)
+    info = _with_task(model, info, class_names, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
     others: tuple[str, ...] = ()  # decoders with other class names
@@ -166,6 +184,18 @@ def recognise(
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     doubt = _assumption(usual, info, overrides)
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
+
+
+def _with_task(
+    model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...], overrides: ModelOverrides
+) -> ExporterInfo:
+    """Return the information with the task of the user, or else of the outputs."""
+    info = add_task_of_outputs(model, info, class_names)
+    if not overrides.task:
+        return info
+    task = requested_task(model, info.task, class_names, overrides.task, overrides.keypoint_names)
+    sentence = f'{overrides.parameter_name("task")} -> {task}'
+    return replace(info, task=task, evidence=(*info.evidence, sentence))
 
 
 def _usual_preprocessing(

@@ -13,6 +13,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
+from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
@@ -92,7 +93,7 @@ def refuse_missing_info(
     without_preprocessing = [fit for fit in class_counts if fit not in state.with_preprocessing]
     needs_all = len(without_preprocessing) == len(class_counts)
     missing = _missing_parameters(
-        state, class_counts, needs_all=needs_all, by_shape=bool(by_shape)
+        state, class_counts, parameter_name, needs_all=needs_all, by_shape=bool(by_shape)
     )
     if not missing:
         return
@@ -107,15 +108,23 @@ def refuse_missing_info(
         f'without a manifest ({name}.json), these values are unknown: '
         f'{", ".join(map(parameter_name, missing))}. Seen: {"; ".join(seen)}. '
         f'{". ".join(choices)}',
-        fix='set these values (docs/decoders.md), or write a manifest (docs/manifest.md)',
+        fix='set these values (docs/decoders.md), or write a manifest: '
+        + manifest_command(model, state.task.name, *_parameter_words(missing)),
         missing=missing,
         seen=seen,
     )
 
 
+def _parameter_words(missing: Mapping[str, str]) -> list[str]:
+    """Return the options of the command that sets missing values, except class names."""
+    keys = [key for key in missing if key != 'class_names']
+    return [word for key in keys for word in ('--param', f'model.{key}=VALUE')]
+
+
 def _missing_parameters(
     state: RecognitionState,
     class_counts: Mapping[str, int | None],
+    parameter_name: Callable[[str], str],
     *,
     needs_all: bool,
     by_shape: bool,
@@ -129,7 +138,7 @@ def _missing_parameters(
     if by_shape or (len(class_counts) > 1 and (shared or not needs_names)):
         missing['decoder'] = f'the outputs fit {" and ".join(class_counts)}'
     if needs_names:
-        missing['class_names'] = _class_names_text(class_counts, state.class_count, state.task)
+        missing['class_names'] = _class_names_text(class_counts, state, parameter_name)
     if state.filter_problem:
         missing['antialias'] = (
             f'{state.filter_problem}; only bilinear sampling (2) is supported. To use bilinear '
@@ -139,17 +148,24 @@ def _missing_parameters(
     return missing
 
 
-def _class_names_text(class_counts: Mapping[str, int | None], given_count: int, task: Task) -> str:
+def _class_names_text(
+    class_counts: Mapping[str, int | None],
+    state: RecognitionState,
+    parameter_name: Callable[[str], str],
+) -> str:
+    given_count = state.class_count
     listed = ' or '.join(
         f'{"any number of" if count is None else count} classes with {fit}'
         for fit, count in class_counts.items()
     )
     wrong = f', not {given_count}: correct the class names' if given_count else ''
     more = [PRESETS[fit].background for fit in class_counts if PRESETS[fit].background]
-    if task == DETECT and any(_may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts):
+    if state.task == DETECT and any(
+        _may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts
+    ):
         more.append(
             'With fewer classes, the other channels may be an angle, keypoints or mask '
-            'coefficients: then set the task in metadata or a manifest (docs/manifest.md)'
+            f'coefficients: then set {parameter_name("task")}'
         )
     return '. '.join([f'the outputs have {listed}{wrong}', *more])
 

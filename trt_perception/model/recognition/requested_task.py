@@ -1,0 +1,60 @@
+"""Completes a task that the user has set by its name only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trt_perception.errors import EngineError
+from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
+from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
+from trt_perception.model.tasks.table import TASKS
+from trt_perception.model.tasks.task import Task
+from trt_perception.model.tensors import ModelInfo
+
+__all__ = ['requested_task']
+
+
+def requested_task(
+    model: ModelInfo,
+    found: Task,
+    class_names: tuple[str, ...],
+    name: str,
+    keypoint_names: tuple[str, ...] = (),
+) -> Task:
+    """Return the task of this name, completed from the outputs.
+
+    Args:
+        model: the loaded model.
+        found: the task that metadata or outputs show. A task of the same name is returned.
+        class_names: in the order of the network's outputs; empty if unknown.
+        name: a name in TASKS.
+        keypoint_names: in the order of the outputs. If empty, objects of a class ``person`` have
+            COCO's keypoints.
+
+    Raises:
+        EngineError: the outputs do not show the rest of the task.
+    """
+    if name == Pose.name and keypoint_names:
+        return _pose(model, class_names, keypoint_names)
+    if name == found.name:
+        return found
+    if name != Pose.name:
+        return TASKS[name]().complete_from_outputs(model)
+    if class_names and 'person' not in class_names:
+        raise EngineError(
+            model.name,
+            'task pose without names of keypoints, and without the class "person", whose '
+            'keypoints would be those of COCO',
+            fix='write a manifest: '
+            + manifest_command(model, name, '--keypoint-names', 'NAME', 'NAME'),
+        )
+    return Pose(COCO_KEYPOINTS)
+
+
+def _pose(model: ModelInfo, class_names: tuple[str, ...], keypoint_names: tuple[str, ...]) -> Task:
+    """Return the task with three values for each keypoint, or two if only two fit the outputs."""
+    pose = Pose(KeypointSpec(keypoint_names, 3))
+    if find_decoders_by_shape(model, len(class_names) or None, pose):
+        return pose
+    return replace(pose, keypoints=replace(pose.keypoints, values=2))
