@@ -1,4 +1,4 @@
-"""Every name of CUDA that the code uses exists in every cuda-bindings that is supported."""
+"""Check that all supported cuda-bindings releases have every CUDA name that the code uses."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TABLE = json.loads((Path(__file__).parents[1] / 'data' / 'cuda_api.json').read_t
 EVERYWHERE = set(TABLE['names']['1' * len(TABLE['releases'])])
 MODULES = ('driver', 'nvrtc', 'runtime')
 WORDS = {word for name in EVERYWHERE for word in name.split('.')[1:]}
-# What CUDA's names look like, and nobody else's.
+# CUDA names match this pattern. Names of other libraries do not.
 NAME = r'(cuda|cu|nvrtc)[A-Z]\w*|CU[a-z]\w+|(CU|CUDA|NVRTC)_\w+'
 STATUSES = r'cudaError[A-Z]\w+|CUDA_ERROR_\w+'
 
 
 def names_in(trees):
-    """Return the attributes and texts that are names of CUDA's."""
+    """Return the attributes and string constants that look like CUDA names."""
     found = attributes(trees) | texts(trees)
     return {word for word in found if re.fullmatch(NAME, word)}
 
 
 def status_names():
-    """Return the statuses that the sources spell out as text, with their enumeration."""
+    """Return the CUDA statuses in string constants, with the enumeration in front."""
     return {
         ('driver.CUresult.' if name.startswith('CUDA') else 'runtime.cudaError_t.') + name
         for name in texts(package())
@@ -36,12 +36,12 @@ def status_names():
     }
 
 
-def test_no_name_is_made_when_the_program_runs():
-    begun = {text for text in beginnings(package()) if re.fullmatch(NAME, f'{text}A')}
-    assert begun == set()
+def test_no_cuda_name_is_computed_at_run_time():
+    name_beginnings = {text for text in beginnings(package()) if re.fullmatch(NAME, f'{text}A')}
+    assert name_beginnings == set()
 
 
-def test_a_name_that_no_release_has_is_found_wherever_it_is_used():
+def test_unknown_cuda_name_is_found_in_every_kind_of_use():
     source = """
 def load():
     from cuda.bindings import driver, runtime as other
@@ -59,7 +59,7 @@ x('cudaByVariable', d.cuArgument, getattr(d, 'CUDA_ASKED'))
     assert not found & WORDS
 
 
-def test_every_name_exists_in_every_supported_release():
+def test_every_cuda_name_exists_in_every_supported_release():
     assert {'12.9', '13.0', '13.5'} <= set(TABLE['releases'])
     found = names_in(package())
     assert len(found) > 60
@@ -72,17 +72,19 @@ def test_every_name_exists_in_every_supported_release():
     assert members <= {name.partition('.')[2] for name in EVERYWHERE}
 
 
-def test_the_stand_in_has_no_names_of_its_own():
-    known = set()
+def test_stand_in_for_cuda_has_only_real_names():
+    stand_in_names = set()
     for module_name, module in zip(MODULES, fake_cuda.bindings(), strict=True):
         for name, value in vars(module).items():
-            known.add(f'{module_name}.{name}')
+            stand_in_names.add(f'{module_name}.{name}')
             if isinstance(value, EnumMeta):
-                known |= {f'{module_name}.{name}.{member}' for member in value.__members__}
-    assert known <= EVERYWHERE
-    compared = {name.rpartition('.')[2] for name in status_names()}
-    used = names_in(package()) - compared - {'CUDA_VISIBLE_DEVICES'}
+                stand_in_names |= {
+                    f'{module_name}.{name}.{member}' for member in value.__members__
+                }
+    assert stand_in_names <= EVERYWHERE
+    status_words = {name.rpartition('.')[2] for name in status_names()}
+    used = names_in(package()) - status_words - {'CUDA_VISIBLE_DEVICES'}
     assert len(used) > 50
-    assert used <= {name.rpartition('.')[2] for name in known}
+    assert used <= {name.rpartition('.')[2] for name in stand_in_names}
     functions = {name.split('.')[1] for name in EVERYWHERE}
     assert set(cuda_recorder.RELEASED_BY) | set(cuda_recorder.RELEASES) <= functions

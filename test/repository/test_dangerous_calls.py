@@ -1,4 +1,7 @@
-"""Nothing in the package runs what a file says: no eval, no pickle, YAML by the safe loader."""
+"""Check that the package never executes the content of a file.
+
+The check forbids eval, pickle, YAML loaders that create objects, and shells.
+"""
 
 import ast
 
@@ -26,7 +29,7 @@ ATTRIBUTES = {
 
 
 def findings(tree):
-    """Return what a module does that it must not."""
+    """Return the forbidden imports, attributes and calls of a module."""
     names = [alias.name for node in nodes_of([tree], ast.Import) for alias in node.names]
     names += [
         f'{node.module}.{alias.name}'
@@ -39,14 +42,14 @@ def findings(tree):
         if isinstance(node.value, ast.Name)
     ]
     found = [name for name in names if is_dangerous(*name.split('.'))]
-    return found + [what for node in nodes_of([tree], ast.Call) for what in _call(node)]
+    return found + [call for node in nodes_of([tree], ast.Call) for call in _forbidden_calls(node)]
 
 
 def is_dangerous(top, *names):
     return top in MODULES or (names and names[-1] in ATTRIBUTES.get(top, ()))
 
 
-def _call(node):
+def _forbidden_calls(node):
     if isinstance(node.func, ast.Name) and node.func.id in CALLS:
         return [node.func.id]
     options = {k.arg: getattr(k.value, 'value', ...) for k in node.keywords}
@@ -58,7 +61,7 @@ def _call(node):
     return []
 
 
-def test_nothing_dangerous():
+def test_sources_contain_no_forbidden_calls():
     files = [path for name in ('launch', 'scripts') for path in (ROOT / name).rglob('*.py')]
     files += [*PACKAGE.rglob('*.py'), ROOT / 'setup.py']
     assert len(files) > 60
@@ -84,7 +87,7 @@ def test_nothing_dangerous():
         '__import__(x)',
     ],
 )
-def test_the_test_would_notice(text):
+def test_forbidden_call_is_found(text):
     assert findings(ast.parse(text))
 
 
@@ -99,5 +102,5 @@ def test_the_test_would_notice(text):
         'model.eval()',
     ],
 )
-def test_what_is_fine(text):
+def test_allowed_call_is_not_reported(text):
     assert findings(ast.parse(text)) == []

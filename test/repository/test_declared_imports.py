@@ -1,6 +1,6 @@
-"""Whoever installs what package.xml and setup.py name has everything that the package imports.
+"""Check that package.xml and setup.py declare all packages that the code imports.
 
-rosdep reads package.xml; pip, where there is no ROS, the extras of setup.py.
+rosdep reads package.xml. Installations without ROS use pip, which reads the extras of setup.py.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 from support.source_trees import ROOT, nodes_of, package_trees, tree_of
 from trt_perception.model.build_record import FLAVOURS
 
-# Packages that rosdep knows by another name than their import.
+# The rosdep key of each imported package whose key differs from its import name.
 ROSDEP = {
     'PIL': 'python3-pil',
     'cv2': 'python3-opencv',
@@ -20,7 +20,7 @@ ROSDEP = {
     'tqdm': 'python3-tqdm',
     'yaml': 'python3-yaml',
 }
-# The names that pip knows; what is not in ROSDEP rosdep does not have on every platform.
+# The pip name of each imported package. rosdep lacks those not in ROSDEP on some platforms.
 EXTRAS = {
     'PIL': 'pillow',
     'cuda': 'cuda-bindings',
@@ -37,7 +37,7 @@ EXTRAS = {
     'tqdm': 'tqdm',
     'yaml': 'pyyaml',
 }
-# What is imported by a name that stands elsewhere: the files, and the names.
+# Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),
     'building/engine/inspector.py': FLAVOURS,
@@ -48,8 +48,8 @@ BY_NAME = {
 }
 
 
-def imported_names():
-    """Return the top-level names that package and launch files import, with one file of each."""
+def imported_packages():
+    """Map each top-level name that package and launch files import to one importing file."""
     launch = {f'launch/{path.name}': tree_of(path) for path in (ROOT / 'launch').glob('*.py')}
     found = {}
     for path, tree in {**package_trees(), **launch}.items():
@@ -66,40 +66,44 @@ def imported_names():
     return {name: path for name, path in found.items() if name not in own}
 
 
-def package_xml():
+def rosdep_packages():
     root = ElementTree.parse(ROOT / 'package.xml').getroot()
     return {element.text for element in root if element.tag in ('depend', 'exec_depend')}
 
 
-def extras():
+def pip_packages():
     """Return the packages that setup.py's extras name, without their versions."""
     for node in nodes_of([tree_of(ROOT / 'setup.py')], ast.keyword):
         if node.arg == 'extras_require':
             lists = ast.literal_eval(node.value).values()
             return {
-                entry.split('[')[0].split('<')[0].split('>')[0] for one in lists for entry in one
+                entry.split('[')[0].split('<')[0].split('>')[0]
+                for names in lists
+                for entry in names
             }
     raise AssertionError('setup.py has no extras_require')
 
 
 @pytest.fixture(scope='module', name='imported')
 def _imported():
-    return imported_names()
+    return imported_packages()
 
 
-def test_every_import_is_declared(imported):
+def test_every_imported_package_is_declared(imported):
     for name, path in imported.items():
         if name in EXTRAS:
-            assert EXTRAS[name] in extras(), f'{path} imports {name}: name it in setup.py'
+            assert EXTRAS[name] in pip_packages(), f'{path} imports {name}: add it to setup.py'
         if name in ROSDEP or name not in EXTRAS:
-            wanted = ROSDEP.get(name, name)
-            assert wanted in package_xml(), f'{path} imports {name}: name {wanted} in package.xml'
+            rosdep_key = ROSDEP.get(name, name)
+            assert rosdep_key in rosdep_packages(), (
+                f'{path} imports {name}: add {rosdep_key} to package.xml'
+            )
 
 
-def test_nothing_is_declared_that_nobody_imports(imported):
+def test_every_declared_package_is_imported(imported):
     declared = {ROSDEP.get(name, name) for name in imported}
-    # The node's transitions are rclpy's, which needs their messages at run time.
-    assert package_xml() - declared <= {'lifecycle_msgs'}
-    # The rest of setup.py's extras goes with these: a compiler, a library, and pytest.
+    # rclpy implements the transitions of the node, and needs lifecycle_msgs at run time.
+    assert rosdep_packages() - declared <= {'lifecycle_msgs'}
+    # The extras also list packages that no module imports: a compiler, a library, and pytest.
     others = {'nvidia-cuda-nvrtc', 'nvidia-cuda-nvrtc-cu12', 'nvidia-nvjpeg', 'pytest'}
-    assert extras() - {EXTRAS[name] for name in imported if name in EXTRAS} <= others
+    assert pip_packages() - {EXTRAS[name] for name in imported if name in EXTRAS} <= others

@@ -1,4 +1,4 @@
-"""README and docs name what exists: links, parameters, topics, arguments, executables."""
+"""Check that links, parameters, arguments, executables and names in README and docs exist."""
 
 import ast
 import dataclasses
@@ -48,11 +48,11 @@ from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.camera import camera_rows
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
-# Links, places, blocks.
+# Links, paths, code blocks.
 
 
 def anchors(text):
-    """Return the anchors that headings make, as code hosts do."""
+    """Return the anchors that code hosts create for headings."""
     titles = re.findall(r'^#+ (.+)$', prose(text), re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in titles}
 
@@ -64,10 +64,10 @@ def test_relative_links_resolve(page):
         if target.startswith(('http://', 'https://')):
             continue
         path, _, anchor = target.partition('#')
-        there = page.parent / path if path else page
-        assert there.exists(), target
+        linked_page = page.parent / path if path else page
+        assert linked_page.exists(), target
         if anchor:
-            assert anchor in anchors(there.read_text(encoding='utf-8')), target
+            assert anchor in anchors(linked_page.read_text(encoding='utf-8')), target
 
 
 def linked_files(folder, text):
@@ -87,7 +87,7 @@ def test_every_page_is_linked_from_the_index():
     [*PAGES, *sorted((ROOT / 'docs').rglob('*.json')), ROOT / 'CHANGELOG.rst'],
     ids=page_id,
 )
-def test_no_private_places(path):
+def test_pages_contain_no_local_paths(path):
     private = r'(?<![\w~.…])/(?:work|root|tmp|home|mnt|Users|private)/\S*'
     assert re.findall(private, path.read_text(encoding='utf-8')) == []
 
@@ -119,18 +119,18 @@ def test_pictures_are_small():
 # Names.
 
 
-def flat(mapping, prefix=''):
-    """Return nested parameters by their dotted names."""
+def flatten(mapping, prefix=''):
+    """Map the dotted name of each nested parameter to its value."""
     found = {}
     for key, value in mapping.items():
         nested = isinstance(value, dict)
-        found.update(flat(value, f'{prefix}{key}.') if nested else {f'{prefix}{key}': value})
+        found.update(flatten(value, f'{prefix}{key}.') if nested else {f'{prefix}{key}': value})
     return found
 
 
 @pytest.mark.parametrize('block', blocks(OWN_MODEL, 'yaml'))
-def test_parameter_files_of_the_own_model_work(block):
-    values = flat(yaml.safe_load(block)['/**']['ros__parameters'])
+def test_parameter_files_on_the_page_about_own_models_work(block):
+    values = flatten(yaml.safe_load(block)['/**']['ros__parameters'])
     config = DetectorConfig.from_values(values)
     # An export of three classes by YOLOX: all that is left open is said.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
@@ -140,7 +140,7 @@ def test_parameter_files_of_the_own_model_work(block):
 
 
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
-def test_parameters_that_commands_name(page):
+def test_parameters_in_commands_exist(page):
     text = page.read_text(encoding='utf-8')
     known = {parameter.name for parameter in PARAMETERS}
     known |= camera_rows(['front', 'rear']).keys()
@@ -150,7 +150,7 @@ def test_parameters_that_commands_name(page):
     assert set(named) - {'NAME'} <= known
 
 
-def test_number_of_encodings():
+def test_readme_has_the_number_of_encodings():
     assert f'{len(PIXEL_FORMATS)} image encodings' in README
 
 
@@ -167,7 +167,7 @@ def test_launch_commands_have_known_arguments():
 
 
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
-def test_executables_and_scripts(page):
+def test_executables_and_scripts_in_commands_exist(page):
     text = page.read_text(encoding='utf-8')
     named = re.findall(r'ros2 run trt_perception (\w+)', text)
     named += re.findall(r'scripts/run (?:--distro \w+ )?(\w+)', text)
@@ -179,7 +179,7 @@ def test_executables_and_scripts(page):
         assert ROOT.joinpath(*module.split('.')).with_suffix('.py').exists(), module
 
 
-def test_drop_reasons():
+def test_every_drop_reason_is_described():
     first = [node.args[0] for name in ('ImageError', 'drop') for node in calls(name)]
     reasons = {argument.value for argument in first if isinstance(argument, ast.Constant)}
     reasons.add(OutputError.reason)
@@ -196,14 +196,14 @@ def test_drop_reasons():
 def test_manifest_example_is_the_shipped_one():
     example, _ = blocks(MANIFEST, 'json')
     shipped = json.loads((ROOT / 'models' / 'digits.onnx.json').read_text(encoding='utf-8'))
-    told = json.loads(example)
+    described = json.loads(example)
     assert parse_manifest(example.encode(), 'docs/manifest.md').class_names == tuple('0123456789')
-    assert {**told, 'notes': None} == {**shipped, 'notes': None}
-    keys = {f'preprocessing.{key}' for key in told['preprocessing']}
+    assert {**described, 'notes': None} == {**shipped, 'notes': None}
+    keys = {f'preprocessing.{key}' for key in described['preprocessing']}
     keys |= decoder_keys()
-    keys |= {f'….{key}' for key in (*told['onnx'], *told['inputs'][0])}
+    keys |= {f'….{key}' for key in (*described['onnx'], *described['inputs'][0])}
     keys |= {f'keypoints.{field.name}' for field in dataclasses.fields(KeypointSpec)}
-    keys |= set(told) - {'preprocessing', 'decoder'} | {'build', *TASK_KEYS}
+    keys |= set(described) - {'preprocessing', 'decoder'} | {'build', *TASK_KEYS}
     assert {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))} == keys
 
 
@@ -217,42 +217,48 @@ def keys_of(record):
 
 
 def records_in(kind):
-    """Return the dataclasses that a type is made of."""
+    """Return the dataclasses in a type annotation."""
     if dataclasses.is_dataclass(kind):
         return {kind}
     return set().union(*map(records_in, typing.get_args(kind)))
 
 
 def test_every_key_that_a_manifest_may_have_is_described():
-    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))}
+    described = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Schema 2'))}
     keys = {'schema', *TASK_KEYS} | keys_of(Manifest) - {'preprocessing', 'decoder'}
     keys |= {f'preprocessing.{key}' for key in keys_of(Preprocessing)}
     keys |= {f'keypoints.{key}' for key in keys_of(KeypointSpec)}
     keys |= decoder_keys()
     keys |= {f'….{key}' for key in keys_of(FileIdentity) | keys_of(TensorSpec)}
-    assert told == keys
-    told = {cell.strip('`'): allowed for cell, _, allowed, _ in rows(section(MANIFEST, 'Build'))}
+    assert described == keys
+    described = {
+        cell.strip('`'): allowed for cell, _, allowed, _ in rows(section(MANIFEST, 'Build'))
+    }
     keys = keys_of(BuildRecord) - {'precision'}
-    assert set(told) == keys | {f'precision.{key}' for key in keys_of(PrecisionRecord)}
+    assert set(described) == keys | {f'precision.{key}' for key in keys_of(PrecisionRecord)}
     inner = {key: records_in(typing.get_type_hints(BuildRecord)[key]) for key in keys}
     assert sum(map(bool, inner.values())) > 5
     for key, records in inner.items():
         for record in records:
-            assert keys_of(record) <= set(codes(told[key])), key
+            assert keys_of(record) <= set(codes(described[key])), key
 
 
-def test_manifest_build_section():
+def test_build_section_of_the_manifest_page_is_complete():
     example, build = (json.loads(block) for block in blocks(MANIFEST, 'json'))
     whole = json.dumps({**example, 'build': build}).encode()
     assert to_json(parse_manifest(whole, 'docs/manifest.md').build) == build
-    told = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Build'))}
-    assert told == {*build, *(f'precision.{key}' for key in build['precision'])} - {'precision'}
+    described = {cell.strip('`') for cell, *_ in rows(section(MANIFEST, 'Build'))}
+    assert described == {*build, *(f'precision.{key}' for key in build['precision'])} - {
+        'precision'
+    }
 
 
 def test_architecture_has_the_layers_that_are_enforced():
-    told = {layer: codes(modules) for layer, modules, _ in rows(section(ARCHITECTURE, 'Layers'))}
-    assert list(told) == list(test_imports.LAYERS)
-    assert told == test_imports.LAYERS
+    described = {
+        layer: codes(modules) for layer, modules, _ in rows(section(ARCHITECTURE, 'Layers'))
+    }
+    assert list(described) == list(test_imports.LAYERS)
+    assert described == test_imports.LAYERS
 
 
 # Pages for developers. They name files, classes, members and functions, in backticks.
@@ -269,7 +275,7 @@ def words_of_the_project():
 
 
 def members_of_classes():
-    """Return the names of methods and attributes of each class, and of its base classes."""
+    """Map each class to the names of its members and of its base classes' members."""
     own, bases = {}, {}
     for tree in sources().values():
         for node in ast.walk(tree):
@@ -285,7 +291,7 @@ def members_of_classes():
 
 
 def members(node):
-    """Return the names that a class defines in its body, and those that its methods set."""
+    """Yield the names that a class body defines and that its methods assign."""
     for each in ast.walk(node):
         if isinstance(each, ast.FunctionDef):
             yield each.name
@@ -294,7 +300,7 @@ def members(node):
 
 
 def missing_names(text, words, classes):
-    """Yield the names of a page that look like ours and do not exist."""
+    """Yield the names in a page that look like names of this project but do not exist."""
     for code in codes(prose(text)):
         name = code.split()[0] if code.startswith(FOLDERS) else code
         if code in MADE_AT_RUN_TIME:
@@ -328,7 +334,7 @@ def test_pages_for_developers_name_what_exists():
     assert sum(len(codes(text)) for text in pages.values()) > 300
 
 
-def test_missing_names_are_found():
+def test_names_that_do_not_exist_are_found():
     words, classes = {'store_key'}, {'Detector': {'submit'}}
     text = '`store_key` `Detector.submit` `errors.py` `scripts/test --quick` `/diagnostics x`'
     assert list(missing_names(text, words, classes)) == []

@@ -1,4 +1,4 @@
-"""docs/building.md says what the code says: options, commands, steps, and the text of errors."""
+"""Check docs/building.md against the code: options, commands, steps and errors."""
 
 import ast
 import re
@@ -38,7 +38,7 @@ def test_commands_are_accepted(words, tmp_path):
     load_options(parsed.config, given_options(parsed))
 
 
-def test_the_file_of_options_is_accepted(tmp_path):
+def test_example_of_an_option_file_is_accepted(tmp_path):
     (block,) = blocks(PAGE, 'yaml')
     path = tmp_path / 'build.yaml'
     path.write_text(block)
@@ -46,14 +46,14 @@ def test_the_file_of_options_is_accepted(tmp_path):
     assert len(yaml.safe_load(block)) > 5
 
 
-def test_options_exist():
+def test_options_on_the_page_exist():
     flags = {option.flag for option in OPTIONS} | {'--config', '--help', '--update-manifest'}
-    told = {word for code in codes(PAGE) for word in re.findall(r'--[a-z][a-z0-9-]*', code)}
-    assert told <= flags | {'--times', '--param'}  # of other tools
-    assert len(told) > 25
+    described = {word for code in codes(PAGE) for word in re.findall(r'--[a-z][a-z0-9-]*', code)}
+    assert described <= flags | {'--times', '--param'}  # of other tools
+    assert len(described) > 25
 
 
-def test_packages_are_those_of_the_extra():
+def test_install_command_lists_the_packages_of_the_extra():
     setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
     (extra,) = re.findall(r"'build': \[(.*?)\]", setup, re.DOTALL)
     packages = sorted(re.findall(r"'([^']+)'", extra))
@@ -64,12 +64,12 @@ def test_packages_are_those_of_the_extra():
 
 
 def test_every_precision_is_described():
-    told = [codes(row[0])[0] for row in rows(section(PAGE, 'Which precision'))]
-    assert told == list(PRECISIONS)
+    described = [codes(row[0])[0] for row in rows(section(PAGE, 'Which precision'))]
+    assert described == list(PRECISIONS)
 
 
 def test_every_step_is_described():
-    """By the names that the code gives them, and in the order of a real build."""
+    """The page must use the names of the code, in the order of a real build."""
     named = {
         node.args[0].value
         for path, tree in sources().items()
@@ -77,17 +77,17 @@ def test_every_step_is_described():
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'step'
     }
-    told = [name for row in rows(section(PAGE, 'Build')) for name in row[0].split(', ')]
-    assert set(told) == named
+    described = [name for row in rows(section(PAGE, 'Build')) for name in row[0].split(', ')]
+    assert set(described) == named
     (sample,) = blocks(PAGE, 'text')
     shown = [line.split()[0] for line in sample.splitlines() if not line.startswith(' ')]
-    assert [name for name in shown if name not in told] == []
-    assert [name for name in told if name in shown and name != 'check'] == [
+    assert [name for name in shown if name not in described] == []
+    assert [name for name in described if name in shown and name != 'check'] == [
         name for name in shown if name != 'check'
     ]
 
 
-def test_the_report_is_described():
+def test_every_key_of_the_report_is_described():
     assert codes(section(PAGE, 'Report')) == ['--json FILE', *BuildReport().as_dict()]
 
 
@@ -97,5 +97,5 @@ def messages():
 
 
 @pytest.mark.parametrize('text', messages())
-def test_our_errors_are_quoted_as_they_are(text):
+def test_error_is_quoted_exactly(text):
     assert quoted(text), text

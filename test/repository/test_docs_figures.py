@@ -1,4 +1,4 @@
-"""Figures in the pages are those that were recorded."""
+"""Check that the figures in the pages equal the recorded figures in docs/data."""
 
 import functools
 import json
@@ -17,11 +17,11 @@ def load(name):
 
 
 def table(title):
-    """Return the rows below a heading of the benchmarks, by their first cell."""
+    """Map the first cell of each row below a heading of the benchmarks to its other cells."""
     return {head: cells for head, *cells in rows(section(BENCHMARKS, title))}
 
 
-def test_frame_path_is_the_recorded_one():
+def test_frame_path_equals_the_recorded_figure():
     frame_path = load('benchmarks/frame_path.json')
     rounds = zip(frame_path['figures']['node'], frame_path['figures']['bare'], strict=True)
     ratios = [node['cpu_ms'] / bare['cpu_ms'] for node, bare in rounds]
@@ -30,30 +30,30 @@ def test_frame_path_is_the_recorded_one():
     assert frame_path['ratio'] <= 0.80
 
 
-def test_transport_figures_are_the_recorded_ones():
+def test_transport_figures_equal_the_recorded_figures():
     transport = load('benchmarks/transport.json')
-    told = {cell: figures for cell, *figures in rows(TRANSPORT)}
-    assert set(told) == set(transport['medians'])
+    described = {cell: figures for cell, *figures in rows(TRANSPORT)}
+    assert set(described) == set(transport['medians'])
     for case, row in transport['medians'].items():
-        assert told[case] == [
+        assert described[case] == [
             f'{100 * row["arrived"]:.0f} %',
             *(f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')),
         ]
 
 
-def test_figures_of_four_cameras_are_the_recorded_ones():
+def test_figures_of_four_cameras_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'Receiving an image').split())
     medians = {
         (case['kind'], case['way']): case['median']
         for case in load('benchmarks/intake.json')['cases']
         if case['cameras'] == 4
     }
-    told = (
+    described = (
         ('raw', 'cpu_ms', 'costs {:.2f} ms of CPU time by the intake, {:.2f} ms by rclpy'),
         ('raw', 'locked_ms', 'the lock is held for {:.2f} and {:.2f} ms'),
         ('raw', 'p99_ms', 'p99 of the latency is {:.2f} and {:.2f} ms'),
     )
-    for kind, key, words in told:
+    for kind, key, words in described:
         assert words.format(*(medians[kind, way][key] for way in ('intake', 'rclpy'))) in text
 
 
@@ -68,19 +68,19 @@ def test_picture_of_a_cameras_milliseconds_has_the_recorded_figures():
     assert set(labels) <= {f'{part:.2f}' for row in parts_ms for part in row}
 
 
-def test_accuracy_figures_are_the_recorded_ones():
+def test_accuracy_figures_equal_the_recorded_figures():
     text = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     models = load('accuracy/digits_cpu.json')['models']
     figures = [row for row in rows(section(text, 'Which method')) if len(row) == 4]
-    told = {f'digits_{name.strip("`")}.onnx': row for name, *row in figures}
-    assert set(told) == set(models)
-    for name, (m_ap, m_ap50, f1) in told.items():
+    described = {f'digits_{name.strip("`")}.onnx': row for name, *row in figures}
+    assert set(described) == set(models)
+    for name, (m_ap, m_ap50, f1) in described.items():
         metrics, agreement = models[name]['metrics'], models[name].get('agreement')
         assert [m_ap, m_ap50] == [f'{metrics[key]:.3f}' for key in ('mAP', 'mAP50')]
         assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
 
 
-def test_accuracy_on_a_gpu_is_the_recorded_one():
+def test_accuracy_on_a_gpu_equals_the_recorded_figure():
     text = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     models = {}
     for file in ('digits_gpu', 'digits_gpu_tf32'):
@@ -97,8 +97,8 @@ def recorded(name):
     return load(f'benchmarks/gpu/reference_fp16_{name}.json')['models'][0]
 
 
-def test_gpu_figures_are_the_recorded_ones():
-    told = table('GPU pipeline')
+def test_gpu_figures_equal_the_recorded_figures():
+    described = table('GPU pipeline')
     runs = [recorded('run1'), recorded('run2')]
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
 
@@ -107,7 +107,7 @@ def test_gpu_figures_are_the_recorded_ones():
 
     for index, depth in ((0, '1'), (2, '3 (default)'), (4, '8')):
         pipeline = ('pipelines', index)
-        assert told[depth] == [
+        assert described[depth] == [
             f'{median(*pipeline, "frames_per_s"):.0f}',
             f'{median(*pipeline, "latency_ms", "p50"):.2f} ms',
             f'{median(*pipeline, "device_memory_bytes") / 2**20:.0f} MiB',
@@ -118,7 +118,7 @@ def test_gpu_figures_are_the_recorded_ones():
     assert f'takes {graph:.3f} ms by graph replay, and {enqueue:.3f} ms by plain enqueue' in text
 
 
-def test_figures_of_bare_loops_are_the_recorded_ones():
+def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
     shares = [run['ratios']['whole'] for run in load('benchmarks/gpu/reference_fp16_streams.json')]
     assert f'reaches {min(shares):.2f} to {max(shares):.2f} of a bare loop' in text
@@ -130,7 +130,7 @@ def test_figures_of_bare_loops_are_the_recorded_ones():
     assert [f'four in flight it makes {rate:.0f} frames/s' in text for rate in rates] == [True]
 
 
-def test_figures_of_tasks_are_the_recorded_ones():
+def test_figures_of_tasks_equal_the_recorded_figures():
     models = load('benchmarks/gpu/tasks.json')['models']
     stages = {task: model['stages'] for task, model in models.items()}
     detect, *others = (whole['upload_graph']['alone_ms']['p50'] for whole in stages.values())
@@ -141,7 +141,7 @@ def test_figures_of_tasks_are_the_recorded_ones():
     assert f'takes {stages["segment"]["masks"]["mean_ms"]:.3f} ms of the GPU' in text
 
 
-def test_figures_over_dds_are_the_recorded_ones():
+def test_figures_over_dds_equal_the_recorded_figures():
     over_dds = load('benchmarks/gpu/over_dds.json')
     cameras = [_camera_row(case) for case in over_dds['cameras']]
     single = [
@@ -151,14 +151,14 @@ def test_figures_over_dds_are_the_recorded_ones():
         ]
         for name, kind in (('raw', 'raw'), ('JPEG, decoded by nvJPEG', 'jpeg'))
     ]
-    told = rows(section(BENCHMARKS, 'Over DDS'))
-    assert told[:2] == single
-    assert len(told) > 6
-    assert [row for row in told[2:] if row not in cameras] == []
+    described = rows(section(BENCHMARKS, 'Over DDS'))
+    assert described[:2] == single
+    assert len(described) > 6
+    assert [row for row in described[2:] if row not in cameras] == []
 
 
 def _rounds(rounds, key):
-    return ', '.join(f'{one[key]:.1f}' for one in rounds) + ' ms'
+    return ', '.join(f'{figures[key]:.1f}' for figures in rounds) + ' ms'
 
 
 def _camera_row(case):
@@ -176,7 +176,7 @@ def _camera_row(case):
     ]
 
 
-def test_reliability_figures_are_the_recorded_ones():
+def test_reliability_figures_equal_the_recorded_figures():
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
     runs = soak_figures('cpu', 'many_cameras')
     assert rows(section(text, 'Long runs')) == [
@@ -186,7 +186,7 @@ def test_reliability_figures_are_the_recorded_ones():
     ]
 
 
-def test_promises_without_an_allowed_case_were_kept():
+def test_promises_that_allow_no_failure_were_kept():
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
     files = [load(f'reliability/{name}.json') for name in ('cpu', 'rclpy', 'many_cameras')]
     figures = [each for file in files for run in file['figures'].values() for each in run]
@@ -196,13 +196,18 @@ def test_promises_without_an_allowed_case_were_kept():
 
 
 def soak_figures(*names):
-    """Return the figures of soaks by run and promise. Equal diagnostics become the slowest."""
+    """Map the run and the promise of each soak to its figure.
+
+    Of diagnostics with equal limits, keep only the slowest.
+    """
     found = {}
     for name in names:
         for run, figures in load(f'reliability/{name}.json')['figures'].items():
-            said = [figure for figure in figures if figure['promise'].startswith('reported: ')]
-            limits = [figure['limit'] for figure in said]
-            same = [figure for figure in said if limits.count(figure['limit']) > 1]
+            diagnostics = [
+                figure for figure in figures if figure['promise'].startswith('reported: ')
+            ]
+            limits = [figure['limit'] for figure in diagnostics]
+            same = [figure for figure in diagnostics if limits.count(figure['limit']) > 1]
             if same:
                 slowest = max(same, key=lambda figure: figure['value'])
                 summary = {**slowest, 'promise': f'slowest diagnostic of {len(same)}'}

@@ -1,10 +1,10 @@
-"""docs/troubleshooting.md quotes messages as the code has them."""
+"""Check that docs/troubleshooting.md quotes messages exactly."""
 
 import pytest
 
 from support.docs_pages import TROUBLESHOOTING, codes, quoted, rows
 
-#: Not ours, or names of counts.
+#: Beginnings of messages of other programs, and of names of counts.
 OTHERS = ('numpy.', 'dropped: ', 'Timeout (', 'Package ', 'topic […]', 'ros2 ')
 
 
@@ -15,9 +15,9 @@ def messages():
 
 
 @pytest.mark.parametrize('message', messages())
-def test_messages_are_quoted_as_they_are(message):
+def test_message_is_quoted_exactly(message):
     assert quoted(message)
 
 
-def test_there_are_messages():
+def test_page_quotes_more_than_10_messages():
     assert len(messages()) > 10

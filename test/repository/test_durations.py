@@ -1,4 +1,4 @@
-"""Which test files begin first, which share a process takes, and which talk to ROS."""
+"""Tests of the order of test files, their split into shares, and their marker for ROS."""
 
 import json
 import re
@@ -17,7 +17,7 @@ IMPORTS_ROS = re.compile(
 )
 
 
-def test_files_that_import_ros_are_in_its_folder_or_marked():
+def test_files_that_import_ros_are_in_the_ros_folder_or_marked():
     folder = ROOT / 'test' / 'ros'
     texts = {path: path.read_text() for path in (ROOT / 'test').rglob('test_*.py')}
     found = [path for path, text in texts.items() if IMPORTS_ROS.search(text)]
@@ -25,7 +25,7 @@ def test_files_that_import_ros_are_in_its_folder_or_marked():
     assert not [p for p in found if folder not in p.parents and 'mark.ros' not in texts[p]]
 
 
-def test_slowest_files_begin_first_and_one_with_ros_comes_with_each():
+def test_slow_files_run_first_and_alternate_with_files_of_ros():
     files = ['ros/test_waits.py', 'test_slow.py', 'ros/test_waits_longer.py', 'test_fast.py']
     seconds = dict(zip(files, ([3, 3], [9, 1], [5, 5], [1, 1]), strict=True))
     items = [mock.Mock(path=ROOT / 'test' / file, **NO_MARKER) for file in files]
@@ -59,7 +59,7 @@ def test_durations_are_stored_by_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('reruns', 'fails'), [(MOST_RERUNS, False), (MOST_RERUNS + 1, True)])
-def test_few_tests_may_be_tried_once_more(reruns, fails, capsys):
+def test_run_fails_after_too_many_reruns(reruns, fails, capsys):
     reporter = mock.Mock(stats={'rerun': [None] * reruns})
     session = mock.Mock(exitstatus=0)
     session.config.pluginmanager.getplugin.return_value = reporter

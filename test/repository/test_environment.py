@@ -1,4 +1,4 @@
-"""The environment itself: ROS 2 talks, vision_msgs is the real one, colcon finds one package."""
+"""Tests of the environment: ROS 2 communication, vision_msgs, colcon, installation and scripts."""
 
 import json
 import os
@@ -18,21 +18,21 @@ pytestmark = pytest.mark.ros
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The type hashes of vision_msgs 4.1.1: equal hashes are what lets two ROS 2 nodes talk.
+# The type hashes of vision_msgs 4.1.1. ROS 2 nodes communicate only if the hashes are equal.
 TYPE_HASHES = {
     'Detection2DArray': 'RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968',
     'LabelInfo': 'RIHS01_3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783',
 }
 
 
-def share_of_vision_msgs():
-    index = pytest.importorskip('ament_index_python', reason='ROS 2 is not here')
+def vision_msgs_folder():
+    index = pytest.importorskip('ament_index_python', reason='ROS 2 is not installed')
     return Path(index.get_package_share_directory('vision_msgs'))
 
 
 @pytest.mark.parametrize('message', sorted(TYPE_HASHES))
-def test_overlay_is_vision_msgs_on_the_wire(message):
-    share = share_of_vision_msgs()
+def test_overlay_has_the_type_hashes_of_vision_msgs(message):
+    share = vision_msgs_folder()
     if 'Stand-in' not in (share / 'package.xml').read_text():
         pytest.skip(f"vision_msgs is the distribution's own ({share}), not the overlay")
     description = json.loads((share / 'msg' / f'{message}.json').read_text())
@@ -64,15 +64,15 @@ import ctypes
 import pytest
 
 @pytest.mark.timeout(1)
-def test_that_hangs_within_a_library_that_holds_the_lock():
+def test_hangs_in_a_library_that_holds_the_lock():
     ctypes.PyDLL(None).sleep(40)
 """
 
 
-def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_path):
+def test_hanging_test_ends_its_process_and_prints_its_stack(tmp_path):
     (tmp_path / 'test_hangs.py').write_text(HANGS)
     command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', tmp_path]
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *command, '-c', ROOT / 'pyproject.toml', tmp_path],
         capture_output=True,
         text=True,
@@ -80,17 +80,17 @@ def test_a_test_that_hangs_ends_with_its_process_and_says_where_it_stood(tmp_pat
         env={
             **unmeasured(),
             'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}',
-            'PYTEST_ADDOPTS': '',  # of the run that this test is in: its processes and reports
+            'PYTEST_ADDOPTS': '',  # remove processes and reports of the outer run
         },
     )
-    assert ended.returncode == -signal.SIGALRM
-    assert '(most recent call first)' in ended.stderr
-    assert 'in test_that_hangs_within_a_library_that_holds_the_lock' in ended.stderr
-    assert 'passed' not in ended.stdout
+    assert process.returncode == -signal.SIGALRM
+    assert '(most recent call first)' in process.stderr
+    assert 'in test_hangs_in_a_library_that_holds_the_lock' in process.stderr
+    assert 'passed' not in process.stdout
 
 
 @pytest.mark.timeout(60)
-def test_message_crosses_from_process_to_process():
+def test_message_reaches_another_process():
     rclpy = pytest.importorskip('rclpy')
     from rclpy.qos import DurabilityPolicy, QoSProfile
     from vision_msgs.msg import Detection2D, Detection2DArray
@@ -102,15 +102,15 @@ def test_message_crosses_from_process_to_process():
         qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         publisher = node.create_publisher(Detection2DArray, 'environment_test', qos)
         publisher.publish(Detection2DArray(detections=[Detection2D(id='seen')]))
-        answer = subprocess.run(
+        process = subprocess.run(
             [sys.executable, '-c', LISTENER], capture_output=True, text=True, timeout=50
         )
     finally:
         rclpy.shutdown(context=context)
-    assert answer.stdout.strip() == 'seen', answer.stderr
+    assert process.stdout.strip() == 'seen', process.stderr
 
 
-def test_colcon_finds_this_package_only():
+def test_colcon_finds_only_this_package():
     # A second vision_msgs in a user's workspace would shadow the one of their distribution.
     found = subprocess.run(
         [sys.executable, '-m', 'colcon', '--log-base', os.devnull, 'list', '--names-only'],
@@ -188,29 +188,29 @@ def test_guard_notices_an_outdated_installation(tmp_path, change, found):
 
 needs_built_environment = pytest.mark.skipif(
     'TRT_PERCEPTION_IN_TEST' not in os.environ,
-    reason='scripts/run would set an environment up here: only scripts/test has one ready',
+    reason='scripts/run would set up an environment; only scripts/test has prepared one',
 )
 
 
 @needs_built_environment
 @pytest.mark.parametrize('own', [None, 'mine.xml'])
-def test_run_sets_the_profile_for_large_images_unless_the_user_did(tmp_path, own):
+def test_run_keeps_the_profile_of_the_user_and_otherwise_sets_one_for_large_images(tmp_path, own):
     names = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
     environment = {name: value for name, value in os.environ.items() if name not in names}
     if own:
         environment.update(dict.fromkeys(names, str(tmp_path / own)))
     command = [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'doctor', '--json']
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
     [profile] = [
         finding
-        for finding in json.loads(ended.stdout)['findings']
+        for finding in json.loads(process.stdout)['findings']
         if finding['name'] == 'transport profile'
     ]
     assert (own or 'fastdds_large_images.xml') in profile['found']
 
 
 @needs_built_environment
-def test_run_refuses_an_unknown_name_and_lists_the_known():
+def test_run_refuses_an_unknown_name_and_lists_known_names():
     refused = subprocess.run(
         [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'no_such_executable'],
         capture_output=True,
@@ -224,7 +224,7 @@ def test_run_refuses_an_unknown_name_and_lists_the_known():
 
 
 @pytest.mark.parametrize('module', ['json', 'trt_perception'])
-def test_a_process_is_measured_once_it_imports_the_package(tmp_path, module):
+def test_coverage_starts_in_processes_that_import_the_package(tmp_path, module):
     paths = [str(ROOT / 'scripts/lib/measured'), os.environ.get('PYTHONPATH')]
     environment = {
         **os.environ,
@@ -233,15 +233,15 @@ def test_a_process_is_measured_once_it_imports_the_package(tmp_path, module):
         'COVERAGE_FILE': str(tmp_path / 'data'),
     }
     program = f"import sys, {module}; print('coverage' in sys.modules)"
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, '-c', program], env=environment, capture_output=True, text=True
     )
     measured = module == 'trt_perception'
-    assert (ended.stdout, ended.stderr) == (f'{measured}\n', '')
+    assert (process.stdout, process.stderr) == (f'{measured}\n', '')
     assert len(list(tmp_path.iterdir())) == measured
 
 
-def test_what_coverage_leaves_out_is_there():
+def test_files_left_out_of_coverage_exist():
     text = (ROOT / 'pyproject.toml').read_text()
     names = re.findall(r"'\*/trt_perception/(\S+\.py)'", text)
     assert {'gpu/bindings.py', 'stages/tensorrt_runtime.py', 'pipelines/cuda_pipeline.py'} <= set(
@@ -250,33 +250,33 @@ def test_what_coverage_leaves_out_is_there():
     assert [name for name in names if not (ROOT / 'trt_perception' / name).is_file()] == []
 
 
-def test_a_checkout_that_this_user_cannot_write(tmp_path):
+def test_run_refuses_a_checkout_that_the_user_cannot_write(tmp_path):
     shutil.copytree(ROOT / 'scripts/lib', tmp_path / 'scripts/lib')
     script = shutil.copy(ROOT / 'scripts/run', tmp_path / 'scripts/run')
     lock = tmp_path / '.env/jazzy/lock'
-    lock.mkdir(parents=True)  # what even root cannot write
+    lock.mkdir(parents=True)  # root cannot write to a folder either
     environment = {**os.environ, 'TRT_PERCEPTION_IN_TEST': ''}
     command = [script, '--distro', 'jazzy', 'doctor']
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
     assert f'cannot write {lock}; the checkout belongs to user {tmp_path.owner()}' in line
 
 
-def test_drawing_scenes_says_what_it_needs(tmp_path):
+def test_drawing_scenes_without_its_packages_prints_the_install_command(tmp_path):
     script = [sys.executable, ROOT / 'training/draw_scenes.py']
-    # Neither numpy nor scikit-image: an interpreter without site packages.
-    ended = subprocess.run([script[0], '-S', '-E', script[1], '--help'], capture_output=True)
-    assert ended.returncode == 0
+    # An interpreter without site packages lacks numpy and scikit-image.
+    process = subprocess.run([script[0], '-S', '-E', script[1], '--help'], capture_output=True)
+    assert process.returncode == 0
     command = [script[0], '-S', '-E', script[1], 'eval', tmp_path / 'scenes']
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert f'pip install -r {ROOT}/training/requirements.txt' in ended.stderr
-    assert 'Traceback' not in ended.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert f'pip install -r {ROOT}/training/requirements.txt' in process.stderr
+    assert 'Traceback' not in process.stderr
     assert not (tmp_path / 'scenes').exists()
 
 
-# scripts/env, with a stand-in for what sets up and builds.
+# scripts/env, with a stand-in for the library that sets up the environment and builds.
 
 STAND_IN = """
 env_select() { echo "selected: '$1' of $#"; }
@@ -307,31 +307,31 @@ def in_bash(checkout, *command, **variables):
 
 
 @pytest.mark.parametrize('arguments', [[], ['kilted'], ['--help'], ['-h', 'x y'], ['nonsense']])
-def test_a_script_that_opens_the_environment_keeps_its_arguments(checkout, arguments):
+def test_script_that_sources_env_keeps_its_arguments(checkout, arguments):
     script = checkout / 'mine.sh'
     script.write_text('set -eu\n. scripts/env\nprintf "<%s>" "$@"\n')
-    ended = in_bash(checkout, script, *arguments)
-    assert ended.returncode == 0, ended.stderr
-    *selected, kept = ended.stdout.splitlines()
+    process = in_bash(checkout, script, *arguments)
+    assert process.returncode == 0, process.stderr
+    *selected, kept = process.stdout.splitlines()
     assert selected == ["selected: '' of 1"] * 2
     assert kept == ''.join(f'<{argument}>' for argument in arguments or [''])
 
 
-def test_a_variable_names_the_distribution(checkout):
+def test_variable_selects_the_distribution(checkout):
     line = 'TRT_PERCEPTION_DISTRO=kilted . scripts/env && echo "left: ${TRT_PERCEPTION_DISTRO:-}"'
-    ended = in_bash(checkout, '-c', line)
-    assert ended.stdout.splitlines() == ["selected: 'kilted' of 1"] * 2 + ['left: ']
+    process = in_bash(checkout, '-c', line)
+    assert process.stdout.splitlines() == ["selected: 'kilted' of 1"] * 2 + ['left: ']
 
 
-def test_an_argument_in_a_terminal_is_refused_with_what_to_type(checkout):
-    ended = in_bash(checkout, '-i', '-c', '. scripts/env kilted; echo "status $?"')
-    assert ended.stdout.splitlines() == ['status 2']
-    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stderr
+def test_argument_in_a_terminal_is_refused_with_the_correct_command(checkout):
+    process = in_bash(checkout, '-i', '-c', '. scripts/env kilted; echo "status $?"')
+    assert process.stdout.splitlines() == ['status 2']
+    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in process.stderr
 
 
-def test_help_of_the_environment(checkout):
-    ended = in_bash(checkout, 'scripts/env', '--help')
-    assert ended.returncode == 0
-    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in ended.stdout
-    assert 'shellcheck' not in ended.stdout
+def test_env_help_shows_the_command(checkout):
+    process = in_bash(checkout, 'scripts/env', '--help')
+    assert process.returncode == 0
+    assert 'TRT_PERCEPTION_DISTRO=kilted . scripts/env' in process.stdout
+    assert 'shellcheck' not in process.stdout
     assert in_bash(checkout, 'scripts/env').returncode == 2

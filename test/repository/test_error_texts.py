@@ -1,7 +1,7 @@
-"""Errors are data: nobody splits, searches, matches or slices the text of one.
+"""Check that no function of the package splits, searches, matches or slices the text of an error.
 
-What a caller needs of an error is a field of it. The text is for people: it may be formatted into
-another text, and shown. Held here as far as the flow of data within one function shows it.
+Errors have fields for all data that callers need. Their text is for people: code may format the
+text into another text, and show it. The check follows the flow of data within each function.
 """
 
 import ast
@@ -10,43 +10,44 @@ import pytest
 
 from support.source_trees import nodes_of, package_trees
 
-# Where the text of an error is still examined, and why. Remove a line with what it names: a line
-# that names nothing fails.
+# Functions that still examine the text of an error, with the reason. A line fails if its function
+# no longer does so.
 REMAINING = {}
 
-#: What holds sentences, of errors of this package and of others.
+#: Attributes of errors that contain sentences, in this package and in other libraries.
 TEXTS = {
     *('args', 'expected', 'fix', 'found', 'message', 'msg', 'problem'),
     *('statement', 'strerror', 'subject'),
 }
-#: What makes another text of a text.
+#: Methods that create another text from a text.
 MAKERS = {
     *('casefold', 'decode', 'encode', 'expandtabs', 'format', 'join', 'lower', 'lstrip'),
     *('rstrip', 'strip', 'title', 'upper'),
 }
-#: Functions that make another text of a text, Python's and the package's own.
+#: Functions of Python and of the package that create another text from a text.
 FORMATTERS = {'format', 'log_text', 'one_line', 'plain', 'repr', 'shown', 'str'}
-#: What puts a text into a list or a set.
+#: Methods that put a text into a list or a set.
 KEEPERS = {'add', 'append', 'extend', 'insert'}
+#: Methods that look into a text.
 EXAMINERS = {
     *('count', 'endswith', 'find', 'index', 'partition', 'removeprefix', 'removesuffix'),
     *('replace', 'rfind', 'rindex', 'rpartition', 'rsplit', 'split', 'splitlines', 'startswith'),
     'translate',
 }
-#: Of expressions, on the module re and on compiled ones, with the text as an argument.
+#: Functions of the module re and methods of compiled patterns, which take the text as an argument.
 PATTERNS = {'findall', 'finditer', 'fullmatch', 'match', 'search', 'split', 'sub', 'subn'}
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Flow:
-    """Which names of one function are errors, and which are texts of them."""
+    """Finds the names in a function that are errors, and that are texts of errors."""
 
     def __init__(self, function):
         self.nodes = list(nodes_within(function))
         self.errors = {node.name for node in self.nodes if isinstance(node, ast.ExceptHandler)}
         self.errors |= set(parameters_of_errors(function))
         self.texts = set()
-        self.lists = set()  # which hold texts
+        self.lists = set()  # names of lists that contain texts of errors
         known = -1
         while known != len(self.errors) + len(self.texts) + len(self.lists):
             known = len(self.errors) + len(self.texts) + len(self.lists)
@@ -71,10 +72,10 @@ class Flow:
                 self.texts |= {target.id} if self.is_text(value) else set()
 
     def _keep(self, node):
-        """Follow a text into a list, and out of it by a loop."""
+        """Follow a text into a list, and from the list into the variables of a loop."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            given = [part for arg in node.args for part in getattr(arg, 'elts', [arg])]
-            kept = node.func.attr in KEEPERS and any(map(self.is_text, given))
+            arguments = [part for arg in node.args for part in getattr(arg, 'elts', [arg])]
+            kept = node.func.attr in KEEPERS and any(map(self.is_text, arguments))
             if kept and isinstance(node.func.value, ast.Name):
                 self.lists.add(node.func.value.id)
         elif isinstance(node, ast.For | ast.comprehension):
@@ -88,16 +89,16 @@ class Flow:
         return isinstance(node, ast.Name) and node.id in self.errors
 
     def is_text(self, node):
-        """Tell an expression that is the text of an error, or a text with that in it."""
+        """Return whether an expression is or contains the text of an error."""
         if isinstance(node, ast.Name):
             return node.id in self.texts
         if isinstance(node, ast.Attribute):
-            # What keeps the text of an error for later is called so in this package.
+            # In this package, an attribute `error` always contains the text of an error.
             return node.attr == 'error' or (node.attr in TEXTS and self.is_error(node.value))
         if isinstance(node, ast.Call):
             return self._call_is_text(node)
         if isinstance(node, ast.FormattedValue | ast.NamedExpr | ast.Starred):
-            return self._is_either(node.value)
+            return self._is_error_or_text(node.value)
         parts = {
             ast.JoinedStr: lambda: node.values,
             ast.BinOp: lambda: [node.left, node.right],
@@ -108,29 +109,29 @@ class Flow:
             return False
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             right = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-            return any(map(self._is_either, [node.left, *right]))
+            return any(map(self._is_error_or_text, [node.left, *right]))
         return any(map(self.is_text, parts[type(node)]()))
 
     def _call_is_text(self, node):
         if isinstance(node.func, ast.Name):
-            return node.func.id in FORMATTERS and any(map(self._is_either, node.args))
+            return node.func.id in FORMATTERS and any(map(self._is_error_or_text, node.args))
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in MAKERS:
             return False
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        inner = [e for arg in given for e in getattr(arg, 'elts', [arg])]
-        return self.is_text(node.func.value) or any(map(self._is_either, inner))
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        inner = [e for arg in arguments for e in getattr(arg, 'elts', [arg])]
+        return self.is_text(node.func.value) or any(map(self._is_error_or_text, inner))
 
-    def _is_either(self, node):
+    def _is_error_or_text(self, node):
         return self.is_error(node) or self.is_text(node)
 
     def examinations(self):
-        """Yield the nodes that look into a text."""
+        """Yield the nodes that look into the text of an error."""
         for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 name = node.func.attr
-                given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
                 if (name in EXAMINERS and self.is_text(node.func.value)) or (
-                    name in PATTERNS and any(map(self.is_text, given))
+                    name in PATTERNS and any(map(self.is_text, arguments))
                 ):
                     yield node
             elif isinstance(node, ast.Subscript):
@@ -148,7 +149,7 @@ class Flow:
 
 
 def nodes_within(function):
-    """Yield the nodes of a function without those of functions within it."""
+    """Yield the nodes of a function, without the nodes of nested functions."""
     waiting = list(ast.iter_child_nodes(function))
     while waiting:
         node = waiting.pop()
@@ -168,8 +169,8 @@ def parameters_of_errors(function):
             yield argument.arg
 
 
-def examined(tree):
-    """Return where a module looks into the text of an error: functions, with what they do."""
+def examinations_in(tree):
+    """Return each expression that examines the text of an error, after its function's name."""
     functions = nodes_of([tree], *FUNCTIONS.__args__)
     return [
         (getattr(function, 'name', '<module>'), ast.unparse(node))
@@ -178,19 +179,19 @@ def examined(tree):
     ]
 
 
-def handler(body):
+def function_with_handler(body):
     return ast.parse(f'def f():\n    try:\n        g()\n    except E as error:\n        {body}\n')
 
 
-def test_nobody_looks_into_the_text_of_an_error():
+def test_no_function_examines_the_text_of_an_error():
     found = {
         f'{path}: {name}': expression
         for path, tree in package_trees().items()
-        for name, expression in examined(tree)
+        for name, expression in examinations_in(tree)
     }
-    new = {place: what for place, what in found.items() if place not in REMAINING}
+    new = {place: expression for place, expression in found.items() if place not in REMAINING}
     assert not new, 'give the error a field for it'
-    assert REMAINING.keys() == found.keys(), 'mended: take the line out of REMAINING'
+    assert REMAINING.keys() == found.keys(), 'repaired: remove the line from REMAINING'
 
 
 @pytest.mark.parametrize(
@@ -216,8 +217,8 @@ def test_nobody_looks_into_the_text_of_an_error():
         "(str(error) or 'x')[0]",
     ],
 )
-def test_each_way_to_look_is_seen(use):
-    assert examined(handler(use))
+def test_examination_of_an_error_text_is_found(use):
+    assert examinations_in(function_with_handler(use))
 
 
 @pytest.mark.parametrize(
@@ -237,13 +238,13 @@ def test_each_way_to_look_is_seen(use):
         'any(word in self.error for word in words)',
     ],
 )
-def test_the_text_is_followed_through_names(body):
-    assert examined(handler(body))
+def test_error_text_is_followed_through_variables(body):
+    assert examinations_in(function_with_handler(body))
 
 
-def test_an_error_may_come_as_a_parameter():
+def test_parameter_annotated_as_an_error_is_followed():
     source = "def f(name: str, error: EngineError):\n    return str(error).split('; ')\n"
-    assert examined(ast.parse(source))
+    assert examinations_in(ast.parse(source))
 
 
 @pytest.mark.parametrize(
@@ -266,4 +267,4 @@ def test_an_error_may_come_as_a_parameter():
     ],
 )
 def test_formatting_and_fields_are_allowed(use):
-    assert not examined(handler(use))
+    assert not examinations_in(function_with_handler(use))

@@ -1,4 +1,4 @@
-"""Tests run after the README's first install, and skip what needs further packages."""
+"""Check that tests run after the README's first install, and skip without optional packages."""
 
 import importlib.util
 import os
@@ -14,9 +14,9 @@ from support.optional_packages import OPTIONAL, needed_package
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / 'requirements'
-#: What the README installs; package.xml names further packages that rosdep installs for tests.
+#: The packages that the README installs. rosdep also installs packages of package.xml for tests.
 FIRST_INSTALL = ('onnxruntime', 'pillow', 'pytest', 'pyyaml', 'tqdm')
-#: Files with tests of properties, of models and of ONNX Runtime.
+#: Some files with property tests, tests of models and tests of ONNX Runtime.
 SOME = 'test_plain_text or test_manifest or test_host_batches or test_quantise'
 
 
@@ -24,27 +24,27 @@ def normalized(name):
     return re.sub(r'[-_.]+', '-', name).lower()
 
 
-def needs(name):
-    """Return what a distribution needs; nothing if it is not installed."""
+def requirements_of(name):
+    """Return the distributions that a distribution requires; [] if it is not installed."""
     try:
         needed = metadata.requires(name) or ()
     except metadata.PackageNotFoundError:
         return []
-    return [re.match(r'[\w.-]+', one)[0] for one in needed if 'extra ==' not in one]
+    return [re.match(r'[\w.-]+', line)[0] for line in needed if 'extra ==' not in line]
 
 
 def with_dependencies(names):
-    """Return distributions and all that they need."""
+    """Return distributions and all distributions that they require, directly or indirectly."""
     found, pending = set(), list(names)
     while pending:
         name = normalized(pending.pop())
         if name not in found:
             found.add(name)
-            pending += needs(name)
+            pending += requirements_of(name)
     return found
 
 
-def hidden():
+def packages_to_hide():
     """Return the distributions and modules that the first install leaves out."""
     pypi = (REQUIREMENTS / 'pypi.txt').read_text(encoding='utf-8')
     _, marker, plugins = pypi.partition('# --- tests')
@@ -52,19 +52,19 @@ def hidden():
     text = (REQUIREMENTS / 'common.txt').read_text(encoding='utf-8') + plugins
     listed = {normalized(name) for name in re.findall(r'^([\w.-]+)==', text, re.MULTILINE)}
     left_out = listed - with_dependencies(FIRST_INSTALL)
-    installed = {one.metadata['Name'] for one in metadata.distributions()}
+    installed = {package.metadata['Name'] for package in metadata.distributions()}
     names = {name for name in installed if normalized(name) in left_out}
     modules = metadata.packages_distributions().items()
     return names | {name for name, sources in modules if {*map(normalized, sources)} <= left_out}
 
 
-def run(*arguments):
+def run_after_first_install(*arguments):
     folder = ROOT / 'test' / 'support' / 'first_install'
     path = [str(folder), *filter(None, [os.environ.get('PYTHONPATH')])]
     environment = {
         **os.environ,
         'PYTHONPATH': os.pathsep.join(path),
-        'TRT_PERCEPTION_HIDDEN': ','.join(hidden()),
+        'TRT_PERCEPTION_HIDDEN': ','.join(packages_to_hide()),
     }
     for name in ('TRT_PERCEPTION_COVERAGE', 'PYTEST_XDIST_WORKER', 'PYTEST_ADDOPTS'):
         environment.pop(name, None)
@@ -72,37 +72,44 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
 
 
-def test_the_packages_are_hidden():
+def test_packages_beyond_the_first_install_are_hidden():
     names = 'onnx', 'hypothesis', 'xdist', 'pycocotools', 'scipy', 'matplotlib', 'ml_dtypes'
     code = f'import importlib.util as u; print([n for n in {names!r} if u.find_spec(n)])'
-    assert run('-c', code).stdout == '[]\n'
-    assert run('-c', 'import numpy, onnxruntime, cv2, yaml, tqdm, PIL, pytest').returncode == 0
+    assert run_after_first_install('-c', code).stdout == '[]\n'
+    assert (
+        run_after_first_install(
+            '-c', 'import numpy, onnxruntime, cv2, yaml, tqdm, PIL, pytest'
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.skipif(
     'TRT_PERCEPTION_IN_TEST' not in os.environ, reason='only scripts/test installs all packages'
 )
-def test_the_tests_of_a_checkout_skip_nothing_for_want_of_a_package():
+def test_checkout_has_all_packages_that_tests_need():
     missing = [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None]
     assert not missing, 'requirements/ lacks packages that tests need'
 
 
-@pytest.mark.ros  # files with ROS are collected, too
+@pytest.mark.ros  # the run also collects files that need ROS
 @pytest.mark.timeout(900)  # collects all files and runs some
-def test_every_file_collects_and_skips_name_the_package():
-    done = run('-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SOME)
+def test_every_file_collects_and_skip_reasons_name_the_package():
+    process = run_after_first_install(
+        '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SOME
+    )
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    reasons = re.findall(r'^SKIPPED \[\d+\] .*?: (.*)$', done.stdout, re.MULTILINE)
+    assert process.returncode == 0, process.stdout + process.stderr
+    reasons = re.findall(r'^SKIPPED \[\d+\] .*?: (.*)$', process.stdout, re.MULTILINE)
     assert {'needs onnx', 'needs hypothesis'} <= set(reasons)
     assert all(
         re.match(r'needs \w+|.*No module named|.*are not installed', one) for one in reasons
     )
-    passed = re.search(r'(\d+) passed', done.stdout)
+    passed = re.search(r'(\d+) passed', process.stdout)
     assert int(passed[1]) > 200
 
 
-def test_each_package_is_in_package_xml_or_on_the_page_about_tests():
+def test_optional_packages_are_in_package_xml_or_the_testing_page():
     text = (ROOT / 'package.xml').read_text() + (ROOT / 'docs' / 'testing.md').read_text()
     words = set(re.findall(r'[\w-]+', text.replace('python3-', '')))
     assert {name.replace('tensorrt_rtx', 'tensorrt-rtx-cu13') for name in OPTIONAL} <= words
@@ -124,12 +131,12 @@ INSTALLED = '/ws/install/lib/site-packages/trt_perception'
     [
         ('import onnx.gone', ROOT / 'test' / 'test_any.py', 'onnx'),
         ('import onnx.gone', f'{INSTALLED}/building/graph/any.py', 'onnx'),
-        # The node runs without it.
+        # The node must run without onnx.
         ('import onnx.gone', f'{INSTALLED}/pipelines/any.py', None),
         ('import trt_perception.gone', ROOT / 'test' / 'test_any.py', None),
         ('import misspelt', ROOT / 'test' / 'test_any.py', None),
         ('from numpy import gone', ROOT / 'test' / 'test_any.py', None),
     ],
 )
-def test_only_missing_packages_are_excused(code, file, package):
+def test_only_missing_optional_packages_are_excused(code, file, package):
     assert needed_package(import_error(code, file)) == package

@@ -1,4 +1,4 @@
-"""Layers import downwards only, heavy modules load late, public names are what they say."""
+"""Check that layers import only downwards, modules load late, and public names are complete."""
 
 import ast
 import functools
@@ -14,8 +14,8 @@ import trt_perception
 from support.optional_packages import needs
 from support.source_trees import PACKAGE, nodes_of, package_trees
 
-# From top to bottom, as in docs/architecture.md; a module may import its own layer and those
-# below. Entries are modules, or packages with all that is in them, below trt_perception.
+# From top to bottom, as in docs/architecture.md. A module may import its own layer and lower
+# layers. Entries are modules or packages (with all their modules) below trt_perception.
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'tools'],
     'offline': ['benchmarking', 'building', 'checks', 'evaluation'],
@@ -27,10 +27,10 @@ LAYERS = {
     'parts': ['gpu', 'images', 'monitoring'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
-# Side by side: neither imports the other.
+# Packages of one layer that must not import each other.
 APART = [('ros', 'tools')]
 
-# Who may import what is heavy or not everywhere.
+# The only modules that may import packages that are slow to load or not always installed.
 ONLY = {
     'onnxruntime': [
         'stages.onnx_runtime',
@@ -43,7 +43,7 @@ ONLY = {
     'cuda': ['gpu.bindings'],
     'pycocotools': ['evaluation.coco.library'],
 }
-# What the extra 'build' brings, by package: it may be loaded when these are imported.
+# Packages of the extra 'build', and the packages of the project that may import them at once.
 ONLY_OFFLINE = {
     'onnx': ['building'],
     'onnxslim': ['building'],
@@ -58,19 +58,19 @@ def module_name(path):
     return path.removesuffix('.py').removesuffix('__init__').strip('/').replace('/', '.')
 
 
-#: The paths of modules below the package, by their names.
+#: The paths of all modules, relative to the package.
 PATHS = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob('*.py'))]
 MODULES = {module_name(path): path for path in PATHS}
 
 
 @functools.cache
 def imports(name):
-    """Return the full names that a module imports anywhere, within functions too."""
+    """Return the full names that a module imports, also within functions."""
     trees = [package_trees()[MODULES[name]]]
     found = {alias.name for node in nodes_of(trees, ast.Import) for alias in node.names}
     for node in nodes_of(trees, ast.ImportFrom):
-        assert node.level == 0, f'{name}: relative imports hide what they name'
-        # "from package import module" names the module too.
+        assert node.level == 0, f'{name}: relative imports hide the full name'
+        # "from package import module" also imports the module.
         found |= {node.module} | {f'{node.module}.{alias.name}' for alias in node.names}
     for node in nodes_of(trees, ast.Call):
         target = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
@@ -86,8 +86,8 @@ def own_imports(name):
     return {entry for entry in inside if entry and entry in MODULES and entry != name}
 
 
-def foreign_imports(name):
-    """Return the top-level names from elsewhere."""
+def external_imports(name):
+    """Return the top-level names of other packages that a module imports."""
     return {entry.split('.')[0] for entry in imports(name)} - {'trt_perception'}
 
 
@@ -107,7 +107,7 @@ def is_ros(top):
     return top in ROS or top.endswith(('_msgs', '_interfaces')) or top.startswith('rosidl')
 
 
-def test_the_modules_are_found():
+def test_modules_and_their_imports_are_found():
     assert len(MODULES) > 20
     some = {
         '',
@@ -118,47 +118,51 @@ def test_the_modules_are_found():
     }
     assert some <= set(MODULES)
     assert 'stages.nms' in own_imports('stages.selection')
-    assert 'onnxruntime' in foreign_imports('stages.onnx_runtime')  # within a function
-    assert 'rclpy' in foreign_imports('ros.detector_node')
+    assert 'onnxruntime' in external_imports('stages.onnx_runtime')  # within a function
+    assert 'rclpy' in external_imports('ros.detector_node')
 
 
-# One test for each rule and not for each module: these are hundreds, and a test costs more than
-# what it looks at here. The message names every module that breaks the rule.
+# Each rule has one test for all modules. One test per module would be hundreds of tests, and each
+# test costs more time than its check. The message names every module that breaks the rule.
 
 
 def test_every_module_has_a_layer():
-    homeless = [name for name in MODULES if name and layer(name) is None]
-    assert not homeless, f'put {homeless} into LAYERS and docs/architecture.md'
+    without_layer = [name for name in MODULES if name and layer(name) is None]
+    assert not without_layer, f'add {without_layer} to LAYERS and docs/architecture.md'
 
 
-def test_the_package_itself_loads_nothing():
+def test_importing_the_package_loads_no_other_module():
     code = (
         'import sys, trt_perception\n'
         'print(*(name for name in sys.modules if name.startswith("trt_perception")))\n'
         'print("numpy" in sys.modules)'
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.split() == ['trt_perception', 'False']
+    assert process.stdout.split() == ['trt_perception', 'False']
 
 
-def test_imports_go_down():
+def test_imports_lead_only_to_lower_layers():
     pairs = [(name, other) for name in MODULES if name for other in own_imports(name)]
     assert len(pairs) > 300
     upwards = [(name, other) for name, other in pairs if layer(other) < layer(name)]
     for left, right in APART:
-        for one, two in ((left, right), (right, left)):
-            upwards += [pair for pair in pairs if is_in(pair[0], one) and is_in(pair[1], two)]
+        for importer, imported in ((left, right), (right, left)):
+            upwards += [
+                pair for pair in pairs if is_in(pair[0], importer) and is_in(pair[1], imported)
+            ]
     assert not upwards
 
 
-def test_the_nodes_parameters_stay_with_those_that_users_give_them_to():
-    """All below gets small values that are made for it."""
+def test_lower_layers_import_only_small_parameter_records():
+    """Lower layers get small records with only the values that they need."""
     free = ('parameters', *LAYERS['shells'])
     names = [name for name in MODULES if name and not any(is_in(name, each) for each in free)]
-    taken = {entry for name in names for entry in imports(name)}
-    assert {entry for entry in taken if entry.startswith('trt_perception.parameters.')} == {
+    imported_names = {entry for name in names for entry in imports(name)}
+    assert {
+        entry for entry in imported_names if entry.startswith('trt_perception.parameters.')
+    } == {
         'trt_perception.parameters.camera',
         'trt_perception.parameters.camera.CameraPlan',
         'trt_perception.parameters.frame',
@@ -167,7 +171,7 @@ def test_the_nodes_parameters_stay_with_those_that_users_give_them_to():
     }
 
 
-def test_no_cycles():
+def test_imports_have_no_cycles():
     waiting = {name: own_imports(name) for name in MODULES}
     while waiting:
         free = [name for name, needs in waiting.items() if not needs & set(waiting)]
@@ -177,7 +181,7 @@ def test_no_cycles():
 
 
 def may_import(name, top):
-    """Return whether a module may import this top-level name from elsewhere."""
+    """Return whether a module may import this top-level name of another package."""
     if top in NEVER or (is_ros(top) and not is_in(name, 'ros')):
         return False
     if top in ONLY and name not in ONLY[top]:
@@ -185,8 +189,8 @@ def may_import(name, top):
     return top not in ONLY_OFFLINE or any(is_in(name, entry) for entry in ONLY_OFFLINE[top])
 
 
-def test_only_the_named_modules_import_heavy_ones():
-    wrong = [(name, top) for name in MODULES for top in foreign_imports(name)]
+def test_only_listed_modules_import_restricted_packages():
+    wrong = [(name, top) for name in MODULES for top in external_imports(name)]
     wrong = [(name, top) for name, top in wrong if not may_import(name, top)]
     assert not wrong
 
@@ -205,11 +209,11 @@ def test_only_the_named_modules_import_heavy_ones():
         ('stages.nms', 'numpy', True),
     ],
 )
-def test_a_wrong_import_would_be_noticed(name, top, expected):
+def test_forbidden_import_is_found(name, top, expected):
     assert may_import(name, top) is expected
 
 
-def test_no_module_shadows_one_from_elsewhere():
+def test_no_module_has_the_name_of_another_package():
     names = {name.split('.')[-1] for name in MODULES if name}
     assert not names & {*ONLY, *ONLY_OFFLINE, *ROS, *NEVER, 'numpy', 'cv2'}
 
@@ -237,14 +241,14 @@ def load(names, heavy=(*ONLY, *ROS, *NEVER)):
 
 
 @needs('onnx', 'onnxslim', 'ml_dtypes')
-def test_importing_loads_nothing_heavy():
+def test_importing_modules_loads_no_restricted_package():
     names = [name for name in MODULES if name and not is_in(name, 'ros')]
     result = load(names)
     assert result.returncode == 0, result.stderr
     assert Path(result.stdout.strip()) == Path(trt_perception.__file__)
 
 
-def test_the_loader_would_notice():
+def test_loader_reports_a_restricted_package():
     result = load(['images.frame'], heavy=['numpy'])
     assert result.returncode == 1
     assert "importing images.frame loads ['numpy']" in result.stderr
@@ -258,20 +262,20 @@ def is_package(name):
 
 
 @functools.cache
-def taken_from():
-    """Return by module what others of the package import from it, and one who does."""
-    taken = {}
+def names_imported_from():
+    """Map each module to the names that others import from it, with one importing module."""
+    imported_names = {}
     for other in MODULES:
         for entry in imports(other):
             inside = entry.removeprefix('trt_perception.')
             if inside != entry and inside not in MODULES:
                 module, _, name = inside.rpartition('.')
-                taken.setdefault(module, {})[name] = other
-    return taken
+                imported_names.setdefault(module, {})[name] = other
+    return imported_names
 
 
 def name_faults(name):
-    """Return what is wrong with a module's __all__, as sentences."""
+    """Yield sentences about the faults of a module's `__all__`."""
     module = importlib.import_module(f'trt_perception.{name}')
     listed = module.__all__
     if len(set(listed)) != len(listed):
@@ -281,38 +285,38 @@ def name_faults(name):
             yield f'{name} lacks {entry}'
         if entry.startswith('_'):
             yield f'{name} lists {entry}'
-    # What another module of the package takes from here is public here.
-    for entry, other in taken_from().get(name, {}).items():
+    # Names that other modules of the package import are public.
+    for entry, other in names_imported_from().get(name, {}).items():
         if entry not in listed:
             yield f'{other} imports {entry}, which {name} does not list'
 
 
-def test_all_names_exist_and_none_is_missing():
-    assert taken_from()['stages.nms']
+def test_all_lists_exactly_the_public_names():
+    assert names_imported_from()['stages.nms']
     modules = [name for name in PUBLIC if not is_package(name)]
     assert not [fault for name in modules for fault in name_faults(name)]
 
 
 def undocumented(name):
-    """Return the public names of a module that have no docstring, its own among them."""
+    """Return the public names of a module without a docstring, and the module itself."""
     module = importlib.import_module('.'.join(filter(None, ['trt_perception', name])))
-    bare = [] if inspect.getdoc(module) else [name]
+    undocumented_names = [] if inspect.getdoc(module) else [name]
     for entry in getattr(module, '__all__', ()):
         value = getattr(module, entry)
         if not inspect.isclass(value) and not inspect.isfunction(value):
             continue
-        # A dataclass writes itself a docstring; that is none.
+        # The generated docstring of a dataclass does not count.
         if not value.__doc__ or value.__doc__.startswith(f'{entry}('):
-            bare.append(f'{name}.{entry}')
+            undocumented_names.append(f'{name}.{entry}')
         if inspect.isclass(value):
-            bare += [
+            undocumented_names += [
                 f'{name}.{entry}.{member}'
                 for member, method in vars(value).items()
                 if not member.startswith('_')
                 and isinstance(method, property | staticmethod | classmethod | type(layer))
                 and not getattr(method, '__doc__', None)
             ]
-    return bare
+    return undocumented_names
 
 
 def test_public_names_are_documented():

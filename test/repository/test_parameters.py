@@ -1,4 +1,4 @@
-"""The parameter table and the files made from it say the same."""
+"""Check that the parameter table, config/detect.yaml and the page agree."""
 
 from pathlib import Path
 
@@ -12,42 +12,42 @@ from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 pytestmark = pytest.mark.ros
 
 
-def test_installed_parameter_file_is_the_one_of_the_sources():
+def test_installed_parameter_file_equals_the_source_file():
     share = Path(get_package_share_directory('trt_perception'))
     installed = (share / 'config' / 'detect.yaml').read_text(encoding='utf-8')
     assert installed == (ROOT / 'config/detect.yaml').read_text(encoding='utf-8')
 
 
-def flat(tree, prefix=''):
-    """Return the leaves of a parameter file by their names with dots."""
+def flatten(tree, prefix=''):
+    """Map the dotted name of each parameter in a file to its value."""
     leaves = {}
     for name, value in tree.items():
         if isinstance(value, dict):
-            leaves.update(flat(value, f'{prefix}{name}.'))
+            leaves.update(flatten(value, f'{prefix}{name}.'))
         else:
             leaves[prefix + name] = value
     return leaves
 
 
-def values_of_the_file():
+def read_values():
     content = yaml.safe_load((ROOT / 'config/detect.yaml').read_text(encoding='utf-8'))
-    assert list(content) == ['/**'], 'it must fit a node of any name and namespace'
+    assert list(content) == ['/**'], 'the file must apply to nodes of any name and namespace'
     assert list(content['/**']) == ['ros__parameters']
-    return flat(content['/**']['ros__parameters'])
+    return flatten(content['/**']['ros__parameters'])
 
 
-def test_yaml_covers_exactly_the_table():
-    assert list(values_of_the_file()) == [parameter.name for parameter in PARAMETERS]
+def test_file_covers_exactly_the_table():
+    assert list(read_values()) == [parameter.name for parameter in PARAMETERS]
 
 
-def test_yaml_holds_the_defaults():
-    assert DetectorConfig.from_values(values_of_the_file()) == DetectorConfig()
+def test_file_contains_the_defaults():
+    assert DetectorConfig.from_values(read_values()) == DetectorConfig()
 
 
-def test_yaml_has_the_types_of_the_table():
-    # Not by way of from_values, which takes whole numbers for doubles.
+def test_values_of_the_file_have_the_types_of_the_table():
+    # Read the file directly, because `from_values` accepts integers for doubles.
     kinds = {'bool': bool, 'integer': int, 'double': float, 'string': str}
-    values = values_of_the_file()
+    values = read_values()
     for parameter in PARAMETERS:
         expected = list if parameter.kind.endswith('[]') else kinds[parameter.kind]
         assert type(values[parameter.name]) is expected, parameter.name

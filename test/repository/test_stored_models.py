@@ -1,4 +1,4 @@
-"""The stored models are what their functions make."""
+"""Check that the stored models equal the models that their functions create."""
 
 import pytest
 
@@ -16,14 +16,14 @@ MAKERS = {
 
 
 @pytest.mark.parametrize('name', MAKERS)
-def test_stored_model_is_what_its_function_makes(name):
+def test_stored_model_equals_the_model_of_its_function(name):
     import onnx
 
-    made = MAKERS[name]()
+    created = MAKERS[name]()
 
     if golden.rewriting:
-        MODELS.joinpath(name).write_bytes(made)
-    assert onnx.load_model_from_string(made) == onnx.load_model_from_string(stored(name)), (
+        MODELS.joinpath(name).write_bytes(created)
+    assert onnx.load_model_from_string(created) == onnx.load_model_from_string(stored(name)), (
         'type: scripts/test --rewrite-golden test/repository/test_stored_models.py'
     )
 

@@ -1,4 +1,4 @@
-"""Folders, modules and functions stay small, and lower layers stay free of the node's settings."""
+"""Check sizes of folders, modules and functions, and that lower layers ignore node settings."""
 
 import ast
 
@@ -21,7 +21,7 @@ EXCEPTIONS = {
 
 
 def folders_of(root, pattern):
-    """Return the number of files of each folder, by the folder's path."""
+    """Map the path of each folder to its number of files."""
     counts = {}
     for path in root.rglob(pattern):
         if path.name != '__init__.py':
@@ -36,30 +36,30 @@ def functions():
             yield f'{name}: {node.name}', node.end_lineno - node.lineno + 1
 
 
-def above(counts, limit, exceptions=()):
+def above_limit(counts, limit, exceptions=()):
     return {name: count for name, count in counts if count > limit and name not in exceptions}
 
 
 def test_package_folder_has_at_most_12_modules():
     counts = folders_of(PACKAGE, '*.py').items()
-    assert not above(counts, 12, EXCEPTIONS['folder'])
+    assert not above_limit(counts, 12, EXCEPTIONS['folder'])
 
 
-def test_ground_floor_has_at_most_4_modules():
+def test_package_root_has_at_most_4_modules():
     assert folders_of(PACKAGE, '*.py')['.'] <= 4
 
 
 def test_test_folder_has_at_most_20_files():
-    assert not above(folders_of(ROOT / 'test', 'test_*.py').items(), 20)
+    assert not above_limit(folders_of(ROOT / 'test', 'test_*.py').items(), 20)
 
 
 def test_function_has_at_most_60_lines():
-    assert not above(functions(), 60, EXCEPTIONS['function'])
+    assert not above_limit(functions(), 60, EXCEPTIONS['function'])
 
 
 def test_module_has_at_most_400_lines():
     lines = ((path, len(path.read_text().splitlines())) for path in PACKAGE.rglob('*.py'))
-    assert not above(lines, 400)
+    assert not above_limit(lines, 400)
 
 
 def checks_the_type_of_a_frame(node):
@@ -119,7 +119,7 @@ def test_checks_find_forbidden_code(code, kind, settings):
     assert bool(imported_settings(tree)) is settings
 
 
-def test_each_exception_is_needed():
+def test_every_exception_is_needed():
     lines, modules = dict(functions()), folders_of(PACKAGE, '*.py')
     assert all(lines[name] > 60 for name in EXCEPTIONS['function'])
     assert all(modules[name] > 12 for name in EXCEPTIONS['folder'])

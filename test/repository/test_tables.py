@@ -1,4 +1,4 @@
-"""The generated parts of pages, and config/detect.yaml, are what scripts/tables writes."""
+"""Check that parts of pages and config/detect.yaml equal the output of scripts/tables."""
 
 import re
 
@@ -16,13 +16,13 @@ def test_files_are_up_to_date():
     assert found == [], 'run scripts/tables'
 
 
-def test_every_part_stands_on_one_page():
+def test_every_generated_part_is_on_exactly_one_page():
     pages = [path.read_text(encoding='utf-8') for path in (ROOT / 'docs').rglob('*.md')]
     names = [name for page in pages for name in re.findall(r'^<!-- begin (.*?) -->$', page, re.M)]
     assert sorted(names) == sorted(tables.PARTS)
 
 
-def test_part_that_differs_is_written_again():
+def test_outdated_part_is_rewritten():
     page = 'before\n<!-- begin encodings -->\n\n`bgr8`\n\n<!-- end -->\nafter\n'
     written = tables.page_text(page)
     assert written == page.replace('`bgr8`\n', tables.encodings())

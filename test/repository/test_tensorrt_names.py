@@ -1,7 +1,7 @@
-"""Every name of TensorRT that the code uses exists in every release that is supported.
+"""Check that all supported TensorRT releases have every TensorRT name that the code uses.
 
-By words: of which class an attribute is, the stand-ins tell when tests run the code: they have no
-names but those of the table, class by class.
+The check compares words, because the class of an attribute is unknown in the source. The stand-ins
+check classes when tests run the code: each of their classes has only the names of the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RELEASES = {
     for bits, names in TABLE['names'].items()
     for name in names
 }
-# Used only where the module has IRuntimeCache, or after asking for the name itself.
+# Names that the code uses only if the module has IRuntimeCache, or after testing for the name.
 ONLY_RTX = {
     'CudaGraphStrategy',
     'CudaGraphStrategy.DISABLED',
@@ -49,8 +49,8 @@ ONLY_RTX = {
     'IRuntimeCache.deserialize',
     'IRuntimeCache.serialize',
 }
-# What is only known when it runs, by the part of the name that stands in the source.
-FOUND = {
+# Names that the code computes: the part in the source, and the possible endings.
+COMPUTED = {
     'BuilderFlag.': [
         *['FP16', 'BF16', 'INT8'],
         *['SPARSE_WEIGHTS', 'REFIT', 'VERSION_COMPATIBLE', 'GPU_FALLBACK', 'TF32'],
@@ -60,7 +60,8 @@ FOUND = {
     'ProfilingVerbosity.': ['NONE', 'LAYER_NAMES_ONLY', 'DETAILED'],
 }
 WEAK = [release for release in SUPPORTED if release.startswith('10.')]
-# Where these are used: weakly typed networks, TensorRT-RTX, or after asking whether they exist.
+# Names that only some releases have. The code uses them for weakly typed networks, for
+# TensorRT-RTX, or after testing for the name.
 LIMITED = {
     'EngineStat': ['10.15', '10.16', '11.4', *RTX],
     'EngineStat.TOTAL_WEIGHTS_SIZE': ['10.15', '10.16', '11.4', *RTX],
@@ -78,20 +79,20 @@ LIMITED = {
     'IBuilderConfig.num_compute_capabilities': RTX,
     'IBuilderConfig.set_compute_capability': RTX,
     'ComputeCapability': RTX,
-    **{f'ComputeCapability.{name}': RTX for name in FOUND['ComputeCapability.']},
+    **{f'ComputeCapability.{name}': RTX for name in COMPUTED['ComputeCapability.']},
     'HardwareCompatibilityLevel.SAME_COMPUTE_CAPABILITY': ['10.12', '10.13', '10.16', '11.4'],
 }
 
 
-# A text that looks like a name of TensorRT's: an interface, or a class and what is in it.
+# String constants that look like TensorRT names: an interface, or a class and its member.
 NAME = r'I[A-Z]\w*[a-z]\w*|[A-Z]\w*[a-z]\w*\.\w+'
-# Those whose objects the package has.
+# Classes whose objects the package uses.
 CLASSES = {
     *('Builder', 'IBuilderConfig', 'INetworkDefinition', 'ILayer', 'ITensor', 'OnnxParser'),
     *('ParserError', 'ITimingCache', 'IOptimizationProfile', 'IPluginRegistry', 'Runtime'),
     *('ICudaEngine', 'IExecutionContext', 'IRuntimeConfig', 'IRuntimeCache', 'EngineInspector'),
 }
-# What no import names, and what is ours and called as something that few releases have.
+# Words of other libraries that no import shows, and own words that only few releases have.
 OTHERS = {'hexdigest', 'find', 'tactic'}
 
 
@@ -99,90 +100,102 @@ def last(name):
     return name.rpartition('.')[2]
 
 
-# The releases that have something of this last word.
+# The releases that have a name that ends in each word.
 KNOWN = {}
 for _name, _releases in RELEASES.items():
     KNOWN.setdefault(last(_name), set()).update(_releases)
 
 
 def parts(trees):
-    """Return the modules that have TensorRT's objects, the runtime's and the builder's."""
+    """Return the modules that use the TensorRT runtime, and the modules that use the builder."""
     folders = ('stages/tensorrt_', 'building/engine/')
     return tuple({n: tree for n, tree in trees.items() if n.startswith(f)} for f in folders)
 
 
 def names_in(trees):
-    """Return the texts that look like names."""
+    """Return the string constants that look like TensorRT names."""
     return {text for text in texts(trees) if re.fullmatch(NAME, text)}
 
 
 def words(trees):
-    """Return the attributes, and the last words of names in texts."""
+    """Return all attributes, and the last words of names in string constants."""
     return attributes(trees) | set(map(last, names_in(trees)))
 
 
 def unknown(trees):
-    """Return the words in these parts that are neither TensorRT's nor anybody else's."""
+    """Return the words in these modules that no release and no other known library has."""
     runtime, builder = parts(trees)
-    some = runtime | builder
-    return words(some) - set(KNOWN) - defined_names(package()) - imported_words(some) - OTHERS
+    modules = runtime | builder
+    return (
+        words(modules) - set(KNOWN) - defined_names(package()) - imported_words(modules) - OTHERS
+    )
 
 
-def of_tensorrt(trees):
-    """Return the words that are TensorRT's, and perhaps somebody else's, too."""
+def tensorrt_words(trees):
+    """Return the words that TensorRT has. Other libraries may have the same words."""
     return words(trees) & set(KNOWN) - OTHERS
 
 
-def test_every_word_is_known():
-    assert unknown(package()) == set(), 'say in OTHERS what is not of TensorRT'
+def test_every_word_belongs_to_a_known_library():
+    assert unknown(package()) == set(), 'add words of other libraries to OTHERS'
 
 
 def test_every_word_exists_in_every_supported_release():
-    runtime, builder = map(of_tensorrt, parts(package()))
+    runtime, builder = map(tensorrt_words, parts(package()))
     only_rtx = {'IRuntimeCache', *map(last, ONLY_RTX)}
     limited = {last(name): releases for name, releases in LIMITED.items()}
     assert runtime >= only_rtx
-    named = {name for name in LIMITED if name not in made() and f'{name}.' not in FOUND}
-    assert builder >= set(map(last, named))
+    limited_names = {
+        name for name in LIMITED if name not in computed_names() and f'{name}.' not in COMPUTED
+    }
+    assert builder >= set(map(last, limited_names))
     assert len(runtime | builder) > 100
-    wanted = {word: RTX if word in only_rtx else SUPPORTED for word in runtime}
-    missing = {word: set(wanted[word]) - KNOWN[word] for word in runtime}
+    required = {word: RTX if word in only_rtx else SUPPORTED for word in runtime}
+    missing = {word: set(required[word]) - KNOWN[word] for word in runtime}
     missing |= {word: set(limited.get(word, SUPPORTED)) - KNOWN[word] for word in builder}
     assert {word: sorted(releases) for word, releases in missing.items() if releases} == {}
 
 
-def made():
-    """Return the names whose ends are only known when the program runs."""
-    return {prefix + end for prefix, ends in FOUND.items() for end in ends}
+def computed_names():
+    """Return the names whose endings the code computes."""
+    return {prefix + end for prefix, ends in COMPUTED.items() for end in ends}
 
 
 def test_every_name_with_its_class_exists_in_every_supported_release():
-    some = {name: tree for part in parts(package()) for name, tree in part.items()}
-    members = {pair for pair in pairs(some) if pair.split('.')[0] in RELEASES and '__' not in pair}
-    assert {'BuilderFlag.TF32', 'DeviceType.DLA', 'TensorFormat.LINEAR'} <= members | made()
-    for name in members | made() | names_in(some) | set(LIMITED) | ONLY_RTX:
-        wanted = RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED
-        assert set(LIMITED.get(name, wanted)) <= RELEASES.get(name, set()), name
+    modules = {name: tree for part in parts(package()) for name, tree in part.items()}
+    members = {
+        pair for pair in pairs(modules) if pair.split('.')[0] in RELEASES and '__' not in pair
+    }
+    assert {
+        'BuilderFlag.TF32',
+        'DeviceType.DLA',
+        'TensorFormat.LINEAR',
+    } <= members | computed_names()
+    for name in members | computed_names() | names_in(modules) | set(LIMITED) | ONLY_RTX:
+        required = RTX if name in ONLY_RTX or name == 'IRuntimeCache' else SUPPORTED
+        assert set(LIMITED.get(name, required)) <= RELEASES.get(name, set()), name
 
 
-def test_names_are_made_and_looked_up_in_known_places_only():
+def test_names_are_computed_only_in_known_functions():
     runtime, builder = parts(package())
     assert functions_with_computed_names(runtime) == set()
     assert functions_with_computed_names(builder) == {'find'}
     dotted = {text for text in beginnings(builder) if re.match(r'[A-Z]\w+\.', text)}
-    assert dotted == set(FOUND), 'say in FOUND what these can become'
+    assert dotted == set(COMPUTED), 'add the possible endings to COMPUTED'
 
 
 def test_no_other_module_uses_tensorrt():
     runtime, builder = parts(package())
     others = {n: tree for n, tree in package().items() if n not in runtime | builder}
-    # A word alone, as reset, may be anybody's.
-    theirs = {last(n) for n in RELEASES if n.partition('.')[0] in CLASSES and '_' in last(n)}
-    found = attributes(others) & theirs - defined_names(package()) - imported_words({})
-    assert found == {'node_name'}, "ROS's; what else is there of TensorRT's?"
+    # Ignore words without an underscore, such as reset: other libraries also use them.
+    multiword_names = {
+        last(n) for n in RELEASES if n.partition('.')[0] in CLASSES and '_' in last(n)
+    }
+    found = attributes(others) & multiword_names - defined_names(package()) - imported_words({})
+    assert found == {'node_name'}, 'only node_name, a word of ROS, is expected'
 
 
-def test_a_word_that_no_release_has_is_found_wherever_it_is_used():
+def test_unknown_word_is_found_in_every_kind_of_use():
     wrong = {
         *('set_timing_cache', 'refittable', 'set_output_type', 'profiler', 'set_tensor_address'),
         *('is_stream_capturable', 'set_runtime_cache', 'IInt8MinMaxCalibrator', 'num_inputs'),
@@ -198,8 +211,8 @@ def test_a_word_that_no_release_has_is_found_wherever_it_is_used():
     assert unknown(trees) == {f'{word}_of_none' for word in wrong}
 
 
-def test_the_stand_in_of_the_runtime_has_no_names_of_its_own():
-    """So a name of another class fails where tests run the code."""
+def test_stand_in_of_the_runtime_has_only_real_names():
+    """A name of another class therefore fails when tests run the code."""
     module = fake_tensorrt.FakeTensorRtRtx()
     engine = fake_tensorrt._Engine(module)
     objects = {
@@ -213,17 +226,17 @@ def test_the_stand_in_of_the_runtime_has_no_names_of_its_own():
         },
         'DynamicShapesKernelSpecializationStrategy': fake_tensorrt.Specialization.__members__,
     }
-    of_others = {'deserialize_cuda_engine', 'create_execution_context'}
+    other_members = {'deserialize_cuda_engine', 'create_execution_context'}
     for kind, members in objects.items():
         for member in members:
             name = f'{kind}.{member}'
-            if member.startswith('_') or (kind == 'IExecutionContext' and member in of_others):
+            if member.startswith('_') or (kind == 'IExecutionContext' and member in other_members):
                 continue
             rtx = kind.startswith(('IRuntime', 'Dynamic')) or name in ONLY_RTX
             assert set(RTX if rtx else SUPPORTED) <= RELEASES.get(name, set()), name
 
 
-def test_no_number_stands_for_a_flag():
+def test_flags_are_never_numbers():
     """Numbers of flags differ between releases, so only names may be shifted into bits."""
     shifts = [n for n in nodes_of(parts(package())[1], ast.BinOp) if isinstance(n.op, ast.LShift)]
     assert not [node for node in shifts if isinstance(node.right, ast.Constant)]

@@ -1,4 +1,4 @@
-"""Programs that tests, soaks, benchmarks and the demo start end with them, even if killed."""
+"""Check that programs end with the test, soak, benchmark or demo that started them."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from support import programs
 
-# A starter of two programs: one ends when it is asked to, the other does not.
+# A process that starts two programs: one ends on SIGTERM, the other ignores SIGTERM.
 STARTER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -36,8 +36,8 @@ time.sleep(600)
 """
 
 
-def started(folder, grace_s):
-    """Start them; return the starter and a descriptor for each of both."""
+def run_starter(folder, grace_s):
+    """Run STARTER. Return its process, and a file descriptor of each program."""
     helpers = Path(programs.__file__).parents[1]
     command = [sys.executable, '-c', STARTER, helpers, folder / 'ended', str(grace_s)]
     starter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -46,33 +46,33 @@ def started(folder, grace_s):
     return starter, [os.pidfd_open(number) for number in numbers]
 
 
-def ended(process, seconds):
+def has_ended(process, seconds):
     return bool(select.select([process], [], [], seconds)[0])
 
 
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
-def test_what_was_started_ends_with_its_starter(tmp_path, number):
-    starter, both = started(tmp_path, grace_s=0.5)
+def test_programs_end_when_their_starter_is_killed(tmp_path, number):
+    starter, processes = run_starter(tmp_path, grace_s=0.5)
     try:
         starter.send_signal(number)
         assert starter.wait(30) == -number
-        assert [ended(process, 30) for process in both] == [True, True]
+        assert [has_ended(process, 30) for process in processes] == [True, True]
         assert (tmp_path / 'ended').exists()
     finally:
-        end(starter, both)
+        end_all(starter, processes)
 
 
-def test_what_ends_slowly_has_its_time(tmp_path):
-    starter, (orderly, stubborn) = started(tmp_path, grace_s=600)
+def test_slow_program_may_use_its_grace_period(tmp_path):
+    starter, (orderly, stubborn) = run_starter(tmp_path, grace_s=600)
     try:
         starter.kill()
-        assert ended(orderly, 30)
-        assert not ended(stubborn, 0)
+        assert has_ended(orderly, 30)
+        assert not has_ended(stubborn, 0)
     finally:
-        end(starter, (orderly, stubborn))
+        end_all(starter, (orderly, stubborn))
 
 
-def end(starter, processes):
+def end_all(starter, processes):
     starter.kill()
     starter.wait()
     starter.stdout.close()
@@ -82,12 +82,14 @@ def end(starter, processes):
         os.close(process)
 
 
-def test_a_run_that_takes_too_long_ends():
+def test_run_above_its_time_limit_is_ended():
     command = [sys.executable, '-c', 'import time; time.sleep(600)']
     with pytest.raises(subprocess.TimeoutExpired):
         programs.run_tied(command, timeout_s=0.2)
 
 
-def test_a_run_that_fails():
-    ran = programs.run_tied([sys.executable, '-c', 'print(5); raise SystemExit(3)'], timeout_s=60)
-    assert (ran.stdout, ran.stderr, ran.returncode) == ('5\n', '', 3)
+def test_failed_run_returns_its_output_and_exit_code():
+    process = programs.run_tied(
+        [sys.executable, '-c', 'print(5); raise SystemExit(3)'], timeout_s=60
+    )
+    assert (process.stdout, process.stderr, process.returncode) == ('5\n', '', 3)
