@@ -1,10 +1,10 @@
-"""Export Ultralytics' networks with random weights, and compare our boxes with its predictor's.
+"""Export Ultralytics networks with random weights, and compare the package with their predictor.
 
-Prints a line for each network: the recognised decoder, the number of boxes of both, the smallest
-and the median IoU of boxes with the same class and score, the largest keypoint difference in
-pixels, and the largest input difference. For oriented boxes, the line has the corner distances in
-pixels. Weights are random, so rounding of the input, or of an IoU at the NMS threshold, may move
-or remove a box. The median IoU is therefore the meaningful value.
+Print a line for each network: the recognised decoder, and the number of boxes of both sides. Then
+follow the smallest and the median IoU of boxes with the same class and score. The line ends with
+the largest keypoint difference in pixels and the largest input difference. For oriented boxes, the
+line has the corner distances in pixels. Weights are random, so rounding of the input, or of an IoU
+at the NMS threshold, may move or remove a box. The median IoU is therefore the meaningful value.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
     PYTHONPATH=. python3 test/data/exports/compare_ultralytics.py [NETWORK …]
@@ -38,7 +38,7 @@ NETWORKS = (
     *('yolov8n-obb', 'yolo11n-obb', 'yolo12n-obb', 'yolo26n-obb'),
     *('yolov8n-seg', 'yolo11n-seg', 'yolo12n-seg', 'yolo26n-seg'),
 )
-#: Classes, height and width, and what the exporter is asked.
+#: Number of classes, height and width, and options of the exporter.
 FORMS = (
     (80, (320, 320), {}),
     (2, (352, 416), {'nms': False}),
@@ -60,16 +60,16 @@ def picture():
 def network(name, classes, shape, folder):
     """Return a network from Ultralytics' description, whose outputs differ between positions."""
     torch.manual_seed(1)
-    described = Path(ultralytics.__file__).parent / 'cfg' / 'models'
+    descriptions = Path(ultralytics.__file__).parent / 'cfg' / 'models'
     family = re.sub(r'^(yolo\w*\d+)[nslmx](?=$|-)', r'\1', name)
-    path = next(file for stem in (name, family) for file in described.glob(f'*/{stem}.yaml'))
+    path = next(file for stem in (name, family) for file in descriptions.glob(f'*/{stem}.yaml'))
     content = {**yaml.safe_load(path.read_text()), 'nc': classes}
     copy = folder / f'{name}.yaml'
     copy.write_text(yaml.safe_dump(content))
     model = (ultralytics.RTDETR if 'rtdetr' in name else ultralytics.YOLO)(str(copy))
     pictures = torch.nn.functional.interpolate(torch.rand(4, 3, 12, 16), size=shape)
     with torch.no_grad():
-        for module in model.model.modules():  # their statistics, from pictures
+        for module in model.model.modules():  # compute their statistics from pictures
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.train()
                 module.momentum = None
@@ -86,7 +86,7 @@ def network(name, classes, shape, folder):
     return model
 
 
-def overlaps(found, xyxy, scores, labels):
+def best_overlaps(found, xyxy, scores, labels):
     """Return the best IoU of each found box with a box of the same class and score."""
     return [iou for iou, _ in nearest(found, xyxy, scores, labels)] or [1.0]
 
@@ -95,56 +95,58 @@ def nearest(found, xyxy, scores, labels):
     """Return the best IoU of each found box with a similar box, and the index of that box."""
     best = []
     for box, score, label in zip(found.xyxy, found.scores, found.class_ids, strict=True):
-        alike = np.flatnonzero((labels == label) & (np.abs(scores - score) < 0.02))
-        same = xyxy[alike]
-        low, high = np.maximum(same[:, :2], box[:2]), np.minimum(same[:, 2:], box[2:])
+        similar = np.flatnonzero((labels == label) & (np.abs(scores - score) < 0.02))
+        boxes = xyxy[similar]
+        low, high = np.maximum(boxes[:, :2], box[:2]), np.minimum(boxes[:, 2:], box[2:])
         shared = np.prod(np.clip(high - low, 0, None), axis=1)
-        areas = np.prod(same[:, 2:] - same[:, :2], axis=1) + np.prod(box[2:] - box[:2])
+        areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) + np.prod(box[2:] - box[:2])
         ious = shared / (areas - shared)
-        # Boxes that fill the image are all the same: then the score tells.
-        by_score = np.where(ious > ious.max(initial=0) - 1e-4, np.abs(scores[alike] - score), 1)
-        best.append((ious.max(), alike[by_score.argmin()]) if len(alike) else (0.0, -1))
+        # Several boxes may fill the image. The score then selects among these equal boxes.
+        score_gaps = np.where(
+            ious > ious.max(initial=0) - 1e-4, np.abs(scores[similar] - score), 1
+        )
+        best.append((ious.max(), similar[score_gaps.argmin()]) if len(similar) else (0.0, -1))
     return best
 
 
-def moved(found, told, points):
+def keypoint_error(found, expected, points):
     """Return the largest keypoint difference in pixels, for boxes with an IoU of at least 0.99."""
-    pairs = enumerate(nearest(found, *told))
+    pairs = enumerate(nearest(found, *expected))
     ours = [(index, other) for index, (iou, other) in pairs if iou >= 0.99]
     return max(
         np.abs(found.keypoints[index, :, :2] - points[other, :, :2]).max() for index, other in ours
     )
 
 
-def masks_of(found, told, theirs):
+def mask_report(found, expected, theirs):
     """Return the mask overlaps, for boxes with an IoU of at least 0.99."""
     ours = found.masks.whole()
     ious = [1.0]
-    for index, (iou, other) in enumerate(nearest(found, *told)):
+    for index, (iou, other) in enumerate(nearest(found, *expected)):
         either = (ours[index] | (theirs[other] > 0)).sum()
-        if iou >= 0.99 and either:  # the predictor leaves boxes without a mask out
+        if iou >= 0.99 and either:  # the predictor omits masks without pixels
             ious.append((ours[index] & (theirs[other] > 0)).sum() / either)
     return f'IoU of {len(ious) - 1} masks from {min(ious):.4f}, median {np.median(ious):.4f}'
 
 
-def turned_away(found, theirs, center):
-    """Return by how many pixels corners of boxes differ whose centre lies in the image, sorted.
+def corner_distances(found, theirs, center):
+    """Return the corner distances in pixels, sorted, of boxes with their centre in the image.
 
-    Each box that was found is held to the nearest one of the same score.
+    Each found box is compared with the nearest box of a similar score.
     """
-    told, scores = theirs.xywhr.numpy(), theirs.conf.numpy()
-    clipped = np.concatenate([center, told[:, 2:4]], axis=1)
-    apart = []
+    expected, scores = theirs.xywhr.numpy(), theirs.conf.numpy()
+    clipped = np.concatenate([center, expected[:, 2:4]], axis=1)
+    distances = []
     for corners, score, oriented in zip(
         oriented_corners(found.oriented), found.scores, found.oriented, strict=True
     ):
         far = np.abs(clipped - oriented[:4]).max(axis=1) + 1e4 * (np.abs(scores - score) > 0.02)
         nearest = far.argmin()
-        if (told[nearest, :2] == center[nearest]).all():
+        if (expected[nearest, :2] == center[nearest]).all():
             other = theirs.xyxyxyxy.numpy()[nearest]
             distance = np.linalg.norm(corners[:, None] - other, axis=2)
-            apart.append(distance.min(axis=1).max())
-    return np.sort(apart or [0.0])
+            distances.append(distance.min(axis=1).max())
+    return np.sort(distances or [0.0])
 
 
 def compare_oriented(path, shape, image):
@@ -165,11 +167,11 @@ def compare_oriented(path, shape, image):
     thresholds = Thresholds(confidence_threshold=threshold, iou_threshold=0.45)
     found = detect_one(pipeline, frame, thresholds).detections
     center = np.clip(boxes.obb.xywhr[:, :2].numpy(), 0, [width, height])
-    apart = turned_away(found, boxes.obb, center)
+    distances = corner_distances(found, boxes.obb, center)
     return (
         f'{pipeline.spec.decoder}: {len(found)} and {len(boxes.obb)} boxes, corners of '
-        f'{len(apart)} within {apart[-1]:.1g}, in the middle {np.median(apart):.1g}, '
-        f'{(apart > 0.5).sum()} farther than half a pixel'
+        f'{len(distances)} within {distances[-1]:.1g}, in the middle {np.median(distances):.1g}, '
+        f'{(distances > 0.5).sum()} farther than half a pixel'
     )
 
 
@@ -182,7 +184,7 @@ def compare(path, shape, image):
     (boxes,) = theirs.predict(image, conf=0.05, **options)
     scores = np.sort(boxes.boxes.conf.numpy())
     threshold = 0.05
-    if len(scores) > 250:  # so few that no limit of either cuts them, and far from every score
+    if len(scores) > 250:  # few enough for both limits, in a gap of scores
         middle = len(scores) - 200 + int(np.argmax(np.diff(scores[-200:-50])))
         threshold = float(scores[middle] + scores[middle + 1]) / 2
     (boxes,) = theirs.predict(image, conf=threshold, **options)
@@ -192,33 +194,38 @@ def compare(path, shape, image):
     pipeline = open_offline(read_model_file(path), options)
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
     tensor, _ = pipeline.preprocess([frame])
-    fed = np.abs(tensor - theirs.predictor.preprocess([image]).numpy()).max()
+    input_error = np.abs(tensor - theirs.predictor.preprocess([image]).numpy()).max()
     thresholds = Thresholds(confidence_threshold=threshold, iou_threshold=0.45)
     found = detect_one(pipeline, frame, thresholds).detections
-    told = boxes.boxes.conf.numpy()[whole], boxes.boxes.cls.numpy()[whole]
-    best = overlaps(found, xyxy[whole], *told)
+    expected = boxes.boxes.conf.numpy()[whole], boxes.boxes.cls.numpy()[whole]
+    best = best_overlaps(found, xyxy[whole], *expected)
     keypoints = ''
     if boxes.keypoints is not None:
         points = boxes.keypoints.data.numpy()[whole]
-        keypoints = f'keypoints within {moved(found, (xyxy[whole], *told), points):.1g}, '
+        keypoints = (
+            f'keypoints within {keypoint_error(found, (xyxy[whole], *expected), points):.1g}, '
+        )
     if boxes.masks is not None:
-        keypoints = f'{masks_of(found, (xyxy[whole], *told), boxes.masks.data.numpy()[whole])}, '
+        keypoints = (
+            f'{mask_report(found, (xyxy[whole], *expected), boxes.masks.data.numpy()[whole])}, '
+        )
     return (
         f'{pipeline.spec.decoder}: {len(found)} and {whole.sum()} boxes, IoU from '
-        f'{min(best):.4f}, in the middle {np.median(best):.4f}, {keypoints}input within {fed:.1g}'
+        f'{min(best):.4f}, in the middle {np.median(best):.4f}, {keypoints}'
+        f'input within {input_error:.1g}'
     )
 
 
 def main():
     image = picture()
     for name in sys.argv[1:] or NETWORKS:
-        for classes, shape, asked in FORMS:
+        for classes, shape, export_options in FORMS:
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 model = network(name, classes, shape, Path(folder))
-                path = Path(model.export(format='onnx', imgsz=list(shape), **asked))
-                hold = compare_oriented if name.endswith('-obb') else compare
-                line = hold(path.resolve(), shape, image)
-            print(f'{name}, {classes} classes, {shape}, {asked}: {line}', flush=True)
+                path = Path(model.export(format='onnx', imgsz=list(shape), **export_options))
+                compare_file = compare_oriented if name.endswith('-obb') else compare
+                line = compare_file(path.resolve(), shape, image)
+            print(f'{name}, {classes} classes, {shape}, {export_options}: {line}', flush=True)
 
 
 if __name__ == '__main__':

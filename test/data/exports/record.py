@@ -1,10 +1,10 @@
-"""Record what other libraries' detectors give, so that tests can compare without those libraries.
+"""Record the results of detectors of other libraries, so that tests need no such library.
 
-Each model has a folder: the ONNX file that the library exported, the files that the library saves
-with the ONNX file, and expected.npz with an image and the result of the library's own
-post-processing. Weights are random, from a seed, and the networks are tiny. resampling.npz has
-the results of transformers' image processors for larger and smaller images. padding.npz has the
-results of DETR's processors for images that do not fill the network's input.
+Each model has a folder with the exported ONNX file and the files that the library saves with the
+ONNX file. The file expected.npz has an image and the result of the library's post-processing.
+Weights are random, from a seed, and the networks are tiny. resampling.npz has the results of
+transformers' image processors for larger and smaller images. padding.npz has the results of DETR's
+processors for images that do not fill the network's input.
 
     python3 -m pip install torch==2.13.0 transformers==5.23.0 onnx onnxscript scipy pillow
     python3 test/data/exports/record.py --out test/data/exports
@@ -15,9 +15,9 @@ results of DETR's processors for images that do not fill the network's input.
     python3 -m pip install torch==2.14.1 torchvision==0.29.1 transformers==5.23.0 onnx onnxscript
     python3 test/data/exports/record.py --families padding --out test/data/exports
 
-Files of Ultralytics are under another licence, so none is stored. record_ultralytics.py records
-values instead: metadata, declared shapes and output of the exported file, the predictor's input
-for an image of another size, and the boxes found.
+Files of Ultralytics are under another licence, so this folder stores none. record_ultralytics.py
+records values instead: metadata, declared shapes and output of the exported file, the predictor's
+input for an image of another size, and the boxes of the predictor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tiny_exports import HEIGHT, NAMES, WIDTH, blocks, export, picture, save, sp
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
 # Width and height of images that do not fill the network's input.
 CAMERAS = ((517, 333), (233, 701), (1920, 1080))
-# Width and height of images: larger than the network on both axes, smaller, and one of each.
+# Width and height of images: larger than the network on both axes, smaller, and mixed.
 RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
 
 
@@ -120,7 +120,7 @@ def record_transformers(family, folder):
     factor = 3 if family == 'rt_detr' else 12
     spread(model, ('class_embed', 'class_labels_classifier', 'enc_score_head'), factor)
     spread(model, ('bbox_embed', 'bbox_predictor'), 3)
-    if family == 'yolos':  # initialised so small that the image hardly matters
+    if family == 'yolos':  # its initial weights are so small that the image hardly matters
         spread(model, ('vit.',), 6)
     edges = {'height': HEIGHT, 'width': WIDTH}
     if family in ('detr', 'yolos', 'deformable_detr'):
@@ -134,15 +134,15 @@ def record_transformers(family, folder):
         found = model(pixel_values=pixels)
     options = {'use_focal_loss': True} if family == 'rt_detr' else {}
     size = torch.tensor([[HEIGHT * 3, WIDTH * 5]])
-    (said,) = processor.post_process_object_detection(
+    (results,) = processor.post_process_object_detection(
         found, threshold=0.0, target_sizes=size, **options
     )
-    # Between two scores, so that rounding moves nobody across.
-    scores = np.sort(said['scores'].numpy())[::-1]
+    # A threshold in the middle of a gap keeps the same boxes despite rounding.
+    scores = np.sort(results['scores'].numpy())[::-1]
     half = len(scores) // 2
     gap = half + int(np.argmax(scores[half - 4 : half + 4] - scores[half - 3 : half + 5])) - 4
     threshold = float(scores[gap] + scores[gap + 1]) / 2
-    (said,) = processor.post_process_object_detection(
+    (results,) = processor.post_process_object_detection(
         found, threshold=threshold, target_sizes=size, **options
     )
     model.config.save_pretrained(folder)
@@ -163,16 +163,16 @@ def record_transformers(family, folder):
         pred_boxes=found.pred_boxes.detach().numpy(),
         target_wh=size.numpy()[0, ::-1],
         threshold=threshold,
-        xyxy=said['boxes'].detach().numpy(),
-        scores=said['scores'].detach().numpy(),
-        labels=said['labels'].numpy(),
+        xyxy=results['boxes'].detach().numpy(),
+        scores=results['scores'].detach().numpy(),
+        labels=results['labels'].numpy(),
     )
 
 
 def record_rfdetr_masks(folder):
-    """Write expected.npz: outputs of RF-DETR's masks, and what its processor makes of them.
+    """Write expected.npz: outputs with masks like RF-DETR, and the results of its processor.
 
-    The outputs are drawn, not a network's: masks whose borders are smooth, boxes around them.
+    No network computes the outputs. They are drawn masks with smooth borders, and their boxes.
     """
     from types import SimpleNamespace
 
@@ -193,7 +193,7 @@ def record_rfdetr_masks(folder):
         pred_masks=torch.tensor(np.array([masks]), dtype=torch.float32),
     )
     processor, threshold = RfDetrImageProcessor(), 0.35
-    (said,) = processor.post_process_object_detection(
+    (results,) = processor.post_process_object_detection(
         found, threshold=threshold, target_sizes=[target]
     )
     (shown,) = processor.post_process_instance_segmentation(
@@ -209,9 +209,9 @@ def record_rfdetr_masks(folder):
         pred_masks=found.pred_masks.numpy(),
         target_wh=np.array(target[::-1]),
         threshold=threshold,
-        xyxy=said['boxes'].numpy(),
-        scores=said['scores'].numpy(),
-        labels=said['labels'].numpy(),
+        xyxy=results['boxes'].numpy(),
+        scores=results['scores'].numpy(),
+        labels=results['labels'].numpy(),
         masks=np.packbits(np.asarray(shown['segmentation']) > 0, axis=-1),
         mask_scores=np.array([one['score'] for one in shown['segments_info']]),
         mask_labels=np.array([one['label_id'] for one in shown['segments_info']]),
@@ -255,7 +255,7 @@ class MaskedOutputs(torch.nn.Module):
 def record_padding(folder):
     """Write padding.npz, and the folder deformable_detr_mask with one batch of all CAMERAS.
 
-    Boxes of the network depend on the pixels and on the mask.
+    The boxes of the network depend on the pixels and on the mask.
     """
     import transformers as hf
 
@@ -264,9 +264,9 @@ def record_padding(folder):
     images = [blocks(*size) for size in CAMERAS]
     kinds = ('Detr', 'Yolos', 'ConditionalDetr', 'DeformableDetr')
     processors = [getattr(hf, f'{kind}ImageProcessor')(**options) for kind in kinds]
-    made = [processor(images=images, return_tensors='pt') for processor in processors]
-    inputs = made[-1]
-    for other in made[:-1]:
+    batches = [processor(images=images, return_tensors='pt') for processor in processors]
+    inputs = batches[-1]
+    for other in batches[:-1]:
         for key in ('pixel_values', 'pixel_mask'):
             assert torch.equal(other[key], inputs[key])
     mask = inputs['pixel_mask'].numpy().astype(bool)
@@ -282,7 +282,7 @@ def record_padding(folder):
     with torch.no_grad():
         found = model(**inputs)
     sizes = torch.tensor([size[::-1] for size in CAMERAS])
-    told = processors[-1].post_process_object_detection(
+    results = processors[-1].post_process_object_detection(
         found, threshold=0.0, target_sizes=sizes, top_k=30
     )
     folder = folder / 'deformable_detr_mask'
@@ -298,7 +298,7 @@ def record_padding(folder):
         dynamo=True,
     )
     stacked = {
-        name: np.stack([one[key].numpy() for one in told])
+        name: np.stack([result[key].numpy() for result in results])
         for name, key in (('xyxy', 'boxes'), ('scores', 'scores'), ('labels', 'labels'))
     }
     save(folder, sizes=CAMERAS, **stacked)
@@ -306,8 +306,8 @@ def record_padding(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    alone = {'padding', 'resampling', 'rfdetr_masks'}
-    known = ('transformers', 'torchvision', *sorted(alone), *TRANSFORMERS, *TORCHVISION)
+    special = {'padding', 'resampling', 'rfdetr_masks'}
+    known = ('transformers', 'torchvision', *sorted(special), *TRANSFORMERS, *TORCHVISION)
     parser.add_argument('--families', nargs='+', default=['transformers'], choices=known)
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
     arguments = parser.parse_args()
@@ -319,8 +319,8 @@ def main():
     if 'rfdetr_masks' in arguments.families:
         (arguments.out / 'rfdetr_masks').mkdir(parents=True, exist_ok=True)
         record_rfdetr_masks(arguments.out / 'rfdetr_masks')
-    for asked in set(arguments.families) - alone:
-        for family in groups.get(asked, (asked,)):
+    for requested in set(arguments.families) - special:
+        for family in groups.get(requested, (requested,)):
             folder = arguments.out / family
             folder.mkdir(parents=True, exist_ok=True)
             (record_torchvision if family in TORCHVISION else record_transformers)(family, folder)

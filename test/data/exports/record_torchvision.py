@@ -31,16 +31,16 @@ def rcnn(family):
     pool = MultiScaleRoIAlign(['0'], 6, 2)
     if family == 'mask_rcnn':
         last = detection.mask_rcnn.MaskRCNNPredictor(8, 8, len(NAMES))
-        more = {'mask_roi_pool': pool, 'mask_head': head, 'mask_predictor': last}
-        return detection.MaskRCNN, more
+        extra = {'mask_roi_pool': pool, 'mask_head': head, 'mask_predictor': last}
+        return detection.MaskRCNN, extra
     if family == 'keypoint_rcnn':
         last = detection.keypoint_rcnn.KeypointRCNNPredictor(8, 4)
-        more = {
+        extra = {
             'keypoint_roi_pool': pool,
             'keypoint_head': head,
             'keypoint_predictor': last,
         }
-        return detection.KeypointRCNN, more
+        return detection.KeypointRCNN, extra
     return detection.FasterRCNN, {}
 
 
@@ -77,7 +77,7 @@ def torchvision_model(family):
             detections_per_img=30,
             **sizes,
         )
-    kind, more = rcnn(family)
+    kind, extra = rcnn(family)
     return kind(
         backbone,
         rpn_anchor_generator=anchors,
@@ -85,9 +85,9 @@ def torchvision_model(family):
         box_head=TwoMLPHead(16 * 9, 16),
         box_predictor=FastRCNNPredictor(16, len(NAMES)),
         box_score_thresh=0.0,
-        box_detections_per_img=8 if more else 30,
+        box_detections_per_img=8 if extra else 30,
         rpn_post_nms_top_n_test=20,
-        **more,
+        **extra,
         **sizes,
     )
 
@@ -97,7 +97,7 @@ def spread_heads(model, family):
     if family == 'ssd':
         spread(model, ('classification_head',), 3)
         return
-    # Initialised so small that all scores are alike.
+    # The initial weights are so small that all scores are nearly equal.
     heads = ('classification_head', 'regression_head', 'rpn.head', 'box_predictor')
     spread(model, heads, 12 if family == 'retinanet' else 6)
     # A random head's masks are half of all pixels; those of smooth ones have a border.
@@ -112,21 +112,21 @@ def record_torchvision(family, folder):
     image = picture()
     pixels = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
     with torch.no_grad():
-        (said,) = model([pixels])
-    order = said['scores'].argsort(descending=True, stable=True)
-    export(model, ([pixels],), folder / 'model.onnx', ['image'], list(said), dynamo=False)
+        (results,) = model([pixels])
+    order = results['scores'].argsort(descending=True, stable=True)
+    export(model, ([pixels],), folder / 'model.onnx', ['image'], list(results), dynamo=False)
     save(
         folder,
         image=image,
         threshold=0.0,
-        xyxy=said['boxes'][order].numpy(),
-        scores=said['scores'][order].numpy(),
-        labels=said['labels'][order].numpy(),
+        xyxy=results['boxes'][order].numpy(),
+        scores=results['scores'][order].numpy(),
+        labels=results['labels'][order].numpy(),
         **{
-            name: np.packbits(said[name][order].numpy() > 0.5, axis=-1)
+            name: np.packbits(results[name][order].numpy() > 0.5, axis=-1)
             if name == 'masks'
-            else said[name][order].numpy()
+            else results[name][order].numpy()
             for name in ('masks', 'keypoints')
-            if name in said
+            if name in results
         },
     )

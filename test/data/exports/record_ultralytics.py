@@ -1,9 +1,9 @@
 """Record the values of Ultralytics' exporter and the results of its predictor.
 
 Each model has a folder with expected.npz: metadata and declared shapes of the exported file, the
-image, the input that Ultralytics' predictor computed, the file's output for this input, and the
-boxes, scores, classes, keypoints and corners found. No exported file is stored. Weights are
-random, from a seed, and the networks are tiny.
+image, the predictor's input and the output of the file. It also has the predictor's boxes, scores,
+classes, keypoints and corners. No exported file is stored. Weights are random, from a seed, and
+the networks are tiny.
 
     python3 -m pip install torch==2.15.0 torchvision==0.29.2 onnx onnxruntime ultralytics==8.4.190
     python3 test/data/exports/record_ultralytics.py --out test/data/exports
@@ -34,7 +34,7 @@ CONV = [
     [-1, 1, 'Conv', [16, 3, 2]],
 ]
 DETECT = [[[2, 3, 4], 1, 'Detect', ['nc']]]
-# Keypoints of three values and of two. The model description also contains "kpt_shape".
+# Keypoints with three values and with two values. The model description also contains "kpt_shape".
 POSE = [[[2, 3, 4], 1, 'Pose', ['nc', [17, 3]]]]
 POSE_OF_TWO = [[[2, 3, 4], 1, 'Pose', ['nc', [4, 2]]]]
 POSE26 = [[[2, 3, 4], 1, 'Pose26', ['nc', [5, 3]]]]
@@ -43,10 +43,10 @@ OBB26 = [[[2, 3, 4], 1, 'OBB26', ['nc', 1]]]
 # Mask coefficients and width of the layers behind the prototypes.
 SEGMENT = [[[2, 3, 4], 1, 'Segment', ['nc', 8, 16]]]
 SEGMENT26 = [[[2, 3, 4], 1, 'Segment26', ['nc', 6, 16]]]
-# Hidden size, queries, points, heads, layers of the decoder, its inner size.
+# Hidden size, queries, points, heads, decoder layers, feed-forward size.
 RTDETR = [[[2, 3, 4], 1, 'RTDETRDecoder', ['nc', 16, 40, 4, 2, 2, 32]]]
 NAMES = ('cat', 'dog', 'fox')
-#: Head, classes, height and width, what the exporter is asked, and what the model is called.
+#: Head, number of classes, height and width, options of the exporter, and name of the model.
 FAMILIES = {
     'ultralytics_rtdetr': (RTDETR, 2, (96, 128), {}, 'rtdetr-tiny'),
     'ultralytics_rtdetr_one': (RTDETR, 1, (96, 128), {'dynamic': True}, 'rtdetr-tiny'),
@@ -76,7 +76,7 @@ KEYS = (
 CONFIDENCE, IOU = 0.02, 0.45
 
 
-def made(head, classes, shape, stem, folder):
+def make_model(head, classes, shape, stem, folder):
     """Return a model with random weights, whose outputs differ between positions."""
     torch.manual_seed(1)
     description = {'nc': classes, 'backbone': CONV, 'head': head}
@@ -91,9 +91,9 @@ def made(head, classes, shape, stem, folder):
     model.model.names = dict(enumerate(names))
     if head is POSE26:
         model.model.kpt_names = {number: list('abcde') for number in range(classes)}
-    shaped = 'OBB' in head[0][2] or 'Segment' in head[0][2]
+    has_shapes = 'OBB' in head[0][2] or 'Segment' in head[0][2]
     with torch.no_grad():
-        for module in model.model.modules():  # their statistics, from pictures
+        for module in model.model.modules():  # compute their statistics from pictures
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.train()
                 module.momentum = None
@@ -108,12 +108,12 @@ def made(head, classes, shape, stem, folder):
             elif 'bbox_head' in name:
                 parameter.normal_(0, 0.3)
             elif 'cv3' in name and name.endswith('2.bias'):
-                parameter.fill_(-3 if shaped else -4)
-            elif shaped and 'cv2' in name and name.endswith('2.bias'):
-                # Wide and low: left and right farther than top and bottom.
+                parameter.fill_(-3 if has_shapes else -4)
+            elif has_shapes and 'cv2' in name and name.endswith('2.bias'):
+                # Wide and low boxes: left and right are farther away than top and bottom.
                 bins = -torch.arange(16.0)
                 parameter.copy_(torch.cat([slope * bins for slope in (0.4, 1.5, 0.4, 1.5)]))
-            elif shaped and 'cv4' in name and name.endswith('2.weight'):
+            elif has_shapes and 'cv4' in name and name.endswith('2.weight'):
                 parameter.mul_(6)
     return model
 
@@ -125,21 +125,21 @@ def picture(size=(110, 70)):
     return cv2.resize(small, size, interpolation=cv2.INTER_CUBIC)
 
 
-def shape_of(entry):
+def declared_shape(entry):
     """Return a declared shape, with -1 for each open dimension."""
     return [side.dim_value or -1 for side in entry.type.tensor_type.shape.dim]
 
 
 def record(family, folder):
     """Write expected.npz."""
-    head, classes, shape, asked, stem = FAMILIES[family]
-    # Of the larger one the padding is whole pixels of the prototypes.
+    head, classes, shape, export_options, stem = FAMILIES[family]
+    # The padding of the larger image is a whole number of prototype pixels.
     image = picture((256, 128) if family == 'ultralytics_segment' else (110, 70))
     folder = folder.resolve()
-    # The exporter writes where it is started.
+    # The exporter writes into the current folder.
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
-        model = made(head, classes, shape, stem, Path(scratch))
-        path = model.export(format='onnx', imgsz=list(shape), **asked)
+        model = make_model(head, classes, shape, stem, Path(scratch))
+        path = model.export(format='onnx', imgsz=list(shape), **export_options)
         file = onnx.load(path)
         metadata = {entry.key: entry.value for entry in file.metadata_props}
         predictor = (ultralytics.RTDETR if head is RTDETR else ultralytics.YOLO)(path)
@@ -149,18 +149,18 @@ def record(family, folder):
         pixels = predictor.predictor.preprocess([image]).numpy()
         session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
         output, *prototypes = session.run(None, {'images': pixels})
-    boxes, more = found.boxes, {}
+    boxes, task_values = found.boxes, {}
     if found.keypoints is not None:
-        more['keypoints'] = found.keypoints.data.numpy()
+        task_values['keypoints'] = found.keypoints.data.numpy()
     if found.masks is not None:
-        more['masks'] = np.packbits(found.masks.data.numpy().astype(bool), axis=None)
-        more['prototypes'] = prototypes[0]
-        more['declared_prototypes'] = np.array(shape_of(file.graph.output[1]))
+        task_values['masks'] = np.packbits(found.masks.data.numpy().astype(bool), axis=None)
+        task_values['prototypes'] = prototypes[0]
+        task_values['declared_prototypes'] = np.array(declared_shape(file.graph.output[1]))
     if found.obb is not None:
         boxes = found.obb
-        more['oriented'] = boxes.xywhr.numpy()
-        more['corners'] = boxes.xyxyxyxy.numpy()
-    declared = [shape_of(file.graph.input[0]), shape_of(file.graph.output[0])]
+        task_values['oriented'] = boxes.xywhr.numpy()
+        task_values['corners'] = boxes.xyxyxyxy.numpy()
+    declared = [declared_shape(file.graph.input[0]), declared_shape(file.graph.output[0])]
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         folder / 'expected.npz',
@@ -175,7 +175,7 @@ def record(family, folder):
         xyxy=boxes.xyxy.numpy(),
         scores=boxes.conf.numpy(),
         labels=boxes.cls.numpy().astype(int),
-        **more,
+        **task_values,
     )
     size = (folder / 'expected.npz').stat().st_size
     print(f'{family}: {declared}, {output.shape}, {len(boxes)} found, {size / 1024:.0f} KiB')

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 HEIGHT, WIDTH = 64, 96
-NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # COCO's lists have placeholders like these
+NAMES = ['N/A', 'cat', 'dog', 'N/A', 'fox']  # class lists of COCO also have placeholders
 
 
 def picture():
-    """Return uint8 (HEIGHT, WIDTH, 3), RGB, in the network's size, so that it is not resized."""
+    """Return uint8 (HEIGHT, WIDTH, 3), RGB, in the input size of the network."""
     rng = np.random.default_rng(5)
     small = rng.integers(0, 256, (HEIGHT // 8, WIDTH // 8, 3), np.uint8)
     return np.kron(small, np.ones((8, 8, 1), np.uint8))
@@ -34,7 +34,7 @@ def spread(model, parts, factor):
                 if name.endswith('bias'):
                     parameter.zero_()
             if any(part in name for part in ('detection_tokens', 'position_embeddings')):
-                parameter.normal_()  # zero as they are made, so that all queries are alike
+                parameter.normal_()  # they start as zeros, so all queries are equal
 
 
 def export(model, inputs, path, names, outputs, dynamo):
