@@ -66,8 +66,8 @@ def noise(seed, padding=5):
 
 
 def open_batched_pipeline(late_pipeline, engine, **options):
-    made, sizes = ENGINES[engine]
-    gpu, pipeline = late_pipeline(tensorrt=made(), **options)
+    make_engine, sizes = ENGINES[engine]
+    gpu, pipeline = late_pipeline(tensorrt=make_engine(), **options)
     assert pipeline.batch == sizes[-1]
     assert [size.batch for size in pipeline.slots[0]._sizes] == sizes
     return gpu, pipeline, sizes
@@ -88,9 +88,9 @@ def test_each_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
         frames = [noise(100 * turn + place + turn) for place in range(count)]
         with copy_to_pipeline_memory(pipeline, frames) as placed:
             # Some frames are outside the pipeline's memory.
-            given = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
+            submitted = [frames[at] if at % 3 == 1 else placed[at] for at in range(count)]
             before = [gpu.input_of(pipeline.slots[slot], at).copy() for at in range(5)]
-            pipeline.enqueue(slot, given, [Thresholds()] * count)
+            pipeline.enqueue(slot, submitted, [Thresholds()] * count)
             results = pipeline.collect(slot)
         assert [len(result.detections) for result in results] == [0] * count
         assert len({result.compute_s for result in results}) == 1
@@ -158,15 +158,15 @@ def test_unneeded_batch_sizes_are_not_prepared(late_pipeline, tmp_path, most, ex
 def test_two_slots_do_not_mix(late_pipeline):
     gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'profiles 1, 2, 5')
     for turn in range(4):
-        taken = []
+        enqueued = []
         for slot, count in ((0, 1 + turn), (1, 5 - turn)):
             frames = [noise(turn + 10 * slot + at) for at in range(count)]
             pipeline.enqueue(slot, frames, [Thresholds()] * count)
-            taken.append(frames)
+            enqueued.append(frames)
         assert not pipeline.is_done(0)
         for slot in (1, 0):
             pipeline.collect(slot)
-            for at, frame in enumerate(taken[slot]):
+            for at, frame in enumerate(enqueued[slot]):
                 found = gpu.input_of(pipeline.slots[slot], at)
                 np.testing.assert_array_equal(found, tensor_of(frame))
 
@@ -251,9 +251,9 @@ def test_frame_without_memory_affects_no_other_frame(
         for size in ((2000, 900), (3000, 2000))
     )
 
-    def collected(frames, most):
+    def collect_with_limit(frames, limit_bytes):
         """Return the results of a batch while larger allocations fail."""
-        setattr(runtime, call, lambda *a: full if a[0] > most else allocate(*a))
+        setattr(runtime, call, lambda *a: full if a[0] > limit_bytes else allocate(*a))
         pipeline.enqueue(0, frames, [Thresholds()] * len(frames))
         results = pipeline.collect(0)
         for at, result in enumerate(results):
@@ -263,13 +263,13 @@ def test_frame_without_memory_affects_no_other_frame(
         return [getattr(result, 'reason', '') for result in results], results
 
     frames = [noise(0), large, noise(2)]
-    reasons, results = collected(frames, 2**20)
+    reasons, results = collect_with_limit(frames, 2**20)
     assert reasons == ['', 'too_large', '']
     golden_messages.add(results[1])
     assert results[1].__traceback__ is None
-    assert collected(frames, 2**30)[0] == ['', '', '']
+    assert collect_with_limit(frames, 2**30)[0] == ['', '', '']
     # Other places keep their memory. A batch of only this frame runs nothing.
-    assert collected([noise(1), large, larger], 2**20)[0] == ['', '', 'too_large']
-    assert collected([noise(1), larger], 2**20)[0] == ['', 'too_large']
-    assert collected([larger], 2**20)[0] == ['too_large']
-    assert collected(frames, 2**20)[0] == ['', '', '']
+    assert collect_with_limit([noise(1), large, larger], 2**20)[0] == ['', '', 'too_large']
+    assert collect_with_limit([noise(1), larger], 2**20)[0] == ['', 'too_large']
+    assert collect_with_limit([larger], 2**20)[0] == ['too_large']
+    assert collect_with_limit(frames, 2**20)[0] == ['', '', '']

@@ -90,15 +90,15 @@ def tensors_of(outputs):
 @pytest.mark.parametrize('name', HOST_DECODED)
 def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
     rng = np.random.default_rng(30)
-    made = [known(rng, count) for count in (6, 4)]
-    frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in made]
+    objects = [known(rng, count) for count in (6, 4)]
+    frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in objects]
     if name == 'onnx_nms_xyxy' or name.startswith('onnx_nms'):
-        made[1] = made[0]
+        objects[1] = objects[0]
         frames[1] = frames[0]
     if name == 'torchvision':
-        made[1], frames[1] = made[0], frames[0]
-    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
-    path, recorder = install_standins((IMAGE, *beside), tensors_of(frames[0]))
+        objects[1], frames[1] = objects[0], frames[0]
+    more_inputs = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    path, recorder = install_standins((IMAGE, *more_inputs), tensors_of(frames[0]))
     pipeline = open_by_parameters(config_for(path, name))
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, [grey()], [Thresholds()])
@@ -106,7 +106,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
             pinned = pipeline.slots[slot].result._outputs[key].array
             assert pinned.size >= value.nbytes
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
-    for slot, (xyxy, scores, labels) in enumerate(made):
+    for slot, (xyxy, scores, labels) in enumerate(objects):
         (result,) = pipeline.collect(slot)
         found = result.detections
         assert np.abs(found.xyxy - in_the_image(name, xyxy)).max() < 1e-3
@@ -159,9 +159,9 @@ def test_wrong_cell_count_is_refused_before_compiling(install_standins, golden_m
 
 def test_ultralytics_engine_needs_no_parameters(install_standins):
     path, _ = install_standins((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
-    told = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
-    front = json.dumps(told).encode()
-    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    metadata = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
+    metadata_bytes = json.dumps(metadata).encode()
+    path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == PRESETS['dense'].decoder
@@ -173,11 +173,11 @@ def test_engine_with_open_shapes_reports_its_output_shapes(install_standins):
     inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
     profile = tuple((1, 3, side, side) for side in (320, 640, 960))
     path, _ = install_standins(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
-    told = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
-    front = json.dumps(told).encode()
-    path.write_bytes(len(front).to_bytes(4, 'little') + front + PLAN)
+    metadata = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
+    metadata_bytes = json.dumps(metadata).encode()
+    path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
-    assert pipeline.spec.decoder == PRESETS['dense'].decoder  # for (1, 7, 4), as the stand-in says
+    assert pipeline.spec.decoder == PRESETS['dense'].decoder  # output shape (1, 7, 4)
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
     pipeline.close()
 
@@ -185,11 +185,11 @@ def test_engine_with_open_shapes_reports_its_output_shapes(install_standins):
 @pytest.mark.parametrize('name', ['dense', 'onnx_nms_xyxy', 'labels_boxes_scores', 'detr'])
 def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_standins):
     rng = np.random.default_rng(36)
-    made = [known(rng, count) for count in (6, 4, 5)]
-    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
-    beside = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
+    objects = [known(rng, count) for count in (6, 4, 5)]
+    outputs = batched(name, [OUTPUTS[name](rng, *one) for one in objects])
+    more_inputs = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
     image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
-    path, recorder = install_standins((image, *beside), tensors_of(outputs))
+    path, recorder = install_standins((image, *more_inputs), tensors_of(outputs))
     uploaded = []
     runtime = recorder.modules[2]._module
     runtime.cudaMemcpyAsync = lambda to, source, size, *how: (
@@ -213,7 +213,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
         run = [result.detections for result in pipeline.collect(slot)]
         assert len(run) == count
         # The other two images have the input's size and a tenth of it.
-        for found, place, (xyxy, scores, labels) in zip(run, range(count), made, strict=False):
+        for found, place, (xyxy, scores, labels) in zip(run, range(count), objects, strict=False):
             boxes = [in_the_image(name, xyxy), xyxy, 0.1 * xyxy][place]
             assert np.abs(found.xyxy - boxes).max() < 1e-3
             assert np.abs(found.scores - scores).max() < 1e-5

@@ -87,8 +87,8 @@ def test_cpu_decodes_files_that_nvjpeg_refuses(
 def test_file_with_a_wrong_size_is_refused(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(depth=1)
     frame = jpeg(0)
-    lying = undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
-    pipeline.enqueue(0, [lying], [Thresholds()])
+    wrong_frame = undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
+    pipeline.enqueue(0, [wrong_frame], [Thresholds()])
     wait_until(lambda: pipeline.is_done(0))
     (error,) = pipeline.collect(0)
     assert isinstance(error, ImageError)

@@ -66,8 +66,8 @@ def test_unreadable_jpeg_affects_no_other_frame(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=1)
     for place in range(6):
         frames = [jpeg(at) if at % 2 else noise(at) for at in range(6)]
-        given = [bad(at) if at == place else frame for at, frame in enumerate(frames)]
-        enqueue(pipeline, 0, given)
+        submitted = [bad(at) if at == place else frame for at, frame in enumerate(frames)]
+        enqueue(pipeline, 0, submitted)
         left = [None if at == place else frame for at, frame in enumerate(frames)]
         check(gpu, pipeline, 0, left, pipeline.collect(0))
     # A file that only nvJPEG refuses does not affect any frame.

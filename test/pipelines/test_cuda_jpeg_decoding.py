@@ -1,6 +1,6 @@
 """Tests of JPEG files on a real GPU: equal boxes in order, with any frames between them.
 
-What is expected of the input tensor is the host's preprocessing of OpenCV's pixels.
+The expected input tensor is the host's preprocessing of the pixels that OpenCV decodes.
 test/pipelines/test_cuda_jpeg.py does the same with stand-ins for GPU and nvJPEG.
 """
 
@@ -145,11 +145,11 @@ def test_damaged_files_affect_no_other_frame(open_patch_pipeline, caplog):
             continue
         pipeline.enqueue(0, [frame], [Thresholds()])
         pipeline.enqueue(1, [whole], [Thresholds()])
-        pipeline.collect(0)  # the CPU may refuse it, too
+        pipeline.collect(0)  # the CPU may also refuse this file
         pipeline.collect(1)
         np.testing.assert_array_equal(input_of(pipeline, 1), expected)
         refused += bool(caplog.records)
-    assert refused > 0  # and said once for each cause
+    assert refused > 0  # each cause was logged once
     assert refused < 5
 
 
@@ -182,8 +182,8 @@ def test_demo_scenes_give_the_boxes_of_opencv_decoding(digits_engine, scenes):  
     differing = 0
     for content in files:
         frame = jpeg_of(content)
-        for name, given in (('OpenCV', decode_on_cpu(frame)), ('nvJPEG', frame)):
-            runs[name].append(detect_one(pipeline, given, Thresholds()).detections)
+        for name, pixels_or_file in (('OpenCV', decode_on_cpu(frame)), ('nvJPEG', frame)):
+            runs[name].append(detect_one(pipeline, pixels_or_file, Thresholds()).detections)
         one, other = runs['OpenCV'][-1], runs['nvJPEG'][-1]
         same = compare_detections([one], [other], DIGITS).overall
         differing += same.matched != max(same.reference, same.candidate)
@@ -216,7 +216,7 @@ def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
         expected = alone[index % len(frames)]
         np.testing.assert_array_equal(detections.class_ids, expected.class_ids)
         np.testing.assert_array_equal(detections.xyxy, expected.xyxy)
-    print(f'{lost} bytes of device memory taken meanwhile')
+    print(f'{lost} bytes of device memory allocated during the run')
     assert lost < 256 * 2**20
 
 

@@ -30,7 +30,7 @@ pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 
 
 class Message:
-    """A file as a camera sends it; ``threads`` are those that have read one."""
+    """A file that a camera sends. ``threads`` lists the threads that have read a file."""
 
     threads: ClassVar[list[str]] = []
 
@@ -60,7 +60,7 @@ def expected_of(file):
     return tensor_of(decode_to_frame(check_image_file(np.frombuffer(file, np.uint8))))
 
 
-def unread(file, read, *, is_fast=False):
+def deferred(file, read, *, is_fast=False):
     return DeferredFrame(Message(file, read).frame, is_fast_to_decode=is_fast)
 
 
@@ -81,35 +81,35 @@ def test_all_files_are_read_in_the_threads_or_at_once(
     flying = deque()
     for turn in range(24):
         slot, count = turn % 2, int(rng.choice([1, 1, 2, 5, 8]))
-        frames, wanted = [], []
+        frames, tensors = [], []
         for camera in range(count):
             kind = str(rng.choice(kinds, p=(0.4, 0.1, 0.1, 0.1, 0.15, 0.15)))
             size = tuple(int(side) for side in rng.integers(8, 40 + 12 * turn, 2))
             if kind == 'raw':
                 frames.append(noise(turn * 8 + camera))
-                wanted.append(tensor_of(frames[-1]))
+                tensors.append(tensor_of(frames[-1]))
                 continue
             file = content(turn, '420' if kind == 'cut' else kind, size)
-            wanted.append(None if kind == 'cut' else expected_of(file))
-            quick = bool(rng.integers(2))
+            tensors.append(None if kind == 'cut' else expected_of(file))
+            is_fast = bool(rng.integers(2))
             file = file[: -40 if kind == 'cut' else None]
-            frames.append(unread(file, cameras[camera], is_fast=quick))
+            frames.append(deferred(file, cameras[camera], is_fast=is_fast))
         pipeline.enqueue(slot, frames, [Thresholds()] * count)
-        flying.append((slot, frames, wanted))
+        flying.append((slot, frames, tensors))
         while flying and (len(flying) == 2 or rng.random() < 0.6):
             check(gpu, pipeline, *flying.popleft())
-    here = threading.current_thread().name
-    assert here in Message.threads
-    assert all(name.startswith('jpeg_') for name in Message.threads if name != here)
-    assert len({name for name in Message.threads if name != here}) > 1
+    worker_thread = threading.current_thread().name
+    assert worker_thread in Message.threads
+    assert all(name.startswith('jpeg_') for name in Message.threads if name != worker_thread)
+    assert len({name for name in Message.threads if name != worker_thread}) > 1
 
 
-def check(gpu, pipeline, slot, frames, wanted):
+def check(gpu, pipeline, slot, frames, tensors):
     """Collect a slot and compare each frame with its tensor, None for an unreadable file."""
     wait_until(lambda: pipeline._jpeg.has_started(slot))
     results = pipeline.collect(slot)
-    assert len(results) == len(wanted)
-    for place, (result, frame, tensor) in enumerate(zip(results, frames, wanted, strict=True)):
+    assert len(results) == len(tensors)
+    for place, (result, frame, tensor) in enumerate(zip(results, frames, tensors, strict=True)):
         if tensor is None:
             assert isinstance(result, ImageError)
             assert result.reason == 'not_decodable'
@@ -126,14 +126,16 @@ def test_only_a_probably_small_jpeg_is_read_in_the_worker(jpeg_pipeline, kind):
     files = JpegFrameReader()
     for turn in range(3):
         file = content(turn, kind)
-        pipeline.enqueue(0, [unread(file, files, is_fast=files.is_fast_to_decode)], [Thresholds()])
+        pipeline.enqueue(
+            0, [deferred(file, files, is_fast=files.is_fast_to_decode)], [Thresholds()]
+        )
         (result,) = pipeline.collect(0)
         assert not isinstance(result, ImageError)
         found = gpu.input_of(pipeline.slots[0])
         np.testing.assert_array_equal(found, expected_of(file))
-    here = threading.current_thread().name
+    worker_thread = threading.current_thread().name
     assert Message.threads[0].startswith('jpeg_')
-    assert (Message.threads[1:] == [here] * 2) == (kind == '420')
+    assert (Message.threads[1:] == [worker_thread] * 2) == (kind == '420')
 
 
 def test_unreadable_file_affects_no_other_frame(jpeg_pipeline, golden_messages):
@@ -142,14 +144,14 @@ def test_unreadable_file_affects_no_other_frame(jpeg_pipeline, golden_messages):
     def broken(_):
         raise RuntimeError('broken')
 
-    pipeline.enqueue(0, [unread(content(1), raise_image_error, is_fast=True)], [Thresholds()])
+    pipeline.enqueue(0, [deferred(content(1), raise_image_error, is_fast=True)], [Thresholds()])
     (error,) = pipeline.collect(0)
     assert error.reason == 'bad_frame_id'
     good = content(2)
-    pipeline.enqueue(0, [unread(good, JpegFrameReader(), is_fast=True)], [Thresholds()])
+    pipeline.enqueue(0, [deferred(good, JpegFrameReader(), is_fast=True)], [Thresholds()])
     pipeline.collect(0)
     np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected_of(good))
-    pipeline.enqueue(0, [unread(good, broken, is_fast=True)], [Thresholds()])
+    pipeline.enqueue(0, [deferred(good, broken, is_fast=True)], [Thresholds()])
     assert pipeline.is_done(0)
     with golden_messages.raises(RuntimeError):
         pipeline.collect(0)
@@ -174,8 +176,8 @@ def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
     for turn in range(3):
-        places = [unread(good, JpegFrameReader())] * 3
-        places[2 - turn] = unread(good, raise_image_error)
+        places = [deferred(good, JpegFrameReader())] * 3
+        places[2 - turn] = deferred(good, raise_image_error)
         pipeline.enqueue(0, places, [Thresholds()] * 3)
         results = pipeline.collect(0)
         assert results[2 - turn].reason == 'bad_frame_id'
@@ -194,7 +196,7 @@ def test_thresholds_are_those_passed_to_enqueue(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
     files = [content(1), content(2, 'png'), content(3)]
-    pipeline.enqueue(0, [unread(file, JpegFrameReader()) for file in files], own)
+    pipeline.enqueue(0, [deferred(file, JpegFrameReader()) for file in files], own)
     pipeline.collect(0)
     assert [header_of(pipeline, 0, place)[2] for place in range(3)] == [0.25, 0.5, 0.75]
 
@@ -252,7 +254,7 @@ def test_reading_fault_is_raised_by_collect(jpeg_pipeline, golden_messages):
         raise RuntimeError('broken')
 
     frames = [
-        unread(content(1), broken if place == 1 else JpegFrameReader()) for place in range(3)
+        deferred(content(1), broken if place == 1 else JpegFrameReader()) for place in range(3)
     ]
     pipeline.enqueue(0, frames, [Thresholds()] * 3)
     wait_until(lambda: pipeline.is_done(0))
@@ -270,7 +272,7 @@ def test_close_stops_reading(jpeg_pipeline):
         assert allowed.wait(30)
         return JpegFrameReader()(file)
 
-    frames = [unread(content(seed), hold) for seed in range(8)]
+    frames = [deferred(content(seed), hold) for seed in range(8)]
     pipeline.enqueue(0, frames, [Thresholds()] * 8)
     for _ in range(4):
         assert inside.acquire(timeout=30)
@@ -337,8 +339,8 @@ def test_unchanged_header_is_not_uploaded_again(jpeg_pipeline):
     ]
     for file, thresholds, sent in turns:
         gpu.uploads.clear()
-        given = file if isinstance(file, Frame) else unread(file, JpegFrameReader())
-        pipeline.enqueue(0, [given], [thresholds])
+        submitted = file if isinstance(file, Frame) else deferred(file, JpegFrameReader())
+        pipeline.enqueue(0, [submitted], [thresholds])
         (result,) = pipeline.collect(0)
         if file is bad:
             assert isinstance(result, ImageError)
@@ -358,9 +360,9 @@ def test_file_without_memory_affects_no_other_frame(jpeg_pipeline, integrated):
     allocate = runtime.cudaMalloc
     full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0
 
-    def collected(files, most):
-        runtime.cudaMalloc = lambda size: full if size > most else allocate(size)
-        frames = [unread(file, JpegFrameReader()) for file in files]
+    def reasons_with_limit(files, limit_bytes):
+        runtime.cudaMalloc = lambda size: full if size > limit_bytes else allocate(size)
+        frames = [deferred(file, JpegFrameReader()) for file in files]
         pipeline.enqueue(0, frames, [Thresholds()] * len(files))
         results = pipeline.collect(0)
         for at, result in enumerate(results):
@@ -371,10 +373,10 @@ def test_file_without_memory_affects_no_other_frame(jpeg_pipeline, integrated):
 
     large, larger = content(1, size=(1000, 450)), content(2, size=(2400, 1600))
     small = content(3), content(4)
-    assert collected([small[0], large, small[1]], 2**20) == ['', 'too_large', '']
-    assert collected([small[0], large, small[1]], 2**30) == ['', '', '']
+    assert reasons_with_limit([small[0], large, small[1]], 2**20) == ['', 'too_large', '']
+    assert reasons_with_limit([small[0], large, small[1]], 2**30) == ['', '', '']
     # Other places keep their memory. A batch of only this file runs nothing.
-    assert collected([small[1], large, larger], 2**20) == ['', '', 'too_large']
-    assert collected([small[1], larger], 2**20) == ['', 'too_large']
-    assert collected([larger], 2**20) == ['too_large']
-    assert collected([small[0], large, small[1]], 2**20) == ['', '', '']
+    assert reasons_with_limit([small[1], large, larger], 2**20) == ['', '', 'too_large']
+    assert reasons_with_limit([small[1], larger], 2**20) == ['', 'too_large']
+    assert reasons_with_limit([larger], 2**20) == ['too_large']
+    assert reasons_with_limit([small[0], large, small[1]], 2**20) == ['', '', '']

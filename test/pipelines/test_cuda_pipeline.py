@@ -215,7 +215,7 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
     _, expected, found = runs
     few, many, on_device = counts
     print(f'{few} boxes of {MAX_CANDIDATES} candidates, {many} of all, {on_device} on the GPU')
-    # Not equal: ONNX Runtime's sigmoid is 0 where TensorRT's still tells boxes apart.
+    # The counts differ: the sigmoid of ONNX Runtime is 0 for logits that TensorRT still separates.
     assert min(many, on_device) > few + 100
     assert sum(map(len, expected)) > 80
     overall = compare_detections(expected, found, tuple('0123456789')).overall

@@ -17,8 +17,8 @@ SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
 
 
 @pytest.fixture
-def collected(monkeypatch):
-    """Return a function that reads rows as the kernels write them."""
+def collect_rows(monkeypatch):
+    """Return a function that writes rows like the kernels, and returns the collected result."""
     kernels = SimpleNamespace(
         scratch_bytes=64,
         result_bytes=RESULT_HEAD.itemsize + 8 * RESULT_ROW.itemsize,
@@ -46,20 +46,20 @@ def collected(monkeypatch):
     return collect
 
 
-def test_rows_are_copied_out(collected):
-    found = collected(0.9, 0.5)
-    collected(0.1, 0.1)
+def test_result_does_not_change_with_the_pinned_memory(collect_rows):
+    found = collect_rows(0.9, 0.5)
+    collect_rows(0.1, 0.1)
     assert found.scores.tolist() == pytest.approx([0.9, 0.5])
     assert found.xyxy.tolist() == [[10, 20, 30, 40]] * 2
-    assert len(collected()) == 0
+    assert len(collect_rows()) == 0
 
 
-def test_scores_that_are_no_probabilities_are_an_error(collected, golden_messages):
+def test_scores_outside_0_to_1_are_an_error(collect_rows, golden_messages):
     with golden_messages.raises(OutputError):
-        raise collected(6.5, 0.9)
+        raise collect_rows(6.5, 0.9)
 
 
-def test_scores_that_are_all_nan_are_an_error(collected, golden_messages):
+def test_scores_that_are_all_nan_are_an_error(collect_rows, golden_messages):
     with golden_messages.raises(OutputError):
-        raise collected(all_nan=True)
-    assert len(collected()) == 0
+        raise collect_rows(all_nan=True)
+    assert len(collect_rows()) == 0

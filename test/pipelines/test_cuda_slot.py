@@ -27,7 +27,7 @@ def noise(seed, encoding='bgr8', width=37, height=23, padding=5):
     return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
-def lying(memory, offset, frame):
+def place_in_memory(memory, offset, frame):
     """Copy a frame's pixels to this offset of the memory. Return the new frame."""
     data = memory.array[offset:][: frame.data.size]
     data[:] = frame.data
@@ -41,12 +41,12 @@ def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, 
     memory = pipeline.allocate(20_000)
     captures = gpu.captures
     for seed, offset in enumerate([0, 4, 8, 60, 64, 100, 252, 256, 1000, 1, 7]):
-        frame = lying(memory, offset, noise(seed, encoding))
-        behind = memory.array.copy()
+        frame = place_in_memory(memory, offset, noise(seed, encoding))
+        content = memory.array.copy()
         expected = tensor_of(frame)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
-        # Only the header in front was written, and one copy uploaded everything.
-        np.testing.assert_array_equal(memory.array, behind)
+        # The pipeline wrote only the header before the pixels. One copy uploaded everything.
+        np.testing.assert_array_equal(memory.array, content)
         size = pipeline.header_bytes + offset + frame.data.size
         assert gpu.uploads == ([] if integrated else [(memory.buffer.pointer, size)])
         gpu.uploads.clear()
@@ -62,7 +62,7 @@ def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
     memory = pipeline.allocate(8_000_000)
     for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (17, 1), (16, 2), (1, 1)]):
         shape = {'width': 64 * times, 'height': 48 * times, 'padding': 3 + seed}
-        frame = lying(memory, 60, noise(seed, encoding, **shape))
+        frame = place_in_memory(memory, 60, noise(seed, encoding, **shape))
         expected = tensor_of(frame)
         np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
         # Bayer patterns and chroma planes need the neighbouring rows.
@@ -93,7 +93,7 @@ def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
     ]
     for seed, (times, offset, thresholds, sent) in enumerate(turns):
         large = noise(seed, width=64 * times, height=48 * times, padding=3)
-        frame = lying(memory, offset, large)
+        frame = place_in_memory(memory, offset, large)
         expected = tensor_of(frame)
         pipeline.enqueue(0, [frame], [thresholds])
         pipeline.collect(0)
@@ -122,15 +122,16 @@ def test_frames_in_other_memory_are_copied(late_pipeline, integrated, graph):
     page_locked = pipeline.allocate(20_000)
     other = pipeline.allocate(20_000)
     shifted = replace(
-        lying(page_locked.buffer, pipeline.header_bytes - 4, noise(3)), memory=page_locked
+        place_in_memory(page_locked.buffer, pipeline.header_bytes - 4, noise(3)),
+        memory=page_locked,
     )  # no room for the header
     for frame in (
         noise(0),
         noise(1, width=64, height=64),  # larger
-        lying(plain, 4096, noise(2)),
+        place_in_memory(plain, 4096, noise(2)),
         shifted,
-        replace(lying(page_locked, 4096, noise(4)), memory=other),  # not where it says
-        replace(lying(page_locked, 4096, noise(5)), memory=None),
+        replace(place_in_memory(page_locked, 4096, noise(4)), memory=other),  # the wrong memory
+        replace(place_in_memory(page_locked, 4096, noise(5)), memory=None),
     ):
         content = page_locked.array.copy()
         expected = tensor_of(frame)
@@ -140,7 +141,7 @@ def test_frames_in_other_memory_are_copied(late_pipeline, integrated, graph):
         assert not own & {source for source, _ in gpu.uploads}
     page_locked.close()
     other.close()
-    assert len(gpu.host_bytes) == len(before) + 1  # one slot was used, and made room twice
+    assert len(gpu.host_bytes) == len(before) + 1  # the one used slot allocated memory twice
 
 
 @pytest.mark.parametrize('integrated', [False, True])
@@ -189,7 +190,7 @@ def test_changed_values_are_in_the_next_header(late_pipeline):
     ]
     for thresholds in (Thresholds(), Thresholds(0.5), Thresholds(), Thresholds(class_ids=(1,))):
         for change in changes:
-            frame = lying(memory, 64, replace(pixels, **change))
+            frame = place_in_memory(memory, 64, replace(pixels, **change))
             expected = tensor_of(frame)
             pipeline.enqueue(0, [frame], [thresholds])
             heads.append(memory.buffer.array[: pipeline.header_bytes].tobytes())

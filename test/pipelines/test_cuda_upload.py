@@ -1,7 +1,7 @@
 """Tests of frame uploads to a real GPU: from the frame's memory or a copy, always complete.
 
-The engine's model depends on every pixel; what is expected of its input tensor is the host's
-preprocessing. test/pipelines/test_cuda_slot.py does the same with a stand-in for the GPU.
+The engine's model depends on every pixel. The expected input tensor is the host's preprocessing.
+test/pipelines/test_cuda_slot.py does the same with a stand-in for the GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
 pytestmark = [needs_tensorrt, pytest.mark.ros]
 
 
-def lying(memory, offset, frame):
+def place_in_memory(memory, offset, frame):
     """Copy a frame's pixels to this offset of the memory. Return the new frame."""
     data = memory.array[offset:][: frame.data.size]
     data[:] = frame.data
@@ -41,10 +41,10 @@ def test_pixels_are_uploaded_directly_from_the_frame(
     pipeline = open_patch_pipeline(integrated=integrated, graph=graph)
     memory = pipeline.allocate(20_000)
     for seed, offset in enumerate([*range(0, 68, 4), 252, 256, 1000, 1, 7]):
-        frame = lying(memory, offset, noise(seed, encoding, padding=seed % 9))
-        behind = memory.array.copy()
+        frame = place_in_memory(memory, offset, noise(seed, encoding, padding=seed % 9))
+        content = memory.array.copy()
         np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, frame))
-        np.testing.assert_array_equal(memory.array, behind)
+        np.testing.assert_array_equal(memory.array, content)
     memory.close()
 
 
@@ -53,7 +53,7 @@ def test_frames_in_other_memory_are_copied(open_patch_pipeline, integrated):
     pipeline = open_patch_pipeline(integrated=integrated)
     memory = pipeline.allocate(20_000)
     shifted = replace(
-        lying(memory.buffer, pipeline.header_bytes - 4, noise(3)), memory=memory
+        place_in_memory(memory.buffer, pipeline.header_bytes - 4, noise(3)), memory=memory
     )  # no room for the header
     content = memory.array.copy()
     for frame in (noise(0), noise(1, size=(64, 64)), noise(2, 'nv12'), shifted):
@@ -87,7 +87,7 @@ def test_memory_used_by_a_slot_is_not_lent_again(open_patch_pipeline, integrated
     images = [rng.integers(0, 256, 1080 * 5760, np.uint8) for _ in range(7)]
     expected = [tensor_of(pipeline, Frame.view(image, **shape)) for image in images]
 
-    def taken(image):
+    def borrow(image):
         lease = buffers.lend(44 + image.size)
         data = lease.array()[44:][: image.size]
         data[:] = image
@@ -98,9 +98,9 @@ def test_memory_used_by_a_slot_is_not_lent_again(open_patch_pipeline, integrated
         flying = []
         for slot in range(depth):
             number = next(numbers) % 7
-            pipeline.enqueue(slot, [taken(images[number])], [Thresholds()])
+            pipeline.enqueue(slot, [borrow(images[number])], [Thresholds()])
             flying.append(number)
-            taken(np.full(1080 * 5760, 255 - number, np.uint8))  # and nobody reads it
+            borrow(np.full(1080 * 5760, 255 - number, np.uint8))  # no slot uses this
         for slot, number in enumerate(flying):
             pipeline.collect(slot)
             np.testing.assert_array_equal(input_of(pipeline, slot), expected[number])
@@ -126,9 +126,9 @@ def test_any_thread_can_free_page_locked_memory_after_close(
     pipeline.close()
     np.testing.assert_array_equal(kept[0].data, frames[0].data)
     assert memory.buffer.pointer
-    last = threading.Thread(target=kept.clear)
-    last.start()
-    last.join()
+    freeing_thread = threading.Thread(target=kept.clear)
+    freeing_thread.start()
+    freeing_thread.join()
     assert memory.buffer.pointer == 0
     assert buffers.count == 0
 

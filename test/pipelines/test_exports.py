@@ -1,7 +1,7 @@
 """Tests of real exports against the recorded results of the exporting libraries.
 
-test/data/exports/record.py made each folder: the model that the library exported, the files that
-it saved beside it, and what it said of one picture of the network's own size. Weights are random.
+test/data/exports/record.py wrote each folder: the exported model, the files that the library saved
+with the model, and the results for one image in the network's input size. Weights are random.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def expected(family):
 
 
 def open_copied_export(family, tmp_path, **values):
-    """Open a copy that this user owns, by its path only."""
+    """Open a copy of an export, which this user owns. Set only its path, and `values`."""
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
     return open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
 
 
-def rows(xyxy, scores, labels, size):
-    """Return what should be found, best first: clipped to the image, empty boxes left out."""
+def sort_and_clip(xyxy, scores, labels, size):
+    """Return boxes, scores and labels by score: clipped to the image, without empty boxes."""
     xyxy = np.clip(xyxy, 0, np.array([*size, *size]))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     order = [index for index in np.argsort(-scores, kind='stable') if keep[index]]
@@ -73,39 +73,41 @@ def assert_same(found, xyxy, scores, labels, pixels, probability):
 
 @pytest.mark.parametrize('family', DECODER)
 def test_decoding_equals_the_library(family, tmp_path):
-    told = expected(family)
+    values = expected(family)
     spec = open_copied_export(family, tmp_path).spec
-    size = tuple(int(side) for side in told['target_wh'])
+    size = tuple(int(side) for side in values['target_wh'])
     assert spec.decoder == PRESETS[DECODER[family]].decoder
     (found,) = decode(
-        [told['logits'], told['pred_boxes']],
+        [values['logits'], values['pred_boxes']],
         spec,
         [Letterbox.fit(size, (96, 64), 'stretch')],
-        [Thresholds(confidence_threshold=float(told['threshold']))],
+        [Thresholds(confidence_threshold=float(values['threshold']))],
         DecodingLimits(1000),
     )
-    wanted = rows(told['xyxy'], told['scores'], told['labels'], size)
-    assert_same(found, *wanted, 1e-3, 1e-6)
+    expected_rows = sort_and_clip(values['xyxy'], values['scores'], values['labels'], size)
+    assert_same(found, *expected_rows, 1e-3, 1e-6)
 
 
 @pytest.mark.parametrize('family', DECODER)
 def test_export_needs_no_parameters_in_a_pipeline(family, tmp_path):
-    told = expected(family)
+    values = expected(family)
     pipeline = open_copied_export(family, tmp_path)
     assert pipeline.spec.class_names == NAMES
     assert not pipeline.spec.has_manifest
-    height, width = told['image'].shape[:2]
-    frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
+    height, width = values['image'].shape[:2]
+    frame = Frame.view(
+        values['image'], width=width, height=height, step=3 * width, encoding='rgb8'
+    )
     tensor, _ = pipeline.preprocess([frame])
-    assert np.abs(tensor - told['pixels']).max() < 1e-5
+    assert np.abs(tensor - values['pixels']).max() < 1e-5
     found = detect_one(
-        pipeline, frame, Thresholds(confidence_threshold=float(told['threshold']))
+        pipeline, frame, Thresholds(confidence_threshold=float(values['threshold']))
     ).detections
     # The recorded boxes are scaled to an image of another size.
-    xyxy = told['xyxy'] * np.array([width, height] * 2) / np.tile(told['target_wh'], 2)
-    wanted = rows(xyxy, told['scores'], told['labels'], (width, height))
+    xyxy = values['xyxy'] * np.array([width, height] * 2) / np.tile(values['target_wh'], 2)
+    expected_rows = sort_and_clip(xyxy, values['scores'], values['labels'], (width, height))
     # ONNX Runtime and torch sum in different orders.
-    assert_same(found, *wanted, 0.05, 1e-3)
+    assert_same(found, *expected_rows, 0.05, 1e-3)
 
 
 def test_images_of_other_sizes_are_resized_like_the_library(tmp_path):
@@ -120,8 +122,8 @@ def test_images_of_other_sizes_are_resized_like_the_library(tmp_path):
         frame = Frame.view(data, width=width, height=height, step=3 * width, encoding='rgb8')
         ((tensor,), _) = pipeline.preprocess([frame])
         off = np.abs(tensor.transpose(1, 2, 0) * 255 - levels)
-        # torch's uint8 resize has weights of fewer bits than PIL's. Pillow 13, by which this was
-        # recorded, resizes the axis that shrinks first where the other grows.
+        # The uint8 resize of torch has weights with fewer bits than PIL. Pillow 13, the recording
+        # version, resizes the shrinking axis first if the other axis grows.
         exact = processor == 'RTDetrImageProcessorPil' and (width > 96) == (height > 64)
         assert off.max() < (1e-3 if exact else 1.001), name
 
@@ -131,37 +133,40 @@ def test_outputs_depend_on_the_image(family, tmp_path):
     """If outputs did not depend on the image, the tests above would prove nothing."""
     pipeline = open_copied_export(family, tmp_path)
     image = expected(family)['image']
-    said = []
+    outputs = []
     for pixels in (image, 255 - image):
         tensor, _ = pipeline.preprocess(
             [Frame.view(pixels, width=96, height=64, step=288, encoding='rgb8')]
         )
-        said.append(pipeline.infer(tensor)[0].copy())
-    assert np.abs(said[0] - said[1]).max() > 1e-3
+        outputs.append(pipeline.infer(tensor)[0].copy())
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize('family', ['ssd', 'retinanet', 'faster_rcnn'])
 def test_torchvision_export_needs_only_class_names(family, tmp_path):
-    told = expected(family)
+    values = expected(family)
     pipeline = open_copied_export(family, tmp_path, model_class_names=NAMES, max_detections=1000)
     assert pipeline.spec.decoder == PRESETS['torchvision'].decoder
-    height, width = told['image'].shape[:2]
-    thresholds = Thresholds(confidence_threshold=float(told['threshold']))
-    seen = []
-    for image in (told['image'], 255 - told['image']):
+    height, width = values['image'].shape[:2]
+    thresholds = Thresholds(confidence_threshold=float(values['threshold']))
+    detections = []
+    for image in (values['image'], 255 - values['image']):
         frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='rgb8')
-        seen.append(detect_one(pipeline, frame, thresholds).detections)
-    wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
-    assert_same(seen[0], *wanted, 0.01, 1e-4)
-    assert np.abs(seen[0].scores[:5] - seen[1].scores[:5]).max() > 1e-3  # pixels matter
+        detections.append(detect_one(pipeline, frame, thresholds).detections)
+    expected_rows = sort_and_clip(
+        values['xyxy'], values['scores'], values['labels'], (width, height)
+    )
+    assert_same(detections[0], *expected_rows, 0.01, 1e-4)
+    # The scores depend on the pixels.
+    assert np.abs(detections[0].scores[:5] - detections[1].scores[:5]).max() > 1e-3
 
 
-def whole_masks(told, width):
+def whole_masks(values, width):
     """Return the library's masks: bool (n, height, width)."""
-    return np.unpackbits(told['masks'], axis=-1, count=width).astype(bool)
+    return np.unpackbits(values['masks'], axis=-1, count=width).astype(bool)
 
 
-def inside(xyxy, shape):
+def covered_pixels(xyxy, shape):
     """Return the pixels that a box covers, at least partly: bool (height, width)."""
     left, top = np.floor(xyxy[:2]).clip(0).astype(int)
     right, bottom = np.ceil(xyxy[2:]).clip(0).astype(int)
@@ -170,49 +175,53 @@ def inside(xyxy, shape):
     return region
 
 
-def found_in(family, tmp_path):
+def detect_recorded_image(family, tmp_path):
     """Return the recorded values, the model's specification and its detections in the image."""
-    told = expected(family)
+    values = expected(family)
     pipeline = open_copied_export(family, tmp_path, model_class_names=NAMES, max_detections=1000)
-    height, width = told['image'].shape[:2]
-    frame = Frame.view(told['image'], width=width, height=height, step=3 * width, encoding='rgb8')
+    height, width = values['image'].shape[:2]
+    frame = Frame.view(
+        values['image'], width=width, height=height, step=3 * width, encoding='rgb8'
+    )
     found = detect_one(pipeline, frame, Thresholds(confidence_threshold=0.0)).detections
-    wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
-    assert_same(found, *wanted, 0.01, 1e-4)
-    assert len(set(told['scores'].round(4))) == len(found)  # so both are in one order
-    return told, pipeline.spec, found
+    expected_rows = sort_and_clip(
+        values['xyxy'], values['scores'], values['labels'], (width, height)
+    )
+    assert_same(found, *expected_rows, 0.01, 1e-4)
+    assert len(set(values['scores'].round(4))) == len(found)  # so both have the same order
+    return values, pipeline.spec, found
 
 
-def shares(masks, others):
+def mask_ious(masks, others):
     """Return the intersection over union of each mask with its counterpart."""
     pairs = zip(masks, others, strict=True)
     return np.array([(mask & other).sum() / (mask | other).sum() for mask, other in pairs])
 
 
 def test_torchvision_masks_equal_the_library_inside_their_boxes(tmp_path):
-    told, spec, found = found_in('mask_rcnn', tmp_path)
+    values, spec, found = detect_recorded_image('mask_rcnn', tmp_path)
     assert (spec.task.name, spec.task.mask_coefficients) == ('segment', 0)
-    masks = whole_masks(told, 96)[:, 0]
+    masks = whole_masks(values, 96)[:, 0]
     assert masks.any(axis=(1, 2)).all()
     for mask, own, box in zip(masks, found.masks.whole(), found.xyxy, strict=True):
-        region = inside(box, own.shape)
+        region = covered_pixels(box, own.shape)
         assert np.array_equal(own, mask & region)
         # torchvision pastes masks up to one pixel beyond the box.
-        assert not (mask & ~inside(np.add(box, (-1, -1, 1, 1)), own.shape)).any()
-    assert shares(masks, found.masks.whole()).min() > 0.98
+        assert not (mask & ~covered_pixels(np.add(box, (-1, -1, 1, 1)), own.shape)).any()
+    assert mask_ious(masks, found.masks.whole()).min() > 0.98
 
 
 def test_torchvision_keypoints_equal_the_library(tmp_path):
-    told, spec, found = found_in('keypoint_rcnn', tmp_path)
+    values, spec, found = detect_recorded_image('keypoint_rcnn', tmp_path)
     assert str(spec.task) == 'pose (4 keypoints)'
-    assert np.abs(found.keypoints[..., :2] - told['keypoints'][..., :2]).max() < 1e-3
-    assert np.ptp(told['keypoints'][:, :, :2], axis=1).min() > 1  # not all in one place
+    assert np.abs(found.keypoints[..., :2] - values['keypoints'][..., :2]).max() < 1e-3
+    assert np.ptp(values['keypoints'][:, :, :2], axis=1).min() > 1  # the points differ
 
 
 def test_scores_of_torchvisions_keypoints_are_their_heatmaps_at_the_point(tmp_path):
-    told, _, found = found_in('keypoint_rcnn', tmp_path)
+    values, _, found = detect_recorded_image('keypoint_rcnn', tmp_path)
     session = onnxruntime.InferenceSession(EXPORTS / 'keypoint_rcnn' / 'model.onnx')
-    image = told['image'].transpose(2, 0, 1).astype(np.float32) / 255
+    image = values['image'].transpose(2, 0, 1).astype(np.float32) / 255
     (logits,) = session.run(['keypoints_scores'], {'image': image})
     (order,) = session.run(['scores'], {'image': image})
     logits = logits[np.argsort(-order, kind='stable')]
@@ -222,12 +231,12 @@ def test_scores_of_torchvisions_keypoints_are_their_heatmaps_at_the_point(tmp_pa
 
 @pytest.mark.parametrize('exporter', ['rfdetr', 'transformers'])
 def test_rfdetr_masks_equal_the_library_inside_their_boxes(exporter, tmp_path):
-    told = expected('rfdetr_masks')
+    values = expected('rfdetr_masks')
     names = {'rfdetr': ('labels', 'dets', 'masks')}.get(
         exporter, ('logits', 'pred_boxes', 'pred_masks')
     )
     outputs = dict(
-        zip(names, (told['logits'], told['pred_boxes'], told['pred_masks']), strict=True)
+        zip(names, (values['logits'], values['pred_boxes'], values['pred_masks']), strict=True)
     )
     if exporter == 'transformers':
         outputs |= {f'more_{n}': np.zeros((1, 12, n), np.float32) for n in (3, 5)}
@@ -238,25 +247,27 @@ def test_rfdetr_masks_equal_the_library_inside_their_boxes(exporter, tmp_path):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=NAMES))
     assert pipeline.spec.decoder == PRESETS['rfdetr'].decoder
     assert pipeline.spec.task.name == 'segment'
-    width, height = map(int, told['target_wh'])
+    width, height = map(int, values['target_wh'])
     frame = Frame.view(
         bytes(3 * width * height), width=width, height=height, step=3 * width, encoding='rgb8'
     )
-    thresholds = Thresholds(confidence_threshold=float(told['threshold']))
+    thresholds = Thresholds(confidence_threshold=float(values['threshold']))
     found = detect_one(pipeline, frame, thresholds).detections
-    wanted = rows(told['xyxy'], told['scores'], told['labels'], (width, height))
-    assert_same(found, *wanted, 0.01, 1e-5)
-    assert np.allclose(found.scores, told['mask_scores'], atol=1e-5)
-    assert found.class_ids.tolist() == told['mask_labels'].tolist()
-    assert len(set(told['pred_boxes'][0, :, 0])) > len(set(found.class_ids.tolist())) > 1
+    expected_rows = sort_and_clip(
+        values['xyxy'], values['scores'], values['labels'], (width, height)
+    )
+    assert_same(found, *expected_rows, 0.01, 1e-5)
+    assert np.allclose(found.scores, values['mask_scores'], atol=1e-5)
+    assert found.class_ids.tolist() == values['mask_labels'].tolist()
+    assert len(set(values['pred_boxes'][0, :, 0])) > len(set(found.class_ids.tolist())) > 1
     for mask, own, box in zip(
-        whole_masks(told, width), found.masks.whole(), found.xyxy, strict=True
+        whole_masks(values, width), found.masks.whole(), found.xyxy, strict=True
     ):
-        inner = mask & inside(box, own.shape)
+        inner = mask & covered_pixels(box, own.shape)
         assert inner.sum() > 500
         assert (own & inner).sum() >= 0.999 * (own | inner).sum()
-        # RF-DETR's masks extend beyond their boxes if the network says so.
-        assert shares([own], [mask]).min() > 0.98
+        # RF-DETR's masks extend beyond their boxes if the network's output does.
+        assert mask_ious([own], [mask]).min() > 0.98
 
 
 @pytest.mark.parametrize('family', ['ssd', 'faster_rcnn'])
