@@ -103,6 +103,10 @@ class FakeNode:
         self.opened.append((configs.node.engine_path, pipeline))
         return OpenModel(None, [pipeline], 0.1)
 
+    def close_model(self, model):
+        for pipeline in model.pipelines:
+            pipeline.close()
+
     def show_attempt(self, text):
         self.attempts.append(text)
 

@@ -98,6 +98,9 @@ class AutostartOwner(Protocol):
     def open_model(self, configs: NodeConfig) -> OpenModel:
         """Open the model with these parameters. Called in a thread. Raises if this fails."""
 
+    def close_model(self, model: OpenModel) -> None:
+        """Close all pipelines of a model that *configure* did not take. Reports errors."""
+
     def show_attempt(self, text: str) -> None:
         """Show on /diagnostics what the node does about its error; '' if it does nothing."""
 
@@ -295,5 +298,5 @@ class Autostart:
             return
         if opening.thread is not None:
             opening.thread.join()
-        for pipeline in [] if opening.model is None else opening.model.pipelines:
-            pipeline.close()
+        if opening.model is not None:
+            self._owner.close_model(opening.model)

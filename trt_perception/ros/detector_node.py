@@ -180,11 +180,8 @@ class DetectorNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         self._clear_fault()
-        choices = choose_transports(
-            self,
-            self.configs.plans(),
-            decodes_jpeg=self._pipelines[0].decodes_jpeg,
-        )
+        decodes_jpeg = self._pipelines[0].decodes_jpeg
+        choices = choose_transports(self, self.configs.plans(), decodes_jpeg=decodes_jpeg)
         self._detector = Detector(
             self._pipelines,
             [
@@ -298,6 +295,10 @@ class DetectorNode(LifecycleNode):
         """Open the model with these parameters. Any thread may call this method."""
         self._log.clear_shown_warnings()
         return open_model(configs, self._open_pipeline)
+
+    def close_model(self, model: OpenModel) -> None:
+        """Close all pipelines of a model that *configure* did not take. Reports errors."""
+        self._call_each(*(pipeline.close for pipeline in model.pipelines))
 
     def show_attempt(self, text: str) -> None:
         """Show on /diagnostics what the node does about its error; '' if it does nothing."""

@@ -1,11 +1,16 @@
 """A node with autostart: it configures itself at its start and after faults, over real DDS."""
 
+import threading
+
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.parameter import Parameter
 
 from support.nodes import scripted_node
 from support.nodes.graph import HANDSHAKE, command_image
 from support.programs import script
+from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.runtime.executor import GuardedExecutor
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -71,3 +76,49 @@ def test_node_waits_for_a_parameter_after_a_config_error(start_detector, model):
     detector.set_well(class_filter=['red'])
 
     detector.connect()
+
+
+def test_model_that_cannot_be_closed_does_not_end_the_attempts(client):
+    may_open, opened, closed = threading.Event(), [], []
+
+    class Pipeline(scripted_node.ScriptedPipeline):
+        def __init__(self, path, options):
+            assert may_open.wait(20)
+            super().__init__(path, options)
+            opened.append(path)
+
+        def close(self):
+            closed.append(self)
+            if len(closed) == 1:
+                raise RuntimeError('close broke')
+
+    node = DetectorNode(
+        open_pipeline=Pipeline,
+        context=client.context,
+        namespace='cannot_be_closed',
+        parameter_overrides=[
+            Parameter('autostart', value=True),
+            Parameter('engine_path', value='first'),
+            Parameter('cameras', value=['front', 'rear']),
+            Parameter('device_ids', value=[0, 1]),
+        ],
+    )
+    executor = GuardedExecutor(node)
+
+    def spin_until(condition, what):
+        client.spin_until(lambda: executor.spin_once(0.1) or condition(), what)
+
+    try:
+        spin_until(
+            lambda: any(thread.name == 'open_model' for thread in threading.enumerate()),
+            'a thread that loads the model',
+        )
+        node.set_parameters([Parameter('engine_path', value='second')])
+        may_open.set()
+        spin_until(lambda: node.state_label == 'active', 'an active node')
+
+        assert opened == ['first', 'first', 'second', 'second']
+        assert len(closed) == 2
+    finally:
+        node.close()
+        executor.shutdown()
