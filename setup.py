@@ -41,6 +41,8 @@ setup(
             'onnxruntime',
             'pillow',
             'pyyaml',
+            # Optional, and rosdep has only a pip key for it. OpenCV decodes JPEG without it.
+            'simplejpeg>=1.9',
             'tqdm',
         ],
         'build': [

@@ -30,6 +30,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
 
+from trt_perception.images import compressed
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
@@ -43,7 +44,7 @@ WAYS = {'auto': 'intake', 'rclpy': 'rclpy'}
 PARTS = {
     'middleware': ('middleware receives', '#9aa5b1', False),
     'copied': ('intake copies', '#5b8fc7', False),
-    'decoded': ('OpenCV decodes', '#8fb8a8', False),
+    'decoded': ('the CPU decodes', '#8fb8a8', False),
     'taken': ('rclpy takes', '#b5482f', True),
     'intake': ("intake's own", '#d9822b', True),
     'worker': ('worker', '#e8a95a', True),
@@ -54,7 +55,7 @@ LONG_CALLS = {
     'waited': (lambda: rcl.load_rcl().releases_gil, 'rcl_wait'),
     'slept': (lambda: _rclpy.WaitSet, 'wait'),
     'taken': (lambda: _rclpy.Subscription, 'take_message'),
-    'decoded': (lambda: cv2, 'imdecode'),
+    'decoded': (lambda: compressed, 'decode_jpeg'),
 }
 
 

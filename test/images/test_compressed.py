@@ -3,6 +3,7 @@
 import io
 import re
 import struct
+import sys
 import zlib
 
 import cv2
@@ -12,8 +13,9 @@ from PIL import Image
 
 from support.fuzz import jpeg_fuzz
 from trt_perception.errors import ImageError
-from trt_perception.images import compressed
+from trt_perception.images import compressed, decoders
 from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
+from trt_perception.images.decoders import DecodedImage
 
 
 def array(content):
@@ -51,6 +53,16 @@ def png(width, height, pixels=b''):
 def picture(width=37, height=21):
     rng = np.random.default_rng(5)
     return rng.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def refusing(asked):
+    """Return a decoder that notes its calls and refuses all files."""
+
+    def decode(*_):
+        asked.append(1)
+        raise ImageError('not_decodable', 'image', 'a file')
+
+    return decode
 
 
 def by_pillow(kind, **options):
@@ -106,14 +118,16 @@ def test_other_bytes_between_segments_are_reported_as_damage(golden_messages):
     ids=['bmp', 'webp', 'tiff', 'ppm'],
 )
 def test_other_formats_never_reach_their_decoders(content, monkeypatch, golden_messages):
-    monkeypatch.setattr(compressed.cv2, 'imdecode', None)
+    monkeypatch.setattr(compressed, 'decode_jpeg', None)
+    monkeypatch.setattr(compressed, 'decode_png', None)
     message = refusal(content, 'not_decodable')
     golden_messages.add(message)
 
 
 def test_bombs_are_refused_before_they_are_decoded(monkeypatch, golden_messages):
     side = 20_000
-    monkeypatch.setattr(compressed.cv2, 'imdecode', None)
+    monkeypatch.setattr(compressed, 'decode_jpeg', None)
+    monkeypatch.setattr(compressed, 'decode_png', None)
     bomb = png(side, side, bytes((side // 8 + 1) * side))
     assert len(bomb) < 100_000
     golden_messages.add(refusal(bomb, 'too_large'))
@@ -126,7 +140,7 @@ def test_bombs_are_refused_before_they_are_decoded(monkeypatch, golden_messages)
 
 def test_image_of_the_largest_size_reaches_the_decoder(monkeypatch):
     asked = []
-    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
+    monkeypatch.setattr(compressed, 'decode_png', refusing(asked))
     refusal(png(2**14, 2**13), 'not_decodable')
     refusal(png(2**14, 2**13 + 1), 'too_large')
     assert MAX_PIXELS == 2**14 * 2**13
@@ -134,7 +148,7 @@ def test_image_of_the_largest_size_reaches_the_decoder(monkeypatch):
 
 
 def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
-    monkeypatch.setattr(compressed.cv2, 'imdecode', None)
+    monkeypatch.setattr(compressed, 'decode_jpeg', None)
     jpeg = by_pillow('jpeg', progressive=True)
     at = jpeg.rindex(b'\xff\xda')
     golden_messages.add(refusal(jpeg[:at] + jpeg[at:-2] * 1000 + jpeg[-2:], 'too_large'))
@@ -152,7 +166,7 @@ def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
 def test_coefficients_need_at_most_the_memory_of_the_pixels(options, most_side, monkeypatch):
     """Without this limit, libjpeg needed 2 GB for a progressive file of 1 KB."""
     asked = []
-    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
+    monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
     jpeg = bytearray(by_pillow('jpeg', **options))
     at = re.search(rb'\xff[\xc0\xc2]\0', jpeg).start()
     for side, reason in ((int(most_side), 'not_decodable'), (int(most_side) + 8, 'too_large')):
@@ -164,7 +178,7 @@ def test_coefficients_need_at_most_the_memory_of_the_pixels(options, most_side, 
 def test_coefficients_of_a_scan_without_all_components_have_the_same_limit(monkeypatch):
     """libjpeg expects further scans, so it keeps the coefficients of all components."""
     asked = []
-    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: asked.append(1))
+    monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
     parts = jpeg_fuzz.segments(by_pillow('jpeg', subsampling=0))
     body = dict(parts)
     body[0xDA][:] = b'\1\1\0\0\x3f\0'
@@ -179,7 +193,7 @@ def test_jpeg_with_only_fill_bytes_is_refused():
 
 
 def test_decoded_size_other_than_the_declared_one_is_refused(monkeypatch, golden_messages):
-    monkeypatch.setattr(compressed.cv2, 'imdecode', lambda *_: picture(9, 9))
+    monkeypatch.setattr(compressed, 'decode_png', lambda _: DecodedImage(picture(9, 9)))
     golden_messages.add(refusal(by_pillow('png'), 'not_decodable'))
 
 
@@ -187,10 +201,66 @@ def test_exception_of_opencv_becomes_an_image_error(monkeypatch, golden_messages
     def raising(*_):
         raise cv2.error('out of memory')
 
-    monkeypatch.setattr(compressed.cv2, 'imdecode', raising)
-    golden_messages.add(refusal(by_pillow('png'), 'not_decodable'))
+    monkeypatch.setattr(decoders, 'load_simplejpeg', lambda: (None, 'missing'))
+    monkeypatch.setattr(decoders.cv2, 'imdecode', raising)
+    golden_messages.add(refusal(by_pillow('jpeg'), 'not_decodable'))
+
+
+def test_missing_pillow_becomes_an_image_error(monkeypatch, golden_messages):
+    monkeypatch.setitem(sys.modules, 'PIL.PngImagePlugin', None)
+    golden_messages.add(refusal(WRITTEN['png'], 'not_decodable'))
 
 
 @pytest.mark.parametrize('size_wh', [(0, 5), (5, 0), (0, 0)])
 def test_no_pixels(size_wh):
     refusal(png(*size_wh), 'not_decodable')
+
+
+def test_png_with_a_flipped_bit_is_refused_without_a_line_on_stderr(capfd):
+    for dtype, channels in ((np.uint8, 3), (np.uint16, 1)):
+        pixels = np.random.default_rng(2).integers(0, 256, (40, 50, channels)).astype(dtype)
+        whole = cv2.imencode('.png', pixels)[1].tobytes()
+        start = whole.index(b'IDAT') + 4
+        for at in range(start, len(whole) - 12, 7):
+            damaged = whole[:at] + bytes((whole[at] ^ 16,)) + whole[at + 1 :]
+            refusal(damaged, 'not_decodable')
+    assert capfd.readouterr() == ('', '')
+
+
+def test_damaged_pixels_with_right_checksums_are_refused_without_a_line_on_stderr(capfd):
+    rows = bytes(5 * 40)
+    packed = zlib.compress(rows)
+    header = chunk(b'IHDR', struct.pack('>IIBBBBB', 32, 40, 1, 0, 0, 0, 0))
+    for pixels in (
+        packed[:-6],
+        packed[:6] + b'\xff' + packed[7:],
+        b'no zlib stream',
+        b'',
+    ):
+        content = b'\x89PNG\r\n\x1a\n' + header + chunk(b'IDAT', pixels) + chunk(b'IEND', b'')
+        refusal(content, 'not_decodable')
+    assert capfd.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('bits', [1, 2, 4, 8, 16])
+@pytest.mark.parametrize('kind', [0, 2, 3, 4, 6], ids=['grey', 'RGB', 'palette', 'LA', 'RGBA'])
+def test_png_of_every_kind_equals_opencv(kind, bits):
+    if bits not in {0: (1, 2, 4, 8, 16), 3: (1, 2, 4, 8)}.get(kind, (8, 16)):
+        pytest.skip('PNG has no such kind')
+    rng = np.random.default_rng(bits)
+    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
+    rows = b''.join(b'\0' + rng.bytes(-(-21 * samples * bits // 8)) for _ in range(13))
+    palette = chunk(b'PLTE', rng.bytes(3 * 2**bits)) if kind == 3 else b''
+    content = b''.join(
+        (
+            b'\x89PNG\r\n\x1a\n',
+            chunk(b'IHDR', struct.pack('>IIBBBBB', 21, 13, bits, kind, 0, 0, 0)),
+            palette,
+            chunk(b'IDAT', zlib.compress(rows)),
+            chunk(b'IEND', b''),
+        )
+    )
+
+    bgr = decode_image_file(array(content))
+
+    assert (bgr == cv2.imdecode(array(content), cv2.IMREAD_COLOR)).all()

@@ -295,8 +295,8 @@ def test_scan_with_all_restart_markers_is_accepted():
     assert read(swapped) == 'JPEG with unusual restart markers'
 
 
-def test_pixels_of_changed_files_equal_opencv():
-    """OpenCV decodes a rewritten JPEG to the pixels of its original, damaged or not."""
+def test_pixels_of_changed_files_stay_the_same():
+    """A rewritten JPEG is decoded to the pixels of its original, damaged or not."""
     rng = random.Random(7)
     outcomes = Counter()
     for _ in range(2400):
@@ -312,11 +312,11 @@ def test_pixels_of_changed_files_equal_opencv():
             continue
         assert (frame.width, frame.height) == picture.size_wh
         try:
-            expected = picture.decode()
+            expected = picture.decode().bgr
         except ImageError:
             with pytest.raises(ImageError):
                 decode_on_cpu(frame)
-            outcomes['refused by OpenCV'] += 1
+            outcomes['refused by its decoder'] += 1
             continue
         found = decode_on_cpu(frame).plane().reshape(expected.shape)
         assert (found == expected).all(), content.hex()

@@ -32,6 +32,7 @@ EXTRAS = {
     'onnxruntime': 'onnxruntime',
     'onnxslim': 'onnxslim',
     'pycocotools': 'pycocotools',
+    'simplejpeg': 'simplejpeg',
     'tensorrt': 'tensorrt-cu13',
     'tensorrt_rtx': 'tensorrt-rtx-cu13',
     'tqdm': 'tqdm',

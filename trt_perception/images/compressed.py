@@ -1,9 +1,8 @@
 """Check JPEG and PNG files, and decode them to pixels.
 
 Guarantees: a file of a few kilobytes cannot request gigabytes of memory or minutes of work.
-Truncated files are refused, and are never returned half grey. OpenCV alone promises neither. Its
-limit is 2**30 pixels, and it allocates any length that a part of the file declares. Before
-release 4.9 it returned the beginning of a truncated file.
+Truncated files are refused, and are never returned half grey (``decoders`` says what this needs).
+Decoders alone promise neither, and allocate any length that a part of the file declares.
 This module therefore checks the length of each part against the file. The decoder receives a new
 file with only the parts that the pixels need. Parts that two readers could interpret differently
 do not reach the decoder.
@@ -14,19 +13,21 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.images.decoders import DecodedImage, decode_jpeg, decode_png
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
     *(
+        'JFIF_HEADER',
         'JPEG_START',
         'MAX_PIXELS',
         'CheckedImageFile',
@@ -62,10 +63,14 @@ _SEARCH_BYTES: Final = 2**20
 _JPEG_FRAME_MARKERS: Final = frozenset((0xC0, 0xC1, 0xC2))
 _JPEG_TABLE_MARKERS: Final = frozenset((0xC4, 0xDB, 0xDD))
 _PROGRESSIVE: Final = 0xC2
+_JPEG_RESTART_INTERVAL: Final = 0xDD
+_FIRST_RESTART: Final = 0xD0
 _JPEG_SCAN: Final = 0xDA
 _JPEG_END: Final = 0xD9
 # JFIF and Adobe segments define the colour space of the components.
 _JPEG_COLOR_MARKERS: Final = frozenset((0xE0, 0xEE))
+#: Version 1.01, square pixels, no thumbnail.
+JFIF_HEADER: Final = b'\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0'
 # Comments and application data, which do not affect the pixels.
 _JPEG_METADATA_MARKERS: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}
 
@@ -98,21 +103,22 @@ class CheckedImageFile:
     size_wh: tuple[int, int]
     scans: ScanInfo = field(default_factory=ScanInfo)
 
-    def decode(self) -> npt.NDArray[np.uint8]:
-        """Decode the image with OpenCV, and check its size; see ``decode_image_file``."""
-        content = np.frombuffer(b''.join(self.parts), np.uint8)
-        try:
-            bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-        except cv2.error as error:
-            found = f'OpenCV cannot decode the image: {error}'
-            raise ImageError('not_decodable', 'image', found) from error
-        width, height = self.size_wh
-        if bgr is None or bgr.shape[:2] != (height, width):
-            found = 'nothing' if bgr is None else f'{bgr.shape[1]}x{bgr.shape[0]}'
-            raise damaged_error(
-                'image', f'the header says {width}x{height}, OpenCV decoded {found}'
-            )
-        return bgr.astype(np.uint8, copy=False)
+    def decode(self) -> DecodedImage:
+        """Decode the image, and check its size.
+
+        Raises:
+            ImageError: with the reason ``not_decodable``.
+        """
+        if self.parts[0] == JPEG_START:  # otherwise JpegFrameReader has checked the markers
+            _check_restarts(self.parts, self.scans.markers)
+        file = b''.join(self.parts)
+        is_jpeg = file.startswith(JPEG_START)
+        decoded = decode_jpeg(file, self.size_wh) if is_jpeg else decode_png(file)
+        size_wh = decoded.bgr.shape[1], decoded.bgr.shape[0]
+        if size_wh != self.size_wh:
+            said, found = (f'{width}x{height}' for width, height in (self.size_wh, size_wh))
+            raise damaged_error('image', f'the header says {said}, the decoder returned {found}')
+        return decoded
 
 
 def decode_image_file(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -129,7 +135,7 @@ def decode_image_file(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large_error``.
     """
-    return check_image_file(content).decode()
+    return check_image_file(content).decode().bgr
 
 
 def check_image_file(content: npt.NDArray[np.uint8]) -> CheckedImageFile:
@@ -192,6 +198,10 @@ def _png_parts(content: memoryview) -> Iterator[bytes]:
         if index and not kind[0] & _PNG_ANCILLARY_BIT and kind not in _PNG_CRITICAL:
             raise damaged_error('PNG', f'unknown critical chunk {kind!r}')
         if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL):
+            # Pillow does not check the checksums of the pixels.
+            checksum = int.from_bytes(content[end - 4 : end], 'big')
+            if zlib.crc32(content[offset + 4 : end - 4]) != checksum:
+                raise damaged_error('PNG', f'wrong checksum of a chunk {kind.decode()}')
             yield bytes(content[offset:end])
         pixels |= kind == b'IDAT'
         if kind == b'IEND':
@@ -233,9 +243,19 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes 
         if marker == _JPEG_SCAN:
             yield content[offset - 2 : end]
         elif marker not in _JPEG_METADATA_MARKERS or marker in _JPEG_COLOR_MARKERS:
-            yield bytes((0xFF, marker)) + content[offset:end]
+            yield _color_or_table_segment(marker, bytes(content[offset:end]))
         offset = end
     raise too_large_error('JPEG', 'more', f'{_MAX_PARTS} parts')
+
+
+def _color_or_table_segment(marker: int, segment: bytes) -> bytes:
+    """Return a segment with its marker. A JFIF header is written anew.
+
+    libjpeg warns about the versions that some cameras write, and simplejpeg then refuses the file.
+    """
+    if marker == JFIF_HEADER[1] and len(segment) >= 16 and segment[2:7] == b'JFIF\0':
+        return JFIF_HEADER
+    return bytes((0xFF, marker)) + segment
 
 
 def _jpeg_marker(content: memoryview, offset: int) -> tuple[int, int]:
@@ -287,6 +307,31 @@ def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memo
     if 2 * width * height * samples > 3 * MAX_PIXELS * max(across) * max(down):
         found = f'{width}x{height} in several scans'
         raise too_large_error('JPEG', found, f'{3 * MAX_PIXELS // 2} coefficients')
+
+
+def _check_restarts(parts: Sequence[bytes | memoryview], markers: bytes) -> None:
+    """Refuse a file with one scan of all components that lacks its last restart markers.
+
+    libjpeg reports only the first problem of a file, which may be spare bytes before a marker. It
+    then hides that the file is truncated. A marker that is missing elsewhere is no truncation.
+    """
+    frame = next(part for part in parts if part[1] in _JPEG_FRAME_MARKERS)
+    intervals = [part[4:6] for part in parts if part[1] == _JPEG_RESTART_INTERVAL]
+    interval = int.from_bytes(intervals[-1], 'big') if intervals else 0
+    scans = [part[4:5] for part in parts if part[1] == _JPEG_SCAN]
+    samplings = frame[11::3]
+    across, down = (max(each >> shift & 15 for each in samplings) for shift in (4, 0))
+    if not interval or len(scans) > 1 or scans[0] != frame[9:10] or not across * down:
+        return
+    if len(samplings) == 1:
+        across = down = 1
+    height, width = struct.unpack_from('>HH', frame, 5)
+    expected = (-(-width // (8 * across)) * -(-height // (8 * down)) - 1) // interval
+    found = markers.replace(b'\xff', b'')
+    is_last = found[-1:] == bytes((_FIRST_RESTART + (expected - 1) % 8,))
+    missing = expected - len(found)
+    if missing >= 8 or (missing > 0 and not is_last):
+        raise truncated_error('JPEG')
 
 
 def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]:

@@ -9,7 +9,7 @@ buffer, but the owner of the buffer can still close or reuse it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol
 
@@ -113,6 +113,7 @@ class Frame:
         memory: the memory around ``data`` if the pipeline allocated it, else None.
         jpeg: parts of a JPEG that is not decoded yet; empty if ``data`` has the pixels. With
             these parts ``data`` is empty, and size and format describe the decoded image.
+        warning: what the decoder reported about the file of a decoded image; empty if nothing.
     """
 
     data: npt.NDArray[np.uint8]
@@ -123,6 +124,7 @@ class Frame:
     big_endian: bool = False
     memory: HostMemory | None = None
     jpeg: tuple[bytes | memoryview, ...] = ()
+    warning: str = ''
 
     @property
     def is_decoded(self) -> bool:
@@ -248,11 +250,12 @@ def _check_bytes(step: int, size: int) -> None:
         raise ImageError('too_large', subject, str(size), expected=expected)
 
 
-def frame_from_bgr(bgr: npt.NDArray[np.uint8]) -> Frame:
+def frame_from_bgr(bgr: npt.NDArray[np.uint8], warning: str = '') -> Frame:
     """Return a BGR image as a frame of the encoding bgr8.
 
     Args:
         bgr: uint8 (height, width, 3). Copied only if not contiguous, after the size is checked.
+        warning: what the decoder reported about the file; empty if nothing.
 
     Raises:
         ImageError: with the reason ``bad_size`` or ``too_large``.
@@ -261,4 +264,5 @@ def frame_from_bgr(bgr: npt.NDArray[np.uint8]) -> Frame:
     _check_size(PIXEL_FORMATS['bgr8'], width, height)
     _check_bytes(3 * width, 3 * width * height)
     pixels = np.ascontiguousarray(bgr).reshape(-1)
-    return Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')
+    frame = Frame.view(pixels, width=width, height=height, step=3 * width, encoding='bgr8')
+    return replace(frame, warning=warning) if warning else frame

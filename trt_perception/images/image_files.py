@@ -1,5 +1,6 @@
-"""Read image files with Pillow, for the tools. The node does not use this module.
+"""Read image files, for the tools. The node does not use this module.
 
+Pillow reads all formats. Of a JPEG it reads only the metadata; ``compressed`` decodes the pixels.
 Guarantees: files whose header declares more than ``MAX_PIXELS`` are not decoded. Truncated files
 are refused. Only decoders of the formats in this module are used.
 Limitation: a file can still cost more time and memory than its pixels need.
@@ -15,14 +16,20 @@ import warnings
 from pathlib import Path
 from typing import Final
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from trt_perception.errors import ImageError
 from trt_perception.files.regular_files import read_regular
-from trt_perception.images.compressed import MAX_PIXELS, check_size, unsupported_error
+from trt_perception.images.compressed import (
+    JPEG_START,
+    MAX_PIXELS,
+    check_image_file,
+    check_size,
+    unsupported_error,
+)
+from trt_perception.images.decoders import GREY_16_BITS, pillow_to_bgr
 
 __all__ = ['MAX_BYTES', 'read_image_file']
 
@@ -35,7 +42,6 @@ _ORIENTATION: Final = 0x112
 _MODES: Final = frozenset(
     ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
 )
-_GREY_16_BITS: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
 
 # Pillow refuses images above twice this limit, and only warns in between. ``check_size`` refuses
 # these images too, and the message names the file.
@@ -75,7 +81,9 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
             check_size(*image.size)
             _check_mode(image)
             must_turn = upright and image.getexif().get(_ORIENTATION, 1) != 1
-            return _to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
+            if content.startswith(JPEG_START):
+                return _jpeg_to_bgr(content, image if must_turn else None)
+            return pillow_to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
     except ImageError:
         raise
     except UnidentifiedImageError as error:
@@ -90,17 +98,21 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
 
 
 def _check_mode(image: Image.Image) -> None:
-    if image.mode not in _MODES | _GREY_16_BITS:
+    if image.mode not in _MODES | GREY_16_BITS:
         expected = '8 or 16 bits and one to four channels'
         raise unsupported_error(
             'image', f'pixels of the mode {image.mode}', expected, 'convert it'
         )
 
 
-def _to_bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
-    if image.mode in _GREY_16_BITS:
-        pixels, code = (np.asarray(image) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
-    else:
-        rgb = image if image.mode == 'RGB' else image.convert('RGB')
-        pixels, code = np.asarray(rgb), cv2.COLOR_RGB2BGR
-    return cv2.cvtColor(pixels, code).astype(np.uint8, copy=False)
+def _jpeg_to_bgr(content: bytes, turned_like: Image.Image | None) -> npt.NDArray[np.uint8]:
+    """Decode a JPEG as the node does, and turn it as the metadata of an image say.
+
+    Pillow would return a truncated JPEG half grey.
+    """
+    bgr = check_image_file(np.frombuffer(content, np.uint8)).decode().bgr
+    if turned_like is None:
+        return bgr
+    stored = Image.fromarray(bgr)
+    stored.info.update(turned_like.info)
+    return np.array(ImageOps.exif_transpose(stored))

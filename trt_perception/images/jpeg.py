@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.compressed import (
+    JFIF_HEADER,
     JPEG_START,
     CheckedImageFile,
     check_image_file,
@@ -52,8 +53,6 @@ _HUFFMAN, _QUANTISATION, _INTERVAL, _SCAN = 0xC4, 0xDB, 0xDD, 0xDA
 _JFIF, _ADOBE = 0xE0, 0xEE
 _END: Final = b'\xff\xd9'
 
-# Version 1.01, square pixels, no thumbnail.
-_JFIF_HEADER: Final = b'\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0'
 # Horizontal and vertical sampling factors of luma, for chroma factors of 1: 4:4:4, 4:4:0, 4:2:2,
 # 4:2:0 and 4:1:1.
 _SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
@@ -92,7 +91,8 @@ def decode_to_frame(image_file: CheckedImageFile) -> Frame:
     Raises:
         ImageError: with the reason ``not_decodable``.
     """
-    return frame_from_bgr(image_file.decode())
+    decoded = image_file.decode()
+    return frame_from_bgr(decoded.bgr, decoded.warning)
 
 
 class JpegFrameReader:
@@ -283,7 +283,7 @@ class _HeaderParser:
         header = b''.join(
             (
                 JPEG_START,
-                _JFIF_HEADER,
+                JFIF_HEADER,
                 *(
                     _table_segment(_QUANTISATION, number, self._quantisation)
                     for number in quantisation

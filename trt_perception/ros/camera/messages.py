@@ -238,12 +238,13 @@ def _read_mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
             expected='8 bits per pixel',
             fix='let the camera send raw images, or convert them to colour with image_proc',
         )
-    bgr = check_image_file(file).decode()
+    bgr, warning = check_image_file(file).decode()
     if (bgr != bgr[..., :1]).any():
-        return frame_from_bgr(bgr)  # a colour image, so not a mosaic
+        return frame_from_bgr(bgr, warning)  # a colour image, so not a mosaic
     height, width = bgr.shape[:2]
     pixels = np.ascontiguousarray(bgr[..., 0]).reshape(-1)
-    return Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
+    frame = Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)
+    return replace(frame, warning=warning)
 
 
 def _read_file(message: Any, read_file: _FileReader) -> Frame:

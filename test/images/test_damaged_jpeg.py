@@ -1,0 +1,192 @@
+"""Decode or refuse the damaged and unusual JPEGs that cameras send, without printing a line."""
+
+import importlib.metadata
+
+import cv2
+import numpy as np
+import pytest
+
+from support.fuzz.camera_jpegs import (
+    BASELINE,
+    EOI,
+    HARMLESS,
+    RESTART,
+    RESTARTS,
+    VERSIONS,
+    WHOLE,
+    cut_files,
+    pillow,
+    with_sampling,
+)
+from support.optional_packages import needs
+from trt_perception.errors import ImageError
+from trt_perception.images import decoders
+from trt_perception.images.compressed import check_image_file
+from trt_perception.images.image_files import read_image_file
+from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu
+from trt_perception.ros.camera.messages import frame_from_compressed
+
+needs_simplejpeg = needs('simplejpeg')
+
+
+def decode(content):
+    return check_image_file(np.frombuffer(content, np.uint8)).decode()
+
+
+def by_opencv(content):
+    return cv2.imdecode(
+        np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    )
+
+
+@pytest.mark.parametrize('content', [*WHOLE.values(), *VERSIONS.values()], ids=[*WHOLE, *VERSIONS])
+def test_whole_file_is_decoded_as_in_opencv_without_a_warning(content, capfd):
+    expected = by_opencv(content)
+    capfd.readouterr()
+
+    image = decode(content)
+
+    assert (image.bgr == expected).all()
+    assert image.warning == ''
+    assert capfd.readouterr() == ('', '')
+
+
+@needs_simplejpeg
+@pytest.mark.parametrize('content', HARMLESS.values(), ids=HARMLESS)
+def test_harmless_warning_is_reported_with_the_pixels(content, capfd):
+    expected = by_opencv(content)
+    capfd.readouterr()
+
+    image = decode(content)
+
+    assert (image.bgr == expected).all()
+    assert 'extraneous bytes before marker' in image.warning
+    assert capfd.readouterr() == ('', '')
+
+
+@needs_simplejpeg
+@pytest.mark.parametrize('whole', WHOLE.values(), ids=WHOLE)
+def test_truncated_file_is_refused_without_a_line_on_stderr(whole, capfd):
+    reasons = []
+    for content in cut_files(whole):
+        with pytest.raises(ImageError) as caught:
+            decode(content)
+        reasons.append(caught.value.reason)
+
+    assert len(reasons) > 60
+    assert set(reasons) == {'not_decodable'}
+    assert capfd.readouterr() == ('', '')
+
+
+def test_file_that_lacks_its_last_restart_markers_is_refused():
+    """libjpeg reports only the spare bytes."""
+    whole = HARMLESS['spare bytes before restart markers']
+    restarts = [match.start() for match in RESTART.finditer(whole)]
+    for at in restarts[:-1]:
+        for cut in (whole[:at], whole[: at + 9]):
+            with pytest.raises(ImageError, match='truncated'):
+                decode(cut + EOI)
+
+
+@needs_simplejpeg
+def test_file_that_lacks_one_restart_marker_is_decoded():
+    first, second = [match.start() for match in RESTART.finditer(RESTARTS)][3:5]
+
+    image = decode(RESTARTS[:first] + RESTARTS[second:])
+
+    assert 'instead of RST' in image.warning
+
+
+@needs_simplejpeg
+def test_opencv_decodes_samplings_that_simplejpeg_does_not_know():
+    content = with_sampling(pillow(subsampling=0), 0x13)
+
+    image = decode(content)
+
+    assert (image.bgr == by_opencv(content)).all()
+
+
+@needs_simplejpeg
+def test_opencv_decodes_without_simplejpeg(monkeypatch):
+    monkeypatch.setattr(decoders, 'load_simplejpeg', lambda: (None, 'missing'))
+
+    image = decode(HARMLESS['spare bytes before EOI'])
+
+    assert (image.bgr == by_opencv(BASELINE)).all()
+
+
+@needs_simplejpeg
+def test_messages_of_the_pinned_version_are_as_the_translation_expects():
+    import simplejpeg
+
+    def message(content):
+        with pytest.raises(ValueError, match=' ') as caught:
+            simplejpeg.decode_jpeg(content, 'BGR', strict=True)
+        return str(caught.value)
+
+    third = [match.start() for match in RESTART.finditer(RESTARTS)][2]
+    assert importlib.metadata.version('simplejpeg') == '1.9.0'
+    assert message(BASELINE[:2000]) == 'Premature end of JPEG file'
+    assert message(BASELINE[:2000] + EOI) == 'Corrupt JPEG data: premature end of data segment'
+    assert (
+        message(RESTARTS[:third] + EOI) == 'Corrupt JPEG data: found marker 0xd9 instead of RST2'
+    )
+    assert (
+        message(HARMLESS['spare bytes before EOI'])
+        == 'Corrupt JPEG data: 15 extraneous bytes before marker 0xd9'
+    )
+    assert message(VERSIONS['JFIF 2.1']) == 'Warning: unknown JFIF revision number 2.01'
+    assert (
+        message(with_sampling(pillow(subsampling=0), 0x13))
+        == 'tjDecompressHeader3(): Could not determine subsampling level of JPEG image'
+    )
+
+
+@needs_simplejpeg
+def test_other_errors_of_the_decoder_are_refused(capfd):
+    whole = WHOLE['progressive']
+    at = whole.rindex(b'\xff\xc4') + 5
+
+    with pytest.raises(ImageError, match='damaged file: Bogus Huffman table definition'):
+        decode(whole[:at] + b'\x0a' * 16 + whole[at + 16 :])
+    with pytest.raises(ImageError, match='damaged file: OpenCV'):
+        decode(BASELINE.replace(b'\xff\xc4\0\x1f\0\0', b'\xff\xc4\0\x1f\0\x0a'))
+    assert capfd.readouterr() == ('', '')
+
+
+def test_header_of_another_size_is_refused():
+    at = BASELINE.index(b'\xff\xc0') + 5
+    smaller = BASELINE[:at] + b'\0\x40\0\x40' + BASELINE[at + 4 :]
+    checked = check_image_file(np.frombuffer(BASELINE, np.uint8))
+    parts = check_image_file(np.frombuffer(smaller, np.uint8)).parts
+
+    with pytest.raises(ImageError, match='the header says 160x120'):
+        type(checked)(parts, checked.size_wh).decode()
+
+
+@needs_simplejpeg
+def test_warning_travels_with_the_frame():
+    from sensor_msgs.msg import CompressedImage
+
+    content = HARMLESS['spare bytes before EOI']
+    message = CompressedImage(format='jpeg', data=content)
+    mosaic = CompressedImage(format='bayer_rggb8; jpeg compressed', data=content)
+
+    frames = [
+        frame_from_compressed(message),
+        frame_from_compressed(mosaic),
+        decode_on_cpu(JpegFrameReader()(np.frombuffer(content, np.uint8))),
+    ]
+
+    assert ['extraneous bytes' in frame.warning for frame in frames] == [True, True, True]
+
+
+@needs_simplejpeg
+def test_tools_refuse_truncated_files_with_eoi(tmp_path, capfd):
+    path = tmp_path / 'image.jpg'
+    for content in cut_files(BASELINE):
+        path.write_bytes(content)
+        with pytest.raises(ImageError):
+            read_image_file(path)
+
+    assert capfd.readouterr() == ('', '')

@@ -1,0 +1,74 @@
+"""JPEGs as cameras send them: usual, with harmless defects, and truncated."""
+
+import io
+import re
+
+import cv2
+import numpy as np
+from PIL import Image
+
+EOI = b'\xff\xd9'
+SEGMENT = re.compile(rb'\xff[\xc0-\xcf\xda-\xff]')
+RESTART = re.compile(rb'\xff[\xd0-\xd7]')
+BGR = cv2.GaussianBlur(
+    np.random.default_rng(5).integers(0, 256, (120, 160, 3), np.uint8), (5, 5), 2
+)
+
+
+def pillow(mode='RGB', **options):
+    """Return the scene as a file from Pillow, because OpenCV reads the file."""
+    file = io.BytesIO()
+    rgb = Image.fromarray(np.ascontiguousarray(BGR[..., ::-1]))
+    rgb.convert(mode).save(file, 'JPEG', **options)
+    return file.getvalue()
+
+
+def without_tables(content):
+    """Return a JPEG without its Huffman tables, as in Motion JPEG."""
+    while (at := content.find(b'\xff\xc4')) > 0:
+        end = at + 2 + int.from_bytes(content[at + 2 : at + 4], 'big')
+        content = content[:at] + content[end:]
+    return content
+
+
+def with_version(content, major):
+    at = content.index(b'JFIF\0') + 5
+    return content[:at] + bytes((major,)) + content[at + 1 :]
+
+
+def with_sampling(content, luma):
+    """Return a grey JPEG whose components have other sampling factors."""
+    at = content.index(b'\xff\xc0') + 11
+    return content[:at] + bytes((luma,)) + content[at + 1 :]
+
+
+RESTARTS = cv2.imencode('.jpg', BGR, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1].tobytes()
+BASELINE = pillow()
+WHOLE = {
+    **{f'subsampling {number}': pillow(subsampling=number) for number in range(3)},
+    'restart markers': RESTARTS,
+    'no Huffman tables': without_tables(BASELINE),
+    'grey': pillow('L'),
+    'CMYK': pillow('CMYK'),
+    'progressive': pillow(progressive=True),
+    'progressive grey': pillow('L', progressive=True),
+}
+#: Files that libjpeg warns about, although all pixels are there.
+HARMLESS = {
+    'spare bytes before EOI': BASELINE[:-2] + bytes(16) + EOI,
+    'spare bytes before restart markers': RESTART.sub(lambda found: bytes(5) + found[0], RESTARTS),
+}
+#: Versions of JFIF that libjpeg does not know.
+VERSIONS = {f'JFIF {major}.1': with_version(BASELINE, major) for major in (0, 2, 9)}
+
+
+def cut_files(whole):
+    """Return files that end in the pixels, without and with an EOI marker."""
+    start = whole.index(b'\xff\xda') + 14
+    step = (len(whole) - start) // 40
+    for size in range(start + 16, len(whole) - 40, step):
+        cut = whole[:size].rstrip(b'\xff')
+        if SEGMENT.match(whole, len(cut)):
+            continue  # between two scans, so a whole file of lower quality
+        yield cut
+        yield cut + EOI

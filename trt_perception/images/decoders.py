@@ -1,0 +1,157 @@
+"""Decode JPEG and PNG files on the CPU. Callers check the structure of the files before.
+
+Guarantees with simplejpeg: nothing is printed for a damaged JPEG, and a truncated JPEG is refused,
+also if it ends with an EOI marker. Without simplejpeg, OpenCV decodes JPEGs. It may print a line
+for a damaged file, and may return the missing part in grey.
+Pillow decodes PNGs, because libpng in OpenCV also prints a line for each damaged file.
+Non-guarantees: a progressive JPEG that ends between two scans is a whole file of lower quality. If
+the compressed pixels of a PNG end early, with right checksums, the other pixels are black.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.errors import ImageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = [
+    *('GREY_16_BITS', 'INSTALL_SIMPLEJPEG', 'DecodedImage', 'decode_jpeg', 'decode_png'),
+    *('load_simplejpeg', 'pillow_to_bgr'),
+]
+
+#: What to do if simplejpeg is missing.
+INSTALL_SIMPLEJPEG: Final = 'python3 -m pip install simplejpeg'
+#: Pillow's modes for grey pixels of 16 bits.
+GREY_16_BITS: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
+
+# Parts of libjpeg's messages, in lower case. libjpeg keeps the first message of a file only.
+_TRUNCATED: Final = ('premature end', 'found marker 0xd9 instead of rst')
+# simplejpeg knows the usual chroma samplings only. OpenCV decodes all.
+_UNUSUAL_SAMPLING: Final = 'could not determine subsampling'
+
+
+class _Defect(Enum):
+    """What an error of simplejpeg says about a file."""
+
+    TRUNCATED = auto()
+    UNUSUAL_SAMPLING = auto()
+    OTHER = auto()  # perhaps harmless
+
+
+class DecodedImage(NamedTuple):
+    """The pixels of an image file.
+
+    Attributes:
+        bgr: uint8 (height, width, 3), BGR.
+        warning: what the JPEG decoder reported about a decoded file; empty if nothing.
+    """
+
+    bgr: npt.NDArray[np.uint8]
+    warning: str = ''
+
+
+@functools.cache
+def load_simplejpeg() -> tuple[Any, str]:
+    """Return the module simplejpeg, or None and why it cannot be imported."""
+    try:
+        import simplejpeg
+    # A module that was compiled for another NumPy raises ValueError or AttributeError.
+    except Exception as error:
+        return None, f'{type(error).__name__}: {error}'
+    return simplejpeg, ''
+
+
+def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
+    """Decode a JPEG with simplejpeg, or with OpenCV if simplejpeg is missing.
+
+    Args:
+        file: the whole file.
+        size_wh: width and height in the file's header, in pixels.
+
+    Raises:
+        ImageError: the file is truncated or cannot be decoded (reason ``not_decodable``).
+    """
+    simplejpeg, _ = load_simplejpeg()
+    if simplejpeg is None:
+        return DecodedImage(_decode_with_opencv(file))
+    width, height = size_wh
+    bgr = np.empty((height, width, 3), np.uint8)
+    try:
+        return DecodedImage(simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=True))
+    except ValueError as error:
+        warning, defect = str(error), _defect_of(error)
+    if defect is _Defect.TRUNCATED:
+        raise ImageError('not_decodable', 'JPEG', f'truncated file: {warning}')
+    if defect is _Defect.UNUSUAL_SAMPLING:
+        return DecodedImage(_decode_with_opencv(file))
+    # Many USB cameras write spare bytes before a marker, which is harmless.
+    try:
+        decoded = simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=False)
+    except ValueError as error:
+        raise ImageError('not_decodable', 'JPEG', f'damaged file: {error}') from error
+    return DecodedImage(decoded, warning)
+
+
+def _defect_of(error: ValueError) -> _Defect:
+    """Translate an error of simplejpeg, which has only the text of libjpeg's first message."""
+    text = str(error).lower()
+    if any(part in text for part in _TRUNCATED):
+        return _Defect.TRUNCATED
+    return _Defect.UNUSUAL_SAMPLING if _UNUSUAL_SAMPLING in text else _Defect.OTHER
+
+
+def _decode_with_opencv(file: bytes) -> npt.NDArray[np.uint8]:
+    content = np.frombuffer(file, np.uint8)
+    try:
+        bgr = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error as error:
+        found = f'OpenCV cannot decode the image: {error}'
+        raise ImageError('not_decodable', 'JPEG', found) from error
+    if bgr is None:
+        raise ImageError('not_decodable', 'JPEG', 'damaged file: OpenCV cannot decode it')
+    return bgr.astype(np.uint8, copy=False)
+
+
+def decode_png(file: bytes) -> DecodedImage:
+    """Decode a PNG with Pillow. Grey images of 16 bits keep their upper 8 bits.
+
+    Args:
+        file: the whole file. The caller has checked its size.
+
+    Raises:
+        ImageError: Pillow is missing or cannot decode the file (reason ``not_decodable``).
+    """
+    try:
+        # Image.open would also check the size, with a limit that is global in the process.
+        from PIL.PngImagePlugin import PngImageFile
+    except ImportError as error:
+        fix = 'sudo apt install python3-pil'
+        raise ImageError('not_decodable', 'PNG', f'needs Pillow: {error}', fix=fix) from error
+    try:
+        with PngImageFile(io.BytesIO(file)) as image:
+            return DecodedImage(pillow_to_bgr(image))
+    # Pillow raises a dozen exception types for damaged files, including OSError.
+    except Exception as error:
+        found = f'damaged file: Pillow cannot decode it: {error}'
+        raise ImageError('not_decodable', 'PNG', found) from error
+
+
+def pillow_to_bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """Return the pixels of an image of Pillow as uint8 (height, width, 3), BGR."""
+    if image.mode in GREY_16_BITS:
+        # As in OpenCV. Pillow's own conversion clips values above 255.
+        pixels, code = (np.asarray(image) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
+    else:
+        rgb = image if image.mode == 'RGB' else image.convert('RGB')
+        pixels, code = np.asarray(rgb), cv2.COLOR_RGB2BGR
+    return cv2.cvtColor(pixels, code).astype(np.uint8, copy=False)
