@@ -100,6 +100,7 @@ def test_counts_and_times_of_a_status():
         published_hz=2.0,
         not_delivered=5,
         masks_skipped=6,
+        decoder_warnings=7,
         # Of 101 sorted ages, the 51st is the median, and the 100th the 99th percentile.
         ages_ms=[12.34] * 51 + [56.78] * 50,
         reliability='best_effort',
@@ -121,6 +122,7 @@ def test_counts_and_times_of_a_status():
         'dropped: bad_step': '1',
         'dropped: replaced': '3',
         'masks_skipped': '6',
+        'decoder_warnings': '7',
         'wait p50 / p99 (ms)': '0.500 / 1.250',
         'age of output p50 / p99 (ms)': '12.3 / 56.8',
     }
@@ -163,11 +165,17 @@ def test_first_status_sums_up_the_statuses_of_cameras():
             published_hz=2.0,
             not_delivered=5,
             masks_skipped=3,
+            decoder_warnings=2,
             ages_ms=[10.0] * 10,
             reliability='best_effort',
         ),
         camera_facts(
-            'rear', statistics=counts[1], published_hz=1.5, not_delivered=2, masks_skipped=1
+            *('rear', Level.OK, 'active'),
+            statistics=counts[1],
+            published_hz=1.5,
+            not_delivered=2,
+            masks_skipped=1,
+            decoder_warnings=3,
         ),
     ]
     health = Health('active', '', '/m.engine', Obb(), cameras, NO_PROBLEM, batches=6)
@@ -190,6 +198,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
         'dropped: bad_step': '2',
         'dropped: replaced': '6',
         'masks_skipped': '4',
+        'decoder_warnings': '5',
         'batches': '6',
         'age of output p50 / p99 (ms)': '10.0 / 10.0',
     }

@@ -42,6 +42,7 @@ class CameraFacts:
         not_delivered: number of images that were sent but never arrived; None if unknown.
         masks_skipped: number of published images without a mask image, because an earlier one was
             not done.
+        decoder_warnings: number of published images whose JPEG file has a defect.
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
@@ -54,6 +55,7 @@ class CameraFacts:
     published_hz: float = 0.0
     not_delivered: int | None = 0
     masks_skipped: int = 0
+    decoder_warnings: int = 0
     ages_ms: Sequence[float] = ()
     reliability: str = ''
     finding: Problem | None = None
@@ -170,6 +172,7 @@ def _node_status(name: str, health: Health) -> DiagnosticStatus:
         published_hz=sum(camera.published_hz for camera in cameras),
         not_delivered=sum_not_delivered(cameras),
         masks_skipped=sum(camera.masks_skipped for camera in cameras),
+        decoder_warnings=sum(camera.decoder_warnings for camera in cameras),
     )
     values = {
         'state': health.state,
@@ -239,6 +242,8 @@ def _count_values(camera: CameraFacts) -> dict[str, str]:
         values[f'dropped: {reason}'] = str(count)
     if camera.masks_skipped:
         values['masks_skipped'] = str(camera.masks_skipped)
+    if camera.decoder_warnings:
+        values['decoder_warnings'] = str(camera.decoder_warnings)
     return values
 
 

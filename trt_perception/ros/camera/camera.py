@@ -191,4 +191,6 @@ class NodeCamera:
         assert self._outputs is not None
         if not self._outputs.publish(message.header, frame, found):
             self.health.masks_skipped += 1
+        if frame.warning:
+            self.health.count_decoder_warning(frame.warning)
         self.health.on_published(message.header.stamp)

@@ -107,12 +107,15 @@ class CameraHealth:
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
         masks_skipped: number of images of the last activation without a mask image, because an
             earlier one was not done.
+        decoder_warnings: number of published images of the last activation whose file has a defect
+            that the JPEG decoder could repair.
     """
 
     def __init__(self, node: Node, name: str = '') -> None:
         self.name = name
         self.enabled = True
         self.masks_skipped = 0
+        self.decoder_warnings = 0
         self._log = camera_logger(node, name)
         self._clock: Any = node.get_clock().handle
         # Set by `watch`, reset by `stop_watching`.
@@ -142,6 +145,7 @@ class CameraHealth:
         self._age = AgeOfOutput()
         self._last_error = ''
         self.masks_skipped = 0
+        self.decoder_warnings = 0
         self._input = image_input
         profile = Path(get_package_share_directory('trt_perception')) / 'config'
         cure = loss_fix(
@@ -172,6 +176,19 @@ class CameraHealth:
         self._log.warning(
             f'image dropped ({error.reason}): {log_text(error)}', throttle_duration_sec=5.0
         )
+
+    def count_decoder_warning(self, warning: str) -> None:
+        """Count a published image whose file has a defect. The worker calls this method.
+
+        Args:
+            warning: what the decoder reported. The first one of an activation is logged.
+        """
+        self.decoder_warnings += 1
+        if self.decoder_warnings == 1:
+            self._log.warning(
+                f'a JPEG has a defect, and is processed: {log_text(warning)}; '
+                '/diagnostics counts such images as decoder_warnings'
+            )
 
     def on_published(self, stamp: Time | StampFields) -> None:
         """Update the age of output after publishing detections. The worker calls this method.
@@ -238,6 +255,7 @@ class CameraHealth:
             self._last_counts,
             not_delivered=self._last_not_delivered,
             masks_skipped=self.masks_skipped,
+            decoder_warnings=self.decoder_warnings,
         )
         if counts is not None and self._input is not None:
             facts.statistics = counts
