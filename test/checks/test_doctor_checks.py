@@ -35,6 +35,8 @@ PACKAGES = {
     **{f'{name} absent': {name: ABSENT} for name in NEEDED},
     **{f'{name} clashes': {name: CLASH} for name in NEEDED},
     'Pillow absent': {'PIL': ABSENT},
+    'simplejpeg absent': {'simplejpeg': ABSENT},
+    'simplejpeg clashes': {'simplejpeg': CLASH},
     'ONNX Runtime absent': {'onnxruntime': ABSENT},
     'ONNX Runtime absent, ONNX model': {'onnxruntime': ABSENT, 'onnx': True},
 }

@@ -18,6 +18,7 @@ from typing import Final
 from trt_perception.checks import trial
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.errors import CudaError
+from trt_perception.images.decoders import INSTALL_SIMPLEJPEG
 
 __all__ = ['MODULES', 'InstalledGpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']
 
@@ -25,6 +26,7 @@ MODULES: Final = (
     'numpy',
     'cv2',
     'PIL',
+    'simplejpeg',
     'rclpy',
     'sensor_msgs.msg',
     'vision_msgs.msg',
@@ -152,6 +154,7 @@ def check_packages(
         yield _needed(name.removesuffix('.msg'), modules[name], fix)
     yield _cv_bridge(modules['cv_bridge'])
     yield _pillow(modules['PIL'])
+    yield _simplejpeg(modules['simplejpeg'])
     runtime = modules['onnxruntime']
     if runtime.version:
         yield Finding(_AREA, 'ONNX Runtime', 'green', runtime.version)
@@ -179,9 +182,18 @@ def _cv_bridge(module: Module) -> Finding:
 def _pillow(module: Module) -> Finding:
     if module.version:
         return Finding(_AREA, 'Pillow', 'green', module.version)
-    cannot = 'the tools cannot read image files, nor the CPU run models that antialias'
+    cannot = 'PNG and image files cannot be read, nor the CPU run models that antialias'
     found = f'{module.error}; {cannot}'
     return Finding(_AREA, 'Pillow', 'yellow', found, 'sudo apt install python3-pil')
+
+
+def _simplejpeg(module: Module) -> Finding:
+    if module.version:
+        return Finding(_AREA, 'simplejpeg', 'green', module.version)
+    instead = 'OpenCV decodes JPEG on the CPU, prints a line for each damaged file, and may return'
+    found = f'{module.error}; {instead} truncated files half grey'
+    fix = _NUMPY_FIX if module.clash else INSTALL_SIMPLEJPEG
+    return Finding(_AREA, 'simplejpeg', 'yellow', found, fix)
 
 
 def check_gpu(

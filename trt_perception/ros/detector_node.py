@@ -27,7 +27,7 @@ from trt_perception.pipelines.warm_up import OpenPipeline
 from trt_perception.ros.autostart import Autostart, OpenModel, open_model
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import OFF_REASON
-from trt_perception.ros.camera.transport_choice import choose_transports
+from trt_perception.ros.camera.transport_choice import choose_transports, simplejpeg_advice
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -164,6 +164,8 @@ class DetectorNode(LifecycleNode):
             camera = NodeCamera(self, name, config, self._pipelines[index], index)
             self._cameras.append(camera)
         self._health.set_cameras([camera.health for camera in self._cameras])
+        if advice := simplejpeg_advice([camera.config for camera in self._cameras]):
+            self.get_logger().warning(advice)
         spec = first.spec
         self._health.engine, self._health.task = model.file, spec.task
         self._keypoint_parameters.declare(spec.task)

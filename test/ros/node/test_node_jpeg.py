@@ -171,3 +171,19 @@ def test_one_camera_sends_jpegs_while_another_sends_raw_images(start, make_publi
         assert_answers(detector.client.spin_until(answered, 'detections')[0])
     detector.program.wait_for_line('jpeg taken')
     assert not re.search(r'\[WARN\].*detector.*JPEG', detector.program.output)
+
+
+def test_missing_simplejpeg_is_reported_at_configure(start, monkeypatch, tmp_path):
+    (tmp_path / 'simplejpeg.py').write_text("raise ValueError('another NumPy')\n")
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
+    warning = 'simplejpeg is missing (ValueError: another NumPy)'
+
+    detector = start({'image_transport': 'compressed'}, usual=True)
+    detector.to('configure')
+    detector.program.wait_for_output(warning)
+    detector.to('cleanup')
+    raw = start({}, usual=True)
+    raw.to('configure')
+
+    assert detector.program.count(warning) == 1
+    assert raw.program.count(warning) == 0

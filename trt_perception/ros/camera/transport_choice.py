@@ -8,11 +8,15 @@ from typing import Final, NamedTuple
 
 from rclpy.node import Node
 
+from trt_perception.images.decoders import INSTALL_SIMPLEJPEG, load_simplejpeg
 from trt_perception.parameters.camera import CameraPlan
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.interruption import check_interruption
 from trt_perception.ros.topics import compressed_topic, requested_image_topic
 
-__all__ = ['COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports']
+__all__ = [
+    *('COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports', 'simplejpeg_advice'),
+]
 
 #: Type of the messages on a compressed topic.
 COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
@@ -37,6 +41,22 @@ class TransportChoice(NamedTuple):
 
 #: The choice of raw images without looking at publishers.
 RAW: Final = TransportChoice('raw')
+
+
+def simplejpeg_advice(configs: Sequence[DetectorConfig]) -> str:
+    """Return a warning if a camera may send JPEGs and simplejpeg is missing; otherwise empty.
+
+    Args:
+        configs: parameters of the cameras.
+    """
+    may_send_jpegs = any(config.image_transport != 'raw' for config in configs)
+    _, problem = load_simplejpeg() if may_send_jpegs else (None, '')
+    if not problem:
+        return ''
+    return (
+        f'simplejpeg is missing ({problem}), so OpenCV decodes JPEGs on the CPU, prints a line '
+        f'for each damaged one, and may return it half grey: {INSTALL_SIMPLEJPEG}'
+    )
 
 
 def choose_transports(
