@@ -39,6 +39,7 @@ NAMES = (
     'frames',
     'overload',
     'many_cameras',
+    'damaged',
 )
 
 
@@ -76,6 +77,7 @@ def parse():
 def plan(client, model, minutes, intake):
     """Return a dict from the name of a soak to its function."""
     from support.soak import soaks
+    from support.soak.soak_damaged import damaged
     from support.soak.soak_frames import frames
     from support.soak.soak_many_cameras import many_cameras
     from support.soak.soak_silence import silence
@@ -97,6 +99,7 @@ def plan(client, model, minutes, intake):
         'frames': lambda: frames(client, count=50 * count, **way),
         'overload': lambda: soaks.overload(client, seconds=60 * minutes, **way),
         'many_cameras': lambda: many_cameras(client, seconds=60 * minutes, **way),
+        'damaged': lambda: damaged(client, model, seconds=6 * minutes, **way),
     }
 
 

@@ -14,8 +14,10 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray
 
+from support.fuzz import camera_jpegs
 from support.models.tiny_model import expected_detections
 from support.nodes.graph import HANDSHAKE, assert_found, picture_of
+from support.optional_packages import needs
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -171,6 +173,41 @@ def test_one_camera_sends_jpegs_while_another_sends_raw_images(start, make_publi
         assert_answers(detector.client.spin_until(answered, 'detections')[0])
     detector.program.wait_for_line('jpeg taken')
     assert not re.search(r'\[WARN\].*detector.*JPEG', detector.program.output)
+
+
+@needs('simplejpeg')
+@pytest.mark.parametrize('usual', [True, False], ids=['CPU', 'undecoded'])
+def test_damaged_jpegs_are_counted_and_nothing_is_printed(start, make_publisher, usual):
+    detector = start({'autostart': True, 'image_transport': 'compressed'}, usual=usual)
+    jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
+    detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    before = detector.settled_counts()
+    whole = [*camera_jpegs.WHOLE.values(), *camera_jpegs.VERSIONS.values()]
+    harmless = list(camera_jpegs.HARMLESS.values())
+    truncated = [
+        content
+        for name in ('subsampling 2', 'restart markers', 'no Huffman tables', 'grey', 'CMYK')
+        for content in list(camera_jpegs.cut_files(camera_jpegs.WHOLE[name]))[::16]
+    ]
+
+    for content in (*whole, *harmless):
+        detector.ask(message(content), jpegs)
+    for number, content in enumerate(truncated, start=1):
+        jpegs.publish(message(content))
+        detector.wait_for_status(
+            lambda _, values, number=number: values.get('dropped: not_decodable') == str(number),
+            f'{number} refused images',
+        )
+
+    counts = detector.settled_counts()
+    _, values = detector.wait_for_status(lambda *_: True, 'a status')
+    assert counts['published'] - before['published'] == len(whole) + len(harmless)
+    assert counts['dropped'] == {**before['dropped'], 'not_decodable': len(truncated)}
+    assert values['decoder_warnings'] == str(len(harmless))
+    detector.program.wait_for_output('a JPEG has a defect')
+    assert detector.program.count('a JPEG has a defect') == 1
+    printed = detector.program.output.splitlines()
+    assert [line for line in printed if not line.startswith(('[', 'jpeg taken'))] == []
 
 
 def test_missing_simplejpeg_is_reported_at_configure(start, monkeypatch, tmp_path):
