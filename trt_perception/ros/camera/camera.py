@@ -16,6 +16,7 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 
+from trt_perception.errors import OutputError
 from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
 from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.model.tasks.task import TaskResult
@@ -178,7 +179,8 @@ class NodeCamera:
 
     def on_image_error(self, message: Any, error: FrameError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
-        if isinstance(message, SerializedMessage) and message.lease is not None:
+        was_read = isinstance(error, OutputError) or error.reason == 'not_published'
+        if isinstance(message, SerializedMessage) and message.lease is not None and not was_read:
             message.lease.message_bytes = 0  # memory for a refused image need not be kept
         self.health.log_dropped_image(error)
 
