@@ -136,6 +136,24 @@ def with_keypoints(points, skeleton):
     return (plain != changed).any(axis=2)
 
 
+def test_keypoints_and_boxes_do_not_cover_labels():
+    boxes = np.array([[60, 100, 200, 180], [50, 60, 220, 92]], np.float32)
+    found = Detections(boxes, np.array([0.9, 0.5], np.float32), np.array([0, 1], np.int32))
+    corners = np.array([[60, 100, 1], [75, 92, 1], [200, 180, 1]], np.float32)
+    plain, changed = np.zeros((2, 240, 320, 3), np.uint8)
+    draw_detections(
+        plain,
+        replace(found, xyxy=boxes[:1], scores=found.scores[:1], class_ids=found.class_ids[:1]),
+        NAMES,
+    )
+    draw_detections(
+        changed, replace(found, keypoints=np.array([corners, corners])), NAMES, [(0, 1)]
+    )
+    label = np.s_[87:99, 61:110]  # of the first box
+    assert (plain[label] > 0).any(axis=2).mean() > 0.5
+    assert np.array_equal(plain[label], changed[label])
+
+
 def test_keypoints_are_drawn_and_joined():
     points = [(50, 40, 0.9), (100, 40, 0.25), (50, 200, 0.24)]
     changed = with_keypoints(points, ())

@@ -40,13 +40,16 @@ def draw_detections(
     if numbered is not None:
         _draw_masks(bgr, numbered, detections.class_ids.tolist())
     turned = None if detections.oriented is None else oriented_corners(detections.oriented)
-    for index, class_id in enumerate(detections.class_ids.tolist()):
-        label = f'{class_names[class_id]} {detections.scores[index]:.2f}'
+    class_ids = detections.class_ids.tolist()
+    for index, class_id in enumerate(class_ids):
         corners = None if turned is None else turned[index]
-        draw_box(bgr, detections.xyxy[index], label, _color(class_id), corners=corners)
+        draw_box(bgr, detections.xyxy[index], '', _color(class_id), corners=corners)
     if detections.keypoints is not None:
-        for points, class_id in zip(detections.keypoints, detections.class_ids, strict=True):
-            _draw_keypoints(bgr, points, skeleton, _color(int(class_id)))
+        for points, class_id in zip(detections.keypoints, class_ids, strict=True):
+            _draw_keypoints(bgr, points, skeleton, _color(class_id))
+    # Labels come last, because no line or keypoint may cover a label.
+    for xyxy, score, class_id in zip(detections.xyxy, detections.scores, class_ids, strict=True):
+        _draw_label(bgr, xyxy, f'{class_names[class_id]} {score:.2f}', _color(class_id))
 
 
 def _draw_masks(
@@ -84,6 +87,11 @@ def _line_width(bgr: npt.NDArray[np.uint8]) -> int:
     return max(1, round(max(bgr.shape[:2]) / 640))
 
 
+def _rounded(xyxy: Iterable[float]) -> list[int]:
+    """Return the sides of a box as coordinates that OpenCV can draw."""
+    return [round(min(max(float(side), -_FAR), _FAR)) for side in xyxy]
+
+
 def draw_box(
     bgr: npt.NDArray[np.uint8],
     xyxy: Iterable[float],
@@ -105,17 +113,25 @@ def draw_box(
             ``xyxy``.
     """
     thickness = _line_width(bgr)
-    size = 0.45 * thickness
-    left, top, right, bottom = (round(min(max(float(side), -_FAR), _FAR)) for side in xyxy)
-    (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
-    base = top - below if top >= height + below else top + height
+    left, top, right, bottom = _rounded(xyxy)
     if corners is None:
         cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
     else:
         outline = np.rint(corners.clip(-_FAR, _FAR)).astype(np.int32)
         cv2.polylines(bgr, [outline], True, color, weight * thickness)
-    if not label:
-        return
+    if label:
+        _draw_label(bgr, xyxy, label, color)
+
+
+def _draw_label(
+    bgr: npt.NDArray[np.uint8], xyxy: Iterable[float], label: str, color: tuple[int, int, int]
+) -> None:
+    """Draw the label of a box, with the arguments of `draw_box`."""
+    thickness = _line_width(bgr)
+    size = 0.45 * thickness
+    left, top, _, _ = _rounded(xyxy)
+    (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
+    base = top - below if top >= height + below else top + height
     left = max(0, min(left, bgr.shape[1] - width))
     cv2.rectangle(bgr, (left, base - height), (left + width, base + below), color, cv2.FILLED)
     cv2.putText(bgr, label, (left, base), _FONT, size, (0, 0, 0), thickness, cv2.LINE_AA)
