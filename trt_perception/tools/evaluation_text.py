@@ -110,7 +110,7 @@ def _threshold_table(report: AccuracyReport) -> str:
         shares = _format_figure(mistakes.precision), _format_figure(mistakes.recall)
         rows.append([model.name, *shares, *map(str, counts)])
         confusions = [
-            f'{one} detected as {other} {count}x'
+            f'{one} detected as {other}: {count} time{"s" * (count != 1)}'
             for one, other, count in mistakes.confusions[:_MAX_CONFUSIONS]
         ]
         if confusions:
