@@ -1,0 +1,29 @@
+"""Publish the images of a camera or a video file: an example of a camera without a ROS driver.
+
+    python3 examples/webcam.py
+
+The topic is /front/image_raw. Images above 512 KiB need the transport profile (docs/cameras.md).
+"""
+
+from array import array
+
+import cv2
+import rclpy
+from sensor_msgs.msg import Image
+
+capture = cv2.VideoCapture(0)  # or the name of a video file, as a text
+if not capture.isOpened():
+    raise SystemExit('camera 0 cannot be opened: ls /dev/video* lists the devices')
+rclpy.init()
+node = rclpy.create_node('webcam')
+publisher = node.create_publisher(Image, '/front/image_raw', 1)
+while rclpy.ok():
+    found, bgr = capture.read()
+    if not found:
+        raise SystemExit('the camera sends no more images')
+    height, width, _ = bgr.shape
+    message = Image(height=height, width=width, encoding='bgr8', step=3 * width)
+    message.header.stamp = node.get_clock().now().to_msg()
+    message.header.frame_id = 'webcam'
+    message.data = array('B', bgr.tobytes())
+    publisher.publish(message)
