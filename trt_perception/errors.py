@@ -134,7 +134,7 @@ class MissingModelInfoError(EngineError):
     """Raised when parameters must say how to feed or read a model.
 
     Attributes:
-        missing: choices of each parameter that must be given, by its name without ``model.``.
+        missing: maps each parameter that must be given, without ``model.``, to its choices.
         seen: sentences that say what the model shows.
     """
 

@@ -125,7 +125,8 @@ def measure_encodings(
         control: limits the number of runs of each step, approximately.
 
     Returns:
-        Times by name of the encoding, in the order of the frames; incomplete after a stop.
+        A mapping from each encoding to its times, in the order of the frames; incomplete after a
+        stop.
     """
     times: dict[str, EncodingTime] = {}
     for frame in frames:

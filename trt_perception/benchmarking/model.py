@@ -115,8 +115,8 @@ class ModelReport:
         output: the first output tensor.
         engine_ms: mean time of the network in consecutive runs; from a CUDA graph if possible.
         stages: maps the name of a step to its times.
-        encodings: times of an engine's steps that depend on the encoding, by its name; empty if
-            only one encoding was requested.
+        encodings: maps the name of an encoding to the times of the steps that depend on the
+            encoding; empty if only one encoding was requested.
         candidates: number of boxes above the threshold before NMS, for each frame.
         pipelines: one entry for each depth and batch.
         ratios: one entry for each depth, for batches of one frame.

@@ -196,7 +196,8 @@ def _match_classes(
     All models are opened before the first one runs, so that mistakes show at once.
 
     Returns:
-        Matched classes by name of the model, and the measure that all models have in common.
+        A mapping from each model name to its matched classes, and the measure that all models have
+        in common.
     """
     class_names, tasks = {}, {}
     for name in job.models:

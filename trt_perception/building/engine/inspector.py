@@ -218,7 +218,7 @@ def _with_opt_shape(engine: TensorRtEngine, tensor: TensorSpec) -> TensorSpec:
 def _sum_layer_times(
     trt: Any, context: Any, stream: Stream, runs: int, progress: Callable[[int, int], None]
 ) -> dict[str, float]:
-    """Return the sum of the times over all runs in milliseconds, by layer name."""
+    """Map each layer name to the sum of its times over all runs, in milliseconds."""
     totals: dict[str, float] = {}
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]

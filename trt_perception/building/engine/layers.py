@@ -105,8 +105,8 @@ class PrecisionCheck:
         requested: the requested precision.
         share: share of the convolutions and matrix products that compute in the requested or a
             narrower type, by number, 0…1; 1 if there are none.
-        deviations: type of each other convolution and matrix product, by name of the ONNX node or
-            layer.
+        deviations: maps the ONNX node or layer of each other convolution or matrix product to its
+            type.
         node_count: number of convolutions and matrix products with a known type.
     """
 

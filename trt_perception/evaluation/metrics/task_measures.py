@@ -15,7 +15,7 @@ from trt_perception.model.tasks.task import Task
 __all__ = ['MEASURES', 'common_measure', 'measure_of']
 
 _MEASURE_CLASSES: Final = (Measure, Masks, Keypoints, OrientedBoxes)
-#: Measures by their names.
+#: Maps the name of a measure to its class.
 MEASURES: Final[Mapping[str, type[Measure]]] = {each.kind: each for each in _MEASURE_CLASSES}
 
 
@@ -37,7 +37,7 @@ def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> M
     """Return the measure that all models have in common.
 
     Args:
-        tasks: tasks by name of the model, at least one.
+        tasks: maps the name of each model to its task; at least one entry.
         sigmas: as in ``measure_of``.
 
     Raises:

@@ -21,7 +21,7 @@ __all__ = [
     *('TypedSubscription', 'make_source'),
 ]
 
-#: The QoS events that each subscription handles, by their names in SubscriptionEventCallbacks.
+#: Maps names in SubscriptionEventCallbacks to the QoS events that each subscription handles.
 EVENTS: Final = {
     'incompatible_qos': QoSSubscriptionEventType.RCL_SUBSCRIPTION_REQUESTED_INCOMPATIBLE_QOS,
     'message_lost': QoSSubscriptionEventType.RCL_SUBSCRIPTION_MESSAGE_LOST,
