@@ -1,4 +1,4 @@
-"""Ctrl-C ends tools with 130 and nodes with 0, without a traceback, from their first import on."""
+"""Tests of exit codes after signals, already during the first import: tools 130, nodes 0."""
 
 import importlib
 import subprocess
@@ -23,24 +23,24 @@ STOP = 'signal.raise_signal(signal.SIGINT)'
         ('def main():\n    return 2\n', 2),
     ],
 )
-def test_exit_codes(tmp_path, source, code):
+def test_signal_in_a_tool_gives_the_expected_exit_code(tmp_path, source, code):
     (tmp_path / 'tool.py').write_text(source)
     command = [sys.executable, '-c', RUN]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == code
-    assert done.stderr == ''
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert process.returncode == code
+    assert process.stderr == ''
 
 
 @pytest.mark.parametrize('number', ['SIGINT', 'SIGTERM'])
 @pytest.mark.parametrize('source', ['import signal\n{}\n', 'import signal\ndef main():\n    {}\n'])
-def test_a_node_is_ended_by_signals(tmp_path, source, number):
+def test_signal_ends_a_node_with_0(tmp_path, source, number):
     (tmp_path / 'tool.py').write_text(source.format(STOP.replace('SIGINT', number)))
     command = [sys.executable, '-c', RUN.replace('"tool"', '"tool", interrupted=0')]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, '')
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stderr) == (0, '')
 
 
-AGAIN = """
+SEVERAL_SIGNALS = """
 import signal, sys
 
 from trt_perception.process import interruption
@@ -53,8 +53,8 @@ def main():
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)
-        print('ended in order', flush=True)
-        interruption.REPEATED_SIGNAL_S = {same_s}
+        print('cleaned up', flush=True)
+        interruption.REPEATED_SIGNAL_S = {repeated_signal_s}
         signal.raise_signal(signal.{last})
         print('went on', flush=True)
         raise
@@ -63,48 +63,52 @@ def main():
 
 @pytest.mark.parametrize('last', ['SIGINT', 'SIGTERM'])
 @pytest.mark.parametrize(
-    ('same_s', 'said'), [(600, 'ended in order\nwent on\n'), (-1, 'ended in order\n')]
+    ('repeated_signal_s', 'printed'), [(600, 'cleaned up\nwent on\n'), (-1, 'cleaned up\n')]
 )
-def test_a_signal_ends_a_process_at_once_unless_it_follows_another(tmp_path, same_s, said, last):
-    (tmp_path / 'tool.py').write_text(AGAIN.format(same_s=same_s, last=last))
+def test_repeated_signal_ends_the_process_at_once_only_after_a_pause(
+    tmp_path, repeated_signal_s, printed, last
+):
+    (tmp_path / 'tool.py').write_text(
+        SEVERAL_SIGNALS.format(repeated_signal_s=repeated_signal_s, last=last)
+    )
     command = [sys.executable, '-c', RUN]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, said, '')
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stdout, process.stderr) == (130, printed, '')
 
 
-LATE = """
+SIGNALS_AT_EXIT = """
 import os, signal
 
-class Late:
-    def __del__(self, kill=os.kill, number=os.getpid(), signals=(signal.SIGINT, signal.SIGTERM)):
-        for each in signals:
-            kill(number, each)
+class SignalSender:
+    def __del__(self, kill=os.kill, pid=os.getpid(), signals=(signal.SIGINT, signal.SIGTERM)):
+        for signal_number in signals:
+            kill(pid, signal_number)
 
-late = Late()
+sender = SignalSender()
 
 def main():
-    {what}
+    {statement}
 """
 
 
 @pytest.mark.parametrize(
-    ('what', 'code'), [('return 1', 1), (STOP, 130), ('raise SystemExit(2)', 2)]
+    ('statement', 'code'), [('return 1', 1), (STOP, 130), ('raise SystemExit(2)', 2)]
 )
-def test_signals_in_the_end_of_the_interpreter_change_nothing(tmp_path, what, code):
-    (tmp_path / 'tool.py').write_text(LATE.format(what=what))
+def test_signals_while_the_interpreter_exits_change_nothing(tmp_path, statement, code):
+    (tmp_path / 'tool.py').write_text(SIGNALS_AT_EXIT.format(statement=statement))
     command = [sys.executable, '-c', RUN]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (code, '')
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stderr) == (code, '')
 
 
-def test_a_signal_that_is_ignored_stays_so(tmp_path):
+def test_ignored_signal_stays_ignored(tmp_path):
     (tmp_path / 'tool.py').write_text(f'import signal\n{STOP}\ndef main():\n    return 3\n')
     command = ['env', '--ignore-signal=INT', sys.executable, '-c', RUN]
     assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 3
 
 
 @pytest.mark.parametrize('name', commands.__all__)
-def test_each_starts_its_own_tool(name):
+def test_each_command_starts_its_own_tool(name):
     command = getattr(commands, name)
     assert command.func is commands._run_main
     (module,) = command.args

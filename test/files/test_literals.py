@@ -93,7 +93,7 @@ def test_invalid_literals_are_refused(text):
         read_literal(text)
 
 
-# Texts that break Python's own parser. Some of them crash the process.
+# Texts that break Python's own parser. Some texts crash the process.
 HOSTILE = {
     'sum': '1+' * 500_000 + '1',
     'attributes': 'a.' * 500_000 + 'a',

@@ -98,7 +98,7 @@ def spoiled(rng, content):
 
 
 def as_json(rng, content):
-    """Return bytes, most of them JSON."""
+    """Return bytes, mostly valid JSON."""
     text = json.dumps(spoiled(rng, content))
     chance = rng.random()
     if chance < 0.1:

@@ -99,7 +99,7 @@ def _all_calls():
 
 
 def launch_arguments(name):
-    """Return the names of a launch file's arguments, including those of the included file."""
+    """Return the names of a launch file's arguments, including arguments of the included file."""
     from trt_perception.parameters.launch_arguments import launch_arguments as arguments
 
     tree = ast.parse((ROOT / 'launch' / name).read_text(encoding='utf-8'))

@@ -25,7 +25,7 @@ def needs(*packages):
 
 
 def needed_package(error):
-    """Return the optional package whose absence caused an error; None if there is none.
+    """Return the optional package whose absence caused an error; None for other errors.
 
     An import of an optional package is excused in tests and in `trt_perception.building`. The
     remaining package must work without it, so there such an error is a failure.

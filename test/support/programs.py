@@ -79,7 +79,7 @@ class Program:
         changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
         changed = {name: value for name, value in changed.items() if value is not None}
         command = [str(part) for part in command]
-        # A test that hangs ends this process at once, and the started programs must end with it.
+        # A hanging test ends this process at once. The started programs must then also end.
         if can_fork(command, changed):
             self._process = ForkedProcess(command, changed)
         else:

@@ -206,7 +206,7 @@ def test_models_of_each_family_are_measured(name, tmp_path):
     saved = tmp_path / 'result.json'
     assert run(path, *family_arguments(name), '--json', saved) == 0
     (report,) = json.loads(saved.read_text())['models']
-    # Candidates also count if they lie outside such a small frame.
+    # Candidates outside the small frame also count.
     assert report['candidates'] == [6] * 8
     assert list(report['stages']) == ['preprocess', 'inference', 'decode']
 

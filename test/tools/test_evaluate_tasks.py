@@ -98,7 +98,7 @@ def test_evaluation_finds_the_detections_of_detect_images(evaluation_inputs, cap
     entry = content['models']['model.onnx']
     assert content['compared'] == entry['metrics']['of'] == evaluation_inputs['kind']
     assert entry['box_metrics']['of'] == 'boxes'
-    # The scores exceed those of all other detections, so no false detection comes first.
+    # These scores are the highest of all detections, so no false detection comes first.
     assert entry['metrics']['mAP50'] == pytest.approx(1, abs=0.02)
     assert entry['box_metrics']['mAP50'] == pytest.approx(1, abs=0.02)
     shares = entry['at_threshold']

@@ -129,7 +129,7 @@ def lend_and_return(buffers, *sizes):
 
 @pytest.fixture
 def camera_buffers():
-    """Return the buffers of a camera that has sent ten images, three of them at a time."""
+    """Return the buffers of a camera after 7 single images and 3 images at the same time."""
     buffers = MessageBuffers(Counted)
     lend_and_return(buffers, *[USUAL_BYTES] * 7)
     lent = [buffers.lend(USUAL_BYTES) for _ in range(3)]
@@ -232,7 +232,7 @@ def test_small_messages_get_memory_after_one_large_message(monkeypatch):
     lent = [buffers.lend(), buffers.lend(100_000), buffers.lend(200_000)]
     assert buffers.lend().memory.size >= 2**16
     assert large.memory.size >= 1_900_000
-    # A message is accepted even if there is no memory for the margin.
+    # The buffers accept a message even without memory for the margin.
     assert buffers.lend(299_000).memory.size >= 299_000
     with pytest.raises(MemoryError, match='cudaHostAlloc'):
         buffers.lend(300_001)

@@ -50,10 +50,10 @@ def test_image_above_the_limit_is_too_large_and_the_next_one_arrives(make_taker)
 class Scarce(MessageBuffers):
     """Memory for a message of any size, for a small message, or for no message."""
 
-    there = 'any'
+    available = 'any'
 
     def lend(self, message_bytes=0):
-        if self.there == 'none' or (self.there == 'small' and message_bytes):
+        if self.available == 'none' or (self.available == 'small' and message_bytes):
             raise MemoryError('no memory is left')
         return super().lend(message_bytes)
 
@@ -64,8 +64,8 @@ def test_image_without_memory_is_dropped_and_the_next_one_arrives(make_taker):
     taker.open()
     camera = taker.publisher()
     large = image_message(bytes(3840 * 960), 1280, 960, 'bgr8', step=3840)
-    for count, there in enumerate(('small', 'any'), 1):
-        taker.buffers.there = there
+    for count, available in enumerate(('small', 'any'), 1):
+        taker.buffers.available = available
         camera.publish(large)
         taker.wait(count)
     assert [image.lease is None for image in taker.images] == [True, False]
@@ -79,11 +79,11 @@ def test_thread_ends_without_memory_and_resumes_later(make_taker):
     taker.buffers = Scarce()
     taker.open()
     camera = taker.publisher()
-    taker.buffers.there = 'none'
+    taker.buffers.available = 'none'
     camera.publish(command_image(1, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert 'no memory is left' in taker.logged[0]
-    taker.buffers.there = 'any'
+    taker.buffers.available = 'any'
     assert taker.input.resubscribe_if_lost()
     taker.client.spin_until(camera.get_subscription_count, 'the subscription')
     camera.publish(command_image(2, 2))
@@ -111,24 +111,24 @@ def test_invalid_message_is_taken_and_refused_by_the_reader(make_taker):
     taker = make_taker()
     taker.open()
     camera = taker.publisher()
-    rubbish = [b'\0\1\0\0', b'\xff' * 1000, b'rubbish' * 20000, bytes(5)]
-    for number, content in enumerate(rubbish, 1):
+    invalid_messages = [b'\0\1\0\0', b'\xff' * 1000, b'rubbish' * 20000, bytes(5)]
+    for number, content in enumerate(invalid_messages, 1):
         camera.publish(content)
         taker.wait(number)
         with pytest.raises(ImageError) as caught:
             frame_from_image(taker.images[-1])
         assert caught.value.reason == 'bad_message'
     camera.publish(command_image(7, 3))
-    taker.wait(len(rubbish) + 1)
+    taker.wait(len(invalid_messages) + 1)
     assert frame_from_image(taker.images[-1]).data[0] == 7
     taker.client.node.destroy_publisher(camera)
 
 
-def test_images_after_an_empty_message_arrive_with_a_queue_as_deep_as_the_cameras(make_taker):
+def test_images_after_an_empty_message_arrive_if_both_queues_are_equally_deep(make_taker):
     """Fast DDS does not deliver messages of 0 bytes between processes, but expects them in order.
 
-    So it holds the next images until the empty message leaves the camera's queue, and then
-    delivers the newest ones, as many as the subscription's queue holds.
+    It therefore keeps the next images until the empty message leaves the camera's queue. Then it
+    delivers the newest images, as many as fit into the subscription's queue.
     """
     taker = make_taker(image_qos_depth=5)
     numbers = []
@@ -141,7 +141,7 @@ def test_images_after_an_empty_message_arrive_with_a_queue_as_deep_as_the_camera
     assert taker.input.not_delivered == 2  # the empty ones
 
 
-def test_images_of_this_process_and_another_are_taken_alike(make_taker):
+def test_images_of_this_process_and_of_another_process_arrive(make_taker):
     taker = make_taker(image_qos_depth=10)
     taker.open()
     camera = taker.publisher()
@@ -159,22 +159,22 @@ def test_images_of_this_process_and_another_are_taken_alike(make_taker):
 
 def test_no_image_is_torn_by_overload_or_slow_readers(make_taker):
     taker = make_taker(image_qos_depth=1)
-    held, checked, reopen_at = [], 0, 50
+    kept_images, checked, reopen_at = [], 0, 50
     newest = []
     taker.open(newest.append)
     taker.camera('800x600', VGA, hz=0, depth=1)
     while checked < 200:  # the limit of the whole test ends a loop that gets no images
         taker.client.spin_for(0.002)
-        held += newest[-2:]
+        kept_images += newest[-2:]
         newest.clear()
-        if len(held) > 8:
-            checked += len([image_number(image) for image in held])
-            del held[:5]
+        if len(kept_images) > 8:
+            checked += len([image_number(image) for image in kept_images])
+            del kept_images[:5]
         if checked >= reopen_at:
             reopen_at += 50  # not again before images arrive, because discovery needs time
             taker.input.close()  # readers keep their images
             taker.open(newest.append)
-    assert len({image_number(image) for image in held}) == len(held)
+    assert len({image_number(image) for image in kept_images}) == len(kept_images)
 
 
 # Cameras that start, end and change
@@ -194,8 +194,8 @@ def test_images_of_a_restarted_camera_arrive(make_taker):
 def test_best_effort_camera_changes_the_subscription(make_taker):
     taker = make_taker()
     taker.open()
-    good = taker.publisher()
-    good.publish(command_image(1, 1))
+    reliable_camera = taker.publisher()
+    reliable_camera.publish(command_image(1, 1))
     taker.wait(1)
     assert taker.input.reliability == 'reliable'
     for _ in range(3):  # three publishers at once cause only one change
@@ -205,7 +205,7 @@ def test_best_effort_camera_changes_the_subscription(make_taker):
     taker.wait(len(taker.images) + 3)
     assert len(taker.logged) == 1
     assert intakes() == 1
-    taker.client.node.destroy_publisher(good)
+    taker.client.node.destroy_publisher(reliable_camera)
 
 
 # CPU time
@@ -220,7 +220,7 @@ def test_intake_sleeps_while_no_image_arrives(make_taker, monkeypatch):
     taker.camera(VGA, reliability='best_effort', hz=100)  # causes an event, but no image
     camera.publish(command_image(1, 1))
     taker.wait(1)
-    taker.client.spin_until(lambda: taker.logged, 'the word of the camera that is kept out')
+    taker.client.spin_until(lambda: taker.logged, 'the log line about the incompatible camera')
 
     def sleeps():
         before = len(waits)

@@ -24,7 +24,7 @@ from trt_perception.ros.intake.shared_intake import SharedIntake
 pytest_plugins = ['support.nodes.graph_fixtures']
 
 
-def test_a_hundred_ends_while_images_come(make_taker):
+def test_intake_ends_100_times_while_images_arrive(make_taker):
     taker = make_taker()
     taker.camera('320x240', hz=0, depth=1)
     arrived = 0
@@ -60,7 +60,7 @@ def test_parts_can_end_in_any_order(first):
     intake = SharedIntake(
         node, MessageBuffers, uses_rclpy=False, fault_handler=FaultCallback(pytest.fail)
     )
-    taken = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
+    image_input = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
     end = time.monotonic() + 30
@@ -76,16 +76,16 @@ def test_parts_can_end_in_any_order(first):
         while intakes():  # the threads end without a call of close
             assert time.monotonic() < end
             time.sleep(0.001)
-    taken.close()
+    image_input.close()
     assert intakes() == 0
-    taken.close()
+    image_input.close()
     assert frame_from_image(images[0]).data[0] == 1  # the reader still has the memory
     if first != 'node':
         node.destroy_node()
     rclpy.try_shutdown(context=context)
 
 
-def test_a_receiver_that_raises_ends_the_thread_and_the_watch_subscribes_again(make_taker):
+def test_error_in_the_receiver_ends_the_thread_until_resubscription(make_taker):
     taker = make_taker()
     broken = threading.Event()
     broken.set()

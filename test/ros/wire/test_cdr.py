@@ -72,7 +72,7 @@ def fuzz():
 
 
 def test_changed_messages_are_read_as_rclpy_reads_them_or_refused(fuzz):
-    """Cut at every byte, with other lengths, and with bytes changed, cut and put in."""
+    """Messages are cut at every byte, or have wrong lengths, changed, missing or extra bytes."""
     assert not fuzz.wrong[:5]
     assert fuzz.agreed > 500
     assert fuzz.read['whole'] > 10
@@ -81,14 +81,14 @@ def test_changed_messages_are_read_as_rclpy_reads_them_or_refused(fuzz):
     assert min(fuzz.read['random'], fuzz.refused['random']) > 100
 
 
-def test_changed_messages_are_counted_each(fuzz):
+def test_every_changed_message_is_counted(fuzz):
     for counts in fuzz.counts.values():
         assert counts.published > 0
         assert counts.dropped['bad_message'] > 500
         assert counts.received == counts.published + sum(counts.dropped.values())
 
 
-def test_handwritten_messages_equal_those_of_rclpy():
+def test_messages_of_the_test_writer_equal_messages_of_rclpy():
     rng = random.Random(6)
     for kind in READERS:
         for _ in range(100):
@@ -153,9 +153,9 @@ def test_string_above_4_kib_is_refused_before_it_is_copied(field, string):
     try:
         with pytest.raises(ImageError, match=field.strip()) as caught:
             READERS[kind](message)
-        most = tracemalloc.get_traced_memory()[1]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
     assert caught.value.reason == 'bad_message'
-    assert most < 2**16
+    assert peak_bytes < 2**16

@@ -48,23 +48,23 @@ def test_other_threads_run_while_a_message_is_published(node):
     ticker = threading.Thread(target=tick)
     ticker.start()
     interval, end = sys.getswitchinterval(), time.monotonic() + DEADLINE_S
-    during = 0
+    ticks_during_publish = 0
     try:
         # Threads now release the GIL only in waits and in calls that release it.
         sys.setswitchinterval(10 * DEADLINE_S)
-        while not during and time.monotonic() < end:
+        while not ticks_during_publish and time.monotonic() < end:
             before = ticks[0]
             publish_unlocked(publisher, message)
-            during = ticks[0] - before
+            ticks_during_publish = ticks[0] - before
     finally:
         sys.setswitchinterval(interval)
         stop.set()
         ticker.join()
         node.destroy_publisher(publisher)
-    assert during
+    assert ticks_during_publish
 
 
-def test_a_refusal_of_the_middleware_is_raised(node):
+def test_error_of_the_middleware_is_raised(node):
     publisher = node.create_publisher(String, 'words', 1)
     node.destroy_publisher(publisher)
     with pytest.raises(Exception, match='destruction was requested'):
@@ -72,7 +72,7 @@ def test_a_refusal_of_the_middleware_is_raised(node):
 
 
 @pytest.mark.skipif(
-    os.environ.get('ROS_DISTRO') == 'kilted', reason="Kilted's publishers end with their context"
+    os.environ.get('ROS_DISTRO') == 'kilted', reason='in Kilted, publishers end with their context'
 )
 def test_error_contains_the_reason_of_the_middleware():
     context = rclpy.Context()

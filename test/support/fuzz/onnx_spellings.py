@@ -2,10 +2,11 @@
 
     python onnx_spellings.py SEED COUNT
 
-prints JSON: how many models our reader accepted, found suspicious or refused, each with whether
-ONNX Runtime opened the file that the model names, and the accepted models that opened a file.
+prints JSON: how many models our reader accepted, found suspicious or refused, each with and
+without a file that ONNX Runtime opened because the model names it. Accepted models that opened a
+file follow.
 inotify reports opened files, independent of ONNX Runtime's own result. Damaged models may crash
-ONNX Runtime, so each few models run in a separate process.
+ONNX Runtime, so a few models at a time run in a separate process.
 """
 
 import contextlib

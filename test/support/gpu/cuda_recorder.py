@@ -60,7 +60,7 @@ class _Recorded:
     def _call(self, name, function, arguments):
         recorder = self._recorder
         if name in RELEASES:
-            # A library of a lost GPU is gone, whatever the call returns.
+            # On a lost GPU, the library is unloaded even if the call fails.
             key = (RELEASES[name], int(arguments[0]))
             if key not in recorder.live:
                 recorder.mistakes.append((name, key))

@@ -19,7 +19,7 @@ os.environ.setdefault('NVIDIA_TF32_OVERRIDE', '0')
 
 @functools.cache
 def why_no_gpu():
-    """Return the reason why there is no usable GPU; empty if there is one."""
+    """Return the reason why no GPU is usable; empty if a GPU is usable."""
     try:
         gpu.Device(0)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""A stand-in for nvJPEG on the GPU of late_gpu, with OpenCV's decoder, and files for it.
+"""A stand-in for nvJPEG on the GPU of late_gpu, with OpenCV's decoder, and test files.
 
-It writes the pixels immediately or as late as possible, because GPUs differ in this.
+The stand-in writes pixels immediately or as late as possible, because GPUs differ in this.
 """
 
 import ctypes

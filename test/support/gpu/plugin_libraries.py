@@ -38,7 +38,7 @@ def make_plugin_library(folder, name):
 
 
 def make_plugin_library_with_neighbour(folder, name):
-    """Compile such a library that finds a second library in its own folder by $ORIGIN."""
+    """Compile a plugin library that finds a second library in its own folder by $ORIGIN."""
     neighbour = _compile(folder / 'libneighbour.so', _NEIGHBOUR, '-Wl,-soname,libneighbour.so')
     flags = (f'-DNAME="{name}"', '-DCOUNT=;', neighbour, '-Wl,-rpath,$ORIGIN')
     return _compile(folder / f'lib{name}.so', _PLUGIN, *flags)

@@ -33,7 +33,7 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
 
     Args:
         size_wh: width and height of the input; (-1, -1) leaves them open.
-        decoder: a decoder, of which objectness and transposed are used.
+        decoder: a decoder; only objectness and transposed matter.
         dtype: type of the input and of all computations.
         output_dtype: type of the output; ``dtype`` by default.
         batch: images per run; -1 leaves the batch open.

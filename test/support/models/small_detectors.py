@@ -9,7 +9,7 @@ SIDE = 64
 
 
 class Net:
-    """A builder of an ONNX graph. Node names carry no meaning, like those of exporters."""
+    """A builder of an ONNX graph. Node names have no meaning, like node names of exporters."""
 
     def __init__(self, opset=17, seed=0):
         self.opset = opset

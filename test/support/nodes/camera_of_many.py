@@ -1,4 +1,4 @@
-"""One of a detector's several cameras: its topics and its status."""
+"""The topics and the status of one camera of a detector with several cameras."""
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
@@ -49,7 +49,7 @@ class CameraOfMany:
         assert connected, f'nothing arrives of {self.name}'
 
     def answers(self):
-        """Return the detections, without those of handshake images."""
+        """Return the detections of all images except handshake images."""
         return [m for m in self.detections if m.header.frame_id != HANDSHAKE]
 
     def ask(self, image):

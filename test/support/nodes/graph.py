@@ -289,7 +289,7 @@ class Detector:
     def take_statuses(self, seen=None, since_ns=0, of='detector'):
         """Return the values of new statuses that were sent at ``since_ns`` or later.
 
-        The statuses are the node's, or those of a camera or GPU by its name.
+        ``of`` is 'detector' for the node's statuses, or the name of a camera or GPU.
         """
         name = f'{self.name}: {of}'
         messages = [message for sent_ns, message in self._statuses if sent_ns >= since_ns]

@@ -120,12 +120,12 @@ def share_environment(folder):
 
 
 def mend_shared_memory():
-    """Remove shared-memory ports that killed processes left half made: other processes hang there.
+    """Remove unfinished shared-memory ports of killed processes, where other processes hang.
 
-    Truncating a port to one byte first releases processes that already wait for it.
+    Truncating a port to one byte first releases the processes that already wait.
     """
     for port in unfinished_ports():
-        print(f'removed the half-made port {port}', file=sys.__stderr__, flush=True)
+        print(f'removed the unfinished port {port}', file=sys.__stderr__, flush=True)
         with contextlib.suppress(OSError):  # another process of this run removed it first
             os.truncate(port, 1)
             port.unlink()

@@ -65,10 +65,10 @@ class FakePipeline:
     def __init__(self, depth=1, *, batch=1, automatic=True):
         self.depth = depth
         self.batch = batch
-        self.automatic = automatic  # frames are done at once after enqueue
+        self.automatic = automatic  # frames are done immediately after enqueue
         self.events = []  # ('enqueue' or 'collect', number)
         self.batches = []  # the numbers of the frames in each batch
-        self.thresholds = {}  # by frame number
+        self.thresholds = {}  # maps each frame number to its thresholds
         # Errors to raise by (method, number), also for 'done'. A FrameError of 'collect' is the
         # result of that frame only.
         self.errors = {}

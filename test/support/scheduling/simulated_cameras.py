@@ -213,7 +213,7 @@ class World:
             if camera in self.waiting:
                 self._dropped[camera, 'replaced'] += 1
                 assert (camera, self.waiting[camera]) not in self._alive, (
-                    'the replaced one is held'
+                    'a replaced message is still alive'
                 )
             self.waiting[camera] = number
             self._since_s.setdefault(camera, self.now_s)

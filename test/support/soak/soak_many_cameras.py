@@ -38,8 +38,8 @@ RELIABILITIES = ('reliable', 'best_effort')
 def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4.0)):
     """Serve all of CAMERAS with one node, and check each camera's output.
 
-    ``limits``: largest loss in percent of one of two equal cameras against the other, and largest
-    growth of memory in MB after the pools are full, which takes a minute.
+    ``limits`` are the largest difference in percent between two equal cameras, and the largest
+    growth of memory in MB. The growth counts after the pools are full, which takes a minute.
     """
     rng = random.Random(seed)
     parameters = {
@@ -118,7 +118,7 @@ def camera(detector, name, reliability='reliable'):
 
 
 def publish_rubbish(publisher, rng):
-    """Publish an image of unknown encoding, a truncated image, or bytes that are no message."""
+    """Publish an image of unknown encoding, a truncated image, or random bytes."""
     kind = rng.randrange(3)
     if kind == 0:
         publisher.publish(rng.randbytes(rng.randrange(1, 400)))

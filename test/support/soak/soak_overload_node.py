@@ -2,9 +2,9 @@
 
     python soak_overload_node.py --ros-args ...
 
-The last line is a JSON object: ``published`` frames, ``seconds`` between the first and the last of
-them, ``age_s`` (50th, 95th and 99th percentile of the time from the callback's entry to the
-publication), and the pipeline's ``depth``.
+The last line is a JSON object. ``published`` is the number of frames, ``seconds`` the time between
+the first and the last frame, and ``depth`` the depth of the pipeline. ``age_s`` has the 50th, 95th
+and 99th percentile of the time from the entry of the callback to the publication.
 """
 
 import json
