@@ -172,15 +172,29 @@ def test_numpy_values_of_parameters_are_python_values(images):
         )
 
 
+def test_prefix_of_model_parameters_may_be_missing(images):
+    names = [f'digit {index}' for index in range(10)]
+    with tp.load(DIGITS, class_names=names, decoder='dense') as model:
+        assert model.class_names == tuple(names)
+        assert len(model(images[0])) > 2
+
+
 @pytest.mark.parametrize(
     'arguments',
     [
         {'model_class_names': ['a'], 'model.class_names': ['a']},
+        {'model_class_names': ['a'], 'class_names': ['a']},
         {'engine_path': 'model.onnx'},
         {'confidence_threshold': np.array([0.5, 0.6])},
         {'max_detections': np.float64(2)},
     ],
-    ids=['two spellings', 'second path', 'array for a number', 'float for an integer'],
+    ids=[
+        'two spellings',
+        'without the prefix',
+        'second path',
+        'array for a number',
+        'float for an integer',
+    ],
 )
 def test_ambiguous_or_wrong_values_are_refused(arguments, golden_messages):
     with golden_messages.raises(tp.TrtPerceptionError):

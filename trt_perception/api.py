@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, overload
 
@@ -22,8 +23,9 @@ from trt_perception.evaluation.offline_detection import split_into_batches
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.parameters.spelling import parameter_named
 from trt_perception.pipelines.open_pipeline import open_offline
 from trt_perception.pipelines.pipeline import Result, collect_all
 
@@ -40,8 +42,9 @@ def load(path: str | Path, **parameters: Any) -> Model:
     Args:
         path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).
         parameters: parameters of the node, with ``_`` for ``.`` in their names, such as
-            ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``. NumPy
-            scalars and arrays are accepted as numbers and lists.
+            ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``. The
+            prefix ``model_`` may be missing. NumPy scalars and arrays are accepted as numbers
+            and lists.
 
     Raises:
         ConfigError: a parameter is unknown, given twice, out of range, or only for a node, or
@@ -71,7 +74,9 @@ class Model:
                 fix='leave it out',
             )
         config = DetectorConfig.from_values(self._values)
-        self._pipeline = open_offline(read_model_file(path), config.pipeline_options())
+        options = config.pipeline_options()
+        overrides = replace(options.overrides, parameter_name='model_{}'.format)
+        self._pipeline = open_offline(read_model_file(path), replace(options, overrides=overrides))
         self._lock = threading.Lock()
         self._closed = False
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names
@@ -189,15 +194,14 @@ def _parameters_by_name(path: str | Path, given: Mapping[str, Any]) -> dict[str,
 
     Args:
         path: path of the model.
-        given: values by parameter name, or by parameter name with ``_`` for ``.``.
+        given: values by parameter name, also with ``_`` for ``.``, or without ``model.``.
 
     Raises:
         ConfigError: two keys are names of one parameter.
     """
-    names = {row.field: row.name for row in PARAMETERS}
     values: dict[str, Any] = {'engine_path': str(path)}
     for key, value in given.items():
-        name = names.get(key, key)
+        name = parameter_named(key)
         if name in values:
             raise ConfigError(f'parameter {name!r}', 'given twice', fix='give it once')
         values[name] = _as_python(value)

@@ -21,6 +21,7 @@ from trt_perception.parameters.config import (
     manifest_only_fix,
 )
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.spelling import parameter_named
 
 __all__ = [
     *('CAMERA_PARAMETERS', 'CameraPlan', 'NodeConfig', 'camera_rows', 'is_camera_parameter'),
@@ -55,12 +56,14 @@ def is_camera_parameter(name: str) -> bool:
 def suggest_parameter(word: str) -> str:
     """Return the node's parameter with this or a similar name; empty if there is none.
 
+    The word may also be an option, such as ``class-names``, without its dashes.
     No topic or service of the node has a name similar to a parameter's name.
     """
     names = [*_ROWS, 'use_sim_time']
     if word in names or is_camera_parameter(word):
         return word
-    return next(iter(closest_words(word, names, cutoff=0.85)), '')
+    name = parameter_named(word.replace('-', '_'))
+    return name if name in _ROWS else next(iter(closest_words(word, names, cutoff=0.85)), '')
 
 
 def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:

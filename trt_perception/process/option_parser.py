@@ -68,6 +68,12 @@ class OptionParser(argparse.ArgumentParser):
         said = [f'{self.prog}: error: {message}', *meant, f'{usage}; --help says more']
         self.exit(2, escape_controls('\n'.join(said)) + '\n')
 
+    def _value_after(self, word: str) -> str:
+        """Return the value that follows an option: its word, or its words as a list of YAML."""
+        place = list(self._given).index(word) + 1
+        words = list(itertools.takewhile(lambda each: each[:1] != '-', self._given[place:]))
+        return f'[{", ".join(words)}]' if len(words) > 1 else ''.join(words) or 'VALUE'
+
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Exit with argparse's error for unknown words."""
         self._given = words
@@ -86,13 +92,13 @@ class OptionParser(argparse.ArgumentParser):
             and any(option.startswith(f'--{name}') for option in options)
         ):
             return ''
+        option = f'--{name.replace("_", "-")}'
+        if colon and not dashes and option in options:
+            return f'{word} is not an option; did you mean {option} {shlex.quote(value)}?'
         if (dashes or colon) and (parameter := self._parameter(name)):
-            given = shlex.quote(f'{parameter}:={value or "VALUE"}')
+            given = shlex.quote(f'{parameter}:={value or self._value_after(word)}')
             return f'{word} is not an option; did you mean the parameter, {self._before} {given}?'
         if dashes == '--':
             close = closest_words(f'--{name}', options)
             return f'--{name} is not an option; did you mean {close[0]}?' if close else ''
-        option = f'--{name.replace("_", "-")}'
-        if colon and not dashes and option in options:
-            return f'{word} is not an option; did you mean {option} {shlex.quote(value)}?'
         return ''

@@ -31,7 +31,11 @@ from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 from trt_perception.tools.arguments import add_file_option, check_output_file, integer_at_least
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
-from trt_perception.tools.model_arguments import add_model_arguments, detector_config
+from trt_perception.tools.model_arguments import (
+    add_model_arguments,
+    detector_config,
+    suggest_tool_parameter,
+)
 
 __all__ = ['BenchmarkReport', 'main']
 
@@ -200,7 +204,9 @@ def _measure(job: _Job) -> BenchmarkReport:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OptionParser('benchmark_engine', __doc__, _EXAMPLES)
+    parser = OptionParser(
+        'benchmark_engine', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
+    )
     add = parser.add_argument
     add(
         'models',

@@ -43,7 +43,11 @@ from trt_perception.tools.detection_sources import (
     VideoFile,
     make_plan,
 )
-from trt_perception.tools.model_arguments import add_model_arguments, detector_config
+from trt_perception.tools.model_arguments import (
+    add_model_arguments,
+    detector_config,
+    suggest_tool_parameter,
+)
 
 __all__ = ['main']
 
@@ -226,7 +230,9 @@ def _summary_text(summary: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OptionParser('detect_images', __doc__, _EXAMPLES)
+    parser = OptionParser(
+        'detect_images', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
+    )
     add = parser.add_argument
     add('--engine', required=True, metavar='MODEL', help='engine or ONNX file')
     add(

@@ -47,7 +47,11 @@ from trt_perception.tools.arguments import (
 )
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.evaluation_text import report_text
-from trt_perception.tools.model_arguments import add_model_arguments, detector_config
+from trt_perception.tools.model_arguments import (
+    add_model_arguments,
+    detector_config,
+    suggest_tool_parameter,
+)
 
 __all__ = ['main']
 
@@ -276,7 +280,9 @@ def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, cou
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OptionParser('evaluate_engine', __doc__, _EXAMPLES)
+    parser = OptionParser(
+        'evaluate_engine', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
+    )
     add = parser.add_argument
     add(
         '--engine',

@@ -9,10 +9,18 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
+from trt_perception.parameters.camera import suggest_parameter
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
+from trt_perception.parameters.spelling import split_assignment
 from trt_perception.tools.arguments import integer_at_least
 
-__all__ = ['add_model_arguments', 'add_parameter_option', 'detector_config', 'read_parameters']
+__all__ = [
+    'add_model_arguments',
+    'add_parameter_option',
+    'detector_config',
+    'read_parameters',
+    'suggest_tool_parameter',
+]
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
 _SET_ELSEWHERE: Final = {
@@ -24,6 +32,12 @@ _SET_ELSEWHERE: Final = {
     **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
     'class_filter': 'use --classes of detect_images: the other tools do not filter classes',
 }
+
+
+def suggest_tool_parameter(word: str) -> str:
+    """Return the parameter that ``--param`` sets and a mistyped option means; empty if none."""
+    name = suggest_parameter(word)
+    return '' if name in _SET_ELSEWHERE else name
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,14 +117,16 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in PARAMETERS}
     values: dict[str, Any] = {}
     for given in words:
-        name, equals, text = given.partition('=')
-        if not equals or name not in known:
+        name, text = split_assignment(given) or ('', '')
+        if name not in known:
             raise ConfigError(
                 '--param',
                 given,
                 expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
                 'model.decoder=dense',
             )
+        if name in values:
+            raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')
         if name in _SET_ELSEWHERE:
             raise ConfigError(
                 f'--param {given}', 'cannot be set by --param', fix=_SET_ELSEWHERE[name]

@@ -98,10 +98,18 @@ WRONG_USAGE = [
     '--image-topic /{camera}s/{name}',
     '--image-topic /front/image_raw --seconds 0',
     '--what',
-    '--param model.decoder=dense',
+    '--param model.decoder',
+    '--class-names cat dog',
     '--param :=dense',
     '--node detector',
 ]
+
+
+@pytest.mark.parametrize(
+    'word', ['model.class_names:=[a]', 'model_class_names:=[a]', 'class_names=[a]']
+)
+def test_every_spelling_of_a_parameter_reaches_ros(word):
+    assert doctor._parser().parse_args(['--param', word]).param == ['model.class_names:=[a]']
 
 
 def test_wrong_usage_is_refused(capsys):

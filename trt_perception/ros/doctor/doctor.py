@@ -30,6 +30,7 @@ from trt_perception.checks.software import (
 from trt_perception.checks.trial import run_once
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_parameter
+from trt_perception.parameters.spelling import split_assignment
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between, text_matching
 
@@ -301,6 +302,16 @@ def _run_module(module: str, arguments: list[str], timeout_s: float) -> Any:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
+def _parse_parameter(text: str) -> str:
+    """Return ``NAME:=VALUE`` as ROS reads it, also for other spellings."""
+    given = split_assignment(text)
+    if given is None:
+        raise argparse.ArgumentTypeError(
+            f'expected NAME:=VALUE, as in model.decoder:=dense (got {text!r})'
+        )
+    return ':='.join(given)
+
+
 def _parser() -> OptionParser:
     what = 'Checks machine, shell, model and cameras, and says what to do.'
     parser = OptionParser('doctor', what, _EXAMPLES, parameter=suggest_parameter, before='-p')
@@ -337,7 +348,7 @@ def _parser() -> OptionParser:
         '--param',
         action='append',
         default=[],
-        type=text_matching('(?s).+?:=.*', 'NAME:=VALUE, as in model.decoder:=dense'),
+        type=_parse_parameter,
         metavar='NAME:=VALUE',
         help="a parameter that the node will be given; the model argument is its 'engine_path'",
     )
