@@ -17,6 +17,8 @@ from vision_msgs.msg import (
     ObjectHypothesisWithPose,
 )
 
+from support.fuzz import camera_jpegs
+from support.optional_packages import needs
 from support.properties import given, settings, st
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
@@ -328,3 +330,13 @@ def test_truncated(picture, suffix, part):
 def test_no_picture(content):
     message = compressed(content, 'jpeg')
     assert_refused(messages.frame_from_compressed, message, 'not_decodable')
+
+
+@needs('simplejpeg')
+@pytest.mark.parametrize('image_format', ['jpeg', 'bayer_rggb8; jpeg compressed'])
+def test_warning_about_a_file_is_passed_on(image_format):
+    content = camera_jpegs.HARMLESS['spare bytes before EOI']
+
+    frame = messages.frame_from_compressed(compressed(content, image_format))
+
+    assert 'extraneous bytes' in frame.warning
