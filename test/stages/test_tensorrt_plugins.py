@@ -13,7 +13,11 @@ import pytest
 
 from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.plugin_libraries import make_plugin_library, make_plugin_library_with_neighbour
+from support.gpu.plugin_libraries import (
+    make_library_without_plugins,
+    make_plugin_library,
+    make_plugin_library_with_neighbour,
+)
 from support.models.written_manifest import write_manifest
 from support.optional_packages import needs
 from trt_perception.errors import EngineError, MissingFileError
@@ -233,11 +237,29 @@ def test_engine_whose_manifest_names_a_library_needs_it(tmp_path, library):
     assert refusal == ''
 
 
-@needs_compiler
-@pytest.mark.parametrize(
+with_real_registries = pytest.mark.parametrize(
     'flavour',
     [pytest.param(name, marks=needs(name)) for name in ('tensorrt_rtx', 'tensorrt_lean')],
 )
+
+
+@needs_compiler
+@with_real_registries
+def test_refused_library_that_stays_loaded_does_not_replace_the_next(tmp_path, flavour):
+    one, two = (make_plugin_library(tmp_path, name) for name in ('One', 'Two'))
+    wrong = make_library_without_plugins(tmp_path, 'wrong')
+
+    results, creators = run(
+        LOAD_EACH, flavour, json.dumps([[wrong]] * 2 + [[one], [wrong], [two]], default=str)
+    )
+
+    assert [result[0] for result in (results[2], results[4])] == ['loaded'] * 2
+    assert all('getCreators' in results[index][0] for index in (0, 1, 3))
+    assert creators == ['One', 'Two']
+
+
+@needs_compiler
+@with_real_registries
 def test_real_registry_loads_libraries_and_says_why_not(tmp_path, flavour):
     one, two = (make_plugin_library(tmp_path, name) for name in ('One', 'Two'))
     far = make_plugin_library_with_neighbour(tmp_path, 'Far')

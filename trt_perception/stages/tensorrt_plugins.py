@@ -6,7 +6,9 @@ are registered already, so each library is loaded once, and none is ever removed
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import struct
 import threading
 import weakref
@@ -31,6 +33,9 @@ _MAX_ERRORS: Final = 8
 #: linker remembers a library by its path, /proc/self/fd/N. If a file were closed, the next
 #: library could get the same N, and would not be loaded.
 _LOADED: Final[weakref.WeakKeyDictionary[Any, dict[str, BinaryIO]]] = weakref.WeakKeyDictionary()
+#: Files of refused libraries that the dynamic linker cannot unload, by their SHA-256. They stay
+#: open for the same reason.
+_NOT_UNLOADED: Final[dict[str, BinaryIO]] = {}
 _LOCK: Final = threading.Lock()
 
 
@@ -100,8 +105,9 @@ def load_plugins(
                     _load(trt, library)
                     loaded[library.identity.sha256] = library.file
         finally:
+            kept = [*loaded.values(), *_NOT_UNLOADED.values()]
             for library in opened:
-                if loaded.get(library.identity.sha256) is not library.file:
+                if library.file not in kept:
                     library.file.close()
     return identities
 
@@ -149,11 +155,24 @@ def _open(path: Path) -> _Library:
 
 def _load(trt: Any, library: _Library) -> None:
     # The path of the open file leads to exactly the checked file, but has no neighbours.
-    opened = f'/proc/self/fd/{library.file.fileno()}'
+    digest = library.identity.sha256
+    file = _NOT_UNLOADED.get(digest, library.file)
+    opened = f'/proc/self/fd/{file.fileno()}'
     if reason := _register(trt, str(library.resolved) if library.needs_folder else opened):
+        if _is_in_linker(opened):
+            _NOT_UNLOADED[digest] = file
         reason = reason.replace(opened, str(library.resolved))
         found = f'cannot be loaded; TensorRT reported: {reason}'
         raise EngineError(f'plugin library {library.path}', found)
+
+
+def _is_in_linker(path: str) -> bool:
+    """Return whether the dynamic linker still has a library that it opened by this path."""
+    try:
+        ctypes.CDLL(path, os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
 
 
 def _is_truncated(content: bytes) -> bool:

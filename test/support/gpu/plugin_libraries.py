@@ -44,6 +44,12 @@ def make_plugin_library_with_neighbour(folder, name):
     return _compile(folder / f'lib{name}.so', _PLUGIN, *flags)
 
 
+def make_library_without_plugins(folder, name):
+    """Compile a library that the registry refuses and that is never unloaded. Return its path."""
+    flags = (f'-DNAME={name}', '-Wl,-z,nodelete')
+    return _compile(folder / f'lib{name}.so', 'extern "C" void NAME() {}', *flags)
+
+
 def _compile(library, source, *flags):
     command = [COMPILER, '-shared', '-fPIC', '-x', 'c++', '-', '-x', 'none', *flags, '-o', library]
     subprocess.run(command, input=source, text=True, check=True)
