@@ -1,6 +1,7 @@
 """The command benchmark_engine, on a model that is small enough for any machine."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,16 @@ from support.optional_packages import needs
 from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, batched, known, network
 from support.oracles.family_outputs import OUTPUTS as FAMILY_OUTPUTS
 from trt_perception.benchmarking import gpu_steps
+from trt_perception.benchmarking.measure import (
+    EncodingTime,
+    PipelineReport,
+    StageTime,
+    TimeStatistics,
+)
+from trt_perception.benchmarking.model import ModelReport, TimeRatios
+from trt_perception.benchmarking.report import model_text
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.tensors import TensorSpec
 from trt_perception.tools import benchmark_engine
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
@@ -78,6 +88,34 @@ def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_mes
     assert list(first['stages']) == ['preprocess', 'inference', 'decode']
     assert [pipeline['depth'] for pipeline in first['pipelines']] == [1]  # ONNX Runtime has one
     check_model(first)
+
+
+def test_help_explains_each_column(capsys):
+    times = TimeStatistics.of_seconds([1e-3, 2e-3])
+    pipelines = tuple(
+        PipelineReport(1, times, 9.0, times, times, times, 1.0, 2.0, 0, batch=batch)
+        for batch in (1, 2)
+    )
+    image = TensorSpec('images', (1, 3, 8, 8), 'float32')
+    report = ModelReport(
+        *('a.engine', '', 'x', image, image, 1.0, {'upload': StageTime(1.0, times)}),
+        encodings={'bgr8': EncodingTime(192, 1.0, 1.0)},
+        candidates=(1,),
+        pipelines=pipelines,
+        ratios=(TimeRatios(1, 1.0, 1.0, 1.0),),
+    )
+    tables = model_text(report).split('\n\n')[1:]
+    heads = [re.split(r'  +', table.splitlines()[0].strip())[1:] for table in tables]
+    assert [len(head) for head in heads] == [3, 3, 11, 1, 3]
+
+    assert run('--help') == 0
+
+    text = capsys.readouterr().out.partition('Columns. ')[2].partition('A measurement ends')[0]
+    words = re.sub(r'\s+', ' ', text)
+    missing = [
+        name for head in heads for name in head if name.replace('depth 1', 'depth N') not in words
+    ]
+    assert not missing
 
 
 def test_steps_only_option_measures_no_pipeline(model, tmp_path, capsys):

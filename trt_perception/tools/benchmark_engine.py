@@ -53,11 +53,35 @@ examples:
   ros2 run trt_perception benchmark_engine yolo.engine --encoding all --steps-only
   ros2 run trt_perception benchmark_engine yolo.engine --batch 1,4,8 --max-latency-ms 20
 
-Times are in milliseconds. "mean" is the time per run of many consecutive runs. "alone" and
-"latency" are measured with one batch at a time, so nothing else runs. Frames/s, enqueue, collect
-and CPU time are measured at full load: the next frame is always waiting. A measurement ends after
---frames or --seconds, whichever comes first. Ctrl-C stops after the frames in flight. The tool
-then prints and saves the figures so far, marked as partial. A second Ctrl-C exits at once.
+Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
+  step:
+    mean               time per run of many consecutive runs
+    p50 alone          time of one run while nothing else runs; also p99 alone
+  encoding:
+    MB                 size of a frame
+    upload             time to copy a frame to the GPU
+    letterbox kernel   time of the GPU kernel that converts and resizes a frame
+  pipeline:
+    latency p50        time from a batch of frames to its detections, one batch at a time; also
+                       p95, p99 and p99.9
+    frames/s           throughput at full load: the next frame is always waiting
+    enqueue            median time of the calling thread to start a batch, at full load
+    collect            median time of the calling thread to get detections, including waits, at
+                       full load
+    CPU                CPU time of all threads per frame, at full load
+    GPU MiB            GPU memory of the pipeline
+    load s             seconds to open the model
+    frames             frames of the measurement of latency, and of full load if different
+  frames/s (p50, p99 of a batch, ms):
+    depth N            with N batches in flight: frames/s, and latency at full load
+  engine:
+    frames/s x engine  frames/s times the engine's time: 1 if the engine never waits
+    p50 - engine, ms   latency p50 without the engine's time
+    p99 / p50          latency p99 divided by latency p50
+
+A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C stops after the
+frames in flight. The tool then prints and saves the figures so far, marked as partial. A second
+Ctrl-C exits at once.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
