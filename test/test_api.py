@@ -43,7 +43,7 @@ def same(found, expected):
     )
 
 
-def test_the_public_names(golden_messages):
+def test_package_exports_only_the_public_names(golden_messages):
     assert sorted(tp.__all__) == [
         'Detections',
         'Model',
@@ -217,7 +217,7 @@ def test_too_large_array_is_refused_before_it_is_copied(model, size, golden_mess
         tracemalloc.stop()
 
 
-def test_closed_is_closed(images, golden_messages):
+def test_closed_model_refuses_images(images, golden_messages):
     model = tp.load(DIGITS)
     model.close()
     model.close()

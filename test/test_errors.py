@@ -17,12 +17,12 @@ from trt_perception.errors import CudaError, EngineError, ImageError, ValuesErro
         (EngineError('x', 'is z', fix='do w; then v'), 'x: is z; do w; then v', 'x: is z'),
     ],
 )
-def test_sentence_and_statement(error, sentence, statement):
+def test_error_has_the_expected_sentence_and_statement(error, sentence, statement):
     assert str(error) == sentence
     assert error.statement == statement
 
 
-def test_fields_of_their_own():
+def test_errors_store_their_own_fields():
     image = ImageError('bad_step', 'step', '3', expected='at least 6 bytes')
     assert (image.reason, str(image)) == ('bad_step', 'step: expected at least 6 bytes (got 3)')
     lost = CudaError('cudaFree', 'failed', status='cudaErrorIllegalAddress', sticky=True)

@@ -84,14 +84,14 @@ def test_batches_repeat_in_the_same_order(batch, depth):
     assert measure_pipeline(pipeline, *swapped, batch).unequal == 40
 
 
-def test_time_statistics():
+def test_time_statistics_are_in_milliseconds():
     spread = TimeStatistics.of_seconds([0.001 * value for value in range(1001)])
     figures = spread.mean, spread.p50, spread.p95, spread.p99, spread.p999, spread.max
     assert figures == pytest.approx((500, 500, 950, 990, 999, 1000))
 
 
 @pytest.mark.parametrize('encoding', PIXEL_FORMATS)
-def test_synthetic_frames(encoding):
+def test_synthetic_frames_differ_but_are_repeatable(encoding):
     frames = load_frames('', (62, 46), encoding, 3)
     assert {(frame.width, frame.height) for frame in frames} == {(62, 46)}
     assert len({frame.data.tobytes() for frame in frames}) == 3

@@ -256,7 +256,7 @@ def findings_of(reports, cameras, facts=None):
     return list(check_cameras(CameraScene(reports, cameras, **facts)))
 
 
-def test_findings_of_scenes():
+def test_camera_scenes_give_the_recorded_findings():
     scenes = {name: findings_of(*scene) for name, scene in SCENES.items()}
     golden.check('checks/cameras.txt', text_of(scenes))
 

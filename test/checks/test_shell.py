@@ -87,7 +87,7 @@ def check_changed_shell(tmp_path):
     return check
 
 
-def test_findings_of_shells(check_changed_shell, tmp_path):
+def test_each_wrong_variable_gives_the_recorded_findings(check_changed_shell, tmp_path):
     good = check_changed_shell({})
     assert {finding.level for finding in good} == {'green'}
     scenes = {'good': good}
@@ -172,7 +172,7 @@ MACHINES = {
 }
 
 
-def test_findings_of_machines(check_host, tmp_path):
+def test_each_machine_problem_gives_the_recorded_findings(check_host, tmp_path):
     good = check_host()
     assert {finding.level for finding in good} == {'green'}
     scenes = {'good': good}

@@ -73,7 +73,7 @@ def test_no_detections_agree():
         ),
     ],
 )
-def test_agreement(one, other, matched, mean_iou, f1):
+def test_agreement_matches_boxes_within_a_class(one, other, matched, mean_iou, f1):
     agreement = compared([one], [other])
     assert agreement.overall.matched == matched
     assert agreement.overall.mean_iou == (mean_iou and pytest.approx(mean_iou))
@@ -106,7 +106,7 @@ def test_iou_equals_pycocotools():
 
 
 @needs('pycocotools')
-def test_models_with_annotations(tmp_path):
+def test_annotations_give_metrics_for_each_model(tmp_path):
     boxes = [(0, 'cat', BOX), (1, 'dog', BOX)]
     perfect = {0: found(('cat', 0.9, BOX)), 1: found(('dog', 0.9, BOX))}
     models = {
@@ -145,7 +145,7 @@ def test_models_with_annotations(tmp_path):
     assert 'classes' not in short['agreement']
 
 
-def test_models_without_annotations(tmp_path):
+def test_comparison_without_annotations_measures_agreement_only(tmp_path):
     reference = WrittenModel({0: found(('cat', 0.9, BOX), ('dog', 0.1, BOX))})
     other = WrittenModel({0: found(('cat', 0.3, NEAR)), 1: found(('cat', 0.3, BOX))})
     report = compare_models(
@@ -210,7 +210,7 @@ def test_exception_of_progress_ends_the_comparison(tmp_path):
     assert {number for number, _ in model.asked} == {0, 1}
 
 
-def test_without_pycocotools(tmp_path, monkeypatch, golden_messages):
+def test_only_annotations_need_pycocotools(tmp_path, monkeypatch, golden_messages):
     import sys
 
     monkeypatch.setitem(sys.modules, 'pycocotools.cocoeval', None)

@@ -96,7 +96,7 @@ def shifted(pixels):
         ),
     ],
 )
-def test_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
+def test_metrics_equal_known_figures(tmp_path, boxes, answers, m_ap, m_ap50, m_ap75):
     content = truth(boxes, images=max([box[0] for box in boxes] + list(answers)) + 1)
     metrics, rows = measure(tmp_path, content, answers)
     expected = {'mAP': m_ap, 'mAP50': m_ap50, 'mAP75': m_ap75}

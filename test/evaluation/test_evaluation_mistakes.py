@@ -78,7 +78,7 @@ def test_ignored_classes_and_categories():
     assert (mistakes.ignored, mistakes.false, mistakes.missed) == ((0,), (1,), ())
 
 
-def test_counts():
+def test_mistakes_are_counted_by_class():
     cases = [
         (found(('dog', 0.9, BOX)), [true(CAT)]),
         (found(('dog', 0.9, BOX)), [true(CAT), true(DOG, ELSEWHERE)]),

@@ -258,7 +258,7 @@ def test_unusable_sigmas_and_tasks_are_refused(tasks, sigmas, golden_messages):
         ((40, 20, 5), (40, 40, 45), 40),
     ],
 )
-def test_angle_between_boxes(one, other, degrees):
+def test_angle_between_boxes_is_symmetric(one, other, degrees):
     boxes = [(0, 0, width, height, np.radians(angle)) for width, height, angle in (one, other)]
     assert angle_between(*boxes) == pytest.approx(degrees, abs=1e-9)
     assert angle_between(*boxes[::-1]) == pytest.approx(degrees, abs=1e-9)

@@ -212,7 +212,7 @@ def test_missing_pillow_becomes_an_image_error(monkeypatch, golden_messages):
 
 
 @pytest.mark.parametrize('size_wh', [(0, 5), (5, 0), (0, 0)])
-def test_no_pixels(size_wh):
+def test_image_without_pixels_is_refused(size_wh):
     refusal(png(*size_wh), 'not_decodable')
 
 

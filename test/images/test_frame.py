@@ -48,7 +48,7 @@ def test_every_encoding_is_accepted_with_any_stride(padding, size_wh):
 
 
 @pytest.mark.parametrize('encoding', ENCODINGS)
-def test_smallest_image_of_every_encoding(encoding):
+def test_smallest_image_of_each_encoding_is_accepted(encoding):
     side = next(side for side in (1, 2, 3) if fits(encoding, side, side))
     size = byte_rows(encoding, side) * row_bytes(encoding, side)
     frame = view(bytes(size), side, side, row_bytes(encoding, side), encoding)
@@ -58,7 +58,7 @@ def test_smallest_image_of_every_encoding(encoding):
             view(bytes(64), side - 1, side - 1, row_bytes(encoding, side - 1), encoding)
 
 
-def test_largest_image(golden_messages):
+def test_image_side_above_the_limit_is_refused(golden_messages):
     assert view(bytes(32767), 32767, 1, 32767, 'mono8').width == 32767
     assert view(bytes(32767), 1, 32767, 1, 'mono8').height == 32767
     for width, height in ((32768, 1), (1, 32768)):
@@ -213,7 +213,7 @@ def test_only_the_exact_number_of_bytes_is_accepted(encoding, width, height, pad
             view(data, width, height, step, encoding)
 
 
-def test_bytes_per_pixel_of_the_table():
+def test_encodings_have_the_expected_bytes_per_pixel():
     for name, entry in PIXEL_FORMATS.items():
         assert entry.bytes_per_pixel == BYTES_PER_PIXEL.get(ENCODINGS[name], 1)
 

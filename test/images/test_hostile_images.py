@@ -132,12 +132,12 @@ JPEGS = {
 
 
 @pytest.mark.parametrize('content', PNGS.values(), ids=PNGS)
-def test_pngs(content, refusal):
+def test_malformed_png_is_refused(content, refusal):
     refusal(content)
 
 
 @pytest.mark.parametrize('content', JPEGS.values(), ids=JPEGS)
-def test_jpegs(content, refusal):
+def test_malformed_jpeg_is_refused(content, refusal):
     refusal(content)
 
 

@@ -19,12 +19,12 @@ def names(folder, source, **options):
     return [path.relative_to(folder).as_posix() for path in find_images(source, **options)]
 
 
-def test_images_of_a_folder(folder):
+def test_folder_yields_its_image_files(folder):
     assert names(folder, folder) == ['c.PNG']
     assert names(folder, str(folder), subfolders=True) == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
 
 
-def test_images_of_a_pattern_and_a_file(folder):
+def test_pattern_and_file_select_the_matching_images(folder):
     assert names(folder, folder / 'b' / '*.jpg') == ['b/a.jpg']
     assert names(folder, folder / '**' / '[ac].*') == ['b/a.jpg', 'c.PNG']
     assert names(folder, folder / 'c.PNG', subfolders=True) == ['c.PNG']
@@ -56,7 +56,7 @@ def test_paths_that_cannot_exist(source, find, tmp_path, golden_messages):
     'source',
     ['empty', 'gone', '*.gif', '*.txt', 'notes.txt'],
 )
-def test_no_images(folder, source, subfolders, golden_messages):
+def test_source_without_images_is_refused(folder, source, subfolders, golden_messages):
     (folder / 'empty').mkdir()
     with golden_messages.raises(ConfigError) as caught:
         find_images(folder / source, subfolders=subfolders)

@@ -41,7 +41,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(('source', 'network', 'resized', 'left', 'top'), TABLE)
-def test_table(source, network, resized, left, top):
+def test_letterbox_has_the_expected_size_and_padding(source, network, resized, left, top):
     fitted = Letterbox.fit(source, network, 'letterbox')
     assert fitted == Letterbox(source, network, resized, left, top)
 
@@ -116,7 +116,7 @@ def test_to_source_inverts_the_forward_mapping(source, network, mode, data):
         assert abs(float(back[axis]) - float(origin[axis])) <= tolerance
 
 
-def test_no_boxes():
+def test_empty_boxes_keep_their_shape_and_dtype():
     fitted = Letterbox.fit((1920, 1080), (640, 640), 'letterbox')
     mapped = fitted.to_source(boxes())
     assert mapped.shape == (0, 4)

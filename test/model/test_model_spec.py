@@ -182,7 +182,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(('shape', 'final', 'order'), LAYOUTS, ids=str)
 @pytest.mark.parametrize('dtype', ['float32', 'uint8'])
-def test_layouts_of_the_image_input(shape, final, order, dtype):
+def test_layout_and_dtype_follow_the_input_shape(shape, final, order, dtype):
     values = {**SUFFICIENT_VALUES, 'model.input_size': [64, 48], 'model.scale': 1.0}
     spec = resolve(values, inputs=[TensorSpec('images', shape, dtype)])
     assert spec.input == TensorSpec('images', final, dtype)

@@ -39,7 +39,7 @@ def test_every_frame_is_counted_once():
     assert dict(now.dropped) == {'replaced': 2, 'bad_step': 1}
 
 
-def test_counts_as_text(golden_messages):
+def test_text_lists_counts_and_drop_reasons(golden_messages):
     golden_messages.add(FrameStatistics(9, 2, {'replaced': 3, 'bad_step': 1}, 1, 2))
     golden_messages.add(FrameStatistics(1, 1))
 
@@ -54,7 +54,7 @@ def test_snapshot_does_not_change():
     assert (before.received, dict(before.dropped)) == (1, {'one': 1})
 
 
-def test_times_of_the_last_frames():
+def test_snapshot_has_the_times_of_the_last_frames():
     statistics = FrameStatistics()
     statistics.receive(3.0)
     statistics.receive(4.5)
@@ -136,7 +136,7 @@ def test_merged_statistics_are_sums():
     assert FrameStatistics.merge([]) == FrameStatistics()
 
 
-def test_frames_and_batches_of_a_pipeline():
+def test_pipeline_statistics_count_frames_and_batches():
     statistics = PipelineStatistics()
     assert statistics.snapshot().compute is None
     for frames in (1, 3, 8):

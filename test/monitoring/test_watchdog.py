@@ -188,7 +188,7 @@ def play(activation, steps):
 
 
 @pytest.mark.parametrize('scene', SCENES)
-def test_problems_over_time(scene, golden_messages):
+def test_each_scene_reports_the_recorded_problems(scene, golden_messages):
     make_activation, steps = SCENES[scene]
     golden_messages.add('\n'.join(play(make_activation(), steps)))
 

@@ -152,7 +152,7 @@ def test_changes_of_node_and_camera_values(golden_messages):
         configs.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
 
 
-def test_values_of_added_and_removed_cameras(golden_messages):
+def test_camera_added_again_has_its_start_values(golden_messages):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
     configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
     configs = configs.with_changes({'camera.front.max_rate_hz': 9.0}, given)

@@ -78,7 +78,7 @@ def test_config_without_values_has_the_defaults():
         assert getattr(config, row.field) == row.default
 
 
-def test_parameters_of_the_ros_interface():
+def test_parameters_match_the_ros_interface():
     assert set(ROWS) == NAMES
     assert len(PARAMETERS) == len(NAMES)
     assert {name: ROWS[name].default for name in DEFAULTS} == DEFAULTS

@@ -298,7 +298,7 @@ def test_numbers_arrive_unchanged(overrides_of, tmp_path, value):
         ('front', ('front',)),
     ],
 )
-def test_cameras_argument_of_the_demo(text, names):
+def test_demo_reads_camera_names_from_its_argument(text, names):
     assert demo_cameras(text) == names
 
 

@@ -77,7 +77,7 @@ DOG = {(1, 2): (51, 51, 153)}  # centre 12.8, size 12.8, score 0.6
 DOG_FOUND = ([6.4, 6.4, 19.2, 19.2], 0.6, 1)
 
 
-def test_an_empty_picture(tmp_path):
+def test_black_picture_gives_no_detections(tmp_path):
     assert detect(open_pipeline(write_onnx(tmp_path)), picture({})) == []
 
 
@@ -94,13 +94,13 @@ def test_known_pixels_give_known_boxes(tmp_path):
         assert detect(pipeline, picture(anchors)) == expected
 
 
-def test_parameters_alone_give_the_same(tmp_path):
+def test_parameters_can_replace_the_manifest(tmp_path):
     pipeline = open_pipeline(write_onnx(tmp_path, described=False), **ENOUGH)
     assert not pipeline.spec.has_manifest
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]
 
 
-def test_without_manifest_and_parameters_it_says_which(tmp_path, golden_messages):
+def test_missing_model_values_are_named_in_the_error(tmp_path, golden_messages):
     with golden_messages.raises(EngineError):
         open_pipeline(write_onnx(tmp_path, described=False))
 
@@ -124,7 +124,7 @@ def test_boxes_return_to_the_pixels_of_a_larger_source(tmp_path):
     assert detect(pipeline, frame) == [(*box, 0), (*box, 1)]
 
 
-def test_thresholds_of_each_frame(tmp_path):
+def test_each_frame_uses_its_own_thresholds(tmp_path):
     pipeline = open_pipeline(write_onnx(tmp_path))
     frame = picture({**DOG, **CAT})
     assert detect(pipeline, frame, Thresholds(confidence_threshold=0.7)) == [CAT_FOUND]
@@ -153,7 +153,7 @@ def test_onnx_runtime_gets_the_threads_asked_for_or_half_of_the_cores(monkeypatc
     assert given == [7, 1, 1, 1, 4]
 
 
-def test_parameters_of_the_decoder(tmp_path):
+def test_pipeline_applies_decoder_parameters(tmp_path):
     same_place = {**CAT, (1, 0): (102, 51, 153)}
     path = write_onnx(tmp_path)
     assert len(detect(open_pipeline(path), picture(same_place))) == 2
@@ -164,7 +164,7 @@ def test_parameters_of_the_decoder(tmp_path):
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
 
 
-def test_half_precision_model(tmp_path):
+def test_half_precision_model_finds_the_object(tmp_path):
     content = tiny_onnx(dtype='FLOAT16')
     path = write_onnx(tmp_path, content, described=False)
     pipeline = open_pipeline(path, **ENOUGH)
@@ -207,7 +207,7 @@ def test_a_file_that_is_no_model(tmp_path, content, described, golden_messages):
     assert caught.value.__cause__ is not None
 
 
-def test_a_manifest_of_another_model(tmp_path, golden_messages):
+def test_manifest_of_another_model_is_refused(tmp_path, golden_messages):
     described = [{'name': 'images', 'shape': [1, 3, 99, 64], 'dtype': 'float32'}]
     with golden_messages.raises(ManifestError):
         open_pipeline(write_onnx(tmp_path, inputs=described))

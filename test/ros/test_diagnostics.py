@@ -74,7 +74,7 @@ def status_of(**facts):
         ),
     ],
 )
-def test_level_and_message_of_a_status(facts, level, words):
+def test_status_has_the_expected_level_and_message(facts, level, words):
     status, values = status_of(**facts)
     assert status.level == level
     assert words in status.message

@@ -212,7 +212,7 @@ def describe(node):
 
 @needs_launch
 @pytest.mark.parametrize('scene', SCENES)
-def test_nodes_of_launch_files(scene, launch_file, golden_messages):
+def test_launch_files_start_the_recorded_nodes(scene, launch_file, golden_messages):
     code, logged, nodes = launch_file(*SCENES[scene])
     assert (code != 0) == (not nodes)
     for text in (f'exit code {code}', *logged, *map(describe, nodes)):

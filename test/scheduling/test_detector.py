@@ -202,7 +202,7 @@ def test_submit_does_not_wait_for_the_pipeline():
         setattr(pipeline, place, lambda number: None)
 
 
-def test_stage_times_of_published_frames():
+def test_latency_has_the_time_of_each_stage():
     pause = 0.004
     pipeline = FakePipeline()
     run = Recorder(pipeline)

@@ -15,7 +15,7 @@ from support.scheduling.simulated_cameras import World, share
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_random_schedules():
+def test_random_schedules_keep_the_invariants():
     frames = 0
     for seed in range(40):
         rng = random.Random(seed)

@@ -27,7 +27,7 @@ from trt_perception.stages.batch_sizes import batch_sizes
         ([(8, 4)], 255, ()),
     ],
 )
-def test_batch_sizes_of_profiles(ranges, max_batch, expected):
+def test_batch_sizes_follow_the_profiles(ranges, max_batch, expected):
     assert batch_sizes(ranges, max_batch) == expected
 
 

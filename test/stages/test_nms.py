@@ -70,11 +70,11 @@ TABLE = {
 
 
 @pytest.mark.parametrize(('boxes', 'ids', 'threshold', 'kept'), TABLE.values(), ids=TABLE.keys())
-def test_suppression_table(boxes, ids, threshold, kept):
+def test_suppression_keeps_the_expected_boxes(boxes, ids, threshold, kept):
     assert suppress(boxes, ids, threshold) == kept
 
 
-def test_class_agnostic_suppression():
+def test_boxes_suppress_other_classes_only_if_class_agnostic():
     assert suppress([UNIT, HALF, APART], [0, 1, 2], 0.4) == [0, 1, 2]
     boxes, ids = np.array([UNIT, UNIT], np.float32), np.array([0, 1], np.int32)
     assert non_maximum_suppression(boxes, ids, 0.4, 10).tolist() == [0, 1]  # by default
@@ -233,5 +233,5 @@ def test_best_candidates_is_a_sort_by_score_then_index(scores, limit):
     assert found.dtype == np.int64
 
 
-def test_best_candidates_of_an_empty_array():
+def test_empty_array_has_no_best_candidates():
     assert best_candidates(np.empty(0, np.float32), 10).tolist() == []

@@ -37,7 +37,7 @@ def text(*models, **options):
     return report_text(report, **options)
 
 
-def test_report_texts():
+def test_reports_have_the_recorded_text():
     first = model('a.onnx', 0.75, range(2))
     many = model('a.onnx', 0.75, range(30)[::-1])
     parts = {

@@ -155,7 +155,7 @@ def test_latency_is_measured_with_a_cuda_graph_if_possible(engine, fails):
     assert launched == 2 if not fails else launched > 100
 
 
-def test_latency_of_an_engine_without_layer_information(engine):
+def test_engine_without_layer_information_still_reports_latency(engine):
     seen = verified(engine(''), 'fp16')
     assert seen.as_dict()['precision_as_built'] is None
     assert seen.layers == ()

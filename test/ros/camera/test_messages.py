@@ -122,7 +122,7 @@ def test_bytes_equal_the_serialisation_of_rclpy(frames, many):
 
 
 @pytest.mark.parametrize('count', [63, 64, 128, 300])
-def test_bytes_of_many_detections(count):
+def test_serialised_detections_equal_the_message_of_rclpy(count):
     row = np.random.default_rng(count).random(4) * 100
     rows = [(*(row + i), (i + 1) / (count + 1), i % len(CLASS_NAMES)) for i in range(count)]
     serialize = DetectionsSerializer(CLASS_NAMES)
@@ -184,7 +184,7 @@ def test_image_is_viewed_not_copied():
     assert (frame_to_bgr(frame)[1, 0] == (14, 15, 16)).all()
 
 
-def test_byte_order():
+def test_byte_order_follows_is_bigendian():
     for big_endian, value in ((0, 2), (1, 1)):
         message = image_of('mono16', [1, 2], 1, 1, 2, is_bigendian=big_endian)
         assert (frame_to_bgr(messages.frame_from_image(message)) == value).all()
@@ -198,7 +198,7 @@ def assert_refused(read, message, reason, *words):
         assert word in str(refusal.value)
 
 
-def test_malformed_image():
+def test_image_with_too_few_bytes_is_refused():
     message = image_of('bgr8', bytes(27), 4, 2, 14)
     assert_refused(messages.frame_from_image, message, 'bad_length', '28', '27')
 
@@ -246,7 +246,7 @@ def compressed(content, name):
 
 
 @pytest.mark.parametrize(('name', 'tolerance'), [('png', 0), ('jpeg', 12)])
-def test_compressed(picture, name, tolerance):
+def test_compressed_image_becomes_a_bgr_frame(picture, name, tolerance):
     suffix = {'png': '.png', 'jpeg': '.jpg'}[name]
     content = cv2.imencode(suffix, picture)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, name))
@@ -255,7 +255,7 @@ def test_compressed(picture, name, tolerance):
 
 
 @pytest.mark.parametrize('depth', [np.uint8, np.uint16])
-def test_compressed_grey(depth):
+def test_grey_png_becomes_a_bgr_frame(depth):
     grey = np.full((4, 6), 128 if depth == np.uint8 else 128 * 257, depth)
     content = cv2.imencode('.png', grey)[1].tobytes()
     frame = messages.frame_from_compressed(compressed(content, 'png'))
@@ -317,7 +317,7 @@ def test_exif_orientation_of_a_jpeg_is_ignored(picture):
 
 @pytest.mark.parametrize('suffix', ['.jpg', '.png'])
 @pytest.mark.parametrize('part', [0.0, 0.05, 0.5, 0.95])
-def test_truncated(picture, suffix, part):
+def test_truncated_image_is_refused(picture, suffix, part):
     large = cv2.resize(picture, (320, 240), interpolation=cv2.INTER_LINEAR)
     content = cv2.imencode(suffix, large)[1].tobytes()
     cut = content[: int(part * len(content))]
@@ -327,7 +327,7 @@ def test_truncated(picture, suffix, part):
 
 
 @pytest.mark.parametrize('content', [b'\0', b'no picture at all', b'\xff\xd8\xff', bytes(5000)])
-def test_no_picture(content):
+def test_content_without_an_image_is_refused(content):
     message = compressed(content, 'jpeg')
     assert_refused(messages.frame_from_compressed, message, 'not_decodable')
 

@@ -368,7 +368,7 @@ def planned_topics(image_topic, cameras, node='/detector'):
     return {plan.name: plan.topic for plan in plans}
 
 
-def test_topics_of_a_nodes_cameras():
+def test_planned_topics_follow_cameras_and_namespace():
     assert planned_topics(None, []) == {'': ''}
     assert planned_topics('/image_raw', []) == {'': '/image_raw'}
     own = {'front': '/robot/front/image', 'rear': '/robot/rear/image'}

@@ -201,7 +201,7 @@ def test_refused_request_changes_nothing(make_holder, golden_messages):
     assert holder.received_changes == []
 
 
-def test_largest_number_of_cameras(make_holder):
+def test_sixty_four_cameras_follow_a_node_parameter(make_holder):
     names = [f'camera_{number}' for number in range(64)]
     holder = make_holder({'cameras': names})
     assert len(holder.ros_values()) == 64 * len(CAMERA_PARAMETERS)

@@ -261,7 +261,7 @@ def test_descriptors_match_the_parameter_table(detector, golden_messages):
             assert repr(choice) in descriptor.additional_constraints
 
 
-def test_described_ranges_of_two_parameters(detector, golden_messages):
+def test_description_shows_the_limits_of_parameters(detector, golden_messages):
     # Literal limits as `ros2 param describe` shows them, independent of the parameter table.
     threshold, depth = detector.describe(['confidence_threshold', 'pipeline_depth'])
     [limits] = threshold.floating_point_range
