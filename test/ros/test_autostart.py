@@ -304,6 +304,15 @@ def test_lost_gpu_ends_the_attempts(node):
     assert not node.timers
 
 
+def test_finalized_node_announces_no_attempt(active):
+    active.state_label = 'finalized'  # on_error failed
+
+    active.autostart.on_fault()
+
+    assert not active.timers
+    assert active.attempts[-1] == ''
+
+
 def test_failed_activation_is_tried_again_with_the_loaded_model(node):
     node.errors['activate'] = EngineError('node', 'no thread left')
     node.autostart.start()

@@ -258,9 +258,9 @@ class Autostart:
 
     def _schedule(self) -> None:
         """Log and show when the next attempt is made, and start its timer."""
-        if self._owner.gpu_lost or is_interrupted():
-            return
         name, state = self._node.get_fully_qualified_name(), self._owner.state_label
+        if self._owner.gpu_lost or is_interrupted() or state == 'finalized':
+            return
         if self._owner.needs_parameter:
             self._waits_for_parameter = True
             self._show(f'{state} until a parameter changes: ros2 param set {name} NAME VALUE')
