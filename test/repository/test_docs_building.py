@@ -50,7 +50,7 @@ def test_options_on_the_page_exist():
     flags = {option.flag for option in OPTIONS} | {'--config', '--help', '--update-manifest'}
     described = {word for code in codes(PAGE) for word in re.findall(r'--[a-z][a-z0-9-]*', code)}
     assert described <= flags | {'--times', '--param'}  # of other tools
-    assert len(described) > 25
+    assert len(described) > 20
 
 
 def test_install_command_lists_the_packages_of_the_extra():
