@@ -134,6 +134,22 @@ def test_json_is_written_to_a_file(engine, tmp_path, capsys, monkeypatch):
     assert 'built by' in capsys.readouterr().out
 
 
+def test_onnx_model_is_shown_as_its_manifest_describes_it(tmp_path, capsys):
+    expected = json.loads(DIGITS.with_name('digits.onnx.json').read_bytes())
+    bare = tmp_path / 'bare.onnx'
+    bare.write_bytes(DIGITS.read_bytes())
+    for path, section in ((DIGITS, 'manifest'), (bare, 'recognised')):
+        assert main([str(path), '--json', '-']) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert content['built_by'] is None
+        assert content[section]['decoder'] == expected['decoder']
+        assert content[section]['class_names'] == expected['class_names']
+        assert main([str(path)]) == 0
+        text = capsys.readouterr().out
+        assert f'\n{section}' in text
+        assert '1x3x480x640 float32' in text
+
+
 def test_engine_without_a_manifest_is_shown(tmp_path, capsys):
     path = tmp_path / 'a.plan'
     path.write_bytes(plan((10, 3, 0, 26), magic=b'ftrt'))

@@ -1,4 +1,4 @@
-"""Shows the content of an engine: file and manifest, and on a GPU tensors, memory and layers."""
+"""Shows a model: file and manifest, and of an engine on a GPU tensors, memory and layers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path, serialise_manifest
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import (
     add_file_option,
@@ -37,6 +38,7 @@ from trt_perception.tools.arguments import (
     parse_path,
 )
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
+from trt_perception.tools.write_manifest import recognised_manifest
 
 __all__ = ['main', 'update_manifest']
 
@@ -46,7 +48,9 @@ examples:
   ros2 run trt_perception inspect_engine yolo.engine --times 50 --layers 20
   ros2 run trt_perception inspect_engine yolo.engine --json yolo.json --no-gpu
   ros2 run trt_perception inspect_engine yolo.engine --update-manifest
+  ros2 run trt_perception inspect_engine yolo.onnx
 
+Of an ONNX file without a manifest, the tool shows what the node recognises.
 Without a GPU, the tool shows only file and manifest. The type of a layer is the narrowest type
 that the layer reads. FP32 and TF32 look the same. --times measures each layer alone and waits
 after each run, so the sum exceeds the time of the whole engine. Measure the whole engine with
@@ -69,11 +73,21 @@ def _prepare(options: argparse.Namespace) -> EngineReport:
             raise ConfigError(name, 'must load the engine', fix='leave out --no-gpu')
     if str(options.json) != '-':
         check_output_file(options.json)
-    return read_engine_report(read_model_file(options.engine))
+    model = read_model_file(options.engine)
+    for option in ('update_manifest', 'times', 'plugins'):
+        if model.is_onnx and getattr(options, option):
+            name = f'--{option.replace("_", "-")}'
+            raise ConfigError(name, f'{model.path} is an ONNX model', fix=f'leave out {name}')
+    report = read_engine_report(model)
+    if model.is_onnx and model.manifest is None:
+        recognised = recognised_manifest(model, PipelineOptions())
+        report = dataclasses.replace(report, recognised=recognised)
+    return report
 
 
 def _run(report: EngineReport, options: argparse.Namespace) -> int:
-    report = _inspect_loaded_engine(report, options)
+    if not report.model.is_onnx:
+        report = _inspect_loaded_engine(report, options)
     failed = options.update_manifest and not _try_update_manifest(report)
     if str(options.json) == '-':
         print(json.dumps(report.as_dict(), indent=2))
@@ -171,7 +185,7 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser('inspect_engine', __doc__, _EXAMPLES)
     add = parser.add_argument
-    add('engine', type=parse_path, metavar='ENGINE', help='engine (.engine, .plan, .trt)')
+    add('engine', type=parse_path, metavar='MODEL', help='engine or ONNX file')
     add(
         '--times',
         type=integer_at_least(0),

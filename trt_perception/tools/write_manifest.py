@@ -37,7 +37,7 @@ from trt_perception.tools.arguments import (
 from trt_perception.tools.command_line import run_tool
 from trt_perception.tools.model_arguments import add_parameter_option, read_parameters
 
-__all__ = ['main']
+__all__ = ['main', 'recognised_manifest']
 
 _EXAMPLES: Final = """\
 examples:
@@ -113,9 +113,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, PipelineOptions]:
 
 def _run(job: tuple[ModelFile, PipelineOptions], _: argparse.Namespace) -> int:
     model, options = job
-    with contextlib.closing(open_offline(model, options)) as pipeline:
-        warm_up(pipeline)
-        spec = pipeline.spec
+    spec = _run_once(model, options)
     content = serialise_manifest(_manifest(model, spec))
     target = manifest_path(model.path)
     parse_manifest(content, target.name)  # the same checks as at the next start
@@ -124,6 +122,21 @@ def _run(job: tuple[ModelFile, PipelineOptions], _: argparse.Namespace) -> int:
     lines = [f'saved {target}: {facts}; {spec.preprocessing.summary()}', *spec.evidence]
     print(escape_controls('\n'.join(lines)))
     return 0
+
+
+def recognised_manifest(model: ModelFile, options: PipelineOptions) -> Manifest:
+    """Run a model once, and return the manifest that describes how the node reads it.
+
+    Raises:
+        TrtPerceptionError: the node cannot run the model.
+    """
+    return _manifest(model, _run_once(model, options))
+
+
+def _run_once(model: ModelFile, options: PipelineOptions) -> ModelSpec:
+    with contextlib.closing(open_offline(model, options)) as pipeline:
+        warm_up(pipeline)
+        return pipeline.spec
 
 
 def _manifest(model: ModelFile, spec: ModelSpec) -> Manifest:

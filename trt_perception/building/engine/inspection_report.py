@@ -1,4 +1,4 @@
-"""Reports on an engine file, as text and as JSON.
+"""Reports on an engine or ONNX file, as text and as JSON.
 
 Reading the file, its header and its manifest needs neither TensorRT nor a GPU.
 """
@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from trt_perception.building.engine.inspector import EngineInfo, LayerTime
 from trt_perception.building.engine.layers import layer_precisions
-from trt_perception.errors import EngineError
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
@@ -38,20 +37,22 @@ class EngineReport:
 
     Attributes:
         model: the file, read and checked.
-        header: flavour and version of TensorRT that built the engine.
+        header: flavour and version of TensorRT that built the engine; None for an ONNX model.
         targets: compute capabilities that the engine was built for; empty if the plan does not
             name them.
         engine_info: properties of the loaded engine; None if it was not loaded.
         why_not_loaded: why the engine was not loaded; empty if it was.
         times: times of the layers, slowest first; empty if not measured.
+        recognised: what the node recognises in an ONNX model without a manifest; else None.
     """
 
     model: ModelFile
-    header: PlanHeader
+    header: PlanHeader | None
     targets: tuple[str, ...]
     engine_info: EngineInfo | None = None
     why_not_loaded: str = ''
     times: tuple[LayerTime, ...] = ()
+    recognised: Manifest | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -66,12 +67,14 @@ class EngineReport:
             'file': str(self.model.path),
             'sha256': self.model.sha256,
             'size_bytes': len(self.model.content),
-            'built_by': {
+            'built_by': self.header
+            and {
                 'flavour': self.header.module,
                 'version': '.'.join(map(str, self.header.version)),
             },
             'targets': list(self.targets),
             'manifest': None if manifest is None else _manifest_dict(manifest),
+            'recognised': None if self.recognised is None else self.recognised.as_dict(),
             'engine': engine_info,
             'why_no_engine': self.why_not_loaded or None,
             'layer_times': [
@@ -84,16 +87,10 @@ def read_engine_report(model: ModelFile) -> EngineReport:
     """Return what file and manifest say.
 
     Raises:
-        EngineError: it is not an engine.
+        EngineError: the plan is malformed.
     """
     if model.is_onnx:
-        raise EngineError(
-            str(model.path),
-            'an ONNX model',
-            expected='an engine',
-            fix=f'build one: ros2 run trt_perception build_engine --onnx {model.path}; of an ONNX '
-            f'model doctor says task and decoder: ros2 run trt_perception doctor {model.path}',
-        )
+        return EngineReport(model, None, (), why_not_loaded='it is an ONNX model')
     header = read_plan_header(model.content, model.path.name)
     return EngineReport(model, header, plan_compute_capabilities(model.content, header))
 
@@ -119,16 +116,23 @@ def format_engine_report(report: EngineReport, *, layers: int) -> str:
         layers: largest number of rows in the table of layers.
     """
     model, header = report.model, report.header
-    version = '.'.join(map(str, header.version))
     rows = [
         ('file', str(model.path)),
         ('size', f'{len(model.content) / _MIB:.1f} MiB'),
         ('sha256', model.sha256),
-        ('built by', f'{header.module} {version}'),
     ]
+    if header is not None:
+        version = '.'.join(map(str, header.version))
+        rows.append(('built by', f'{header.module} {version}'))
     if report.targets:
         rows.append(('built for', f'compute capability {", ".join(report.targets)}'))
-    parts = [_format_rows(rows), _manifest_text(model.manifest)]
+    parts = [_format_rows(rows)]
+    if report.recognised is None:
+        parts.append(_manifest_text(model.manifest))
+    else:
+        parts.append(_manifest_text(report.recognised, 'recognised, as there is no manifest'))
+    if model.is_onnx:
+        return '\n\n'.join(parts)
     if report.engine_info is None:
         parts.append(f'not loaded: {report.why_not_loaded}')
     else:
@@ -141,7 +145,7 @@ def _format_rows(rows: Sequence[tuple[str, str]]) -> str:
     return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
 
 
-def _manifest_text(manifest: Manifest | None) -> str:
+def _manifest_text(manifest: Manifest | None, title: str = 'manifest') -> str:
     if manifest is None:
         return 'manifest: none next to the file; build_engine writes one'
     image = manifest.preprocessing
@@ -166,7 +170,7 @@ def _manifest_text(manifest: Manifest | None) -> str:
     if build is not None:
         rows += _batch_rows(build)
         rows += _build_rows(build)
-    return 'manifest\n' + _format_rows(rows)
+    return f'{title}\n{_format_rows(rows)}'
 
 
 def _batch_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
