@@ -195,7 +195,7 @@ def new_optimizer(network: torch.nn.Module) -> torch.optim.AdamW:
     plain = [p for p in network.parameters() if p.ndim <= 1]
     return torch.optim.AdamW(
         [{'params': decayed, 'weight_decay': 0.05}, {'params': plain, 'weight_decay': 0.0}],
-        fused=decayed[0].is_cuda,  # one kernel for all weights
+        fused=decayed[0].is_cuda,  # on a GPU, one kernel updates all weights
     )
 
 

@@ -170,7 +170,10 @@ def head(net, features, grids):
 
 
 def decode(net, box_logits, class_logits, grids):
-    """Add the output (B, 84, N): centre x, y, width, height in network pixels, and scores."""
+    """Add the nodes that compute the output (B, 84, N) from the logits.
+
+    The 84 rows are centre x, centre y, width and height in network pixels, and 80 class scores.
+    """
     anchors = sum(height * width for height, width in grids)
     # Sums of coordinates up to the input's size need more digits than float16 has.
     single = box_logits

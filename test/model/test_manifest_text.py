@@ -182,7 +182,7 @@ def test_missing_part_of_the_build_section_is_refused(key, golden_messages):
         parse(manifest(build=build))
 
 
-# Without control characters, which a manifest must not contain.
+# Exclude control characters, because a manifest must not contain them.
 TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc', 'Cf', 'Zl', 'Zp')), max_size=30)
 NAME = st.text(string.ascii_lowercase, min_size=1, max_size=12)
 NUMBER = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)

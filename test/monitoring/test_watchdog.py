@@ -209,7 +209,7 @@ def test_missing_images_are_reported_within_the_promised_time(state, kind, rate_
 
 def test_graph_is_not_queried_while_images_arrive():
     activation = healthy()
-    activation.topic_state = None  # a call would raise
+    activation.topic_state = None  # calling None would raise a TypeError
     activation.run(5, 15)
 
 

@@ -216,7 +216,7 @@ def joins(ident, thread):
 
 
 def test_close_waits_for_the_threads(jpeg_pipeline, library):
-    """A fault may leave frames behind, which still use what would be freed."""
+    """After a fault, threads may still decode frames. Their memory must not be freed before."""
     _, pipeline = jpeg_pipeline(depth=3)
     take_a_slot(pipeline, 2)
     began, ended = threading.Event(), []

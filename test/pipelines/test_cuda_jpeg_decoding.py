@@ -51,7 +51,7 @@ def jpeg(seed, width=37, height=23, sampling='420', **options):
 
 
 def assert_near(found, expected, sampling='420'):
-    """A level or two of a pixel, which the letterbox may round once more."""
+    """Allow two levels per pixel for the decoders, and one more for rounding in the letterbox."""
     levels = 5 if sampling == '411' else 3
     assert np.abs(found - expected).max() <= levels / 255 + 1e-6
     assert np.abs(found - expected).mean() < 0.2 / 255
@@ -155,7 +155,7 @@ def test_damaged_files_affect_no_other_frame(open_patch_pipeline, caplog):
 
 @pytest.fixture(scope='module')
 def scenes():
-    """The demo's scenes as files, with what is on each."""
+    """Return the JPEG contents of the demo scenes, and the true detections of each scene."""
     truth = json.loads((DEMO / 'truth.json').read_text())
     files, found = [], []
     for image in truth['images']:
@@ -222,7 +222,7 @@ def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
 
 @pytest.mark.whole_gpu
 def test_memory_is_flat_over_open_and_close_of_decoders(open_patch_pipeline):
-    """What nvJPEG allocates is freed with the pipeline."""
+    """Closing the pipeline must free the memory that nvJPEG allocated."""
     frame = jpeg(1, 1920, 1080)
 
     def work():

@@ -263,7 +263,7 @@ def test_reading_fault_is_raised_by_collect(jpeg_pipeline, golden_messages):
     assert not launched
 
 
-def test_close_stops_reading(jpeg_pipeline):
+def test_close_stops_reading_of_queued_files(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
     allowed, inside = threading.Event(), threading.Semaphore(0)
 

@@ -236,7 +236,7 @@ def test_memory_is_flat_over_open_and_close(engine):
     compiled = []
 
     def bare():
-        """An engine with as many contexts, by TensorRT's own calls only."""
+        """Open the engine with the same number of contexts, without this package."""
         runtime = trt.Runtime(logger)
         native = runtime.deserialize_cuda_engine(content)
         how = []

@@ -170,7 +170,7 @@ def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golde
 
 
 def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
-    """As a manifest of before says, in which two classes were taken for the older layout."""
+    """Older releases took two classes for the older layout and wrote manifests like this."""
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))

@@ -208,7 +208,7 @@ def test_failure_after_a_successful_batch_fails_the_whole_batch(
 
 @pytest.fixture(scope='module')
 def twins(tmp_path_factory):
-    """The digits, and twins that take several images at once."""
+    """Return the paths of the digits model and of two copies for several images, by batch size."""
     folder = tmp_path_factory.mktemp('twins')
     return {
         1: DIGITS,

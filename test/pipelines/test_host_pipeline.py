@@ -136,7 +136,7 @@ def test_each_frame_uses_its_own_thresholds(tmp_path):
     assert len(detect(pipeline, frame, Thresholds(iou_threshold=1.0))) == 2
 
 
-def test_onnx_runtime_gets_the_threads_asked_for_or_half_of_the_cores(monkeypatch, tmp_path):
+def test_onnx_runtime_gets_the_requested_threads_or_half_of_the_cores(monkeypatch, tmp_path):
     model = read_model_file(write_onnx(tmp_path))
     given = []
 
@@ -175,7 +175,7 @@ def test_half_precision_model_finds_the_object(tmp_path):
     assert class_id == 0
 
 
-def test_open_dimensions_are_closed_by_the_input_size(tmp_path, golden_messages):
+def test_input_size_fixes_dynamic_dimensions(tmp_path, golden_messages):
     content = tiny_onnx(shape=('batch', 3, 'height', 'width'), output_shape=('batch', 'rows', 'n'))
     path = write_onnx(tmp_path, content, described=False)
     with golden_messages.raises(EngineError):
@@ -185,13 +185,13 @@ def test_open_dimensions_are_closed_by_the_input_size(tmp_path, golden_messages)
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
 
 
-def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, golden_messages):
+def test_dynamic_output_of_the_wrong_size_raises_an_engine_error(tmp_path, golden_messages):
     content = tiny_onnx(output_shape=(1, 'rows', 'n'), hidden_rows=True)
     path = write_onnx(tmp_path, content, described=False)
     pipeline = open_pipeline(path, **ENOUGH)
     assert pipeline.spec.outputs[0].shape[1] == -1
     assert detect(pipeline, picture(CAT)) == [CAT_FOUND]
-    # Six rows come; one class would make five, three seven.
+    # The model returns six rows. One class would need five rows, and three classes seven.
     for names in (['cat'], ['cat', 'dog', 'fox']):
         pipeline = open_pipeline(path, **{**ENOUGH, 'model__class_names': names})
         with golden_messages.raises(EngineError):
@@ -200,7 +200,7 @@ def test_an_open_output_that_turns_out_otherwise_is_an_engine_error(tmp_path, go
 
 @pytest.mark.parametrize('content', [b'x', b'\0' * 1000, tiny_onnx()[:-50], b'<html></html>'])
 @pytest.mark.parametrize('described', [False, True])
-def test_a_file_that_is_no_model(tmp_path, content, described, golden_messages):
+def test_file_without_a_valid_model_is_refused(tmp_path, content, described, golden_messages):
     path = write_onnx(tmp_path, content, described=described)
     with golden_messages.raises(EngineError) as caught:
         open_pipeline(path)
@@ -213,32 +213,32 @@ def test_manifest_of_another_model_is_refused(tmp_path, golden_messages):
         open_pipeline(write_onnx(tmp_path, inputs=described))
 
 
-def test_a_model_with_another_input(tmp_path, golden_messages):
-    # Never run, so the nodes behind the input do not matter.
+def test_model_with_a_grey_input_is_refused(tmp_path, golden_messages):
+    # The model never runs, so the nodes behind the input do not matter.
     content = tiny_onnx(shape=(1, 1, 48, 64), output_shape=('b', 6, 'n'))
     path = write_onnx(tmp_path, content, described=False)
     with golden_messages.raises(EngineError):
         open_pipeline(path, **ENOUGH)
 
 
-def test_no_path_says_how_to_give_one(golden_messages):
+def test_empty_path_is_refused_with_an_example(golden_messages):
     with golden_messages.raises(ConfigError):
         open_by_parameters(DetectorConfig())
 
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])
-def test_an_engine_goes_to_the_gpu_and_says_what_that_needs(
+def test_engine_without_cuda_bindings_names_the_missing_package(
     tmp_path, suffix, monkeypatch, golden_messages
 ):
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(b'ptrt')
-    monkeypatch.setitem(sys.modules, 'cuda', None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, 'cuda', None)  # simulates a missing package
     bindings.load_bindings.cache_clear()
     with golden_messages.raises(TrtPerceptionError):
         open_pipeline(path)
 
 
-def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
+def test_onnx_runtime_gets_the_thread_count_and_must_not_spin(tmp_path):
     options = open_pipeline(
         write_onnx(tmp_path), cpu_threads=3
     )._model._session.get_session_options()
@@ -247,13 +247,13 @@ def test_the_runtime_is_told_how_many_threads_and_not_to_spin(tmp_path):
     assert options.get_session_config_entry('session.intra_op.allow_spinning') == '0'
 
 
-def test_without_onnx_runtime_it_says_how_to_get_it(tmp_path, monkeypatch, golden_messages):
+def test_missing_onnx_runtime_gives_the_install_command(tmp_path, monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'onnxruntime', None)
     with golden_messages.raises(EngineError):
         open_pipeline(write_onnx(tmp_path))
 
 
-def test_a_closed_pipeline_is_closed_twice(tmp_path):
+def test_pipeline_can_be_closed_twice(tmp_path):
     pipeline = open_pipeline(write_onnx(tmp_path))
     detect(pipeline, picture(CAT))
     model = weakref.ref(pipeline._model)

@@ -81,7 +81,7 @@ def test_frames_are_copied_to_pipeline_memory(monkeypatch):
 
 
 class OnDevice:
-    """A pipeline that runs nothing; remembers which are open."""
+    """A pipeline that computes nothing. The class lists the devices of open pipelines."""
 
     open: list[int] = []  # noqa: RUF012
     depth, allocate = 1, NumpyMemory

@@ -28,7 +28,7 @@ SIDE = 64
 
 
 class Message:
-    """An image of one value in lent memory, which returns after its last reader."""
+    """An image of one value in a leased buffer, which the last reader returns."""
 
     def __init__(self, number, data):
         self.number, self.data = number, data

@@ -22,7 +22,7 @@ TESTED: Final = ('jazzy', 'kilted')
 DEFAULT_SEGMENT_BYTES: Final = 512 * 1024
 _FAST_DDS: Final = 'rmw_fastrtps_cpp'
 _OLD, _NEW = PROFILE_VARIABLES
-# Since Kilted only the new name is read, before it only the old one.
+# Older distributions read only the old variable name. Kilted and newer read only the new name.
 _OLD_NAME_READ_BY: Final = ('humble', 'iron', 'jazzy')
 _SHIPPED: Final = 'share/trt_perception/config/fastdds_large_images.xml'
 _PROFILE_MAX_BYTES: Final = 1024 * 1024

@@ -129,4 +129,4 @@ def _unescape(token: str) -> str:
             warnings.simplefilter('ignore')  # Python warns of invalid escapes in the text
             return str(ast.literal_eval(token))
     except SyntaxError as error:
-        raise ValueError(f'a text is invalid: {error.msg}') from error
+        raise ValueError(f'a quoted string is invalid: {error.msg}') from error

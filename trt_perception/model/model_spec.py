@@ -152,7 +152,7 @@ def resolve_model_spec(
             this function if outputs have dynamic dimensions.
 
     Raises:
-        EngineError: the tensors are not those of an image detector, or a value is unknown.
+        EngineError: the tensors do not fit an image detector, or a value is unknown.
         ManifestError: the manifest describes other tensors than the model has.
     """
     if manifest is not None:

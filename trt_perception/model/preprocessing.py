@@ -147,7 +147,7 @@ class Preprocessing:
     antialias: Annotated[bool, _read_antialias] = False
 
     def gain_and_bias(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return float32 (3,) factors and summands: y = x * gain + bias per channel."""
+        """Return gain and bias, each float32 (3,): tensor = pixel * gain + bias per channel."""
         std = np.array(self.std, np.float64)
         gain = (self.scale / std).astype(np.float32)
         return gain, (-np.array(self.mean, np.float64) / std).astype(np.float32)

@@ -25,7 +25,7 @@ __all__ = [
     *('check_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
 ]
 
-#: Bytes of one value by data type. The names are those of NumPy, with bfloat16 added.
+#: Bytes of one value by data type. The names are from NumPy, except bfloat16.
 TENSOR_DTYPES: Final = {
     'float32': 4,
     'float16': 2,

@@ -44,7 +44,7 @@ __all__ = ['PERIOD_S', 'CameraWatchdog', 'TopicState', 'WatchedCamera']
 
 #: Seconds between two calls of `CameraWatchdog.check`.
 PERIOD_S: Final = 0.5
-# Two periods. A busy machine may shorten one of them by 0.1 s.
+# Two periods. A busy machine may shorten one period by 0.1 s.
 _SILENCE_S: Final = 2 * PERIOD_S - 0.1
 # A camera takes seconds to start on a small machine. Discovery takes 3 s more if the first
 # discovery messages are lost.

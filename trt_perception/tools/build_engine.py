@@ -79,7 +79,7 @@ _print_message = functools.partial(print_message, 'build_engine')
 
 
 def _check_packages() -> None:
-    """Check that the packages of the extra ``build`` are installed. --help needs them too."""
+    """Check that onnx is installed, before imports that need the package, even for --help."""
     if importlib.util.find_spec('onnx') is None:
         raise EngineError(
             'building engines',

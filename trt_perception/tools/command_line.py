@@ -28,7 +28,7 @@ def run_tool(
 
     Args:
         parser: parser of the tool. Its ``prog`` is the name of the tool.
-        arguments: arguments of the tool; None uses those of the process. ``options.command``
+        arguments: arguments of the tool; None uses the process arguments. ``options.command``
             holds the command line, quoted for a shell.
         prepare: reads and checks the files that the options name. An error ends the tool with
             code 2, wrong usage.

@@ -35,11 +35,11 @@ class ProfilingVerbosity(Enum):
 
 
 class Module(FakeTensorRtRtx):
-    """TensorRT-RTX whose engine reports its layers.
+    """A stand-in for TensorRT-RTX whose engine reports recorded layers.
 
     Args:
-        told: name of the recorded report; empty for an engine that reports nothing.
-        tensors: arguments of the stand-in.
+        recording: key in `RECORDED`; empty for an engine that reports no layers.
+        tensors: tensors of the engine, as for FakeTensorRtRtx.
     """
 
     ProfilingVerbosity = ProfilingVerbosity
@@ -50,9 +50,9 @@ class Module(FakeTensorRtRtx):
         def __init__(self):
             pass
 
-    def __init__(self, told, **tensors):
+    def __init__(self, recording, **tensors):
         super().__init__(**tensors)
-        self.told = told
+        self.recording = recording
 
     def Runtime(self, logger):  # noqa: N802
         runtime = super().Runtime(logger)
@@ -63,12 +63,12 @@ class Module(FakeTensorRtRtx):
         )
 
     def talking(self, engine):
-        verbosity = ProfilingVerbosity.DETAILED if self.told else ProfilingVerbosity.NONE
+        verbosity = ProfilingVerbosity.DETAILED if self.recording else ProfilingVerbosity.NONE
         engine.profiling_verbosity = verbosity
         engine.refittable, engine.num_aux_streams = False, 1
         engine.get_device_memory_size_for_profile_v2 = lambda profile: 4096
         engine.get_engine_stat = lambda stat: 1000
-        text = json.dumps(RECORDED[self.told]) if self.told else ''
+        text = json.dumps(RECORDED[self.recording]) if self.recording else ''
         inspector = SimpleNamespace(get_engine_information=lambda kind: text)
         engine.create_engine_inspector = lambda: inspector
         return engine
@@ -83,8 +83,8 @@ def engine(monkeypatch, tmp_path):
     monkeypatch.setattr('trt_perception.building.engine.verify._WARM_UP_S', 0)
     modules = []
 
-    def put(told, inputs=(IMAGE,), **tensors):
-        module = Module(told, inputs=inputs, **tensors)
+    def put(recording, inputs=(IMAGE,), **tensors):
+        module = Module(recording, inputs=inputs, **tensors)
         monkeypatch.setitem(sys.modules, 'tensorrt_rtx', module)
         modules.append(module)
         content = b'vtrt' + PLAN[4:]
@@ -112,15 +112,15 @@ def verified(model, precision, shape=SHAPE, excluded_nodes=(), nodes=NODES):
 )
 def test_engine_in_the_requested_precision_passes(engine, precision, counts):
     seen = verified(engine(precision), precision)
-    told = seen.as_dict()
-    assert told['precision_as_built'] == counts
-    assert told['not_as_asked'] == {}
-    assert len(told['layers']) == sum(counts.values())
-    assert 'stem' in told['layers'][1]['nodes']
-    assert told['fused_nodes'] > 0
-    assert told['context_bytes'] == 4096
+    report = seen.as_dict()
+    assert report['precision_as_built'] == counts
+    assert report['not_as_asked'] == {}
+    assert len(report['layers']) == sum(counts.values())
+    assert 'stem' in report['layers'][1]['nodes']
+    assert report['fused_nodes'] > 0
+    assert report['context_bytes'] == 4096
     assert seen.latency.p50 == seen.latency.p99 == 1.5  # the time of the stand-in's events
-    assert json.dumps(told)
+    assert json.dumps(report)
 
 
 def test_runtime_cache_is_saved_for_the_node(engine, tmp_path):
@@ -163,7 +163,7 @@ def test_engine_without_layer_information_still_reports_latency(engine):
 
 
 def test_auxiliary_inputs_get_zeros(engine):
-    """For example the original image sizes that some exports of RT-DETR read."""
+    """Some exports of RT-DETR have the original image sizes as a second input."""
     for inputs in ((SIZES, IMAGE), (IMAGE, SIZES)):
         model = engine('fp16', inputs=inputs)
         module = sys.modules['tensorrt_rtx']

@@ -1,4 +1,4 @@
-"""Tests of the readers with a header cache: their frames equal those of a new reader."""
+"""Tests of the readers with a header cache: a reused reader and a new one give equal frames."""
 
 import contextlib
 import gc

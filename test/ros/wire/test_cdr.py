@@ -1,4 +1,4 @@
-"""Tests of the parser: values equal those of rclpy, and no byte beyond the end is read."""
+"""Tests of the parser: it returns the same values as rclpy, and reads no byte past the end."""
 
 import random
 import tracemalloc

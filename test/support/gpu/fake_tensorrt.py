@@ -181,7 +181,7 @@ class FakeTensorRtRtx(FakeTensorRt):
 
 
 class _RuntimeConfig:
-    """The configuration that a context is created with."""
+    """A stand-in for IRuntimeConfig, the argument of create_execution_context."""
 
     def __init__(self, module):
         module.config = SimpleNamespace(_module=module)

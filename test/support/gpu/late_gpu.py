@@ -112,7 +112,7 @@ class LateGpu:
         self._free(address)
         return (_OK,)
 
-    # Work: enqueue and execute.
+    # Functions that queue work, and functions that execute the queued work.
 
     def _cudaMemcpyAsync(self, to, source, size, kind, stream):  # noqa: N802
         self._note(source, size)

@@ -93,7 +93,7 @@ class LayerInfo:
 
     @property
     def is_compute_layer(self) -> bool:
-        """Whether the layer's kind or name is that of a convolution or matrix product."""
+        """Whether the layer's kind or name stands for a convolution or matrix product."""
         return bool(_COMPUTE_WORDS.search(f'{self.kind} {self.name}'))
 
 

@@ -111,7 +111,7 @@ def compare_detections(
 def filter_by_score(run: Iterable[Detections], confidence: float) -> list[Detections]:
     """Return the detections with a score above the threshold.
 
-    The result equals that of NMS at this threshold, because weaker boxes never suppress stronger
+    The result equals NMS at this threshold, because weaker boxes never suppress stronger
     boxes. The detections may therefore come from NMS at any lower threshold.
     """
     return [found.take(found.scores > np.float32(confidence)) for found in run]

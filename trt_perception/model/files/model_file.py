@@ -71,7 +71,7 @@ class ModelFile:
 
     @property
     def is_onnx(self) -> bool:
-        """Whether the suffix is that of ONNX. Other files are TensorRT engines."""
+        """Whether the suffix is ``.onnx``. Other files are TensorRT engines."""
         return is_onnx(self.path)
 
 

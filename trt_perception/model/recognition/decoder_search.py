@@ -79,7 +79,7 @@ def find_decoders(
         parameter_name: returns what the user must write for a parameter's name without ``model.``.
 
     Raises:
-        EngineError: the outputs are those of another kind of network.
+        EngineError: the outputs belong to another kind of network.
     """
     outputs = model.outputs
     if not info.task.has_masks:
@@ -142,7 +142,8 @@ def add_task_of_outputs(
 
     The masks of RF-DETR are recognised by the names of outputs or by config.json. The masks and
     keypoints of torchvision are recognised by shapes that only this exporter writes. 17 keypoints
-    are those of COCO if a class is named ``person``. The metadata of Ultralytics name the task.
+    are the keypoints of COCO if a class is named ``person``. The metadata of Ultralytics name the
+    task.
     """
     if info.is_yolo_export:
         return replace(info, task=info.task.complete_from_outputs(model))

@@ -280,7 +280,10 @@ def _find_decoders_for_names(
     info: ExporterInfo,
     overrides: ModelOverrides,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the decoders that fit, and if none fits, those that fit with other class names."""
+    """Return the decoders that fit, and the decoders that would fit other class names.
+
+    The second tuple is empty if a decoder fits.
+    """
     found = find_decoders(model, size, classes or None, info, overrides.parameter_name)
     # Class names in the metadata of the file cannot be wrong, so do not try other names.
     if found or not classes or (info.is_yolo_export and not overrides.class_names):
