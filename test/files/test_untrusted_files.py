@@ -169,6 +169,8 @@ def malformed():
                 continue
             if path == ('preprocessing', 'mean', path[-1]) and value == -7:
                 continue
+            if path == ('preprocessing', 'pad_value') and value is None:
+                continue  # padding with zeros after normalisation
             add(path, value)
         content = copy.deepcopy(whole)
         place = content

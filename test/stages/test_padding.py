@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from support.gpu.emulated_kernels import emulated
-from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.gpu.host_kernels import needs_compiler
 from support.models.open_model import open_by_parameters
 from support.oracles.task_outputs import TASKS, spec_of
@@ -74,15 +73,10 @@ def test_padding_is_zero_in_the_tensor_as_in_the_processors(family, tmp_path):
         assert np.abs(tensor[0] - pixels).max() < 1.001 * LEVEL
 
 
-@pytest.mark.parametrize('suffix', ['.onnx', pytest.param('.engine', marks=needs_tensorrt)])
-def test_boxes_on_padded_images_equal_those_of_transformers(suffix, tmp_path):
+def test_boxes_on_padded_images_equal_those_of_transformers(tmp_path):
     """All of its boxes, in one batch: IoU of 0.99, the same class, a score within 0.002."""
     told = recorded('deformable_detr_mask/expected.npz')
-    folder = shutil.copytree(EXPORTS / 'deformable_detr_mask', tmp_path / 'export')
-    path = folder / f'model{suffix}'
-    if suffix == '.engine':
-        path.write_bytes(build_plan((folder / 'model.onnx').read_bytes()))
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=30))
+    pipeline = opened('deformable_detr_mask', tmp_path, max_detections=30)
     frames = [picture(*size) for size, _, _ in cameras()]
 
     found = detect_batch(pipeline, frames, Thresholds(confidence_threshold=0.0))
