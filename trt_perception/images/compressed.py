@@ -133,7 +133,7 @@ def decode_image_file(content: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         uint8 (height, width, 3), BGR.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large_error``.
+        ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     return check_image_file(content).decode().bgr
 
@@ -145,7 +145,7 @@ def check_image_file(content: npt.NDArray[np.uint8]) -> CheckedImageFile:
         content: the file's bytes, uint8, one-dimensional.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large_error``.
+        ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     start = content[: len(_PNG_START)].tobytes()
     parts: tuple[bytes | memoryview, ...]
@@ -174,7 +174,7 @@ def check_size(width: int, height: int) -> None:
         height: pixels.
 
     Raises:
-        ImageError: with the reason ``not_decodable`` or ``too_large_error``.
+        ImageError: with the reason ``not_decodable`` or ``too_large``.
     """
     if width < 1 or height < 1:
         raise damaged_error('image', f'no pixels ({width}x{height})')
