@@ -47,8 +47,8 @@ def load(path: str | Path, **parameters: Any) -> Model:
             and lists.
 
     Raises:
-        ConfigError: a parameter is unknown, given twice, out of range, or only for a node, or
-            names a class that the model lacks.
+        ConfigError: a parameter is unknown, given twice, out of range or useful only in a node,
+            or the class filter names a class that the model lacks.
         EngineError: the file cannot be used; the message gives the reason and the remedy.
         CudaError: the file is an engine, and this machine has no usable GPU.
     """
@@ -56,7 +56,7 @@ def load(path: str | Path, **parameters: Any) -> Model:
 
 
 class Model:
-    """A loaded model, as ``load`` returns it; a context manager.
+    """A loaded model. ``load`` returns it. As a context manager, it closes itself at the end.
 
     Attributes:
         class_names: names of the classes; ``class_ids`` of Detections are indices into this tuple.
@@ -121,8 +121,8 @@ class Model:
                 sequence of such arrays. Their sizes may differ.
             confidence_threshold: only objects with a higher score are returned, 0 to 1. None: the
                 value given to ``load``.
-            iou_threshold: if two boxes of a class overlap by a larger IoU, the box with the lower
-                score is removed, 0 to 1. None: the value given to ``load``.
+            iou_threshold: 0 to 1. If two boxes of a class overlap by a larger IoU, the box with
+                the lower score is removed. None: the value given to ``load``.
             class_filter: names of the classes to report; empty for all classes. None: the value
                 given to ``load``.
 
@@ -190,11 +190,11 @@ class Model:
 
 
 def _parameters_by_name(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by the names of the node's parameters.
+    """Map the name of each given parameter of the node to its value.
 
     Args:
         path: path of the model.
-        given: values by parameter name, also with ``_`` for ``.``, or without ``model.``.
+        given: maps parameter names to values. A name may have ``_`` for ``.``, or lack ``model.``.
 
     Raises:
         ConfigError: two keys are names of one parameter.
@@ -209,7 +209,7 @@ def _parameters_by_name(path: str | Path, given: Mapping[str, Any]) -> dict[str,
 
 
 def _as_python(value: Any) -> Any:
-    """Return a value with NumPy's scalars and arrays as Python's numbers, texts and lists."""
+    """Convert NumPy scalars and arrays, also in lists, to Python numbers, strings and lists."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):

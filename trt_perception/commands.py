@@ -33,7 +33,7 @@ def _run_main(module: str, interrupted: int = 130) -> int:
         interrupted: exit code after Ctrl-C or SIGTERM.
     """
     defaults = (signal.default_int_handler, signal.SIG_DFL)
-    # Signals that nohup or a background job of the shell ignores stay ignored.
+    # If nohup or a background job of the shell ignores a signal, do not handle this signal.
     handled = [each for each in ENDING_SIGNALS if signal.getsignal(each) in defaults]
     for number in handled:
         # Exit at once: during the imports there is nothing to clean up.

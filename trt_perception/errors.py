@@ -119,7 +119,7 @@ class OutputError(EngineError):
 
 
 class UnnamedClassError(OutputError):
-    """Raised when a detected class has no name. Other classes may have wrong names then."""
+    """Raised when a detected class has no name. Names of other classes may be wrong, too."""
 
 
 class MissingFileError(EngineError):
@@ -135,7 +135,7 @@ class MissingModelInfoError(EngineError):
 
     Attributes:
         missing: maps each parameter that must be given, without ``model.``, to its choices.
-        seen: sentences that say what the model shows.
+        seen: sentences with the findings about the model.
     """
 
     def __init__(

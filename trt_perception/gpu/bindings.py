@@ -89,7 +89,7 @@ def call(function: str, *arguments: Any) -> Any:
         CudaError: the call failed. ``sticky`` is True if the context is lost.
     """
     found = _call_function(runtime(), function, arguments)
-    if found[0]:  # success is 0 everywhere
+    if found[0]:  # success is 0 in all three libraries
         # Clear CUDA's last error. Otherwise TensorRT, which reads the last error, would report it.
         runtime().cudaGetLastError()
         raise cuda_error(function, found[0])

@@ -38,8 +38,8 @@ class Kernels(Resource):
             name: name of an ``extern "C"`` function.
             grid: number of blocks in x, y and z.
             block: number of threads per block in x, y and z.
-            arguments: (value, ctypes type) in the kernel's order. Pointers are integers with the
-                type c_void_p.
+            arguments: pairs of a value and its ctypes type, in the order of the kernel's
+                parameters. Pointers are integers with the type c_void_p.
             stream: the stream for the kernel.
         """
         kernel = driver_call('cuLibraryGetKernel', self._library, name.encode())
@@ -61,7 +61,7 @@ def compile_kernels(
 
     Args:
         source: the program. Must not include headers, because the toolkit may be missing.
-        compute_capability: of the device, (major, minor).
+        compute_capability: compute capability of the device, (major, minor).
         options: additional compiler options.
 
     Returns:

@@ -143,7 +143,7 @@ class NvJpeg(Resource):
         return JpegDecoder(self, self._handle)
 
     def close(self) -> None:
-        """Free the handle. All decoders must be closed before."""
+        """Free the handle. The caller must close all decoders before."""
         if self._handle:
             handle, self._handle = self._handle, _POINTER()
             self.library.nvjpegDestroy(handle)
@@ -270,7 +270,7 @@ def _version_number(library: Any, kind: int) -> int:
 
 
 def _library_paths() -> Iterator[str]:
-    """Yield paths and names of the library: in NVIDIA's wheels, for the loader, in CUDA."""
+    """Yield paths in NVIDIA's wheels, names for the loader, and paths in the CUDA toolkit."""
     spec = None
     with contextlib.suppress(ImportError, ValueError):  # a broken package `nvidia`
         spec = importlib.util.find_spec('nvidia')

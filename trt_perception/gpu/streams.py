@@ -1,4 +1,4 @@
-"""Own CUDA streams, events and graphs."""
+"""Create, use and destroy CUDA streams, events and graphs."""
 
 from __future__ import annotations
 

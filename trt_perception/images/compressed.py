@@ -1,11 +1,11 @@
 """Check JPEG and PNG files, and decode them to pixels.
 
 Guarantees: a file of a few kilobytes cannot request gigabytes of memory or minutes of work.
-Truncated files are refused, and are never returned half grey (``decoders`` says what this needs).
-Decoders alone promise neither, and allocate any length that a part of the file declares.
-This module therefore checks the length of each part against the file. The decoder receives a new
-file with only the parts that the pixels need. Parts that two readers could interpret differently
-do not reach the decoder.
+Truncated files are refused, and are never returned half grey (the module ``decoders`` names the
+package that this needs). Decoders alone guarantee neither. They allocate any length that a part of
+the file declares. This module therefore checks the length of each part against the file. The
+decoder receives a new file with only the parts that the pixels need. Parts that two readers could
+interpret differently do not reach the decoder.
 Limitation: flipped bits inside the pixel data of a JPEG are not detected.
 """
 
@@ -109,7 +109,7 @@ class CheckedImageFile:
         Raises:
             ImageError: with the reason ``not_decodable``.
         """
-        if self.parts[0] == JPEG_START:  # otherwise JpegFrameReader has checked the markers
+        if self.parts[0] == JPEG_START:  # JpegFrameReader checks the markers of its own JPEGs
             _check_restarts(self.parts, self.scans.markers)
         file = b''.join(self.parts)
         is_jpeg = file.startswith(JPEG_START)
@@ -170,8 +170,8 @@ def check_size(width: int, height: int) -> None:
     """Check that an image has between 1 and ``MAX_PIXELS`` pixels, and sides up to ``MAX_SIDE``.
 
     Args:
-        width: pixels.
-        height: pixels.
+        width: width of the image in pixels.
+        height: height of the image in pixels.
 
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``.
@@ -249,7 +249,7 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes 
 
 
 def _color_or_table_segment(marker: int, segment: bytes) -> bytes:
-    """Return a segment with its marker. A JFIF header is written anew.
+    """Return a segment with its marker. Replace a JFIF header by ``JFIF_HEADER``.
 
     libjpeg warns about the versions that some cameras write, and simplejpeg then refuses the file.
     """
@@ -294,8 +294,8 @@ def _check_frame_header(segment: memoryview) -> None:
 def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memoryview) -> None:
     """Refuse a file whose coefficients need more memory than the pixels of the largest image.
 
-    libjpeg keeps all coefficients (2 bytes each) of a file with several scans until the last one.
-    It expects several scans if the first one lacks a component of the frame.
+    For a file with several scans, libjpeg keeps all coefficients (2 bytes each) until the last
+    scan. libjpeg expects several scans if the first scan lacks a component of the frame.
     """
     first, *others = (part for part in parts if part[1] == _JPEG_SCAN)
     has_all_components = first[4:5] == frame[9:10]
@@ -312,8 +312,9 @@ def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memo
 def _check_restarts(parts: Sequence[bytes | memoryview], markers: bytes) -> None:
     """Refuse a file with one scan of all components that lacks its last restart markers.
 
-    libjpeg reports only the first problem of a file, which may be spare bytes before a marker. It
-    then hides that the file is truncated. A marker that is missing elsewhere is no truncation.
+    libjpeg reports only the first problem of a file. If this problem is spare bytes before a
+    marker, the report hides a later truncation. If only markers before the last one are missing,
+    the file is not truncated.
     """
     frame = next(part for part in parts if part[1] in _JPEG_FRAME_MARKERS)
     intervals = [part[4:6] for part in parts if part[1] == _JPEG_RESTART_INTERVAL]
@@ -351,7 +352,7 @@ def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]
     """
     markers: list[bytes] = []
     for start in range(offset, file.size - 1, _SEARCH_BYTES):
-        piece = file[start : start + _SEARCH_BYTES + 1]  # and one more byte
+        piece = file[start : start + _SEARCH_BYTES + 1]  # + 1: a marker has two bytes
         # 1 for each byte 0xff with a non-zero byte after it.
         marked = np.equal(piece[:-1], 0xFF).view(np.uint8)
         marked = np.minimum(marked, piece[1:], out=marked).view(np.bool_)

@@ -1,4 +1,4 @@
-"""Decode JPEG and PNG files on the CPU. Callers check the structure of the files before.
+"""Decode JPEG and PNG files on the CPU. Callers must check the structure of the files first.
 
 Guarantees with simplejpeg: nothing is printed for a damaged JPEG, and a truncated JPEG is refused,
 also if it ends with an EOI marker. Without simplejpeg, OpenCV decodes JPEGs. It may print a line
@@ -53,7 +53,7 @@ class DecodedImage(NamedTuple):
 
     Attributes:
         bgr: uint8 (height, width, 3), BGR.
-        warning: what the JPEG decoder reported about a decoded file; empty if nothing.
+        warning: the JPEG decoder's report about a decoded file; empty without a report.
     """
 
     bgr: npt.NDArray[np.uint8]

@@ -23,7 +23,8 @@ class MaskGeometry:
         size_wh: width and height of the image in source pixels.
         scale: prototype pixels per source pixel, in x and y.
         offset: top-left corner of the image in prototype pixels, x and y.
-        fine: number of parts of a prototype pixel. The image's border lies between two parts.
+        fine: number of parts into which a prototype pixel is divided on each axis. The border of
+            the image then lies between two parts.
     """
 
     size_wh: tuple[int, int]
@@ -36,7 +37,9 @@ class NumberedMasks(Protocol):
     """The masks of one image, which can be drawn as an image of mask numbers."""
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
-        """Write i into the pixels of the i-th mask, counted from 1. Better masks are on top.
+        """Write i into the pixels of the i-th mask, counted from 1.
+
+        Where masks overlap, the mask of the better detection wins.
 
         Args:
             out: uint16 (height, width). Pixels outside all masks become 0.
@@ -45,21 +48,21 @@ class NumberedMasks(Protocol):
 
 @dataclass(frozen=True)
 class Masks:
-    """The coefficients and prototypes of one image's masks. Each method call computes its masks.
+    """The coefficients and prototypes of one image's masks. Methods compute masks at each call.
 
     A pixel belongs to a mask if its logit is above 0. The logit is the sum of the prototypes,
     weighted by the coefficients and interpolated bilinearly with half-pixel centres. Ultralytics'
     ``process_mask_native`` computes the same. A mask is empty outside its box: Ultralytics cuts at
-    the first whole coordinates inside the box. torchvision and RF-DETR, whose objects have masks
-    of their own, do not cut, so pixels that the box covers partly stay.
+    the first whole coordinates inside the box. torchvision and RF-DETR output a separate mask for
+    each object, and do not cut. Pixels that their boxes cover only partly stay in the mask.
 
     Attributes:
         xyxy: float32 (n, 4), the boxes in source pixels, inside the image.
         coefficients: float32 (n, m).
         prototypes: float32 (m, rows, columns), over the network's whole input.
         geometry: the position of the image in the prototypes.
-        are_logits: each prototype holds the logits of one mask. The single coefficient of an
-            object is then the index of its prototype.
+        are_logits: whether each prototype holds the logits of one mask. The single coefficient of
+            an object is then the index of its prototype.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -179,8 +182,8 @@ class Detections:
             is clockwise on the screen. ``xyxy`` is then the upright box around the oriented box,
             clipped to the image.
         masks: coefficients and prototypes of the masks, None without the task ``segment``.
-        numbered: draws the mask numbers on the GPU. Replaces ``masks`` in pipelines that compute
-            masks themselves, and only for frames whose masks were requested.
+        numbered: mask numbers that the GPU draws. Replaces ``masks`` in pipelines that compute
+            masks themselves. None for frames whose masks were not requested.
     """
 
     xyxy: npt.NDArray[np.float32]

@@ -33,7 +33,7 @@ def draw_detections(
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         detections: the objects, in pixels of this image.
-        class_names: by class id.
+        class_names: names of the classes, indexed by class id.
         skeleton: pairs of keypoint indices to connect by lines.
     """
     numbered = detections.pictured
@@ -55,7 +55,7 @@ def draw_detections(
 def _draw_masks(
     bgr: npt.NDArray[np.uint8], numbered: NumberedMasks, class_ids: Sequence[int]
 ) -> None:
-    """Tint each pixel in the colour of its mask's class. The best of several masks counts."""
+    """Tint each pixel in the colour of its mask's class. Of several masks, the best counts."""
     numbers = np.empty(bgr.shape[:2], np.uint16)
     numbered.number(numbers)
     colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)

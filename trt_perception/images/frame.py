@@ -113,7 +113,7 @@ class Frame:
         memory: the memory around ``data`` if the pipeline allocated it, else None.
         jpeg: parts of a JPEG that is not decoded yet; empty if ``data`` has the pixels. With
             these parts ``data`` is empty, and size and format describe the decoded image.
-        warning: what the decoder reported about the file of a decoded image; empty if nothing.
+        warning: the decoder's report about the file of a decoded image; empty without a report.
     """
 
     data: npt.NDArray[np.uint8]
@@ -255,7 +255,7 @@ def frame_from_bgr(bgr: npt.NDArray[np.uint8], warning: str = '') -> Frame:
 
     Args:
         bgr: uint8 (height, width, 3). Copied only if not contiguous, after the size is checked.
-        warning: what the decoder reported about the file; empty if nothing.
+        warning: the decoder's report about the file; empty without a report.
 
     Raises:
         ImageError: with the reason ``bad_size`` or ``too_large``.

@@ -1,6 +1,6 @@
 """Read image files, for the tools. The node does not use this module.
 
-Pillow reads all formats. Of a JPEG it reads only the metadata; ``compressed`` decodes the pixels.
+Pillow reads all formats except the pixels of a JPEG, which ``compressed`` decodes.
 Guarantees: files whose header declares more than ``MAX_PIXELS`` are not decoded. Truncated files
 are refused. Only decoders of the formats in this module are used.
 Limitation: a file can still cost more time and memory than its pixels need.
@@ -106,9 +106,10 @@ def _check_mode(image: Image.Image) -> None:
 
 
 def _jpeg_to_bgr(content: bytes, turned_like: Image.Image | None) -> npt.NDArray[np.uint8]:
-    """Decode a JPEG as the node does, and turn it as the metadata of an image say.
+    """Decode a JPEG as the node does, and turn it by the orientation in the metadata.
 
-    Pillow would return a truncated JPEG half grey.
+    Pillow would return a truncated JPEG half grey. The metadata are from ``turned_like``. If this
+    argument is None, the pixels are not turned.
     """
     bgr = check_image_file(np.frombuffer(content, np.uint8)).decode().bgr
     if turned_like is None:

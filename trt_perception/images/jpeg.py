@@ -58,7 +58,7 @@ _END: Final = b'\xff\xd9'
 _SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
 # Spectral selection of a sequential scan: all coefficients (0 to 63), in full precision.
 _WHOLE_SCAN: Final = bytes((0, 63, 0))
-# The least bits of a block: the shortest codes have one bit, one for DC and one for the end.
+# The minimum bits of a block: a DC code and an end-of-block code, each at least one bit long.
 _BLOCK_BITS: Final = 2
 
 
@@ -98,8 +98,9 @@ def decode_to_frame(image_file: CheckedImageFile) -> Frame:
 class JpegFrameReader:
     """Reads the compressed images of one camera. Plain JPEGs stay undecoded, others are decoded.
 
-    A camera's JPEGs usually have identical headers up to the entropy-coded data. The parsed
-    headers of the last file are reused for them, up to 64 KiB. Each other format is logged once.
+    A camera's JPEGs usually have identical headers up to the entropy-coded data. For these files,
+    the reader reuses the parsed headers of the last file, up to 64 KiB. Each format that is not
+    plain is logged once.
     Several threads may call a reader at once, in any order: no frame depends on earlier frames.
 
     Attributes:
@@ -187,7 +188,7 @@ class _JpegFormat:
     Attributes:
         header: the rewritten file up to the entropy-coded data.
         size_wh: width and height in pixels.
-        min_scan_bytes: least bytes of the entropy-coded data.
+        min_scan_bytes: minimum number of bytes of the entropy-coded data.
         restarts: second bytes of the restart markers, in order.
     """
 
@@ -237,7 +238,7 @@ def _read_format(image_file: CheckedImageFile) -> _JpegFormat:
 
 
 def _scan_data(image_file: CheckedImageFile) -> bytes | memoryview:
-    """Return the entropy-coded data of the only scan, which is the last part but one."""
+    """Return the entropy-coded data of the only scan. Only the end marker follows this part."""
     scan = image_file.parts[-2]
     return scan[2 + int.from_bytes(scan[2:4], 'big') :]
 
@@ -247,7 +248,7 @@ class _HeaderParser:
 
     def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
         self._quantisation: dict[int, bytes] = {}
-        # As in libjpeg: the Motion JPEG of many cameras omits the standard tables.
+        # Start with the standard tables, as libjpeg does: many cameras omit them in Motion JPEG.
         self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN)
         self._interval = 0
         self._frame = self._scan = b''

@@ -1,6 +1,6 @@
 """Map coordinates between an image and the network's input.
 
-Detectors are trained with this geometry. Both axes have the same scale, the largest with which
+Detectors are trained with this geometry. Both axes have the same scale: the largest scale at which
 the whole image fits. The resized image is centred. An odd pixel of padding goes to the right or
 the bottom. ``letterbox_top_left`` puts the image into the corner, and ``stretch`` fills the input.
 Sampling has half-pixel centres: a source coordinate x maps to x * resized_w / source_w + pad_left.

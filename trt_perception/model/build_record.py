@@ -134,9 +134,9 @@ class AccuracyRecord:
 
     Attributes:
         images: number of validation images.
-        measure: with labels ``mAP50``, and for other tasks than detect ``mAP50 of masks``, ``… of
-            keypoints`` or ``… of oriented boxes``. Without labels ``agreement`` with the
-            detections of the original model.
+        measure: name of the measure. With labels, the name is ``mAP50`` for the task detect, and
+            ``mAP50 of masks``, ``… of keypoints`` or ``… of oriented boxes`` for other tasks.
+            Without labels, it is ``agreement``, with the detections of the original model.
         reference: the measure of the original model in FP32, 0…1.
         built: the measure of the built engine, 0…1.
         runtime: the library that ran the built engine.
@@ -247,13 +247,14 @@ class BuildRecord:
     Attributes:
         tensorrt: the TensorRT that built the engine.
         gpu: the GPU on which the engine was built; None if the machine had no GPU.
-        cuda: None if the machine had no GPU.
+        cuda: the versions of driver and runtime; None if the machine had no GPU.
         options: maps an option of build_engine to its value, without defaults.
         profiles: for each optimisation profile, maps an input's name to its range.
-        precision: requested and built.
-        calibration: None if the build had no calibration.
-        accuracy: None if the build had no validation.
-        agreement: None in manifests of releases that did not compare the models.
+        precision: the requested precision, and the precisions of the built layers.
+        calibration: the calibration of INT8 ranges; None if the build had no calibration.
+        accuracy: the result of the validation; None if the build had no validation.
+        agreement: the agreement with the original model; None in manifests of releases that did
+            not compare the models.
         plugins: the plugin libraries that the engine needs; empty in manifests of older releases.
     """
 

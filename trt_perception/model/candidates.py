@@ -90,7 +90,7 @@ def final_candidates(
     Args:
         xyxy: float32 (K, 4), network pixels.
         scores: float32 (K,).
-        labels: float or int (K,). A box with the label NaN gets the score NaN.
+        labels: float or int (K,). A box whose label is not finite gets the score NaN.
         first_label: the label of the first class name.
         task_values: see Candidates.
         prototypes: see Candidates.
@@ -99,7 +99,7 @@ def final_candidates(
         known = np.isfinite(labels.astype(np.float32))
         scores = np.where(known, scores, np.float32(np.nan))
         labels = np.rint(np.where(known, labels, first_label))
-    # The clip keeps labels beyond int32 different from small labels after the cast to int32.
+    # Clip, because the later cast to int32 would turn labels beyond int32 into small labels.
     ids = np.clip(labels.astype(np.int64) - first_label, -1, 2**31 - 1)
     return Candidates(xyxy, scores, ids, task_values, prototypes)
 
@@ -114,7 +114,8 @@ def counted_candidates(
     """Return candidates for the first ``number`` of K final boxes.
 
     Args:
-        number: one value. Below 0 or not finite: no boxes. Above K: all boxes.
+        number: the number of boxes as an array with one value. Below 0 or not finite: no boxes.
+            Above K: all boxes.
         xyxy: float32 (K, 4), network pixels.
         scores: float32 (K,).
         labels: see final_candidates.

@@ -74,8 +74,8 @@ class AnchorRowLayout:
         objectness: whether a row has an objectness score, which multiplies the class scores.
         transposed: whether the output is (B, N, C) instead of (B, C, N).
         strides: network pixels between two cells of each grid, finest grid first. With strides, a
-            box is an offset to its cell and the logarithm of its size, in strides. Empty if boxes
-            are in network pixels.
+            row holds the offset of its box from the cell and the logarithm of the box's size, both
+            in strides. Empty if boxes are in network pixels.
     """
 
     objectness: bool
@@ -129,8 +129,8 @@ class Decoder(ABC):
 
         Args:
             arrays: the outputs of the image, without the batch axis, in the order of ``outputs``.
-            image: the image.
-            select: the steps after reading, which all decoders of objects share.
+            image: the image's index in the batch, network size and task.
+            select: runs the steps after reading, which all decoders of objects share.
 
         Raises:
             EngineError: the outputs have values or sizes that this family cannot have.
@@ -234,7 +234,7 @@ class DecoderPreset:
             output.
         preprocessing: values for fields of Preprocessing, as in the usual training. If empty, the
             user must set the fields.
-        transformers: values of "model_type" in a Hugging Face config.json.
+        transformers: values of "model_type" in a Hugging Face config.json that select this preset.
         image_processors: names of Hugging Face image processors whose default filter is bilinear.
         tensor_names: sets of output names that only the exporter of this preset writes. A set has
             the names of all outputs.

@@ -18,7 +18,9 @@ __all__ = ['cell_count', 'check_anchor_count', 'grid_cells', 'read_strides']
 
 
 def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
-    """Read strides from a manifest, in network pixels between two cells of each grid.
+    """Read the strides of grids from a manifest.
+
+    A stride is the distance between two cells of a grid, in network pixels.
 
     Raises:
         ManifestError: the value is not 1 to 8 whole numbers from 1 to 1024.
@@ -31,7 +33,7 @@ def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
 
 
 def cell_count(strides: Sequence[int], network_wh: tuple[int, int]) -> int:
-    """Return the number of cells of all grids. Cells at the edge may be cut.
+    """Return the number of cells of all grids. Cells that the input's edge cuts count, too.
 
     Args:
         strides: network pixels between two cells of each grid.

@@ -78,7 +78,7 @@ def split_inputs(
 
 
 def _check_image(name: str, image: TensorSpec) -> None:
-    """Check the size of the images and their number. Raises EngineError."""
+    """Check the size and number of an input's images. Raises EngineError outside the limits."""
     size = image_size(image)
     if size is not None and (mistake := size_mistake(size)):
         raise EngineError(f'{name}: size of the image input', **mistake)
@@ -170,12 +170,12 @@ def constant_inputs(
     """Map the name of each auxiliary input to its value for images without padding.
 
     Args:
-        auxiliary_inputs: may have dynamic dimensions.
+        auxiliary_inputs: the inputs besides the image. They may have dynamic dimensions.
         network_wh: width and height of the network's input in pixels.
         batch: number of images in the batch.
 
     Raises:
-        EngineError: a value is too large.
+        EngineError: an input would have more values than ``MAX_VALUES``.
     """
     width, height = network_wh
     constants: dict[str, npt.NDArray[Any]] = {}
@@ -197,7 +197,7 @@ def auxiliary_shapes(
 
     Args:
         image: the image input. Its dimensions must be fixed.
-        auxiliary_inputs: may have dynamic dimensions.
+        auxiliary_inputs: the inputs besides the image. They may have dynamic dimensions.
     """
     size = image_size(image)
     assert size is not None

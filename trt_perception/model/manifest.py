@@ -66,15 +66,15 @@ class Manifest:
     """The content of a manifest.
 
     Attributes:
-        task: what the outputs describe of each object.
+        task: the model's task, such as ``detect`` or ``pose``.
         onnx: the ONNX file; None if unknown.
         engine: the engine file; None for the manifest of an ONNX file.
         inputs: all inputs, with -1 for a dynamic dimension.
         outputs: all outputs, with -1 for a dynamic dimension.
         preprocessing: how pixels become the input.
         decoder: the decoder that reads the outputs.
-        class_names: in the order of the network's outputs.
-        notes: any texts of the user by any keys.
+        class_names: names of the classes, in the order of the network's outputs.
+        notes: texts of the user. The user also chooses the keys.
         build: None if build_engine did not build the model.
     """
 

@@ -56,15 +56,15 @@ class ModelSpec:
     Attributes:
         input: the image input with fixed dimensions: (B, 3, height, width), (B, height, width, 3)
             or (3, height, width).
-        outputs: as the runtime reports them.
+        outputs: all outputs, as the runtime reports them.
         preprocessing: how pixels become the input.
         decoder: the decoder that reads the outputs.
-        class_names: in the order of the network's outputs.
+        class_names: names of the classes, in the order of the network's outputs.
         has_manifest: whether a manifest describes the model. If False, recognition does.
         evidence: one sentence for each finding of recognition: observation -> conclusion. Empty
             with a manifest.
         auxiliary_inputs: the inputs besides the image, with fixed dimensions.
-        task: what the outputs describe of each object.
+        task: the model's task, such as ``detect`` or ``pose``.
         model: the model as the runtime reports it, with its dynamic dimensions; None in tests.
     """
 
@@ -147,7 +147,7 @@ def resolve_model_spec(
     Args:
         model: the loaded model. Its metadata and config.json count only without a manifest.
         manifest: the manifest next to the file; None if the file is missing.
-        overrides: values of the user, which replace all others.
+        overrides: values that the user has set. They replace the values of all other sources.
         find_output_shapes: returns the shape of each output for given inputs. Recognition calls
             this function if outputs have dynamic dimensions.
 
@@ -206,7 +206,7 @@ def _log_recognition(model_name: str, known: ModelDescription) -> None:
 def _fill_dynamic_sides(
     described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...], first: int | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Replace dynamic dimensions of the manifest by the dimensions that the engine reports.
+    """Replace dynamic dimensions of the manifest with the dimensions that the engine reports.
 
     An engine reports fixed outputs if all its profiles have one shape, and fixed inputs if it has
     a single profile.

@@ -29,7 +29,8 @@ class OutputTensor:
         dtypes: allowed data types.
         tensor_names: usual names of the tensor. If several outputs have the shape, an output with
             one of these names is preferred.
-        must_match_name: the output must have one of these names, because the shape is ambiguous.
+        must_match_name: whether the output must have one of ``tensor_names``, because other
+            outputs may have the same shape.
     """
 
     name: str
@@ -52,7 +53,7 @@ def class_axis_size(classes: int | None, before: int = 0) -> int | str:
 
 
 def outputs_text(wanted: Sequence[OutputTensor], batch: int = 1) -> str:
-    """Return outputs for messages: ``output float32/float16 (1, 84, N)``."""
+    """Describe outputs for messages, such as ``output float32/float16 (1, 84, N)``."""
     return ', '.join(
         f'{output.name} {"/".join(output.dtypes)} ({", ".join(map(str, output.shape))})'
         for output in wanted
@@ -79,8 +80,8 @@ def assign_outputs(
     """
     if not wanted or len(outputs) < len(wanted):
         return None
-    # Names decide between outputs of the same shape. If the named outputs do not match, another
-    # exporter uses the name for something else: ignore names then.
+    # If several outputs have the same shape, the names decide. If the named outputs do not match,
+    # another exporter uses these names for other outputs, so try again without names.
     return _assign(wanted, outputs, allow_dynamic, prefer_known_names=True) or _assign(
         wanted, outputs, allow_dynamic, prefer_known_names=False
     )

@@ -106,13 +106,13 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
 
 
 def _read_pad_value(section: JsonSection, key: str) -> int | None:
-    # The key is required, because its absence must not mean null.
+    # The key must be present, because a missing key must not be read as null.
     is_null = key in section.unread_keys() and not section.has(key)
     return None if is_null else section.integer(key, 0, 255)
 
 
 def _read_antialias(section: JsonSection, key: str) -> bool:
-    # Manifests of earlier releases, without this option, lack the key.
+    # The key is optional, because manifests of earlier releases lack it.
     return key in section.unread_keys() and section.boolean(key)
 
 
@@ -170,12 +170,12 @@ class Preprocessing:
 
 
 def pad_text(pad_value: int | None) -> str:
-    """Return a pad value for messages."""
+    """Return the text of a pad value for messages."""
     return '0 after normalisation' if pad_value is None else str(pad_value)
 
 
 def fields_text(fields: Mapping[str, Any]) -> str:
-    """Return values for fields of Preprocessing for messages: ``resize stretch, scale 1.0``."""
+    """Describe fields of Preprocessing for messages, such as ``resize stretch, scale 1.0``."""
     return ', '.join(
         f'{key} {pad_text(value) if key == "pad_value" else value}'
         for key, value in fields.items()

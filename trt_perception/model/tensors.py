@@ -84,11 +84,11 @@ class ModelInfo:
 
     Attributes:
         name: file name of the model, for messages.
-        inputs: as the runtime reports them, with -1 for a dynamic dimension.
-        outputs: as the runtime reports them, with -1 for a dynamic dimension.
+        inputs: all inputs, as the runtime reports them, with -1 for a dynamic dimension.
+        outputs: all outputs, as the runtime reports them, with -1 for a dynamic dimension.
         metadata: metadata of the ONNX file, or the metadata in front of an engine's plan.
         config: content of the config.json next to the file; None if the file is missing.
-        path: path of the model, for commands in messages; empty for the name.
+        path: path of the model, for commands in messages. If empty, commands contain the name.
     """
 
     name: str
@@ -125,6 +125,6 @@ def check_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
 
 
 def tensors_text(tensors: Sequence[TensorSpec]) -> str:
-    """Return tensors for messages: ``images float32[1, 3, 640, 640]``."""
+    """Describe tensors for messages, such as ``images float32[1, 3, 640, 640]``."""
     listed = (f'{tensor.name} {tensor.dtype}{list(tensor.shape)}' for tensor in tensors)
     return ', '.join(listed) or 'none'

@@ -57,7 +57,7 @@ def suggest_parameter(word: str) -> str:
     """Return the node's parameter with this or a similar name; empty if there is none.
 
     The word may also be an option, such as ``class-names``, without its dashes.
-    No topic or service of the node has a name similar to a parameter's name.
+    A name of a topic or service of the node gives no parameter, because no such name is similar.
     """
     names = [*_ROWS, 'use_sim_time']
     if word in names or is_camera_parameter(word):
@@ -152,7 +152,7 @@ class NodeConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> NodeConfig:
-        """Build from values by ROS name; a parameter that is not named keeps its default.
+        """Build a configuration from values by ROS name. Other parameters keep their defaults.
 
         Raises:
             ConfigError: a name is unknown, a value has the wrong type or is outside its range.

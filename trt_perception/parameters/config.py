@@ -2,8 +2,8 @@
 
 Each field of DetectorConfig defines type, default, range and description of one ROS parameter.
 ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields.
-Guarantee: every DetectorConfig has valid values. Only `thresholds` needs the model to check the
-    class filter.
+Guarantee: every DetectorConfig has valid values. Exception: only `thresholds` checks the class
+    filter, because this check needs the model's class names.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class DetectorConfig(FrameParameters):
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
-        """Build from values by ROS name. Other parameters keep their defaults.
+        """Build a configuration from values by ROS name. Other parameters keep their defaults.
 
         Raises:
             ConfigError: a name is unknown, or a value has the wrong type or is out of range.

@@ -1,7 +1,7 @@
 """The arguments of the launch files, which have the names of the node's parameters.
 
-This module does not import launch. An argument overrides the parameter file for any node name in
-its sections. An argument without a value is not passed to the node.
+This module does not import launch. An argument overrides the parameter file, whatever node names
+the file's sections have. An argument without a value is not passed to the node.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 # Placeholder for the camera's name in image_topic.
 _CAMERA: Final = '{camera}'
 
-# Names that other packages use.
+# Other packages use these names for the argument.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
 _EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
 
@@ -143,7 +143,8 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
         cameras: names of the node's cameras; empty if the node has one camera without a name.
 
     Raises:
-        ConfigError: the topic is for one camera but there are several, or the reverse.
+        ConfigError: the topic has no ``{camera}`` but there are several cameras, or it has
+            ``{camera}`` but the camera has no name, or it has other braces.
     """
     braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
     if braces:

@@ -1,4 +1,4 @@
-"""Reads the sections of a parameter file: the nodes that they are for, and their cameras.
+"""Reads the sections of a parameter file: names of nodes, and the cameras of a node.
 
 rcl ignores the sections of other nodes without a message.
 """
@@ -47,7 +47,7 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
 
 
 def foreign_sections(path: Path, node: str) -> list[str]:
-    """Return the nodes of a parameter file that has no section for this node, otherwise [].
+    """Return the section names of a parameter file, or [] if a section is for this node.
 
     An unreadable or very large file gives [] as well, because rcl reports its faults.
     """
@@ -79,7 +79,8 @@ def _read_sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:
     try:
         # A pipe is not opened, because rcl has already read its content.
         text = read_regular(path, _MAX_BYTES).decode()
-        # Only YAML nodes: creating values may be slow, and may fail for files that rcl reads.
+        # Read YAML nodes only. Creating Python values may be slow, and may fail for files that rcl
+        # reads.
         return list(_find_sections(yaml.SafeLoader(text).get_single_node(), '', set()))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []

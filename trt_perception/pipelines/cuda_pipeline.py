@@ -3,7 +3,8 @@
 A batch with dense outputs passes through a slot in these steps:
 
 * `enqueue` writes a header in front of each message.
-* `enqueue` uploads headers and pixels. It skips unchanged headers and rows that are not sampled.
+* `enqueue` uploads headers and pixels. It skips unchanged headers, and rows that no pixel of the
+  input needs.
 * The graph runs the letterbox kernel, TensorRT, and the kernels filter, select, overlaps and keep.
   The last kernel writes the results to pinned memory.
 * `collect` waits for the event after the graph and reads the result rows of each frame.
@@ -11,15 +12,15 @@ A batch with dense outputs passes through a slot in these steps:
 Each slot has a graph for each batch size of the engine. CudaSlot describes how it runs a batch of
 another size.
 
-Outputs that are not dense are small. Their graph ends with a copy of the outputs to pinned memory,
-and `collect` decodes them on the host. If masks are requested, a kernel behind the graph draws the
-mask image while the boxes are published.
+Outputs that are not dense are small. The graph of such a model ends with a copy of the outputs to
+pinned memory, and `collect` decodes them on the host. If masks are requested, a kernel after the
+graph draws the mask image while the boxes are published.
 
 Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch overlaps
-the engine of another. The constructor allocates all memory except the memory of frames. A larger
-frame than before grows the device memory of its place in the slot. Callers should put frames into
-memory from `allocate`. Other frames are copied to staging memory of the slot, which is allocated
-for the first of these frames.
+the engine of another. The constructor allocates all memory except the memory of frames. If a frame
+is larger than all earlier frames in its place, the device memory of this place grows. Callers
+should put frames into memory from `allocate`. Other frames are copied to staging memory of the
+slot, which is allocated for the first of these frames.
 
 A batch with JPEG files or deferred frames takes these steps:
 
@@ -87,7 +88,7 @@ class CudaPipeline:
         depth: number of slots, which is the number of batches in flight.
         batch: largest number of frames in a batch.
         spec: tensors, preprocessing, decoder and class names of the model, for its smallest batch.
-        header_bytes: size of a frame's header. `allocate` reserves this room before the memory.
+        header_bytes: size of a frame's header. `allocate` reserves this room before the frame.
         decodes_jpeg: whether JPEG decoding on the GPU was requested and nvJPEG works.
         runtime: the Python module that runs the engine.
         slots: the slots, for measurements of single steps.
@@ -266,7 +267,7 @@ class CudaPipeline:
 def _resolve_spec(
     model: ModelFile, options: PipelineOptions, engine: TensorRtEngine, stream: Stream
 ) -> ModelSpec:
-    """Return the specification of the model. The stream is used to ask for output shapes."""
+    """Return the specification of the model. Contexts on the stream tell the output shapes."""
     name = model.path.name
     return resolve_model_spec(
         ModelInfo(

@@ -1,6 +1,6 @@
-"""Returns boxes from the GPU: decoded there by kernels, or decoded on the host from the outputs.
+"""Decodes the outputs of the engine to boxes, with kernels on the GPU or on the host.
 
-A slot uses one of these two decoders. Its graph contains the work that the decoder queues.
+A slot uses one of these two decoders. The slot's graph contains the work that the decoder queues.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class SlotDecoder(Protocol):
 
 
 class KernelDecoder:
-    """Decodes dense outputs with kernels. Only final boxes with their task values return.
+    """Decodes dense outputs with kernels. Final boxes and task values are written to host memory.
 
     Args:
         kernels: the kernels, compiled for the model.
         spec: specification of the model for its largest batch.
         stream: stream of all work.
-        mask_images: lends memory for requested mask images; None if each result contains the
-            prototypes and coefficients of its masks.
+        mask_images: the pool of memory for requested mask images; None if each result contains
+            the prototypes and coefficients of its masks.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class KernelDecoder:
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0].name
         self._prototypes = read[-1]
-        self._numbered: dict[int, MaskImage] = {}  # by place
+        self._numbered: dict[int, MaskImage] = {}  # keys: index of the frame in the batch
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             own = self._closing.enter_context
             self._scratch = own(DeviceBuffer(spec.batch * kernels.scratch_bytes))
-            # The last kernel writes the 7 KB of a frame directly to pinned memory.
+            # The last kernel writes the result of a frame (7 KB) directly to pinned memory.
             self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
             self._host_prototypes: PinnedBuffer | None = None
             if kernels.has_mask_kernel and mask_images is None:
@@ -261,7 +261,7 @@ class HostDecoder:
     def collect(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
     ) -> list[TaskResult | OutputError]:
-        """Decode the outputs."""
+        """Decode the copied outputs on the host."""
         return decode(self._arrays(spec), spec, letterboxes, thresholds, self._limits)
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:

@@ -88,12 +88,13 @@ class CudaSlot:
     two calls, other threads may fill the places of undecoded frames, one thread for each place.
 
     Args:
-        device: must be the current device.
+        device: the GPU of the slot. It must be the current device.
         stream: a stream that only this slot uses.
         sizes: contexts, smallest batch first. They may share memory, because one runs at a time.
         kernels: the kernels, compiled for the model.
-        headers: shared by all slots.
-        mask_images: lends memory for mask images; None if results contain the prototypes instead.
+        headers: templates of frame headers, shared by all slots.
+        mask_images: the pool of memory for mask images; None if results contain the prototypes
+            instead.
 
     Attributes:
         device: GPU of the memory and of the work.
@@ -142,7 +143,7 @@ class CudaSlot:
             addresses = {name: buffer.pointer for name, buffer in buffers.items()}
             for size in sizes:
                 size.context.bind(addresses)
-            # Unused places of a batch then contain defined data.
+            # Clear the input tensor, so that unused places of a batch contain defined data.
             clear_async(addresses[largest.input.name], largest.input.size_bytes, stream)
             self.input = addresses[largest.input.name]
             mask = largest.pixel_mask
@@ -191,7 +192,7 @@ class CudaSlot:
     def begin_upload(
         self, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
     ) -> list[UndecodedPlace]:
-        """Queue the upload of decoded frames. Return the places to fill before `launch`."""
+        """Queue the upload of decoded frames. Return the other places, to fill before `launch`."""
         self._set_frame_count(len(frames))
         undecoded = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
@@ -230,10 +231,10 @@ class CudaSlot:
         return not self._launched or self.finished.is_done()
 
     def collect(self) -> list[Result | FrameError]:
-        """Wait for the GPU. Return the result or the error of each frame, and release all."""
+        """Wait for the GPU. Return the result or the error of each frame. Release all frames."""
         places = self.places[: self._frame_count]
         if not self._launched:
-            # Headers may still be uploading.
+            # Wait, because uploads of headers may still read the memory of the frames.
             self.stream.synchronize()
             self._release()
             return [place.error for place in places if place.error is not None]

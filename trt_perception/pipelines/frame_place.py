@@ -24,8 +24,8 @@ from trt_perception.pipelines.header_templates import HeaderTemplates
 
 __all__ = ['FrameMemory', 'FramePlace']
 
-# Device memory of frames has a multiple of this size, because messages of one camera differ by a
-# few bytes.
+# Device memory of frames is a multiple of this size. Messages of one camera differ by a few bytes,
+# and these differences must not cause a new allocation.
 _SIZE_MULTIPLE_BYTES: Final = 64 * 1024
 _PLACEHOLDER_FRAME: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
 
@@ -66,7 +66,7 @@ class FrameMemory:
     Args:
         size: size of the memory in bytes, without the header.
         header_bytes: size of the header in bytes.
-        device: becomes the current device for the allocation and the release.
+        device: the GPU to make current for the allocation and the release.
 
     Attributes:
         buffer: the room for the header, followed by the memory for the frame.
@@ -97,8 +97,8 @@ class FramePlace:
     needs it, and only grows.
 
     Args:
-        device: must be the current device.
-        headers: shared by all places.
+        device: the GPU of the place. It must be the current device.
+        headers: templates of frame headers, shared by all places.
         stream: stream of the uploads.
 
     Attributes:

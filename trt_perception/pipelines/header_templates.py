@@ -15,10 +15,11 @@ from trt_perception.stages.frame_header import FrameHeaderWriter
 
 __all__ = ['HeaderTemplate', 'HeaderTemplates']
 
-# Skip rows that the letterbox does not read if they have at least this size. Skipping needs a
-# second copy, which costs a few microseconds.
+# Do not upload rows that the letterbox does not read, if they have at least this size together.
+# Skipping rows needs a second copy, which costs a few microseconds.
 _MIN_SKIPPED_BYTES: Final = 512 * 1024
-# Templates are cleared at this number. Cameras differ in size, encoding and thresholds.
+# Clear all templates when this number exists. Frames with another size, encoding or thresholds
+# need another template.
 _MAX_TEMPLATES: Final = 256
 
 
@@ -47,7 +48,7 @@ class HeaderTemplates:
 
     Attributes:
         size: size of a header in bytes.
-        write: writes a header with its pixel position.
+        write: function that writes a header with the position of the pixels.
     """
 
     def __init__(self, header: FrameHeaderWriter, preprocessing: Preprocessing) -> None:

@@ -100,7 +100,7 @@ class HostPipeline:
         self._auxiliary = constant_inputs(auxiliary, size, self.batch)
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
         self._limits = options.limits
-        # Whether a model with an open batch really works for several frames; None until tried.
+        # Whether the model works for several frames. None: has an open batch, not tried yet.
         self._accepts_batches: bool | None = None if self._is_open else True
         self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
 

@@ -49,7 +49,7 @@ class _StreamDecoder(Resource):
             undo.pop_all()
 
     def decode(self, frame: Frame, place: FramePlace, following: Stream) -> str:
-        """Queue the decoding of a file. Later work on the stream `following` waits for it.
+        """Queue the decoding of a file. Later work on the stream `following` waits for the pixels.
 
         Returns:
             Why nvJPEG refused the file; empty if it accepted the file.
@@ -104,7 +104,7 @@ class _DecodeBatch:
         return not self._starting.locked()
 
     def wait(self) -> None:
-        """Wait until the batch was launched or has failed. Must be called once."""
+        """Wait until the batch was launched or has failed. Call this method only once."""
         self._starting.acquire()
 
 

@@ -37,10 +37,10 @@ class _MaskBuffer(Resource):
 
 
 class MaskImage:
-    """The masks of one image: the number of the detection of each pixel. A NumberedMasks.
+    """The mask numbers of one image in page-locked memory. Implements NumberedMasks.
 
     Args:
-        pool: gets the buffer back.
+        pool: the pool that gets the buffer back when the mask image is no longer used.
         buffer: the memory that the kernel writes.
         size_wh: width and height of the image in pixels.
     """
@@ -78,7 +78,7 @@ class MaskImage:
 
 
 class MaskImagePool(Resource):
-    """Lends memory for mask images. There are as many buffers as are in use at the same time.
+    """A pool of memory for mask images. The pool reuses buffers that are no longer in use.
 
     Args:
         device: the device whose kernels write the mask images.
@@ -129,7 +129,7 @@ class MaskImagePool(Resource):
         buffer.close()
 
     def close(self) -> None:
-        """Free unused buffers now, and lent buffers when they return. All work must be done."""
+        """Free unused buffers now, and others when they return. All GPU work must be done."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

@@ -28,7 +28,7 @@ class Result:
         found: the result of the model's task.
         compute_s: seconds from the start of preprocessing to the end of decoding, for the whole
             batch of the frame.
-        frame: the frame as it was read.
+        frame: the frame that was processed. For a deferred frame, the frame that was read.
     """
 
     found: TaskResult

@@ -60,7 +60,7 @@ def copy_to_pipeline_memory(pipeline: Pipeline, frames: Sequence[Frame]) -> Iter
 def open_warm_pipeline(
     path: str, options: PipelineOptions, open_pipeline: OpenPipeline
 ) -> tuple[Pipeline, float]:
-    """Open a model as *configure* does, and run it once in each slot.
+    """Open a model as the node's transition *configure* does, and run the model in each slot.
 
     Args:
         path: path of the model file.

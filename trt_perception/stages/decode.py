@@ -1,4 +1,4 @@
-"""Decode a model's outputs to detections. All pipelines call this module, for each family."""
+"""Decode a model's outputs to detections on the host, with the decoder of the model."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def decode(
         limits: limits for the number of boxes, and the scope of NMS.
 
     Returns:
-        An image has an error if a score is no probability, a class has no name, or the boxes have
-        another unit than the decoder expects.
+        The result of each image. It is an OutputError if a score is not a probability, a class has
+        no name, or the boxes have another unit than the decoder expects.
 
     Raises:
-        EngineError: the outputs of no image can fit the decoder.
+        EngineError: the outputs do not fit the decoder, whatever the image shows.
     """
     results: list[TaskResult | OutputError] = []
     images = _inputs_by_image(outputs, spec, thresholds)
@@ -70,7 +70,7 @@ def decode(
 def count_candidates(
     outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Thresholds
 ) -> int:
-    """Return the number of one image's boxes above the threshold and in the class filter."""
+    """Return how many boxes of a single image are above the threshold and in the class filter."""
     if not isinstance(spec.decoder, ObjectDecoder):
         return 0
     ((arrays, image),) = _inputs_by_image(outputs, spec, [thresholds])

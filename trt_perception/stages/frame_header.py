@@ -31,7 +31,8 @@ __all__ = [
     ),
 ]
 
-#: Size of the frame count before the addresses, in bytes. Each byte has the number of frames.
+#: Size of the frame count before the addresses, in bytes. Each byte holds the same count, so that
+#: one memset can change it.
 BATCH_COUNT_BYTES: Final = 8
 
 #: The number of each pixel format in the kernels, by canonical name.
@@ -90,7 +91,7 @@ class FrameHeaderWriter:
             thresholds: the frame's thresholds and class filter.
 
         Returns:
-            uint8, at most ``size`` bytes.
+            The header's bytes: uint8, at most ``size`` bytes.
         """
         # Divide in float32, as in Letterbox.to_source.
         source, resized = letterbox.source_wh, letterbox.resized_wh
@@ -108,7 +109,7 @@ class FrameHeaderWriter:
             0,
             ratio_x,
             ratio_y,
-            # The inverse of the inverse in double precision, as in cv2.resize.
+            # Invert the inverse ratio in double precision, as in cv2.resize, to round equally.
             1.0 / (resized[0] / source[0]),
             1.0 / (resized[1] / source[1]),
             *(getattr(thresholds, name) for name in FRAME_PARAMETERS),

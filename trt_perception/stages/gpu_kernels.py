@@ -63,7 +63,7 @@ class FrameKernels:
         header: writes the frame headers that the kernels read.
         scratch_bytes: device memory of the decoding kernels for each frame of a batch. Must be
             cleared before the first launch.
-        result_bytes: memory for the result of each frame.
+        result_bytes: size of the result of each frame, in bytes.
 
     Raises:
         CudaError: NVRTC is missing or fails.
@@ -217,7 +217,8 @@ class FrameKernels:
             scratch: the argument of ``decode``.
             prototypes: device address of the network's output with the prototypes.
             numbers: device address of uint16 (height, width) in the size of the image. Pixels of
-                the i-th detection become i, counted from 1, others 0. Better masks are on top.
+                the i-th detection become i, counted from 1. Others become 0. Where masks overlap,
+                the better detection wins.
             place: index of the frame in the batch.
             geometry: the position of the image in the prototypes.
             stream: the stream for the kernel.
@@ -259,7 +260,7 @@ def _source(constants: Mapping[str, object], names: Sequence[str]) -> str:
 
 
 def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
-    """Return the constants of the letterbox kernel by the names in its source."""
+    """Map the name of each constant in the letterbox kernel's source to its value."""
     preprocessing = spec.preprocessing
     width, height = preprocessing.input_size
     gain, bias = preprocessing.gain_and_bias()
@@ -280,7 +281,7 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
 
 
 def _pixel_mask_constants(mask: TensorSpec) -> dict[str, object]:
-    """Return the constants of the pixel mask's kernel by the names in its source."""
+    """Map the name of each constant in the source of the pixel mask's kernel to its value."""
     _, rows, columns = mask.shape
     return {'MASK_T': _MASK_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
 

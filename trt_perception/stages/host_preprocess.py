@@ -22,7 +22,7 @@ _BGR: Final = (0, 1, 2)
 _RGB: Final = (2, 1, 0)
 _GRAY: Final = (0, 0, 0)
 
-# The channels with blue, green and red in each packed format.
+# Maps each packed format to the indices of its blue, green and red channel.
 _PACKED: Final = {'bgr8': _BGR, 'bgra8': _BGR, 'rgb8': _RGB, 'rgba8': _RGB, 'mono8': _GRAY}
 
 # YUV is BT.601, limited range. OpenCV names a Bayer pattern after the second and third pixel of
@@ -142,11 +142,11 @@ class HostPreprocessor:
         is_nhwc = preprocessing.layout == 'nhwc'
         shape = (batch, height, width, 3) if is_nhwc else (batch, 3, height, width)
         self._tensor = np.zeros(shape, np.dtype(preprocessing.dtype))
-        # A view with one plane per channel, in both layouts.
+        # A view of the tensor as (batch, 3, height, width), for both layouts.
         self._channels = self._tensor.transpose(0, 3, 1, 2) if is_nhwc else self._tensor
         # Arithmetic is in float32. Other types are converted once, at the end.
         self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
-        # The geometry whose padding each frame of the tensor contains.
+        # For each place of the tensor: the geometry whose padding is written; None before it is.
         self._padded: list[Letterbox | None] = [None] * batch
 
     def __call__(self, frame: Frame, place: int = 0) -> tuple[npt.NDArray[Any], Letterbox]:

@@ -28,7 +28,7 @@ class OnnxModel:
     Attributes:
         inputs: name, shape and dtype of each input.
         outputs: name, shape and dtype of each output.
-        metadata: the metadata in the file, texts by key.
+        metadata: maps the keys of the file's metadata to texts.
     """
 
     def __init__(self, model: ModelFile, threads: int, provider: str = CPU_PROVIDER) -> None:
@@ -37,7 +37,7 @@ class OnnxModel:
         Args:
             model: an ONNX file.
             threads: number of threads in ONNX Runtime's pool.
-            provider: execution provider. The CPU runs all operators that it does not support.
+            provider: execution provider. The CPU runs operators that the provider lacks.
 
         Raises:
             EngineError: ONNX Runtime is not installed, does not have the provider or cannot load
@@ -67,8 +67,8 @@ class OnnxModel:
         # Between two frames, a spinning pool would occupy cores that rclpy and the camera driver
         # need.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
-        # No printing: errors are exceptions too, and the printed text would contain unescaped
-        # names from the model.
+        # Print nothing. ONNX Runtime also raises each error as an exception, and the printed text
+        # would contain unescaped names from the model.
         options.log_severity_level = 4
         # Refuse ONNX Runtime's own format: only checked ONNX content may be loaded.
         options.add_session_config_entry('session.load_model_format', 'ONNX')

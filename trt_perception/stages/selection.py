@@ -30,8 +30,9 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
 _HIGHEST_SCORE: Final = 1.1
-# Boxes may reach beyond the image. The unit is wrong if all boxes in pixels lie within 1.5 pixels,
-# or if all boxes in fractions reach beyond 4 times the input.
+# Limits for the check of the unit, because boxes may reach beyond the image. Boxes are not in
+# pixels if all lie within 1.5 pixels. Boxes are not fractions if all reach beyond 4 times the
+# input.
 _MAX_OVERHANG: Final = 0.5
 _MAX_INPUTS: Final = 4
 # Values of an oriented box: centre, size and angle.
@@ -125,7 +126,7 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
 
     Args:
         task: the model's task.
-        found: the boxes that are left, with ``xyxy`` as ``task.nms_boxes`` returns it.
+        found: the selected boxes, with ``xyxy`` as ``task.nms_boxes`` returns it.
         letterbox: geometry of the frame.
     """
     xyxy, fields = task.boxes_in_source(found.xyxy, letterbox)
@@ -142,9 +143,9 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
 
 
 def _within_image(xyxy: Floats, letterbox: Letterbox) -> Floats:
-    """Move boxes in fractions of the image to the place of the image in the network's input.
+    """Convert boxes relative to the image without padding to network pixels.
 
-    A transformer that knows the padding by a pixel mask counts positions within the image.
+    A transformer with the input ``pixel_mask`` outputs such boxes, because it ignores the padding.
 
     Args:
         xyxy: float32 (n, 4), the fractions multiplied by the size of the network's input.

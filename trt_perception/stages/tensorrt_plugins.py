@@ -87,8 +87,8 @@ def load_plugins(
 
     Raises:
         EngineError: a library is missing or truncated, has another owner than root or this user,
-            is writable for everybody, or is refused by TensorRT, whose reason the message has.
-            Or a needed library is neither given nor loaded; then no library is loaded.
+            or is writable for everybody. Or TensorRT refuses a library; the message has TensorRT's
+            reason. Or a needed library is neither given nor loaded; then no library is loaded.
     """
     opened: list[_Library] = []
     with _LOCK:
@@ -154,7 +154,8 @@ def _open(path: Path) -> _Library:
 
 
 def _load(trt: Any, library: _Library) -> None:
-    # The path of the open file leads to exactly the checked file, but has no neighbours.
+    # The path of the open file leads to exactly the checked file. But a library that finds others
+    # in its own folder needs its real path.
     digest = library.identity.sha256
     file = _NOT_UNLOADED.get(digest, library.file)
     opened = f'/proc/self/fd/{file.fileno()}'
@@ -195,9 +196,9 @@ def _is_truncated(content: bytes) -> bool:
 
 
 def _register(trt: Any, path: str) -> str:
-    """Register the plugins of a library. Return TensorRT's errors; '' without any.
+    """Register the plugins of a library. Return TensorRT's errors; '' without errors.
 
-    The logger does not get these errors.
+    An error recorder gets these errors instead of the logger.
     """
 
     class Recorder(trt.IErrorRecorder):  # type: ignore[misc]

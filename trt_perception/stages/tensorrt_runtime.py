@@ -61,7 +61,7 @@ class TensorRtEngine:
         self._log = TensorRtLog(self._trt)
         self._runtime: Any = None
         self._engine: Any = None
-        # Both must outlive the contexts. TensorRT's documentation does not mention this.
+        # Configuration and cache must outlive the contexts, which TensorRT does not document.
         self._runtime_config: Any = None
         self._runtime_cache: Any = None
         self._cache_key = hashlib.sha256(
@@ -127,8 +127,8 @@ class TensorRtEngine:
             image: the image input with its final shape.
             stream: the stream on which the profile and shapes are set.
             auxiliary_inputs: all other inputs with their final shapes.
-            share: a context whose memory the new one uses. Only one of the two may run at a time,
-                and ``share`` must be closed last.
+            share: a context whose memory the new context uses. Only one of the two contexts may
+                run at a time, and ``share`` must be closed last.
 
         Raises:
             EngineError: no profile includes the shape, or an output's shape depends on the data.
@@ -192,7 +192,7 @@ class TensorRtEngine:
         return self._log.last_errors()
 
     def close(self) -> None:
-        """Free the engine. All its contexts must be closed before."""
+        """Free the engine. The caller must close all its contexts before."""
         self._runtime_config = None
         self._engine = None
         self._runtime_cache = None
@@ -223,7 +223,7 @@ class TensorRtEngine:
         )
 
     def _refuse_open_shapes(self, outputs: tuple[TensorSpec, ...]) -> None:
-        """Refuse outputs with variable shapes, for inputs with fixed shapes."""
+        """Refuse outputs whose shapes vary although all inputs have fixed shapes."""
         if any(side < 0 for tensor in outputs for side in tensor.shape):
             raise EngineError(
                 self._name,
@@ -265,7 +265,7 @@ class TensorRtEngine:
         return config
 
     def _find_profile(self, image: TensorSpec) -> tuple[int, bool]:
-        """Return the first profile that includes a shape, and whether it has variable shapes."""
+        """Return the first profile that includes a shape, and whether its own shapes vary."""
         ranges = []
         for profile, (low, high) in enumerate(self._profile_ranges(image.name)):
             if _is_within(low, image.shape, high):
@@ -305,7 +305,7 @@ class TensorRtContext:
     """One context with fixed shapes.
 
     Attributes:
-        memory: working memory, owned by this context or shared with another one.
+        memory: working memory, which this context owns or shares with another context.
         outputs: name, final shape and dtype of each output.
     """
 

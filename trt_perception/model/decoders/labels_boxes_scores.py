@@ -22,7 +22,7 @@ __all__ = ['PRESETS', 'LabelsBoxesScores']
 
 @dataclass(frozen=True)
 class LabelsBoxesScores(ObjectDecoder):
-    """The decoder of final boxes in units of a second input."""
+    """The decoder of final boxes in units of the input ``orig_target_sizes``."""
 
     family: ClassVar[str] = 'labels_boxes_scores'
     documented_outputs: ClassVar[str] = (

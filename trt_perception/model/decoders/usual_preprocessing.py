@@ -16,8 +16,8 @@ IMAGENET: Final[PreprocessingFields] = {
     'std': (0.229, 0.224, 0.225),
 }
 ULTRALYTICS: Final[PreprocessingFields] = {**RGB_255, 'resize': 'letterbox'}
-#: With antialiasing, because PIL resized the training images. OpenCV, as in
-#: the trainings of Ultralytics, does not antialias.
+#: With antialiasing, because PIL resized the training images. Ultralytics resizes training images
+#: with OpenCV, which does not antialias.
 STRETCH: Final[PreprocessingFields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
 DETR: Final[PreprocessingFields] = {
     **IMAGENET,

@@ -54,12 +54,12 @@ class ModelFile:
         path: path of the file, with links unresolved.
         content: content of the file. For an engine, only the plan.
         sha256: SHA-256 of the whole file, lower-case hex.
-        manifest: the manifest next to the file; None if the file is missing.
+        manifest: the manifest next to the file; None if the model has no manifest.
         config: content of the Hugging Face config.json next to a model without manifest. The key
             ``preprocessor_config`` has the content of preprocessor_config.json. None if the file
             is missing.
-        metadata: texts by key that the exporter of Ultralytics writes before an engine's plan.
-            Empty for ONNX files, whose metadata are inside.
+        metadata: maps keys to texts, which the exporter of Ultralytics writes before an engine's
+            plan. Empty for ONNX files, because their metadata are part of the content.
     """
 
     path: Path
@@ -127,7 +127,7 @@ def read_model_file(path: str | Path) -> ModelFile:
 def _check_identity(
     manifest: Manifest, manifest_file: Path, path: Path, size: int, digest: str = ''
 ) -> None:
-    """Compare the size of a file with its manifest, and the SHA-256 if ``digest`` has one."""
+    """Compare a file with its manifest: the size, and the SHA-256 unless ``digest`` is empty."""
     kind = 'onnx' if path.suffix == ONNX_SUFFIX else 'engine'
     identity = manifest.onnx if kind == 'onnx' else manifest.engine
     if identity is None:

@@ -1,4 +1,4 @@
-"""Finds external weights in an ONNX file, and refuses models that ONNX Runtime does not bound.
+"""Finds external weights in an ONNX file, and refuses parts that ONNX Runtime does not check.
 
 An ONNX model may keep weights in other files. ONNX Runtime opens these files at any path that the
 model names, and no manifest has their hash. Guarantee: ONNX Runtime finds no external weights that
@@ -7,10 +7,10 @@ each number in its shortest form, no groups, only fields of ONNX, and messages o
 messages. This module refuses all other files, because readers may interpret them differently.
 Field numbers are from onnx.proto: https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
 
-The module also refuses models that no exporter of detectors writes and that ONNX Runtime does not
-bound: sparse tensors, whose indices ONNX Runtime does not check; functions that call themselves,
-or that expand a few nodes to millions; deeply nested graphs. Limitation: operators with unusual
-values can still crash or block the process.
+The module also refuses parts that no exporter of detectors writes and that ONNX Runtime neither
+checks nor limits. These parts are sparse tensors, whose indices ONNX Runtime does not check,
+functions that call themselves or expand a few nodes to millions, and deeply nested graphs.
+Limitation: operators with unusual values can still crash or block the process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
 
     Raises:
         EngineError: the file is truncated, not an ONNX model, or of a newer ONNX version, or the
-            model has parts that ONNX Runtime does not bound.
+            model has parts that ONNX Runtime neither checks nor limits.
         InterruptionError: the process received a signal to end.
     """
     try:
@@ -91,7 +91,7 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
 
 
 class _UnboundedError(Exception):
-    """Raised for a part of the model that ONNX Runtime does not bound."""
+    """Raised for a part of the model that ONNX Runtime neither checks nor limits."""
 
 
 def _check_functions(model: memoryview) -> None:
@@ -131,7 +131,7 @@ def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[by
 
 
 def _read_operator_name(message: int | memoryview, name: int, domain: int) -> tuple[bytes, bytes]:
-    """Return the name and domain of a NodeProto or FunctionProto.
+    """Return the name of an operator or function, and its domain.
 
     Args:
         message: the NodeProto or FunctionProto.

@@ -110,7 +110,7 @@ def find_decoders_by_shape(
     Args:
         model: the loaded model.
         classes: number of class names; None if unknown.
-        task: what the outputs describe of each object.
+        task: the model's task, such as ``detect`` or ``pose``.
         allow_dynamic: see ``assign_outputs``.
     """
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
@@ -138,7 +138,7 @@ def _has_query_rows(outputs: Sequence[OutputTensor]) -> bool:
 def add_task_of_outputs(
     model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...]
 ) -> ExporterInfo:
-    """Return the information with the task that additional outputs prove.
+    """Return the information with the task that outputs besides the boxes prove.
 
     The masks of RF-DETR are recognised by the names of outputs or by config.json. The masks and
     keypoints of torchvision are recognised by shapes that only this exporter writes. 17 keypoints

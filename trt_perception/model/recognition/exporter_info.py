@@ -24,13 +24,13 @@ class ExporterInfo:
     """The information from the exporter of a model.
 
     Attributes:
-        class_names: in the order of the network's outputs; empty if unknown.
+        class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         input_size: width and height in pixels; None if unknown.
         preprocessing: values for fields of Preprocessing.
         exporter: `ultralytics`, `yolov5`, `huggingface` or empty.
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
             first set that has a decoder for the output shapes.
-        task: what the outputs describe of each object.
+        task: the model's task, such as ``detect`` or ``pose``.
         filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
             bilinear or not mentioned.
         evidence: one sentence for each value found.

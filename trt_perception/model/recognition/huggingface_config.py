@@ -17,7 +17,7 @@ from trt_perception.model.recognition.exporter_info import (
 
 __all__ = ['read_huggingface_config']
 
-# PIL's numbers for resize filters. Hugging Face transformers use the same numbers.
+# PIL's number for the bilinear resize filter. Hugging Face transformers use the same numbers.
 _BILINEAR: Final = 2
 _OTHER_FILTERS: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
 #: Image processors of transformers whose default filter is bilinear.
@@ -41,7 +41,7 @@ _NOT_ANTIALIASED: Final = tuple(
 
 
 def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
-    """Return what config.json and preprocessor_config.json say about a model.
+    """Return the information about a model in config.json and preprocessor_config.json.
 
     Args:
         config: content of config.json, with the content of preprocessor_config.json under the key
@@ -136,7 +136,7 @@ def _filter_problem(processor: Mapping[str, Any]) -> str:
 
 
 def _uses_antialiasing(processor: Mapping[str, Any], model_type: str) -> bool:
-    """Return whether a bilinear processor antialiases. Unknown processors do, as PIL does."""
+    """Return whether a bilinear processor antialiases. Assume that unknown processors do."""
     class_name = processor.get('image_processor_type')
     name = class_name if isinstance(class_name, str) else model_type
     return not name.startswith(_NOT_ANTIALIASED)

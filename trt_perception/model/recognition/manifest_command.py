@@ -1,4 +1,4 @@
-"""The command that writes the manifest of a model which does not describe itself."""
+"""Composes the command that writes a manifest for a model whose files do not describe it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ['manifest_command']
 
 
 def manifest_command(model: ModelInfo, task: str, *further: str) -> str:
-    """Return the command for messages. The user replaces the names of files.
+    """Return the command as one line for messages. The user must replace ``names.txt``.
 
     Args:
-        model: the model. The command works in the folder that its path is relative to.
+        model: the model. If its path is relative, so is the path in the command.
         task: name of the task.
-        further: further options.
+        further: more options and their values, one word each.
     """
     words = ['ros2', 'run', 'trt_perception', 'write_manifest', model.path or model.name]
     return shlex.join([*words, '--task', task, '--class-names-file', 'names.txt', *further])

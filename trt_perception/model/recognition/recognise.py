@@ -63,7 +63,7 @@ class ModelOverrides:
     Attributes:
         preprocessing: values for fields of Preprocessing.
         decoder: a name in PRESETS; empty if not set.
-        class_names: in the order of the network's outputs; empty if not set.
+        class_names: names of the classes, in the order of the network's outputs; empty if not set.
         task: a name in TASKS; empty if not set.
         keypoint_names: names of an object's keypoints in the order of the outputs; empty if not
             set. Only for the task ``pose``.
@@ -87,8 +87,8 @@ class ModelDescription:
         decoder: the decoder that reads the outputs.
         preprocessing: how pixels become the input.
         class_names: in the order of the network's outputs.
-        evidence: one sentence for each finding: observation -> conclusion.
-        task: what the outputs describe of each object.
+        evidence: one sentence for each finding, in the form observation -> conclusion.
+        task: the model's task, such as ``detect`` or ``pose``.
         assumption: a sentence about preprocessing that no source states; empty if all is stated.
     """
 
@@ -106,7 +106,7 @@ def apply_overrides(
     """Describe a model by its manifest. Values that the user has set replace the manifest's.
 
     Raises:
-        EngineError: the user has set another task. Its further values are in no manifest.
+        EngineError: the user has set another task. The manifest lacks the values of this task.
     """
     if overrides.task not in ('', manifest.task.name):
         raise EngineError(
@@ -152,7 +152,7 @@ def recognise(
     info = _with_task(model, info, class_names, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
-    others: tuple[str, ...] = ()  # decoders with other class names
+    others: tuple[str, ...] = ()  # decoders that fit another number of class names
     if overrides.decoder:
         evidence.append(f'{overrides.parameter_name("decoder")} -> {overrides.decoder}')
     else:

@@ -42,7 +42,7 @@ class RecognitionState:
         missing_fields: names in REQUIRED_FIELDS without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
         filter_problem: why the resize filter of the training cannot be used; empty if it can.
-        task: what the outputs describe of each object.
+        task: the model's task, such as ``detect`` or ``pose``.
     """
 
     decoders: tuple[str, ...]

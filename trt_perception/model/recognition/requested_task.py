@@ -26,11 +26,11 @@ def requested_task(
 
     Args:
         model: the loaded model.
-        found: the task that metadata or outputs show. A task of the same name is returned.
-        class_names: in the order of the network's outputs; empty if unknown.
+        found: the task that metadata or outputs show. If it has the name, it is returned.
+        class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         name: a name in TASKS.
-        keypoint_names: in the order of the outputs. If empty, objects of a class ``person`` have
-            COCO's keypoints.
+        keypoint_names: names of the keypoints, in the order of the outputs. If empty, objects of a
+            class ``person`` have COCO's keypoints.
 
     Raises:
         EngineError: the outputs do not show the rest of the task.

@@ -1,1 +1,1 @@
-"""What a model says of each object next to its box: one record per task."""
+"""Tasks: one class for each kind of output, such as boxes with keypoints or boxes with masks."""

@@ -67,7 +67,7 @@ class Obb(Task):
         """
         center = letterbox.points_to_source(boxes[:, :2])
         turns = np.floor(boxes[:, 4] / np.float32(np.pi) + np.float32(0.5))
-        # With very many turns, float32 loses the fraction of a turn. Clip the result.
+        # If the angle has very many turns, float32 loses the fraction of a turn. Clip the result.
         quarter = np.float32(np.pi / 2)
         angles = (boxes[:, 4] - turns * np.float32(np.pi)).clip(-quarter, quarter)
         size = boxes[:, 2:4] * letterbox.ratio
@@ -76,7 +76,7 @@ class Obb(Task):
         limit = np.array(letterbox.source_wh, np.float32)
         sides = [corners.min(axis=1), corners.max(axis=1)]
         upright = np.concatenate([side.clip(0, limit) for side in sides], axis=1)
-        # Values may overflow float32. Such a box becomes empty, too.
+        # Values may overflow float32. A box with such values becomes empty, too.
         kept = np.isfinite(oriented).all(axis=1) & (size > 0).all(axis=1)
         kept[kept] = _touches_image(oriented[kept], letterbox.source_wh)
         upright[~kept] = 0
@@ -86,7 +86,8 @@ class Obb(Task):
 def _touches_image(oriented: Floats, size_wh: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """Return whether the image reaches into each box on both axes of the box: bool (n,).
 
-    If the upright box around it overlaps the image too, the box and the image have common points.
+    If the upright box around the oriented box also overlaps the image, the oriented box and the
+    image have common points.
 
     Args:
         oriented: float32 (n, 5), source pixels.

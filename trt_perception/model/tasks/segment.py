@@ -142,7 +142,7 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
 
 
 def _parts_per_pixel(letterbox: Letterbox, columns: int) -> int:
-    """Return the smallest number of parts per prototype pixel with padding of whole parts."""
+    """Return the fewest parts per prototype pixel for which the padding has whole parts."""
     stride = max(1, letterbox.network_wh[0] // max(1, columns))
     sides = [
         side - resized

@@ -50,7 +50,7 @@ DETECTIONS: Final = Topic('detections', 'vision_msgs/Detection2DArray')
 
 @dataclass(frozen=True)
 class Task:
-    """What the outputs of a model describe of each object.
+    """The task of a model: the values that its outputs hold for each object.
 
     A subclass has a name, and a field for each key that manifests of this task have. A field must
     not have the name of an attribute of this class, which would become the default of the field.
@@ -201,7 +201,7 @@ class Task:
         """
         return {}
 
-    # For people.
+    # Drawing.
 
     def draw(
         self, bgr: npt.NDArray[np.uint8], found: TaskResult, class_names: Sequence[str]
