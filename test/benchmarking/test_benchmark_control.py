@@ -1,4 +1,4 @@
-"""Tests of the end of measurements by frames, seconds or Ctrl-C, and of progress reports."""
+"""Tests that frames, seconds or Ctrl-C end a measurement, and tests of progress reports."""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ def test_time_limit_ends_a_measurement_early(clock):
     control.begin('x')
     assert runs(control, clock, 0.5) == 20
     control.begin('x')
-    assert runs(control, clock, 60) == 1  # at least one frame
+    assert runs(control, clock, 60) == 1  # a measurement runs at least one frame
     control.begin('x')
     assert runs(control, clock, 60, least=3) == 3
 
@@ -280,7 +280,7 @@ def test_demo_scenes_have_boxes_that_nms_removes(tmp_path):
     ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
     (report,) = json.loads(saved.read_text())['models']
-    # In every image, NMS must remove some boxes and keep some.
+    # In every image, NMS must remove some boxes and keep others.
     assert min(report['candidates']) > 8
     assert 1 < report['pipelines'][0]['detections'] < min(report['candidates'])
     assert 'NMS were' not in ended.stdout

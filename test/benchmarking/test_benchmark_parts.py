@@ -1,4 +1,4 @@
-"""Tests of the parts of the benchmark on known values: order of work and frames."""
+"""Tests of the parts of the benchmark with known values: the order of enqueues and frames."""
 
 import itertools
 
@@ -25,7 +25,7 @@ class RecordingPipeline:
         self.flying = {}
         self.most = 0
         self.order = []
-        self.clock = lambda: None  # called in each collect
+        self.clock = lambda: None  # `collect` calls this function
 
     def enqueue(self, slot, frames, thresholds):
         assert len(frames) == len(thresholds) == self.batch

@@ -1,4 +1,4 @@
-"""The store of finished engines: keys, complete entries, damaged entries, age."""
+"""Tests of the store of finished engines: keys, complete entries, damaged entries, age."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_old_entries_are_removed(store, tmp_path):
         then = time.time() - days * 24 * 3600
         os.utime(tmp_path / 'store' / (name * 64) / 'entry.json', (then, then))
     (tmp_path / 'store' / 'notes.txt').write_text('mine')
-    (tmp_path / 'store' / ('c' * 64)).mkdir()  # damaged
+    (tmp_path / 'store' / ('c' * 64)).mkdir()  # an entry without files is damaged
     store.prune(5)
     left = sorted(path.name for path in (tmp_path / 'store').iterdir())
     assert left == ['b' * 64, 'notes.txt']

@@ -1,4 +1,4 @@
-"""Tests of doctor's findings about camera topics: scenes with findings in a golden file."""
+"""Tests of doctor's findings about camera topics. A golden file has each scene's findings."""
 
 from support import golden
 from support.findings import text_of
@@ -8,7 +8,7 @@ from trt_perception.transport.advice import LARGE_MESSAGE_BYTES
 
 
 def report(topic='/image', **changes):
-    """Return the report of a good camera with changed facts."""
+    """Return the report of a camera without problems, except for the changed facts."""
     facts = {
         'compressed': topic.endswith('/compressed'),
         'reliability': ('reliable',),
@@ -37,7 +37,7 @@ def plans(**topics):
 
 STRING = {'/front': '/talker publishes std_msgs/msg/String'}
 BEST_EFFORT = report('/a', reliability=('best_effort',))
-#: By name of the scene: reports of topics, cameras of the detector, other facts of the scene.
+#: For each scene: the topic reports, the cameras of the detector, and other facts.
 SCENES = {
     # Without a detector's cameras.
     'good cameras': ([report(), report('/image/compressed'), report('/b', lost=None)], []),

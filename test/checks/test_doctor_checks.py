@@ -1,4 +1,4 @@
-"""Tests of doctor's checks of packages, GPU and model, with each level that they can have."""
+"""Tests of doctor's checks of packages, GPU and model. The cases cover every level."""
 
 import contextlib
 import os
@@ -73,7 +73,7 @@ def test_real_modules_are_imported(tmp_path, monkeypatch, golden_messages):
     assert found['raises'].error == 'ImportError: compiled for 1'
     golden_messages.add(found['ends'].error)
     assert [name for name in names if found[name].missing] == ['no_such_module']
-    # The finding names a missing library, but does not include output of compiled code.
+    # The finding names a missing library, but omits what compiled code prints.
     assert 'lacks.so' in found['loads'].error
     golden_messages.add(found['leaves'].error)
     assert [name for name in names if found[name].clash] == ['ends', 'raises', 'old']
@@ -83,7 +83,7 @@ def test_real_modules_are_imported(tmp_path, monkeypatch, golden_messages):
 
 
 def check_gpu_with(*, engine=True, modules=None, jpeg=None, devices=(3,), **errors):
-    """Check a good GPU, except for functions of checks.trial that raise errors."""
+    """Check a GPU without problems. The named functions of checks.trial raise the given errors."""
     card = types.SimpleNamespace(name='Card', compute_capability=(8, 7))
     works = {
         'cuda_versions': {'driver': '13.0', 'runtime': '12.9'},
@@ -226,7 +226,7 @@ MISSING_INFO = MissingModelInfoError(
     seen=['inputs'],
 )
 CARDS = (InstalledGpu('Card', (8, 7), 0), InstalledGpu('Sister', (8, 9), 2))
-#: By name of the scene: the function that writes the model, and arguments of `check_model_with`.
+#: For each scene: the function that writes the model, and arguments of `check_model_with`.
 MODELS = {
     'engine': (write_engine, {}),
     'ONNX without a GPU': (write_model, {'modules': ALL, 'cards': ()}),

@@ -1,4 +1,4 @@
-"""Tests of doctor's checks of shell and machine, with each level that they can have."""
+"""Tests of doctor's checks of shell and machine. The cases cover every level."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ OLD, NEW = 'FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'
 SECURE = {'ROS_SECURITY_ENABLE': 'true', 'ROS_SECURITY_KEYSTORE': 'FOLDER'}
 PREFIXES = {'AMENT_PREFIX_PATH': 'FOLDER:FOLDER/ros'}
 GOOD = {'ROS_DISTRO': 'jazzy', OLD: 'FOLDER/good.xml'}
-#: Changes of a good shell.
+#: Changes to the environment of a good shell. A good shell gives no problem.
 SHELLS = [
     {'ROS_DISTRO': 'kilted'},
     {'ROS_DISTRO': 'kilted', OLD: None, NEW: 'FOLDER/good.xml'},

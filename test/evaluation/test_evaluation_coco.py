@@ -1,4 +1,4 @@
-"""Tests of annotation files and of matching class names and image files."""
+"""Tests of annotation files, and of the assignment of class names and image files."""
 
 import json
 import os
@@ -223,7 +223,7 @@ def annotations_of_files(tmp_path, *names):
     [
         ('a.png', ['x/a.png', 'x/b.png'], 'x/a.png'),
         ('y/a.png', ['x/a.png', 'y/a.png'], 'y/a.png'),
-        ('val2017/a.png', ['images/a.png'], 'images/a.png'),  # the folder was not copied
+        ('val2017/a.png', ['images/a.png'], 'images/a.png'),  # the folder has another name
         ('C:\\data\\y\\a.png', ['y/a.png'], 'y/a.png'),
         ('/elsewhere/a.png', ['x/a.png'], 'x/a.png'),
         ('../a.png', ['x/a.png'], 'x/a.png'),
@@ -289,7 +289,7 @@ def test_image_is_turned_to_its_annotated_size(tmp_path):
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :16] = 255
     encoded = cv2.imencode('.jpg', pixels)[1].tobytes()
-    # Exif orientation 6, rotate by 90 degrees clockwise: big-endian TIFF with one entry.
+    # A big-endian TIFF with one entry: Exif orientation 6 (rotate by 90 degrees clockwise).
     exif = b'Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0'
     segment = b'\xff\xe1' + (len(exif) + 2).to_bytes(2, 'big') + exif
     path.write_bytes(encoded[:2] + segment + encoded[2:])

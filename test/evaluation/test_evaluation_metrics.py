@@ -1,4 +1,4 @@
-"""Tests of mean average precision on cases with known figures, and against pycocotools."""
+"""Tests of mean average precision against known figures and against pycocotools."""
 
 from dataclasses import replace
 
@@ -39,9 +39,9 @@ def shifted(pixels):
         # No detections at all.
         ([(0, 'cat', BOX)], {}, 0, 0, 0),
         ([(0, 'cat', BOX)], {0: found(('cat', 0.3, BOX))}, 1, 1, 1),
-        # IoU 2/3: found at the four thresholds from 0.50 to 0.65.
+        # An IoU of 2/3 is enough at the four thresholds from 0.50 to 0.65.
         ([(0, 'cat', BOX)], {0: found(('cat', 0.3, shifted(20)))}, 0.4, 1, 0),
-        # IoU 1/3.
+        # An IoU of 1/3 is below every threshold.
         ([(0, 'cat', BOX)], {0: found(('cat', 0.3, shifted(50)))}, 0, 0, 0),
         # A false detection with a higher score halves the precision. A lower score has no effect.
         (
@@ -68,9 +68,9 @@ def shifted(pixels):
         ),
         # One of two objects is found: precision 1 at the 51 recalls from 0 to 0.5.
         ([(0, 'cat', BOX), (1, 'cat', BOX)], {1: found(('cat', 0.3, BOX))}, *[51 / 101] * 3),
-        # Detection of another class: one false and one missed.
+        # A detection of another class is false, and the object is missed.
         ([(0, 'cat', BOX), (1, 'dog', BOX)], {0: found(('dog', 0.9, BOX))}, 0, 0, 0),
-        # Mean over classes, not over objects.
+        # mAP is the mean over classes, not over objects.
         (
             [(0, 'cat', BOX), (1, 'cat', BOX), (2, 'cat', BOX), (3, 'dog', BOX)],
             {3: found(('dog', 0.9, BOX))},

@@ -39,11 +39,11 @@ def true(category, xywh=BOX, crowd=False):
         # A second detection of a found object is false, even if its class is right.
         ([('cat', 0.9, BOX), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
         ([('cat', 0.9, BOX), ('dog', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
-        # The detection of the right class takes the object, despite a lower score.
+        # The detection of the right class gets the object, even with a lower score.
         ([('dog', 0.9, BOX), ('cat', 0.8, NEAR)], [true(CAT)], [(1, 0)], [], [0], []),
-        # The higher score takes the object, despite a smaller overlap, as in COCO.
+        # As in COCO, the higher score gets the object, even with a smaller overlap.
         ([('cat', 0.9, NEAR), ('cat', 0.8, BOX)], [true(CAT)], [(0, 0)], [], [1], []),
-        # A detection takes the object with the larger overlap.
+        # A detection gets the object with the larger overlap.
         ([('cat', 0.9, BOX)], [true(CAT, NEAR), true(CAT)], [(0, 1)], [], [], [0]),
     ],
 )

@@ -41,7 +41,7 @@ def encoded(whole):
 
 
 def blobs(rng, count, shape=(41, 67)):
-    """Return masks of one size: none, all, noise, and ellipses."""
+    """Return masks of one size: empty masks, full masks, noise and ellipses."""
     masks = [rng.random(shape) < share for share in RNG_MASKS]
     while len(masks) < count:
         canvas = np.zeros(shape, np.uint8)
@@ -152,7 +152,7 @@ def test_overlap_of_oriented_boxes_equals_opencv():
 
 
 def overlap_of_pairs(one, other, *crowd):
-    """Return the overlap of boxes at equal positions of both lists, calculated 20 at a time."""
+    """Return the overlap of each pair of boxes at equal positions. Compute 20 pairs at a time."""
     groups = [slice(first, first + 20) for first in range(0, len(one), 20)]
     return np.concatenate([np.diag(oriented_overlaps(one[g], other[g], *crowd)) for g in groups])
 

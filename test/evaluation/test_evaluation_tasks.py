@@ -110,7 +110,7 @@ def test_wrong_shapes_are_refused(tmp_path):
         lines.append(
             f'{task.name} {str(more)[:70]}\n  {golden.without_folder(str(caught.value), tmp_path)}'
         )
-        # The shape is not read if boxes are measured, or if the category is not measured.
+        # Invalid shapes are ignored if only boxes, or only other categories, are measured.
         annotations = read_annotations(tmp_path / 'truth.json')
         assert read_shapes(annotations, BOXES, (7,)) == annotations
         assert read_shapes(annotations, measure_of(task), (17,)) == annotations
@@ -131,7 +131,7 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
     for _ in range(40):
         cuts = np.sort(
             rng.integers(0, HEIGHT * WIDTH + 1, rng.integers(0, 9))
-        )  # equal cuts give empty runs
+        )  # two equal cuts produce an empty run
         text = list(encode_counts(np.diff([0, *cuts, HEIGHT * WIDTH])))
         if rng.random() < 0.5:
             place = rng.integers(len(text))

@@ -134,7 +134,7 @@ def pycocotools_figures(folder, rows, kind, sigmas=()):
 def test_figures_of_masks_equal_pycocotools(tmp_path, seed):
     content, answers = scene(seed)
     metrics, rows = measure(tmp_path, content, answers, SEGMENT)
-    for row in rows:  # otherwise pycocotools uses the area of the box
+    for row in rows:  # with these keys, pycocotools uses the area of the box
         del row['bbox'], row['keypoints'], row['keypoint_scores']
     stats = pycocotools_figures(tmp_path, rows, 'segm')
     assert list(metrics.figures.values()) == pytest.approx([*stats[:6], stats[8]], abs=1e-12)

@@ -1,7 +1,7 @@
 """Tests that work grows with the size of the input, and not with its square.
 
-A limit is a multiple of the time of a fixed loop in the same thread, and hundreds of times the
-time of the work. Other processes and slow machines therefore do not matter.
+Each limit is a multiple of the time that this thread needs for a fixed loop. The limit is hundreds
+of times the time of the work, so other processes and slow machines do not matter.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
 
 MOST = 65536
 NAMES = tuple(f'class number {number}' for number in range(MOST))
-#: The last one stands twice, so that nothing is found early.
+#: The duplicate is at the end, so that a search must read all names to find it.
 TWICE = (*NAMES[:-1], NAMES[-2])
 IMAGE = (TensorSpec('images', (1, 3, 64, 64), 'float32'),)
 DENSE = (TensorSpec('output0', (1, 4 + MOST, 84), 'float32'),)
 
 
 def loop_s():
-    """Return the seconds of this thread for a fixed loop: 5 ms on a fast core."""
+    """Return the thread time of a fixed loop in seconds: 5 ms on a fast core."""
     start = time.thread_time()
     sum(range(500_000))
     return time.thread_time() - start
@@ -58,7 +58,7 @@ def at_most(loops):
 
 
 def test_most_class_names_in_metadata_are_read_quickly():
-    # In the form of Ultralytics. Longer texts are not read.
+    # Names have the form of Ultralytics metadata. They are short, as longer texts are not read.
     names = {index: f'{index:x}' for index in range(MOST)}
     names[MOST - 1] = names[MOST - 2]
     with at_most(4000):
@@ -109,7 +109,7 @@ def test_class_map_with_all_names_is_checked_quickly(tmp_path, golden_messages):
     with at_most(4000):
         matched = match_classes(NAMES, truth, class_map={name: f'its {name}' for name in NAMES})
     assert matched.category_ids == tuple(range(MOST))
-    # No class fits, and similar names are searched among a few names only.
+    # No class matches. The search for similar names reads only a few names.
     with at_most(4000), golden_messages.raises(ConfigError):
         match_classes(NAMES, truth)
 

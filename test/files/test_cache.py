@@ -100,7 +100,7 @@ def test_recently_used_entries_are_kept():
         write_cached('kernels', f'{index}', CONTENT)
         path = cache_folder('kernels') / f'{index}'
         os.utime(path, (index + 1, index + 1))
-    assert read_cached('kernels', '0') == CONTENT  # from now on, this entry is not the oldest
+    assert read_cached('kernels', '0') == CONTENT  # after this read, the entry is not the oldest
     write_cached('kernels', 'new', CONTENT)
     assert read_cached('kernels', '0') == CONTENT
     assert read_cached('kernels', '1') is None

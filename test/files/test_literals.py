@@ -62,7 +62,7 @@ def random_text(rng):
 
 
 def test_accepted_literals_have_the_values_that_python_reads():
-    """Python also reads sets, bytes and numbers in other bases, so only one direction holds."""
+    """Python also reads sets, bytes and numbers in other bases, which this reader refuses."""
     read = 0
     rng = random.Random(1)
     short = (''.join(parts) for parts in itertools.product(TOKENS, repeat=2))
@@ -127,7 +127,7 @@ for kind, text in texts.items():
 
 
 def test_malicious_texts_are_refused_with_little_memory():
-    """Another process reads the texts. If it crashes, its output ends with the guilty text."""
+    """Another process reads the texts. If a text crashes it, the text's name is printed last."""
     ended = subprocess.run(
         [sys.executable, '-c', PROGRAM], input=json.dumps(HOSTILE), capture_output=True,
         text=True, timeout=60, check=False,

@@ -16,7 +16,7 @@ from trt_perception.files.plain_text import (
     to_one_line,
 )
 
-#: What Unicode calls control, line end, paragraph end and half of a pair; and what turns text.
+#: Unicode controls, surrogates, line and paragraph separators, and bidirectional controls.
 ACTING = [
     *(chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) in ('Cc', 'Cs')),
     *'\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069',

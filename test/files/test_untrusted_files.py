@@ -203,7 +203,7 @@ def test_malformed_manifests_are_refused(engine_files, received_plans):
 
 
 def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(engine_files, received_plans):
-    """Some flips give another valid manifest, which must still describe the engine."""
+    """Some flips produce another valid manifest. It must still describe the engine."""
     whole = json.dumps(described(PLAN)).encode()
     rng = random.Random(3)
     outcomes = Counter()

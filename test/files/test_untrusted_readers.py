@@ -2,8 +2,8 @@
 
 Readers must not raise other exceptions, block, or use gigabytes of memory.
 
-Each case passes our check and the library behind it, PyYAML or Python's json. Cases come from a
-seed, so all runs have the same cases.
+Each case goes through the package's check, and then through PyYAML or Python's json. A seed
+generates the cases, so all runs have the same cases.
 """
 
 import argparse
@@ -276,7 +276,7 @@ LARGE = {
 }
 
 
-# Kinds of text that are refused before their ends.
+# Texts that are refused before their end. The message must name the exceeded limit.
 GIVEN_UP = {
     'a list': ' 69632 values',
     'pairs of brackets': ' 4096 lists',

@@ -1,4 +1,4 @@
-"""The kernels over a batch give each frame exactly the values that a batch of one gives."""
+"""The kernels give each frame of a batch exactly the values of a batch with one frame."""
 
 from __future__ import annotations
 

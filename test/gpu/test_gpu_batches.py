@@ -92,7 +92,7 @@ def open_pipeline(path, **options):
 
 
 def blocks(width, height, seed):
-    """Return a frame of 16 x 12 colour blocks, one for each patch of the network: many boxes."""
+    """Return a frame with many boxes: 16 x 12 colour blocks, one for each patch of the network."""
     colours = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), np.uint8)
     bgr = cv2.resize(colours, (width, height), interpolation=cv2.INTER_NEAREST)
     return Frame.view(bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8')
@@ -162,7 +162,7 @@ def test_frames_of_a_batch_have_the_same_boxes_as_single_frames(engines, kind, u
 
 
 def check_sizes(path):
-    """Return for all slots: profiles, memory blocks in each slot and in total, batch sizes."""
+    """Return the slots' profiles, memory blocks in each slot and in total, and batch sizes."""
     with open_pipeline(path) as pipeline:
         sizes = [slot._sizes for slot in pipeline.slots]
         assert all(size.graph is not None for slot_sizes in sizes for size in slot_sizes)
@@ -215,7 +215,7 @@ def test_unreadable_jpeg_affects_no_other_frame_of_the_batch(engines, kind):
 
 
 def check_growth(path):
-    """Frames grow at each place of a batch. No frame may overwrite the memory of another frame."""
+    """Check that a larger frame at any place of a batch overwrites no other frame."""
     rng, boxes = np.random.default_rng(3), 0
     with open_pipeline(path, depth=1) as pipeline:
         for width in (40, 700, 41, 1900, 3000):

@@ -1,4 +1,4 @@
-"""build_engine and inspect_engine on a GPU: built precision, latency, accuracy against FP32.
+"""build_engine and inspect_engine report precision, latency and accuracy against FP32 on a GPU.
 
 Each command runs in its own process, because CUDA reads NVIDIA_TF32_OVERRIDE once. If the
 environment variable OUT names a folder, the tests write the report, the tables and the layers of

@@ -1,4 +1,4 @@
-"""The number of CUDA and TensorRT calls for a frame, with and without a graph. Needs no GPU."""
+"""Count the CUDA and TensorRT calls for a frame, with and without a graph. Needs no GPU."""
 
 from __future__ import annotations
 

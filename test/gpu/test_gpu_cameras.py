@@ -1,4 +1,4 @@
-"""Several cameras share one detector and its engines on a GPU. No camera gets foreign boxes."""
+"""Cameras share one detector and its engines on a GPU, but get only the boxes of their images."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def check_cameras(path, single_path, devices):
     for camera, results in enumerate(found):
         for index, detections in results:
             assert_same(detections, expected[camera][index])
-    # On each GPU: one buffer for each place of each slot, and for two batches that are being read
-    # or published.
+    # Each GPU needs a buffer for each place of each slot. Two more batches may be in use, because
+    # one is read and one is published.
     assert buffer_count <= sum((pipeline.depth + 2) * pipeline.batch for pipeline in pipelines)
     return (
         sum(len(detections) for results in found for _, detections in results),

@@ -1,4 +1,4 @@
-"""Two GPUs in one process: every CUDA call uses objects of the current device only.
+"""With two GPUs in one process, every CUDA call uses only objects of the current device.
 
 CUDA stores the current device for each thread. The tests without a GPU use a stand-in, which also
 stores the device of each object. One test needs two real GPUs.

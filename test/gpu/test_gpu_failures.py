@@ -53,7 +53,7 @@ def path(plan, tmp_path):
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """Record all CUDA calls from here on. All CUDA objects must be released at the end."""
+    """Record all CUDA calls of the test. Check afterwards that all CUDA objects are released."""
     recorder = Recorder(bindings.load_bindings())
     monkeypatch.setattr(bindings, 'load_bindings', lambda: recorder.modules)
     yield recorder

@@ -1,4 +1,4 @@
-"""The kernels against the host stages: the letterbox in OpenCV, the decoding in NumPy."""
+"""The kernels equal the host stages: the letterbox in OpenCV, the decoding in NumPy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run_letterbox(kernels, spec, frame, offset=0):
     # A serialised message has other fields between the header and the pixels.
     between = np.full(offset, 0xA5, np.uint8)
     item = 4 if spec.input.dtype == 'float32' else 2
-    # NaN in every element shows elements that no thread writes.
+    # An element that no thread writes stays NaN.
     poison = np.full(int(np.prod(spec.input.shape)) * item, 0xFF, np.uint8)
     with (
         to_device(np.concatenate([head, between, frame.data])) as source,

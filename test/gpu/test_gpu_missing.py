@@ -1,4 +1,4 @@
-"""Errors about kernels that do not compile, a missing compiler or driver. Needs no GPU."""
+"""Errors name a missing compiler, a missing driver or a compile error. Needs no GPU."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, 
     assert len(calls) > 100
     survived = 0
     for failing, name in enumerate(calls):
-        # An empty cache makes every run compile the kernels.
+        # With an empty cache, every run compiles the kernels.
         monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / f'cache{failing}'))
         recorder, tensorrt = install_standins()
         recorder.fails = lambda index, _: (

@@ -1,4 +1,4 @@
-"""The kernels for keypoints, oriented boxes and masks on a GPU, against the host's decoding.
+"""The kernels for keypoints, oriented boxes and masks equal the host's decoding on a GPU.
 
 ``test/stages/test_task_kernels.py`` compares emulated kernels with the host.
 """
@@ -32,7 +32,7 @@ THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Th
 
 
 class Gpu:
-    """A machine whose kernels use device memory. The same methods as the emulated machine."""
+    """A machine whose kernels use device memory. It has the methods of the emulated machine."""
 
     def __enter__(self):
         self._stack = ExitStack()
@@ -78,7 +78,7 @@ def test_invalid_outputs_are_those_of_the_host(device, name):
     kernels.close()
 
 
-# Padding at the top, at the left, none, a border inside a prototype pixel, less than one row.
+# Padding at the top, at the left, without padding, inside a prototype pixel, and below one row.
 IMAGES = [(1280, 720), (310, 2000), (640, 384), (1231, 771), (97, 301), (500, 20)]
 
 

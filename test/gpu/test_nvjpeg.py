@@ -1,4 +1,4 @@
-"""nvJPEG itself: its pixels match OpenCV except for chroma, and it never writes past them."""
+"""The real nvJPEG matches OpenCV except for chroma, and never writes outside the image."""
 
 from __future__ import annotations
 

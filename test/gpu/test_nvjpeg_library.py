@@ -1,4 +1,4 @@
-"""Finding, opening and calling nvJPEG, with a stand-in for the library."""
+"""Find, open and call nvJPEG, with a stand-in for the library."""
 
 import ctypes
 import ctypes.util
@@ -162,7 +162,7 @@ def test_unloadable_library_is_named(search_path, monkeypatch):
 
 
 def test_library_without_nvjpeg_functions_is_skipped(search_path, monkeypatch):
-    """JetPack's libnvjpeg.so has the interface of libjpeg."""
+    """JetPack has a libnvjpeg.so with the interface of libjpeg, without nvJPEG's functions."""
     other_library = ctypes.util.find_library('m')
     monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter([other_library]))
     with pytest.raises(CudaError, match='undefined symbol: nvjpegGetProperty'):

@@ -56,7 +56,7 @@ def picture(width=37, height=21):
 
 
 def refusing(asked):
-    """Return a decoder that notes its calls and refuses all files."""
+    """Return a decoder that appends each call to `asked` and refuses all files."""
 
     def decode(*_):
         asked.append(1)
@@ -66,7 +66,7 @@ def refusing(asked):
 
 
 def by_pillow(kind, **options):
-    """Write an image with Pillow, because OpenCV reads the file."""
+    """Return an image file that Pillow wrote, because OpenCV reads the file."""
     file = io.BytesIO()
     Image.fromarray(picture()[..., ::-1]).save(file, kind, **options)
     return file.getvalue()
@@ -100,7 +100,7 @@ def test_every_truncation_is_refused(content):
     end = re.search(rb'\xff\xd9\0*$|IEND\xaeB`\x82$', content)
     last = end.start() + (2 if content.startswith(b'\xff') else 8)
     for size in {*range(0, last, 97), last - 1, last - 2}:
-        # EXIF bytes can look like the end of the file. OpenCV must then detect the truncation.
+        # EXIF bytes can look like an end marker. OpenCV must then detect the truncation.
         refusal(content[:size], 'not_decodable')
 
 
@@ -159,7 +159,7 @@ def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
     [
         ({'progressive': True, 'subsampling': 2}, 2**13 * 2**0.5),  # 1.5 coefficients per pixel
         ({'progressive': True, 'subsampling': 0}, 2**13),
-        ({'subsampling': 0}, 2**13 * 2**0.5),  # libjpeg does not keep its coefficients
+        ({'subsampling': 0}, 2**13 * 2**0.5),  # libjpeg stores no coefficients of a baseline file
     ],
     ids=['4:2:0', '4:4:4', 'baseline'],
 )

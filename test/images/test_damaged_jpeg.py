@@ -78,7 +78,7 @@ def test_truncated_file_is_refused_without_a_line_on_stderr(whole, capfd):
 
 
 def test_file_that_lacks_its_last_restart_markers_is_refused():
-    """libjpeg reports only the spare bytes."""
+    """libjpeg does not report the missing markers, only extraneous bytes."""
     whole = HARMLESS['spare bytes before restart markers']
     restarts = [match.start() for match in RESTART.finditer(whole)]
     for at in restarts[:-1]:

@@ -75,7 +75,7 @@ def test_label_contains_class_and_score():
         return dark(picture[70:99])
 
     assert label(0.5, 0).sum() > 20
-    assert np.array_equal(label(0.5, 0), label(0.504, 0))  # two decimals
+    assert np.array_equal(label(0.5, 0), label(0.504, 0))  # labels show two decimals
     assert not np.array_equal(label(0.5, 0), label(0.51, 0))
     assert not np.array_equal(label(0.5, 0), label(0.5, 1))
 
@@ -149,7 +149,7 @@ def test_keypoints_and_boxes_do_not_cover_labels():
     draw_detections(
         changed, replace(found, keypoints=np.array([corners, corners])), NAMES, [(0, 1)]
     )
-    label = np.s_[87:99, 61:110]  # of the first box
+    label = np.s_[87:99, 61:110]  # the label of the first box
     assert (plain[label] > 0).any(axis=2).mean() > 0.5
     assert np.array_equal(plain[label], changed[label])
 

@@ -21,7 +21,7 @@ from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
 from trt_perception.images.decoders import decode_jpeg, decode_png
 from trt_perception.images.image_source import ImageSource
 
-SIDE = 65_500  # its square is 32 times the limit
+SIDE = 65_500  # SIDE x SIDE pixels are 32 times the limit
 BGR = cv2.GaussianBlur(np.random.default_rng(4).integers(0, 256, (21, 37, 3), np.uint8), (5, 5), 1)
 
 
@@ -73,10 +73,10 @@ def put(content, at, more):
 
 
 def two_faced():
-    """Return a JPEG with a small frame for readers that accept marker 00, else a huge one."""
+    """Return a JPEG that is small to readers that accept marker 00, and huge to other readers."""
     at = PROGRESSIVE.index(b'\xff\xc2')
     small = PROGRESSIVE[at : at + 19]
-    # libjpeg ignores marker 00, and reads the huge frame and a comment with the small one.
+    # libjpeg ignores marker 00. It reads the huge frame, then a comment around the small frame.
     inside = b'\xff\xc2' + FRAME + b'\xff\xfe' + struct.pack('>H', 2 + len(small))
     return put(PROGRESSIVE, at, b'\xff\0' + struct.pack('>H', 2 + len(inside)) + inside)
 

@@ -19,7 +19,7 @@ from trt_perception.images.image_source import IMAGE_SUFFIXES
 
 # Pillow warns about unusual files. The package ignores the warnings, pytest does not.
 pytestmark = pytest.mark.filterwarnings('ignore:::PIL')
-HUGE = 65_000  # its square is 32 times the limit
+HUGE = 65_000  # HUGE x HUGE pixels are 32 times the limit
 
 
 def pixels(width, height, channels=3, dtype=np.uint8):

@@ -38,7 +38,7 @@ def test_circular_links_are_not_followed(folder):
     assert names(folder, folder, subfolders=True) == ['b/a.jpg', 'c.PNG', 'e.png/f.bmp']
     assert names(folder, folder / 'one' / 'b' / '*.jpg') == [
         'one/b/a.jpg'
-    ]  # the pattern names the link, so it is followed
+    ]  # the pattern names the link, so the search follows the link
 
 
 @pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])

@@ -19,7 +19,7 @@ def boxes(*rows):
     return np.array(rows, np.float32).reshape(-1, 4)
 
 
-# source, network, resized, left, top
+# (width, height) of source, network input and resized image; left and top padding
 TABLE = [
     ((640, 640), (640, 640), (640, 640), 0, 0),
     ((1920, 1080), (640, 640), (640, 360), 0, 140),
@@ -28,15 +28,15 @@ TABLE = [
     ((320, 240), (640, 640), (640, 480), 0, 80),  # small images grow
     ((640, 479), (640, 640), (640, 479), 0, 80),  # 161 rows of padding: 80 above, 81 below
     ((479, 640), (640, 640), (479, 640), 80, 0),
-    ((1919, 1079), (640, 640), (640, 360), 0, 140),  # 359.85
+    ((1919, 1079), (640, 640), (640, 360), 0, 140),  # 359.85 rows round to 360
     ((800, 2), (4, 4), (4, 1), 0, 1),  # 0.01 rows round up to one
     ((2, 800), (4, 4), (1, 4), 1, 0),
     ((4, 1), (2, 2), (2, 1), 0, 0),  # exactly half a pixel rounds up
-    ((412, 618), (1, 2), (1, 2), 0, 0),  # also if 618 * (1 / 412) is below 1.5
+    ((412, 618), (1, 2), (1, 2), 0, 0),  # although 618 * (1 / 412) is below 1.5
     ((32767, 1), (640, 640), (640, 1), 0, 319),
     ((1, 32767), (640, 640), (1, 640), 319, 0),
     ((1, 1), (1, 1), (1, 1), 0, 0),
-    ((1280, 720), (640, 384), (640, 360), 0, 12),  # rectangular inputs
+    ((1280, 720), (640, 384), (640, 360), 0, 12),  # the network input is not square
 ]
 
 
@@ -100,7 +100,7 @@ def test_to_source_inverts_the_forward_mapping(source, network, mode, data):
     share = st.fractions(0, 1, max_denominator=1000)
     point = data.draw(st.tuples(share, share, share, share))
     origin = [side * part for side, part in zip(source * 2, point, strict=True)]
-    # Half-pixel centres: a source coordinate x maps to x * resized / source + padding.
+    # With half-pixel centres, source coordinate x maps to x * resized / source + padding.
     (width, height), left, top = placed(source, network, mode)
     forward = [
         origin[axis] * Fraction((width, height)[axis % 2], source[axis % 2])

@@ -1,4 +1,4 @@
-"""The manifest reader: each key is required, has one type, and is in range."""
+"""The manifest reader requires each key, and checks its type and range."""
 
 import copy
 

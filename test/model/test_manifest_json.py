@@ -1,4 +1,4 @@
-"""The manifest reader with invalid, unusual, deep or huge JSON: read or refused with a message."""
+"""The manifest reader reads unusual, deep or huge JSON, or refuses it with a message."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The description of a model from tensors, manifest and parameters: priority and errors."""
+"""Tensors, manifest and parameters describe a model: tests of their priority and of errors."""
 
 import json
 import logging
@@ -78,7 +78,7 @@ def test_assumed_preprocessing_is_a_warning_for_diagnostics(caplog, golden_messa
     assert record.show
     golden_messages.add(record.getMessage())
     caplog.clear()
-    resolve({**assumed, 'model.scale': 1.0})  # the user states a part
+    resolve({**assumed, 'model.scale': 1.0})  # the user sets one of the values
     [record] = [each for each in caplog.records if each.levelno == logging.WARNING]
     golden_messages.add(record.getMessage())
 
@@ -150,7 +150,7 @@ def test_error_names_each_unknown_value(missing):
 def test_error_lists_all_unknown_values_and_the_evidence(golden_messages):
     golden_messages.add(
         refusal(MissingModelInfoError, outputs=OUTPUTS_WITHOUT_PREPROCESSING)
-    )  # the tensor has the size
+    )  # the tensor already has the input size
     golden_messages.add(refusal(MissingModelInfoError, inputs=[DYNAMIC_IMAGES]))
     golden_messages.add(
         refusal(MissingModelInfoError, values=SUFFICIENT_VALUES, inputs=[DYNAMIC_IMAGES])
@@ -238,7 +238,7 @@ def test_inputs_of_other_networks_are_refused(inputs, golden_messages):
     golden_messages.add(
         refusal(values={**SUFFICIENT_VALUES, 'model.input_size': [64, 48]}, inputs=inputs)
     )
-    # A manifest that describes these inputs does not help, if a manifest can describe them.
+    # The inputs are also refused if a manifest describes them. Some types have no description.
     if inputs and not inputs[0].dtype.startswith('tensor'):
         described = [
             {'name': tensor.name, 'shape': list(tensor.shape), 'dtype': tensor.dtype}

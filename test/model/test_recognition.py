@@ -1,4 +1,4 @@
-"""Recognition of models without a manifest: chosen decoders, and refusals of ambiguous models."""
+"""Recognition chooses decoders for models without a manifest, and refuses ambiguous models."""
 
 import pytest
 
@@ -177,7 +177,7 @@ def test_anchors_per_cell_follow_from_their_number(anchors, size, expected):
 
 @pytest.mark.parametrize('size', [(640, 480), (320, 240), (320, 192), (640, 640)])
 def test_queries_that_may_be_anchors_of_a_coarse_grid_are_ambiguous(size, golden_messages):
-    # 300 = 20 * 15 cells of 32 pixels on 640 x 480, of 16 on 320 x 240, of 16 and 32 on 320 x 192.
+    # 300 cells: 32 pixels wide in 640 x 480, 16 in 320 x 240, 16 and 32 together in 320 x 192.
     inputs = (TensorSpec('images', (1, 3, *size[::-1]), 'float32'),)
     known = {**ULTRALYTICS, 'imgsz': str([*size[::-1]])}
     found = recognised(tensors(output0=(1, 300, 6)), known, inputs=inputs)
@@ -203,7 +203,7 @@ def test_dynamic_dimensions_fit_the_decoder_of_the_exporter():
 
 def test_number_of_anchors_excludes_decoders_of_other_grids():
     names = tuple(map(str, range(80)))
-    with pytest.raises(MissingModelInfoError) as caught:  # cells of strides 8 to 64
+    with pytest.raises(MissingModelInfoError) as caught:  # the cells of strides 8, 16, 32 and 64
         recognised((TensorSpec('output', (1, 8500, 85), 'float32'),), class_names=names)
     assert 'yolox_raw' not in caught.value.missing['decoder']
     assert 'yolox' in caught.value.missing['decoder']
@@ -213,7 +213,7 @@ def test_number_of_anchors_excludes_decoders_of_other_grids():
     'processor',
     [
         {'do_normalize': False},
-        {},  # without values, the class of the processor uses the ImageNet means
+        {},  # the processor class then uses the ImageNet means
         {'image_mean': [0.5] * 3, 'image_std': [0.5] * 3},
         {'do_normalize': True, 'image_mean': [7, 8, 9], 'image_std': [1] * 3} | RAW,
     ],

@@ -245,7 +245,7 @@ def test_recognition_matches_the_row(row, case, golden_messages):
         with pytest.raises(EngineError) as caught:
             answer(case, {})
         if 'which of' in chosen:
-            # A golden file can be rewritten with a decoder that should not fit.
+            # Check here too: a golden file can be rewritten with a decoder that does not fit.
             possible = set(re.findall(r'\w+', caught.value.missing['decoder'])) & PRESETS.keys()
             assert possible == set(names)
         message = str(caught.value)

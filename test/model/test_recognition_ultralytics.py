@@ -11,7 +11,7 @@ from trt_perception.parameters.config import DetectorConfig
 TWO_NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 SIX_COLUMNS = {
     'output0': (1, 300, 6)
-}  # 4 values of a box, then 2 class scores, or a score and a class
+}  # four box values, then two class scores, or one score and one class
 YOLO_NAME = 'Ultralytics YOLO11n model trained on /me/rtdetr/my.yaml'
 RTDETR_NAME = 'Ultralytics rtdetr-l model trained on /me/yolo/my.yaml'
 NO_NAME = 'Ultralytics best model trained on my.yaml'
@@ -20,7 +20,7 @@ ARGS_WITHOUT_NMS = "{'nms': False}"
 
 
 def ultralytics_metadata(description=NO_NAME, **values):
-    """Return metadata of Ultralytics with changed values. ``args`` is only among the changes."""
+    """Return Ultralytics metadata with changed values. It has ``args`` only if given here."""
     metadata = {**ULTRALYTICS, 'description': description, **values}
     del metadata['args']
     return {**metadata, **values}
@@ -51,7 +51,7 @@ def ultralytics_metadata(description=NO_NAME, **values):
         ),
         (ultralytics_metadata(RTDETR_NAME, version='8.4.190', head='Detect'), 'end_to_end'),
         (ultralytics_metadata(RTDETR_NAME, head='v10Detect', end2end='True'), 'end_to_end'),
-        # NMS inside the model, or a model without NMS, also decides.
+        # Whether the model contains NMS also decides.
         (
             ultralytics_metadata(
                 RTDETR_NAME, version='8.4.80', end2end='True', args=ARGS_WITHOUT_NMS
@@ -139,7 +139,7 @@ def test_head_that_the_shape_contradicts_is_refused(head, shape, golden_messages
 
 
 def test_rows_as_many_as_anchors_are_not_queries(golden_messages):
-    """This is a YOLO with a transposed output and unchanged metadata."""
+    """The model is a YOLO whose output was transposed without a change of its metadata."""
     for name in (YOLO_NAME, RTDETR_NAME, NO_NAME):
         golden_messages.add(refusal(tensors(output0=(1, 8400, 84)), ultralytics_metadata(name)))
 

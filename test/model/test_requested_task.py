@@ -1,4 +1,4 @@
-"""model.task describes models without metadata, as metadata would."""
+"""The parameter model.task has the same effect as metadata, for models without metadata."""
 
 import ast
 
@@ -17,7 +17,7 @@ NAMES = list(map(str, range(10)))
 
 
 def write_without_metadata(path):
-    """Write the model again without metadata, as a stripped file or a trtexec engine has none."""
+    """Write the model without its metadata, like a stripped file or an engine of trtexec."""
     model = onnx.load(path)
     model.metadata_props.clear()
     onnx.save(model, path.with_name('stripped.onnx'))

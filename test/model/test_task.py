@@ -1,4 +1,4 @@
-"""Tasks in manifests and in the metadata of exporters, and their effect on outputs."""
+"""Tests of tasks in manifests and exporter metadata, and of their effect on outputs."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Tests of the age of output, which is known only if images have stamps of the node's clock."""
+"""Tests of the age of output. It is known only if image stamps come from the node's clock."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SIMULATED = 120 * S
 
 
 def age_and_problem(stamps_and_clocks, seconds=2.0):
-    """Return age percentiles and clock problem after images that arrive within `seconds`."""
+    """Add images within `seconds`. Return the percentiles of their age, and the clock problem."""
     age = AgeOfOutput()
     last = len(stamps_and_clocks) - 1
     for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):

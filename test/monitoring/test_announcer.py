@@ -1,4 +1,4 @@
-"""Tests of the rules when problems are logged."""
+"""Tests of the rules that decide when a problem is logged."""
 
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.problem import Level, Problem
@@ -24,7 +24,7 @@ def test_recurring_problem_is_logged_at_most_every_10_s():
     announcer = Announcer()
     lines = [announcer.line(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
     logged = [line for line in lines if line is not None]
-    # Within 60 s, the problem is logged every 10 s, followed by its end.
+    # Within 60 s, the log gets a problem every 10 s, and a line about its end after each.
     assert len([line for line in logged if line[0] == Level.WARN]) == 6
     assert len(logged) == 12
 

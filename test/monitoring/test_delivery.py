@@ -7,7 +7,7 @@ from trt_perception.monitoring.delivery import DeliveryCounter
 
 
 def not_delivered_after(*events):
-    """Return not_delivered after events: sequence numbers, and functions that get the counter."""
+    """Return not_delivered after events: sequence numbers, or functions that use the counter."""
     counter = DeliveryCounter()
     for event in events:
         if isinstance(event, int):

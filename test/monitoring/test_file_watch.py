@@ -1,4 +1,4 @@
-"""Tests of changes of a model file while the model is loaded."""
+"""Tests that changes of a model file are noticed while the model is loaded."""
 
 import os
 

@@ -35,7 +35,7 @@ def test_time_before_the_first_event_does_not_affect_the_rate(hz, begin_s):
         [],
         [1.0],
         [1.0, 2.0, 3.0],  # two intervals are too few
-        every(1 / 30, 3.4, 4.0),  # too short
+        every(1 / 30, 3.4, 4.0),  # events for only 0.6 s
         every(1 / 30, 0.0, 1.0) + every(1 / 30, 3.3, 4.0),  # a pause
         every(1 / 20, 0.0, 2.4)
         + every(1 / 20, 3.75, 4.0),  # only one update covers the end of the pause

@@ -158,7 +158,7 @@ def test_camera_added_again_has_its_start_values(golden_messages):
     configs = configs.with_changes({'camera.front.max_rate_hz': 9.0}, given)
     configs = configs.with_changes({'cameras': ('top', 'rear')}, given)
     assert set(configs.camera_values) == {'camera.top.max_rate_hz'}
-    # A camera that is added again has its values of the start, without later changes.
+    # A camera that is added again has its initial values, without later changes.
     configs = configs.with_changes({'cameras': ('front',)}, given)
     assert configs.camera_values == {'camera.front.enabled': False}
     with golden_messages.raises(ConfigError):

@@ -48,7 +48,7 @@ DEFAULTS = {
     'model.antialias': -1,
     'model.pad_value': -1,
 }
-# Ranges that follow from the meaning of the parameter.
+# The meaning of each of these parameters determines its range.
 RANGES = {
     'confidence_threshold': (0, 1),
     'iou_threshold': (0, 1),
@@ -121,7 +121,7 @@ def test_order_of_the_table_starts_with_engine_path_and_frame_parameters():
     assert [row.field for row in PARAMETERS][: 1 + len(of_frame)] == ['engine_path', *of_frame]
 
 
-# By kind: pairs of an accepted value and its result, and values of another type.
+# For each kind: pairs of an accepted value and its result, and refused values of other types.
 ACCEPTED = {
     'string': [('', ''), ('raw', 'raw')],
     'integer': [(0, 0), (-3, -3), (2**62, 2**62)],

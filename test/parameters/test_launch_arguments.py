@@ -1,4 +1,4 @@
-"""Tests of arguments of launch files, without launch: names, values, mistakes and reading by rcl.
+"""Tests of launch arguments without launch: names, values, mistakes, and how rcl reads them.
 
 ros/test_launch_nodes.py launches the files.
 """
@@ -232,7 +232,7 @@ def test_unknown_name_is_reported_once_and_a_declared_name_never():
 
 @pytest.fixture(scope='module')
 def overrides_of():
-    """Return a function that returns rcl's parameters of files for a node /front/detector."""
+    """Return a function that lets rcl read files, and returns the values for /front/detector."""
     with nodes_of_arguments() as node_of:
 
         def read(*paths):

@@ -95,7 +95,7 @@ def test_invalid_parameter_files_are_left_to_rcl(file, content):
 
 
 def test_aliases_are_followed_once(file):
-    # Ten lines with nested aliases that expand to more than 10^8 sections.
+    # Ten lines whose nested aliases expand to more than 10^8 sections.
     lines = ['a0: &a0 {x: {ros__parameters: {}}}']
     lines += [
         f'a{i}: &a{i} {{{", ".join(f"k{j}: *a{i - 1}" for j in range(8))}}}' for i in range(1, 10)

@@ -42,7 +42,7 @@ def test_second_calibration_reuses_ranges(tmp_path):
     assert 'calibrating' not in ran
     assert second.model == first.model
     assert again(cache_dir=None).report.cache == 'off'
-    # Each other input gives another file.
+    # A change of any input needs another cache file.
     changed, *_ = small_detectors.anchor_free(opset=18)
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
     for change in (
@@ -109,7 +109,7 @@ def test_each_input_changes_the_file_name(tmp_path):
         b'{}',
         b'[' * 100_000,
         *(json.dumps({'x': value}).encode() for value in (float('nan'), -1, True, '1', None, [1])),
-        # outside float32
+        # float32 cannot represent these values
         *(json.dumps({'x': value}).encode() for value in (1e39, 10**400, float('inf'), -1e-45)),
     ],
 )

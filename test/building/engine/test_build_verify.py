@@ -1,4 +1,4 @@
-"""Tests of checking an engine, with stand-ins for GPU and TensorRT that return recordings."""
+"""Tests of the check of a built engine. Stand-ins for GPU and TensorRT return recordings."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from trt_perception.model.files.model_file import ModelFile
 
 RECORDED = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())
 SHAPE = (1, 3, 48, 64)
-# Convolutions and the matrix product of the recorded network.
+# The convolutions and the matrix product of the recorded network.
 NODES = {'stem', 'body', 'wide', 'fc'}
 IMAGE = ('images', SHAPE, 'FLOAT')
 SIZES = ('orig_target_sizes', (1, 2), 'INT64')
@@ -119,7 +119,7 @@ def test_engine_in_the_requested_precision_passes(engine, precision, counts):
     assert 'stem' in report['layers'][1]['nodes']
     assert report['fused_nodes'] > 0
     assert report['context_bytes'] == 4096
-    assert seen.latency.p50 == seen.latency.p99 == 1.5  # the time of the stand-in's events
+    assert seen.latency.p50 == seen.latency.p99 == 1.5  # ms, from the stand-in's events
     assert json.dumps(report)
 
 
@@ -147,7 +147,7 @@ def test_layers_in_a_wider_type_are_named(engine, monkeypatch):
 
 @pytest.mark.parametrize('fails', ['', 'cudaStreamEndCapture', 'cudaGraphInstantiate'])
 def test_latency_is_measured_with_a_cuda_graph_if_possible(engine, fails):
-    """If capturing fails, the test expects one enqueue call for each run."""
+    """If the capture of the graph fails, each run must call enqueue."""
     model = engine('fp16')
     engine.recorder.fails = lambda index, name: 'cudaErrorInvalidValue' if name == fails else None
     assert verified(model, 'fp16').latency.p50 == 1.5

@@ -1,4 +1,4 @@
-"""Tests of the choice between installed TensorRTs, and of errors without a suitable one."""
+"""Tests of the choice between installed TensorRT packages, and of errors if none is suitable."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from trt_perception.building.engine.hints import HINTS, tensorrt_error
 
-#: Messages of TensorRT, each with a word in the remedy.
+#: Messages of TensorRT, each with a word that its remedy must contain.
 TEXTS = (
     ('no tactics to implement the operation within workspace limit', '--workspace-mib'),
     ('insufficient workspace', '--workspace-mib'),

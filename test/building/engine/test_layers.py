@@ -17,7 +17,7 @@ from trt_perception.building.engine.layers import (
 from trt_perception.errors import EngineError
 
 RTX = json.loads((Path(__file__).parents[2] / 'data' / 'inspector_rtx.json').read_text())
-# The recorded network: three convolutions and a matrix product.
+# The recorded network's layers with weights: three convolutions and a matrix product.
 COMPUTE = {'stem', 'body', 'wide', 'fc'}
 
 
@@ -69,7 +69,7 @@ def test_report_of_names_gives_layers_without_types():
         ('Int8', 'int8'),
         ('FP8', 'fp8'),
         ('Int64', 'int64'),
-        # TensorRT writes the memory format too.
+        # TensorRT also writes each tensor's memory format.
         ('Row major linear FP32', 'fp32'),
         ('Channel major FP16 format where channel % 8 == 0', 'fp16'),
         ('Two wide channel vectorized row major FP16 format', 'fp16'),

@@ -190,7 +190,7 @@ def test_dynamic_auxiliary_inputs_follow_the_image():
         ('orig_target_sizes', (1, 2), (2, 2), (4, 2)),
         ('pixel_mask', (1, 8, 8), (2, 16, 16), (4, 32, 16)),
     ]
-    # The auxiliary input also follows an image input with fixed dimensions.
+    # If the image input has fixed dimensions, the auxiliary input gets the same batch size.
     module, tensorrt = stand_in('10.3.0.26')
     module.other_inputs = {'orig_target_sizes': (-1, 2)}
     assert build(tensorrt).profiles == ()
@@ -286,7 +286,7 @@ def test_timing_cache_is_kept_for_the_next_build(version):
     build(tensorrt)
     times = f'times of {module.release}'.encode()
     assert module.called('IBuilderConfig.create_timing_cache') == [(b'',), (times,)]
-    # Another GPU has its own times.
+    # A build for another GPU starts with an empty timing cache.
     other = TensorRt(module, module.flavour, version, BuildGpu('Other', '8.7', ORIN.cuda))
     build(other)
     assert module.called('IBuilderConfig.create_timing_cache')[-1] == (b'',)

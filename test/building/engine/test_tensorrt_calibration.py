@@ -1,4 +1,4 @@
-"""Tests of TensorRT's own INT8 calibration: uploaded data, kept ranges, errors in callbacks."""
+"""Tests of TensorRT's own INT8 calibration: uploaded data, cached ranges, callback errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def data(values=(1, 2, 3), cache_dir=None, identity='model and images', shape=(1
 
 
 def calibrating(module, cache=b'ranges', plan=True):
-    """Return a build function that calls the calibrator like TensorRT does."""
+    """Return a build function that calls the calibrator as TensorRT does."""
 
     def build_with(monitor, logger):
         (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
@@ -286,7 +286,7 @@ def test_ranges_are_not_kept_if_a_tensor_has_none(no_gpu_memory, tmp_path, scale
     second = built(good)
     assert '/body/Conv' not in ''.join(second.remarks)
     assert built(good).calibration_cache_status.startswith('reused')
-    # A cache without a scale, which older releases of this package kept, is not used.
+    # Older releases of this package stored caches without scales. Such a cache is not used.
     (kept,) = (tmp_path / 'ranges').iterdir()
     kept.write_bytes(poor)
     assert built(good).calibration_cache_status.startswith('computed')

@@ -52,7 +52,7 @@ def shuffled(nodes, seed):
 
 
 def nested():
-    """Return a model whose branches read outer tensors, with a function."""
+    """Return a model with a function, and with branches that read tensors of the outer graph."""
     value = helper.make_tensor_value_info
 
     def branch(name, kind):
@@ -243,12 +243,12 @@ def test_model_with_image_sizes_as_input_is_calibrated(batch, options, tmp_path,
     assert manifest.decoder.family == 'labels_boxes_scores'
     open_side = 1 if batch == 1 else -1
     assert TensorSpec('orig_target_sizes', (open_side, 2), 'int64') in manifest.inputs
-    model = parsed[0]  # an FP16 model may follow, for the comparison
+    model = parsed[0]  # for the comparison, an FP16 model may be parsed later
     assert sum(node.op_type == 'QuantizeLinear' for node in model.graph.node) == 2
 
 
 def test_calibration_feeds_the_same_auxiliary_inputs_as_the_pipeline(tmp_path):
-    """Ranges of boxes must come from the network's own size, not from a size of 0 or 1 pixel."""
+    """Calibration must set the size input to the network's size, not to 0 or 1 pixel."""
     from trt_perception.building.calibration.activations import collect_histograms
     from trt_perception.building.calibration.images import CalibrationImages, select_images
     from trt_perception.model.preprocessing import Preprocessing
@@ -269,7 +269,7 @@ def test_operator_missing_in_onnx_runtime_gives_a_remedy(tmp_path, golden_messag
     output = helper.make_tensor_value_info('output', TensorProto.DOUBLE, (1, 3, 8, 8))
     node = helper.make_node(
         'Asinh', ['images'], ['output']
-    )  # ONNX Runtime has this operator on the CPU in float32 only
+    )  # ONNX Runtime's CPU kernel of this operator supports only float32
     graph = helper.make_graph([node], 'wide', [value], [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
     (tmp_path / 'net.onnx').write_bytes(model.SerializeToString())

@@ -42,7 +42,7 @@ def test_decoding_is_everything_behind_the_output_layers():
         'Add', 'Concat', 'Div', 'Identity', 'Mul', 'Reshape', 'Sigmoid', 'Softmax', 'Split',
         'Sub', 'Transpose',
     }  # fmt: skip
-    # Activations of the head's hidden layers do not belong to the decoding.
+    # The decoding excludes the activations of the head's hidden layers.
     readers = {name for node in model.graph.node if node.name in layers for name in node.input}
     hidden = [node.name for node in model.graph.node if set(node.output) & readers]
     assert len(hidden) == 2
@@ -64,7 +64,7 @@ def test_bin_weights_must_have_equal_steps():
 def test_residual_network_gets_a_strict_head():
     model = small_detectors.features()
     loose = find_head(model)
-    assert len(loose.layers) == 5  # the search passes all residual blocks
+    assert len(loose.layers) == 5  # the loose search goes through all residual blocks
     head = find_head(model, macs(model))
     assert head.strict
     assert head.layers == ()

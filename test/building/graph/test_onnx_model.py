@@ -1,4 +1,4 @@
-"""Tests of reading ONNX models: external weights, versions, damage, names; and of slimming."""
+"""Tests of reading ONNX models (external weights, versions, damage, names) and of slimming."""
 
 import hashlib
 import os
@@ -136,7 +136,7 @@ def test_links_in_a_model_hub_cache_are_followed(tmp_path):
 
 
 def external_places(location):
-    """Return models with an external weight outside the initializers, by place."""
+    """Return models by the place of their external weight, which is outside the initializers."""
     tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[4, 4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key='location', value=location)
@@ -183,7 +183,7 @@ def test_external_weights_are_embedded_at_any_place_in_the_model(
 def test_folder_replaced_by_a_link_during_opening_is_refused(
     tmp_path, monkeypatch, golden_messages
 ):
-    """The check must use the opened file, because the path may change before."""
+    """The check must use the opened file, because the path may lead to another file by then."""
     for name in ('folder/inner', 'secret'):
         (tmp_path / name).mkdir(parents=True)
     path, content = external_model(tmp_path / 'folder', 'inner/w.bin')

@@ -192,7 +192,7 @@ def test_text_instead_of_a_number_is_a_usage_error(capsys):
 
 def test_option_table_is_complete():
     groups = [option.group for option in OPTIONS]
-    assert groups == sorted(groups, key=groups.index)  # options of a group follow each other
+    assert groups == sorted(groups, key=groups.index)  # options of a group are adjacent
     for option in OPTIONS:
         assert option.description.endswith('.')
         if option.kind in ('int', 'float') and not option.is_list:

@@ -52,7 +52,7 @@ def test_fp16_computes_the_same_within_its_rounding(family):
     onnx.checker.check_model(done.model, full_check=True)
     for exact, half in zip(run(model), run(done.model), strict=True):
         assert half.dtype == np.float32
-        # The rounding errors of ten layers with 11 bits, relative to the largest value.
+        # FP16 has 11 significant bits. The limit allows for the rounding errors of ten layers.
         assert np.abs(half - exact).max() < 5e-3 * np.abs(exact).max()
         assert np.abs(half - exact).max() > 0
     made = result_types(done.model)
@@ -83,7 +83,7 @@ def test_the_decoding_stays_in_fp32():
     softmax = next(node for node in done.model.graph.node if node.op_type == 'Softmax')
     assert made[softmax.name] == TensorProto.FLOAT
     assert done.report.kept[softmax.name] == 'decoding of the outputs'
-    # One Cast follows the input, and one Cast each output layer.
+    # One Cast follows the input, and one Cast follows each of the two output layers.
     assert done.report.casts == 3
     assert sum(node.op_type == 'Cast' for node in done.model.graph.node) == 3
 

@@ -1,4 +1,4 @@
-"""Tests of INT8 models that TensorRT itself calibrates: calibration data, and no Q/DQ nodes."""
+"""Tests that an INT8 model for TensorRT's own calibration has data and no Q/DQ nodes."""
 
 import shutil
 

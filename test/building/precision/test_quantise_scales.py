@@ -41,7 +41,7 @@ def bright(tmp_path):
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 def test_layers_of_inactive_data_stay_in_float(bright, target):
-    """If the camera activates such data, results are correct, unlike with any guessed scale."""
+    """If a camera later activates these layers, float is correct; a guessed scale would not be."""
     model, tensor = with_branch(('Neg', None), ('Add', 0.35), ('Relu', None))
     done = quantise(model, CalibrationImages(bright, SMALL), target=target)
     (name,) = readers(model, tensor)

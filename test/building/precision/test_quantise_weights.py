@@ -37,8 +37,8 @@ def test_channels_of_zeros_or_tiny_weights_are_quantised(images, target):
     scale = stored[widening.input[1]].astype(np.float64).reshape(-1, 1, 1, 1)
     found = stored[widening.input[0]].astype(np.float64) * scale
     error = np.abs(found - numpy_helper.to_array(exact)).max(axis=(1, 2, 3))
-    # Half a level of INT8 or of FP8's 3 bits, twice because weights may be rounded twice; but at
-    # least half of FP16's step near 0.
+    # Each rounding changes a weight by at most half a level of INT8, or of FP8 with its 3 bits.
+    # Weights may be rounded twice. Near 0, the limit is half of FP16's step.
     level = {'int8': 1 / 127, 'fp8': 1 / 16}[target]
     for channel, value in enumerate(SMALL_WEIGHTS):
         assert error[channel] <= max(value * level, 2**-25) * 1.02, value
@@ -55,7 +55,7 @@ def test_weights_of_zeros_are_quantised(images, target):
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
 def test_weights_with_nan_or_infinity_are_named(images, value, golden_messages):
-    """The error must also name weights behind the last calibrated tensor."""
+    """The error must also name weights of layers after the last calibrated tensor."""
     for layer in (0, 3, 4):
         model, _ = with_channels([1.0, value], layer=layer)
         with golden_messages.raises(EngineError):

@@ -259,7 +259,7 @@ def test_ctrl_c_during_the_comparison_leaves_no_files(tmp_path):
     images = tmp_path / 'many'
     images.mkdir()
     scene = cv2.imread(str(SCENES / 'scene_000.jpg'))
-    for place in range(400):  # a few minutes of work
+    for place in range(400):  # comparing these images would take a few minutes
         cv2.imwrite(str(images / f'{place}.bmp'), np.roll(scene, place * 7, axis=1)[:64, :96])
     engine, report = tmp_path / 'd.engine', tmp_path / 'r.json'
     command = [executable('build_engine'), '--onnx', DIGITS, '--output', engine]
@@ -324,7 +324,7 @@ def test_each_precision_is_compared_on_a_gpu(
     assert result.report['agreement']['f1'] < 0.5
     share = f'{result.report["agreement"]["f1"]:.1%}'
     golden_messages.add(without_variable_text(result.report['error'].replace(share, 'SHARE')))
-    assert build('--precision', precision).code == 0  # without images there is no comparison
+    assert build('--precision', precision).code == 0  # without images, nothing is compared
 
 
 def test_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypatch):

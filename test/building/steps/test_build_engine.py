@@ -1,4 +1,4 @@
-"""build_engine from ONNX to engine, manifest and report, with real TensorRT-RTX builds."""
+"""build_engine writes engine, manifest and report from ONNX, in real TensorRT-RTX builds."""
 
 import errno
 import hashlib
@@ -64,7 +64,7 @@ def test_each_precision_gives_engine_manifest_and_report(tmp_path, precision, ca
         ('output', (1, 6, 64), 'float32')
     ]
     assert manifest.build.precision.asked == precision
-    assert manifest.build.precision.as_built is None  # cannot be read without a GPU
+    assert manifest.build.precision.as_built is None  # only a machine with a GPU can read this
     assert 'unverified' in capsys.readouterr().out
     assert manifest.build.options['class_names'] == CLASSES
     assert manifest.build.calibration is None

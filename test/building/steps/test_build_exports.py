@@ -1,4 +1,4 @@
-"""build_engine with exported files whose output shapes are open."""
+"""build_engine builds exported files whose output shapes are open."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_open_output_shapes_are_found_by_a_run(count, tmp_path):
 def test_engine_that_no_pipeline_can_load_is_not_written(
     tmp_path, monkeypatch, capsys, golden_messages
 ):
-    """TensorRT may build other outputs than the ONNX file has."""
+    """The outputs of the built engine may differ from the outputs of the ONNX file."""
     # The warnings of a build depend on this variable, which GPU tests in the same process set.
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     real = engine_steps.build_plan

@@ -64,8 +64,8 @@ def test_each_image_is_read_once_for_each_purpose(tmp_path, file_counts):
     file_counts.clear()
     assert run(*build_arguments, '--validate', validation) == 0
     assert file_counts['open', path] == 1
-    assert reads(file_counts, calibration) == 2  # for the hash and for the calibration
-    assert reads(file_counts, validation) == 2  # by the original and by the built model
+    assert reads(file_counts, calibration) == 2  # the hash and the calibration read each image
+    assert reads(file_counts, validation) == 2  # the original and the built model read each image
     assert is_listed_once(file_counts, calibration)
     assert is_listed_once(file_counts, validation)
 

@@ -84,7 +84,7 @@ def operand_types(model):
 
 @pytest.mark.parametrize(
     ('precision', 'name', 'targets'),
-    [  # each precision with both sizes, with a fixed and an open batch
+    [  # each precision is built for both sizes, with a fixed and an open batch
         ('fp32', 'digits', ['8.6']),
         ('fp32', 'yolo_open', ['8.6', '12.0']),
         ('fp16', 'digits_open', ['8.0', '8.9', '12.0']),
@@ -120,14 +120,14 @@ def test_both_detector_sizes_build_in_each_precision(
     assert found.keys() == macs.keys()
     expected_types = (TYPES[precision],) * 2
     share = sum(macs[n] for n in found if found[n] == expected_types) / sum(macs.values())
-    # INT8 and BF16 keep the head's output layers in float. BF16 has 8 bits for a coordinate.
+    # INT8 and BF16 keep the head's output layers in float32: BF16 has only 8 significant bits.
     assert share >= {'int8': 0.9, 'bf16': 0.95}.get(precision, 1)
     reported = report_of(report)['optimization']['conversion']['macs'][precision]
     assert reported == pytest.approx(share, abs=0.005)
 
 
 def test_quantised_digits_lose_at_most_0_01_map(tmp_path, capsys):
-    """ONNX Runtime measures on held-out scenes. The written QDQ file builds without images."""
+    """ONNX Runtime measures with held-out scenes. The written QDQ file builds without images."""
     qdq, report_path = tmp_path / 'digits_int8.onnx', tmp_path / 'r.json'
     arguments = ['--onnx', DIGITS, '--output', tmp_path / 'a.engine', '--json', report_path]
     arguments += ['--precision', 'int8', '--calibration-images', CALIBRATION, '--qdq-onnx', qdq]
@@ -142,7 +142,7 @@ def test_quantised_digits_lose_at_most_0_01_map(tmp_path, capsys):
     assert abs(accuracy['reference'] - accuracy['built']) <= 0.01
     exact, ours = (model['metrics'] for model in accuracy['details']['models'].values())
     assert ours['mAP'] > exact['mAP'] - 0.015
-    # Counts detections above the node's threshold; mAP uses more detections.
+    # This count has only detections above the node's threshold. mAP also uses lower scores.
     assert 150 < report_content['agreement']['reference_detections'] < 300
     assert report_content['agreement']['f1'] > 0.95
     (step,) = [step for step in report_content['steps'] if step['name'] == 'validate']
@@ -157,7 +157,7 @@ def test_quantised_digits_lose_at_most_0_01_map(tmp_path, capsys):
     macs, found = multiplications(onnx.load_model(DIGITS)), operand_types(onnx.load_model(qdq))
     share = sum(macs[n] for n, kinds in found.items() if kinds == (TYPES['int8'],) * 2)
     assert share / sum(macs.values()) >= 0.9
-    # Other layers are FP32: no GPU computes FP16 like ONNX Runtime's QuantizeLinear.
+    # Layers in float must be FP32, because no GPU rounds FP16 as ONNX Runtime's QuantizeLinear.
     assert TensorProto.FLOAT16 not in {t.data_type for t in onnx.load_model(qdq).graph.initializer}
     rebuild_arguments = ['--onnx', qdq, '--output', tmp_path / 'b.engine', '--precision', 'int8']
     few_images = ['--validate', ROOT / 'demo' / 'scenes' / 'scene_00[1-3].jpg']

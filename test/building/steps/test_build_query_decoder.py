@@ -1,4 +1,4 @@
-"""Warnings about a transformer decoder in FP16, and an option that keeps the decoder in FP32."""
+"""build_engine warns about a transformer decoder in FP16. An option keeps it in FP32."""
 
 import json
 

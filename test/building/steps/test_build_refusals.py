@@ -1,4 +1,4 @@
-"""Models and options that build_engine refuses: a message and code each, no files changed."""
+"""build_engine refuses bad models and options with a message and a code, and changes no file."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def test_missing_build_packages_are_reported():
 
 
 def test_ctrl_c_during_the_tensorrt_import_stops_the_build(monkeypatch):
-    """TensorRT's import converts an exception of a signal handler to another error."""
+    """While TensorRT is imported, an exception of a signal handler becomes another error."""
 
     def importing(name):
         try:
@@ -131,7 +131,7 @@ NON_ZERO = (
     helper.make_node('Identity', ['images'], ['x']),
 )
 ENGINE = b'ftrt' + bytes(20) + bytes((10, 3, 0, 26)) + bytes(100)
-#: By the folder of the files: the exit code, and the function that writes the files.
+#: For each folder of files: the exit code, and the function that writes the files.
 REFUSED = {
     'no_file': (2, lambda folder: ['--onnx', folder / 'none.onnx']),
     'cut_off': (1, truncated_model),

@@ -1,4 +1,4 @@
-"""Images, labels and gates that build_engine refuses: a message each, and no engine."""
+"""build_engine refuses bad images, labels and gates with a message, and writes no engine."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Paths that build_engine cannot or must not write: each path has its own message."""
+"""build_engine refuses each output path that it cannot or must not write, with a message."""
 
 import os
 import subprocess

@@ -103,7 +103,7 @@ def test_damaged_store_entry_is_replaced(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('forged', ['engine', 'manifest', 'report', 'deep report'])
 def test_inconsistent_store_entry_is_replaced(tmp_path, capsys, monkeypatch, forged):
-    """The hashes fit, but a part is invalid or belongs to another engine."""
+    """The hashes match, but a part of the entry is invalid or belongs to another engine."""
     path = write_detector(tmp_path)
     arguments = ('--onnx', path, *KNOWN, '--store', tmp_path / 'store')
     assert run(*arguments) == 0

@@ -1,4 +1,4 @@
-"""Accuracy gates of build_engine for models with masks, keypoints or oriented boxes."""
+"""build_engine checks accuracy gates of models with masks, keypoints or oriented boxes."""
 
 import json
 
@@ -27,7 +27,7 @@ def labelled_model(request, tmp_path):
     """Return the task's measure, build arguments, and annotations equal to the model's output."""
     family, confidence = FAMILIES[request.param]
     recording = recorded(family)
-    # Fix all shapes: some recorded models have open shapes, which a constant network cannot have.
+    # Fix all shapes. Some recorded models have open shapes, but a constant network cannot.
     recording |= {
         f'declared_{name}': recording[key].shape
         for name, key in (('input', 'pixels'), ('output', 'output'), ('prototypes', 'prototypes'))

@@ -83,7 +83,7 @@ def make_fifo(path):
 
 
 def make_socket(path):
-    # The path of a socket must be short, so bind a relative path. The file stays after closing.
+    # The path of a socket must be short, so bind a relative path. Closing keeps the file.
     before = Path.cwd()
     os.chdir(path.parent)
     with socket.socket(socket.AF_UNIX) as server:
@@ -138,7 +138,7 @@ def test_file_with_safe_modes_is_read(model_without_manifest, mode):
 def test_checks_apply_to_the_target_of_a_link(model_without_manifest, tmp_path, golden_messages):
     link = tmp_path / 'link.onnx'
     link.symlink_to(model_without_manifest)
-    assert read_model_file(link).content == CONTENT  # a link's own mode is 777
+    assert read_model_file(link).content == CONTENT  # ignore the link's own mode, 777
     model_without_manifest.chmod(0o666)
     golden_messages.add(refusal(link))
 
@@ -200,7 +200,7 @@ def test_read_error_is_reported(model_without_manifest, monkeypatch, golden_mess
 
 def test_file_that_differs_from_its_manifest_is_refused(tmp_path, golden_messages):
     path = write_model(tmp_path)
-    path.write_bytes(b'b model')  # same size
+    path.write_bytes(b'b model')  # the size is unchanged
     golden_messages.add(refusal(path, ManifestError))
     path.write_bytes(b'a longer model')
     golden_messages.add(refusal(path, ManifestError))

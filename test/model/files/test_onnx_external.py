@@ -1,4 +1,4 @@
-"""External weights of ONNX files: all are found, and the runtime refuses them."""
+"""External weights of ONNX files are all found, and the runtime refuses the files."""
 
 import subprocess
 import threading
@@ -114,7 +114,7 @@ def test_usual_functions_and_graphs_are_accepted(whole):
 
 
 def may_hold_tensors(message, outer_messages=()):
-    """Return whether a message may contain a TensorProto, from the descriptors of onnx."""
+    """Return whether a message may contain a TensorProto, according to onnx's descriptors."""
     if message.name in outer_messages:
         return False
     return message.name == 'TensorProto' or any(

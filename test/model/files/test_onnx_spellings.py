@@ -1,4 +1,4 @@
-"""External weights in unusual encodings: found as by other readers, or refused."""
+"""External weights in unusual encodings are found, as other readers do, or refused."""
 
 import contextlib
 import json
