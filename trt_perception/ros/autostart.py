@@ -40,9 +40,9 @@ class OpenModel:
     """A model that is open on each GPU, ready for *configure*.
 
     Attributes:
-        file: the model file, watched since before it was read.
+        file: detects changes of the model file since just before it was read.
         pipelines: one for each GPU, or one on the CPU. The owner closes them.
-        frame_time_s: seconds that a frame took in the slowest pipeline.
+        frame_time_s: seconds that a frame took in the slowest pipeline, in the warm-up.
     """
 
     file: FileWatch
@@ -123,8 +123,8 @@ class Autostart:
     fault of an active node. After a ConfigError, the next attempt waits for a changed parameter.
 
     Args:
-        node: makes the transitions. The timers belong to it.
-        owner: the same node.
+        node: makes the transitions and owns the timers.
+        owner: the same node, which opens models and shows attempts.
         clock: returns the time in seconds. The time never decreases.
     """
 
@@ -155,7 +155,10 @@ class Autostart:
             self._schedule()
 
     def on_parameters_changed(self) -> None:
-        """Make the next attempt if it waits for a changed parameter. End all without autostart."""
+        """Attempt again if the attempts wait for a changed parameter.
+
+        If autostart was switched off, end the attempts.
+        """
         if not self._owner.configs.node.autostart:
             if self._opening is None:  # otherwise `_on_opened` ends them, without waiting
                 self.stop()
@@ -164,7 +167,7 @@ class Autostart:
             self._start_timer(0.0)
 
     def on_transition(self) -> None:
-        """End the attempts if a transition comes from outside. Waits for a thread that loads."""
+        """End the attempts if a transition comes from outside. Wait for the loading thread."""
         if not self._is_own_transition:
             self.stop()
 

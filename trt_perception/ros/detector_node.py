@@ -98,7 +98,7 @@ class DetectorNode(LifecycleNode):
         self._open_pipeline = open_pipeline
         # on_configure creates these objects; _release frees them.
         self._pipelines: list[Pipeline] = []
-        self._frame_time_s = 0.0  # as the warm-up showed
+        self._frame_time_s = 0.0  # seconds, measured in the warm-up
         self._cameras: list[NodeCamera] = []
         # on_activate creates the detector; _stop frees it.
         self._detector: Detector[Any] | None = None
@@ -337,7 +337,7 @@ class DetectorNode(LifecycleNode):
         self.report(f'{what}: {type(error).__name__}: {error}', trace)
 
     def _call_each(self, *parts: Callable[[], object]) -> bool:
-        """Call all parts and report each exception. Return whether no part raised one."""
+        """Call all functions and report each exception. Return whether all succeeded."""
         well = True
         for part in parts:
             try:
@@ -377,7 +377,7 @@ class DetectorNode(LifecycleNode):
     # Changes of parameters.
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
-        """Set parameters, as the services do. A refusal names parameter, rule and value.
+        """Set parameters. Services call this method. A refusal names parameter, rule and value.
 
         The reason of a success names the camera parameters that override a changed value.
         """

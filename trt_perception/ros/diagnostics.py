@@ -112,8 +112,8 @@ def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> P
         own: problem of the node as a whole.
 
     Returns:
-        The worst level, and the messages of all problems; None if there is none, and the node is
-        not active.
+        A problem with the worst level and the messages of all problems; `own` if no camera has a
+        problem.
     """
     found = [(camera.name, camera.finding) for camera in cameras if camera.finding is not None]
     if not found:

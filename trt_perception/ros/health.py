@@ -42,7 +42,7 @@ class NodeHealth:
 
     Args:
         node: creates publisher and timers.
-        log: has the warnings to show on /diagnostics.
+        log: keeps the warnings to show on /diagnostics.
         fault_handler: notified if a worker has ended without an exception.
 
     Attributes:
@@ -63,7 +63,7 @@ class NodeHealth:
         # The first configure creates these objects. They stay, so that failures are published.
         self._publisher: Publisher | None = None
         self._timer: Timer | None = None
-        # Of the last activation: its counts are published until the next activation.
+        # These belong to the last activation. Its counts are published until the next activation.
         self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
         self._gpus: Sequence[int] = ()
         self._last_pipelines: Sequence[PipelineStatistics] = ()
@@ -107,7 +107,7 @@ class NodeHealth:
 
         Args:
             detector: processes the images of these cameras, in this order.
-            cameras: each has started watching.
+            cameras: health of each camera; `CameraHealth.watch` was called.
             gpus: device index of each pipeline.
         """
         self._detector, self._cameras, self._gpus = detector, cameras, gpus
@@ -170,7 +170,7 @@ class NodeHealth:
         return bool(self._cameras[0].name)
 
     def publish(self) -> None:
-        """Publish now."""
+        """Publish the health of the node and its cameras on /diagnostics now."""
         if self._publisher is None:
             return
         health = Health(

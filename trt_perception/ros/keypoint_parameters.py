@@ -36,7 +36,7 @@ class KeypointParameters:
         node.add_on_set_parameters_callback(self._on_set)
 
     def declare(self, task: Task) -> None:
-        """Declare the parameters if the task has keypoints. Values of the user are ignored."""
+        """Declare the parameters if the task has keypoints. Start values are ignored."""
         if not isinstance(task, Pose):
             return
         ends = [end for line in task.keypoints.skeleton for end in line]
@@ -52,7 +52,7 @@ class KeypointParameters:
             self._node.declare_parameter(
                 parameter.name, parameter.type_, descriptor, ignore_override=True
             )
-            # The method of the base class, because the detector's method refuses requests.
+            # Call the base class, because the detector's own method would refuse this change.
             result = Node.set_parameters_atomically(self._node, [parameter])
             assert result.successful, result
             # From here on, changes are refused.

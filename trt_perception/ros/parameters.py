@@ -233,7 +233,7 @@ class NodeParameters:
             changed = [name for name in rows if self._ros_values.get(name) != values[name]]
             if changed:
                 own = [_ros_parameter(rows[name], values[name]) for name in changed]
-                # The method of the base class, because the detector's method refuses requests.
+                # Call the base class, because the detector's own method would refuse this change.
                 result = Node.set_parameters_atomically(self._node, own)
                 assert result.successful, result
         finally:

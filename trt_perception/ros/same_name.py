@@ -1,4 +1,4 @@
-"""Finds nodes with the same name. ROS lets them run together, and a request may reach any."""
+"""Finds nodes with the same name. ROS runs them together: a request may reach any of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shared_node_names(node: Node, types: Set[str]) -> dict[str, int]:
 
     Args:
         node: reads the ROS graph.
-        types: message types, as ``sensor_msgs/msg/Image``.
+        types: message types, such as ``sensor_msgs/msg/Image``.
     """
     publishers = {
         endpoint_node_name(info)

@@ -32,11 +32,11 @@ _CAMERA_TOPICS: Final = ('image', *(topic.name for topic in PUBLISHED_TOPICS))
 
 
 def topic_name(camera: str, name: str) -> str:
-    """Return the name of a camera's topic before remapping, as ``front/image``.
+    """Return the name of a camera's topic before remapping, such as ``front/image``.
 
     Args:
         camera: name of the camera; empty if the node has only one camera.
-        name: name of the topic for a single camera, as ``image``.
+        name: name of the topic for a single camera, such as ``image``.
     """
     return f'{camera}/{name}' if camera else name
 
@@ -87,7 +87,7 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
     """
     own = [topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS]
     resolved = [(name, node.resolve_topic_name(name)) for name in (*own, '/diagnostics')]
-    # Also for raw transport: activate may choose the compressed topic later.
+    # Check compressed topics even for raw transport: activate may choose them later.
     resolved += [
         (f'{topic_name(camera, "image")}/compressed', compressed_topic(node, camera))
         for camera in cameras
@@ -147,7 +147,7 @@ def unused_remappings(
 
 
 def _typed_remap_rules(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the remappings of a command line: as typed, and the rule alone.
+    """Yield two texts for each remapping of a command line: as typed, and the rule alone.
 
     ROS 1 style rules have no ``-r`` in front.
     """

@@ -44,7 +44,7 @@ class NodeCamera:
         name: name of the camera; empty if the node has only one camera.
         config: parameters of the camera.
         pipeline: processes the frames of the camera.
-        pipeline_index: index of the pipeline.
+        pipeline_index: index of the pipeline in the detector.
 
     Attributes:
         name: name of the camera.
@@ -116,7 +116,7 @@ class NodeCamera:
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
         """
         assert self._choice is not None
-        self.close_input()  # in case that an earlier call failed
+        self.close_input()  # an earlier call may have failed
         self._input = ImageInput(
             self._node, self.config, self._choice, intake, detector, camera_index
         )

@@ -201,7 +201,7 @@ def frame_from_compressed(message: Any, read_file: _FileReader = _decode_file) -
 
 
 class CompressedReader:
-    """Converts the compressed images of one subscription, with the speed-up of FrameReader.
+    """Converts the compressed images of one subscription. Reuses headers, as FrameReader does.
 
     Several threads may use a reader at the same time if `read_file` allows this.
 

@@ -109,7 +109,7 @@ class DetectorOutputs:
         return all(accepted)
 
     def wants_masks(self) -> bool:
-        """Return whether a topic on demand, or the debug image that shows it, has a subscriber."""
+        """Return whether the task has masks, and they or the debug image have a subscriber."""
         assert self._debug_image is not None
         if not self._on_demand:
             return False

@@ -193,7 +193,7 @@ def _check_model(inputs: _Inputs) -> Iterable[Finding]:
 
 
 def trial_run(values: Mapping[str, Any]) -> str:
-    """Run a model once like the node. Return a description.
+    """Run a model once, as the node would. Return a description.
 
     Args:
         values: maps the names of the node's parameters to their values.

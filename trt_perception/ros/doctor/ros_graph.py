@@ -45,9 +45,10 @@ __all__ = ['check_graph', 'main']
 _IMAGE: Final = 'sensor_msgs/msg/Image'
 _COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
 _TYPES: Final = {_IMAGE: Image, _COMPRESSED: CompressedImage}
-# Running nodes usually appear within the first time. Fast DDS repeats lost messages after 3 s.
+# Running nodes usually appear within 1 s. Wait up to 4 s if cameras are missing, because Fast DDS
+# repeats lost messages after 3 s.
 _DISCOVERY_S: Final = (1.0, 4.0)
-# Asking for the publishers takes up to 1 ms for each topic.
+# Interval between queries of the graph. A query takes up to 1 ms for each topic.
 _LOOK_S: Final = 0.25
 # Levels for OK, WARN, ERROR and STALE of DiagnosticStatus.
 _LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
@@ -199,7 +200,7 @@ def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
 class _TopicListener:
     """Listens to one topic, and deserializes only the last message.
 
-    The publishers are often discovered later than the topic, because a detector subscribes to it.
+    A topic is often discovered before its publishers, because a detector subscribes to the topic.
 
     Attributes:
         publishers: reliability of each publisher with the type of the subscription.

@@ -1,7 +1,7 @@
-"""Memory for messages. It is lent as arrays and returns when the last array over it is gone.
+"""Reusable memory for messages. A lease returns the memory when its last array is gone.
 
-Every view of a lent array keeps the lease alive, as NumPy's views do. So memory is reused only
-after its last reader has released it, even if the camera has ended before.
+Every view of such an array keeps the lease alive, because a NumPy view refers to its base. So
+memory is reused only after its last reader has released it, even if the camera has ended before.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _MAX_SIZE_RATIO: Final = 5
 
 
 class Lease:
-    """Memory that is lent as long as this object or an array over the memory exists.
+    """Reserves memory for a message while this object or an array over the memory exists.
 
     Args:
-        memory: the lent memory.
+        memory: the reserved memory.
         give_back: called with this lease when it ends, in any thread.
         message_bytes: initial value of the attribute.
 
     Attributes:
-        memory: the lent memory.
+        memory: the reserved memory.
         message_bytes: size of the message in the memory; 0 if there is none, or if its image was
             refused.
     """
@@ -67,18 +67,18 @@ class Lease:
 
 
 class MessageBuffers:
-    """Lends buffers for the messages of one camera. Their size follows the camera's messages.
+    """A pool of buffers for the messages of one camera. Their size follows the messages.
 
-    There are as many buffers as are in use at the same time. A buffer that returns is freed if it
-    is five times larger than a usual message of the camera: than the median of its last ten
-    messages whose images were not refused. Any thread may call the methods and release leases.
+    The pool allocates a buffer when no free buffer is large enough. A returned buffer is freed if
+    it is more than five times as large as the median of the camera's last ten messages. Messages
+    whose images were refused do not count. Any thread may call the methods and release leases.
 
     Args:
         allocate: returns memory of the given size in bytes.
         limit: size of the largest accepted message in bytes.
 
     Attributes:
-        count: number of buffers, lent or free.
+        count: number of buffers, in use or free.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MessageBuffers:
         self._count_lock = threading.RLock()
 
     def lend(self, message_bytes: int = 0) -> Lease:
-        """Return memory for a message of `message_bytes` bytes, or for one of unknown size.
+        """Reserve memory for a message of `message_bytes` bytes; 0 means that the size is unknown.
 
         Raises:
             CudaError: the GPU is lost, so no page-locked memory can be allocated.
@@ -144,7 +144,7 @@ class MessageBuffers:
             raise MemoryError(str(error)) from error
 
     def close(self) -> None:
-        """Free all memory that is not lent. Lent memory is freed when it returns.
+        """Free all memory that is not in use. Memory in use is freed when its lease ends.
 
         Raises:
             CudaError: some page-locked memory could not be freed. All other memory is freed.

@@ -43,10 +43,10 @@ class SerializedMessage:
     """A message that an intake took, not deserialised.
 
     Attributes:
-        data: uint8 (size,), the serialised message in lent memory; empty if the message was too
-            large.
+        data: uint8 (size,), the serialised message in the memory of `lease`; empty if the message
+            was too large.
         size: size of the message in bytes.
-        lease: the lent memory, which starts with `data`; None if the message was too large.
+        lease: reserves the memory, which starts with `data`; None if the message was too large.
         header: set by the reader of the message.
     """
 
@@ -98,7 +98,7 @@ class Source:
     Attributes:
         subscription: handle of _rclpy. Only the intake may take messages from this handle.
         receiver: gets the images and events.
-        buffers: lend the memory for the images.
+        buffers: provide the memory for the images.
         events: handles of QoS events of _rclpy, each with the receiver's method for the event. The
             receiver gets events before the messages that arrived with them.
     """
@@ -110,7 +110,7 @@ class Source:
 
 
 class Intake:
-    """Takes messages of several sources into lent memory until the last source is removed.
+    """Takes messages of several sources into their buffers until the last source is removed.
 
     An image passes through `_take` and `_deliver` to `ImageReceiver.on_image`.
 
@@ -172,7 +172,7 @@ class Intake:
         with self._changed:
             self._sources = (*self._sources, source)
             self._wait_until_served()
-            # If the source is missing, its receiver has failed and was told so.
+            # If the source is missing, its receiver has failed: `on_receiver_failed` was called.
             if self._served_sources is not self._sources and source in self._sources:
                 raise self._error or EndedError('the intake of images', 'has ended')
 

@@ -1,4 +1,4 @@
-"""The intakes that all cameras of a node share. Falls back to rclpy if rcl does not fit."""
+"""The intakes that all cameras of a node share. rclpy replaces them if rcl does not fit."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SharedIntake:
         return least
 
     def on_intake_failed(self, error: BaseException) -> None:
-        """Handle the exception that ended a thread; the watchdog subscribes again."""
+        """Handle the exception that ended a thread. The health check subscribes again."""
         if isinstance(error, RclError):
             self._fall_back(error)
         elif isinstance(error, CudaError):

@@ -92,7 +92,7 @@ class TypedSubscription:
 class IntakeSubscription:
     """A subscription whose messages the thread of an intake reads, still serialised.
 
-    The thread writes each message into memory lent by the source's `MessageBuffers`.
+    The thread writes each message into memory of the source's `MessageBuffers`.
 
     Args:
         source: the subscription and its buffers, from `make_source`.
@@ -133,7 +133,7 @@ def make_source(
     Args:
         options: the topic.
         receiver: its methods are called in the intake's thread.
-        buffers: lend the memory for the messages.
+        buffers: provide the memory for the messages.
         resources: the caller must close it after the intake has removed the source.
     """
     resources.callback(buffers.close)

@@ -86,7 +86,7 @@ class GuardedExecutor(SingleThreadedExecutor):
 
     def _report(self, source: Any, error: Exception) -> None:
         """Log an error with its traceback, at most once in 5 s for each kind."""
-        with contextlib.suppress(Exception):  # logging may fail, as without free memory
+        with contextlib.suppress(Exception):  # logging may fail, for example without free memory
             what = _name(source)
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             kind = what, type(error), frame.f_code.co_filename, line

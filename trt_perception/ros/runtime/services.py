@@ -19,8 +19,9 @@ __all__ = ['answer_every_request']
 _TYPES: Final = [kind.value for kind in Parameter.Type]
 _MAX_REASON_LENGTH: Final = 1000
 # A request may name this many parameters, or all parameters of the node if there are more. A node
-# with one camera has far fewer. Then the fields of requests that name parameters.
+# with one camera has far fewer.
 _MAX_PARAMETERS: Final = 200
+# Fields of requests that name parameters.
 _LIST_FIELDS: Final = ('parameters', 'names', 'prefixes')
 _SETTERS: Final = (SetParameters, SetParametersAtomically)
 

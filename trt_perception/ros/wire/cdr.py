@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _Bytes = npt.NDArray[np.uint8]
-# By the first two bytes of a message, then by format characters of `struct`: layouts of
-# consecutive integers.
+# Layouts of consecutive integers, by the first two bytes of a message, then by format characters
+# of `struct`.
 _INTEGER_LAYOUTS: Final = {
     begin: {codes: struct.Struct(order + codes) for codes in ('iII', 'iI', 'III', 'II', 'I', 'B')}
     for begin, order in ((b'\x00\x00', '>'), (b'\x00\x01', '<'))

@@ -353,5 +353,9 @@ def _ready_entries(pointers: Any, count: int) -> ctypes.Array[ctypes.c_void_p]:
 
 @functools.cache
 def load_rcl() -> Rcl:
-    """Return the checked library. Raises RclError as `Rcl`; the first success is cached."""
+    """Return the checked library. The first success is cached.
+
+    Raises:
+        RclError: the library or one of its functions is missing, or a layout differs.
+    """
     return Rcl()

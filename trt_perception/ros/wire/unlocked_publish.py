@@ -69,7 +69,7 @@ def serialize_with_room(
 def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> None:
     """Publish a serialised message without the GIL, so that other threads can run.
 
-    If another thread destroys the publisher during the call, it stays valid until the call ends.
+    The publisher stays valid until the call ends, even if another thread destroys it meanwhile.
 
     Args:
         publisher: publisher of the message's type.
