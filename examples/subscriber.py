@@ -23,13 +23,13 @@ MAX_WAITING = 10  # images
 
 
 class Subscriber(Node):
-    """Collects the messages of each image. An image is complete with one of each topic."""
+    """Collects the messages of each image until each topic has sent one, and prints them."""
 
     def __init__(self):
         super().__init__('subscriber')
-        self._waiting = {}  # messages by topic, by stamp, in the order of arrival
+        self._waiting = {}  # maps a stamp to messages by topic, in the order of arrival
         for topic, kind in TOPICS.items():
-            # A depth of 10 is a reliable, volatile subscription, as the node's publishers are.
+            # The depth 10 requests reliable, volatile messages. The node publishes such messages.
             self.create_subscription(kind, topic, partial(self._add, topic), 10)
 
     def _add(self, topic, message):
@@ -46,7 +46,7 @@ class Subscriber(Node):
 
 
 def show(messages):
-    """Print the objects of an image."""
+    """Print the objects of one image. `messages` maps each topic to its message."""
     if 'detections' not in messages:
         return
     header, objects = messages['detections'].header, messages['detections'].detections

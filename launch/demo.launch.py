@@ -36,7 +36,7 @@ def name_cameras(context):
 
 
 def start_cameras(context):
-    """Return the camera nodes, with the transport of the detector."""
+    """Return a node for each camera. It uses the same transport profile as the detector."""
     names = LaunchConfiguration('cameras').perform(context).split(',')
     return [
         Node(
@@ -60,7 +60,7 @@ def start_cameras(context):
 
 
 def generate_launch_description():
-    """Start cameras made of the demo scenes and the detector with the digits model."""
+    """Return a launch description with cameras that show the demo scenes, and the detector."""
     return LaunchDescription(
         [
             DeclareLaunchArgument(
@@ -83,7 +83,8 @@ def generate_launch_description():
                 '/front/detections and so on'
             ),
             OpaqueFunction(function=name_cameras),
-            # First: it checks the arguments, and the camera needs its transport_profile.
+            # This file comes first: it checks the arguments and sets transport_profile for
+            # the cameras.
             IncludeLaunchDescription(
                 PythonLaunchDescriptionSource(str(SHARE / 'launch' / 'detect.launch.py'))
             ),

@@ -38,7 +38,10 @@ ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception'))
 
 
 def existing_file(name, value):
-    """Return the path of an existing file. Launch itself would ignore a missing file."""
+    """Return the expanded path of a file. A missing file raises ValueError.
+
+    Launch itself would ignore a missing file.
+    """
     path = Path(value).expanduser()
     if not path.is_file():
         raise ValueError(f"{name} must name a file (got '{value}')")
@@ -56,8 +59,8 @@ def write_parameter_file(values):
 def check_arguments(context):
     """Refuse mistyped arguments. Return whether `ros2 launch` started this file directly.
 
-    A launch file that includes this file may have own arguments, even undeclared ones. Then a name
-    similar to an argument of this file only causes a warning.
+    A launch file that includes this file may have further arguments, even undeclared ones. In
+    that case, a name that resembles an argument of this file only causes a warning.
     """
     event = context.get_locals_as_dict().get('event')
     if not isinstance(event, StartEvent):
@@ -71,7 +74,7 @@ def check_arguments(context):
     # True if `ros2 launch` started this file, or demo.launch.py in the same folder.
     alone = len(launched.entities) == 1 and folders == [Path(__file__).resolve().parent]
     declared = {argument.name for argument in launched.get_launch_arguments()}
-    # The arguments of an including file are in the configurations.
+    # If another file includes this file, its arguments are in the launch configurations.
     names = context.argv if alone else context.launch_configurations
     near, far = unknown_arguments(names, declared | set(ARGUMENTS))
     if alone and near:
@@ -101,7 +104,10 @@ def remappings(context, values, given):
 
 
 def given_parameters(values, alone):
-    """Return the given parameters, each in its type."""
+    """Return the parameters that the user gave as launch arguments, converted to their types.
+
+    `alone` is the result of `check_arguments`.
+    """
     try:
         return parameter_values(values)
     except ConfigError as error:
@@ -158,7 +164,7 @@ def start_detector(context):
 
 
 def generate_launch_description():
-    """Declare the arguments and start the node."""
+    """Return a launch description with the arguments and the detector node."""
     arguments = [
         DeclareLaunchArgument(name, default_value=default, description=description)
         for name, (default, description) in ARGUMENTS.items()

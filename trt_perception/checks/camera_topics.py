@@ -13,10 +13,14 @@ __all__ = [
 
 
 def suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
-    """Return the suggested topic of raw images by camera name. Each topic is suggested once.
+    """Suggest a topic of raw images for each camera. Return the topics by camera name.
 
-    Topics with the camera's name between slashes come first, then topics that contain the name,
-    then any topic.
+    Each topic is suggested once. Topics with the camera's name between slashes come first, then
+    topics that contain the name, then any topic.
+
+    Args:
+        names: names of the cameras without images.
+        free: published topics of images that no camera of the detector reads.
     """
     rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
     found: dict[str, str] = {}
@@ -36,7 +40,7 @@ def _is_part(topic: str, name: str) -> bool:
 def fix_topic(
     name: str, suggested: Mapping[str, str], free: Sequence[str], camera_count: int
 ) -> str:
-    """Return the fix for a camera without a publisher if other topics have images.
+    """Return the fix for a camera whose topic has no publisher while other topics have images.
 
     Args:
         name: name of the camera; empty if the detector has only one camera.

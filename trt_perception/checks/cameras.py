@@ -51,9 +51,9 @@ class CameraReport:
         seconds: how long doctor listened.
         rate_hz: rate of the messages; None after too few messages or irregular intervals.
         message_bytes: size of the last message.
-        description: size and encoding of an image, as ``640x480 bgr8``.
-        cv_bridge_encoding: encoding of an image if only cv_bridge reads it; otherwise empty.
-        unreadable_reason: why a detector drops the last image; empty if it does not.
+        description: size and encoding of an image, such as ``640x480 bgr8``.
+        cv_bridge_encoding: encoding of an image if only cv_bridge can convert it; else empty.
+        unreadable_reason: why a detector would drop the last image; empty if it would not.
     """
 
     topic: str
@@ -75,7 +75,10 @@ class CameraReport:
 
     @property
     def is_readable(self) -> bool:
-        """Whether a detector can read the topic: its name tells the detector the type."""
+        """Whether a detector can read the topic.
+
+        A detector expects compressed images exactly on names that end with ``/compressed``.
+        """
         return self.compressed == self.topic.endswith('/compressed')
 
 
@@ -112,7 +115,7 @@ class CameraScene:
 
     @property
     def missing_level(self) -> Level:
-        """Level of a camera without images. Yellow if the real topic may be remapped."""
+        """Level of a camera without images. Yellow if doctor only guessed the camera's topic."""
         return 'red' if self.topics_given else 'yellow'
 
 
@@ -126,10 +129,10 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     yield from _missing_cameras(scene)
     plans = {topic: plan for plan in wanted for topic in both_transports(plan.topic)}
     order = {topic: wanted.index(plan) for topic, plan in plans.items()}
-    # In the order of the detector's cameras, then the other topics.
+    # Report the topics of the detector's cameras first, in their order, then all other topics.
     for report in sorted(scene.reports, key=lambda r: (order.get(r.topic, len(wanted)), r.topic)):
         plan = plans.get(report.topic)
-        if plan is None or report.is_published:  # else reported as missing
+        if plan is None or report.is_published:  # otherwise already reported as missing
             yield _check_topic(_Topic(scene, report, plan))
 
 
@@ -177,7 +180,7 @@ class _Topic:
 
     @property
     def name(self) -> str:
-        """Name of the camera; empty without a name or camera."""
+        """Name of the camera; empty if it has no name, or the topic belongs to no camera."""
         return self.plan.name if self.plan is not None else ''
 
     @property
@@ -189,7 +192,7 @@ class _Topic:
 
     @property
     def is_sent_both_ways(self) -> bool:
-        """Whether the other transport of the same images is published, too."""
+        """Whether the same images are also published in the other transport."""
         return other_transport_topic(self.camera_report.topic) in self.scene.published
 
     @property
@@ -203,7 +206,7 @@ class _Topic:
 
     @property
     def is_read(self) -> bool:
-        """Whether the detector reads this topic, not the same images in the other transport."""
+        """Whether the detector reads this topic instead of the topic of the other transport."""
         is_taken = self.transport == 'auto' or self.camera_report.compressed == (
             self.transport == 'compressed'
         )
@@ -233,7 +236,7 @@ def _first_problem(checks: Sequence[Callable[[_Topic], _Problem]], topic: _Topic
 
 
 def _shown(name: str, topic: str) -> str:
-    """Return a topic, with the name of the detector's camera in front if it has one."""
+    """Return a topic, after the name of the detector's camera if the camera has a name."""
     return f'{name}: {topic}' if name else topic
 
 
@@ -246,7 +249,7 @@ def _facts(report: CameraReport) -> str:
     return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(report.reliability)))]))
 
 
-# With these problems, the detector receives none of the images that arrive here.
+# Doctor receives images on a topic with one of these problems, but a detector would not.
 
 
 def _wrong_type(topic: _Topic) -> _Problem:

@@ -26,7 +26,7 @@ class Finding:
 
     Attributes:
         area: heading above the finding.
-        name: name of the checked thing.
+        name: name of the checked item, such as a package or a topic.
         level: green, yellow or red.
         found: the observation.
         fix: the repair; empty if green.
@@ -43,7 +43,10 @@ class Finding:
 
 
 def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Run a check. An exception becomes a finding, so that the other checks still run."""
+    """Run a check and yield its findings, so that other checks run even if it raises.
+
+    An exception becomes a red finding with this area and name.
+    """
     try:
         yield from check()
     except Exception as error:  # a broken installation may raise anything
@@ -57,7 +60,7 @@ def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> I
 
 
 def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
-    """Return the findings, and the number of each level, as JSON.
+    """Return the findings, and the number of findings of each level, as JSON.
 
     Args:
         findings: findings in any order.
@@ -69,9 +72,9 @@ def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
 
 
 def format_findings(findings: Iterable[Finding], *, color: bool) -> Iterator[str]:
-    """Yield the text of each finding under its heading, and finally the number of each level.
+    """Yield the text of each finding under its heading, then the number of findings by level.
 
-    Each text is available as soon as its finding is.
+    The function yields each text as soon as `findings` yields the finding.
 
     Args:
         findings: findings in the order of their areas.

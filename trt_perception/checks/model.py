@@ -32,13 +32,13 @@ def check_model(
     *,
     trial: Callable[[], str],
 ) -> Iterator[Finding]:
-    """Check one model.
+    """Check whether a model can run on this machine. Yield a finding for each part.
 
     Args:
         path: engine or ONNX file.
         modules: result of import_modules.
         gpus: GPUs that would run the model; may be empty.
-        trial: opens the model like *configure*, runs the model once and returns a description.
+        trial: opens the model as *configure* does, runs the model once and returns a description.
     """
     # Imported late, because NumPy may be broken.
     from trt_perception.model.files.model_file import read_model_file
@@ -76,7 +76,7 @@ def check_model(
 
 
 def _check_agreement(build: Any) -> Iterator[Finding]:
-    """Report the agreement of the engine with the original model at build time."""
+    """Report how well the engine agreed with the original model when it was built."""
     agreement = build and build.agreement
     if not agreement:
         return
@@ -92,7 +92,7 @@ def _check_agreement(build: Any) -> Iterator[Finding]:
 def _check_plan(
     model: Any, modules: Mapping[str, Module], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
-    """Compare TensorRT and GPU of the engine's build with this machine."""
+    """Compare the TensorRT version and the GPU of the build with this machine."""
     from trt_perception.model.files.plan_header import read_plan_header
     from trt_perception.model.manifest import rebuild_command
 
@@ -123,7 +123,7 @@ def _check_plan(
 
 
 def _check_engine_gpu(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Finding:
-    """Compare the GPU that an engine was built on with one that is to run it."""
+    """Compare the GPU on which an engine was built with a GPU that would run the engine."""
     capability = built.compute_capability
     here = '.'.join(map(str, gpu.compute_capability))
     if capability != here:

@@ -18,7 +18,7 @@ from trt_perception.transport.advice import PROFILE_VARIABLES
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 
 TESTED: Final = ('jazzy', 'kilted')
-#: Shared memory of Fast DDS without a profile. Larger images do not fit.
+#: Bytes of shared memory that Fast DDS allocates without a profile. Larger images do not fit.
 DEFAULT_SEGMENT_BYTES: Final = 512 * 1024
 _FAST_DDS: Final = 'rmw_fastrtps_cpp'
 _OLD, _NEW = PROFILE_VARIABLES

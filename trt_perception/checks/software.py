@@ -74,7 +74,7 @@ class Module:
 
     Attributes:
         version: version of the module; empty if the import failed.
-        error: the exception, or the end of the process; empty if the import succeeded.
+        error: the exception, or how the process ended; empty if the import succeeded.
         missing: whether the module is not installed, in contrast to broken.
         clash: whether the module was compiled for another release of a dependency, mostly NumPy.
     """
@@ -209,7 +209,7 @@ def check_gpu(
         modules: result of import_modules.
         needs_engine: whether the detector runs an engine; missing parts are then red, not yellow.
         device_ids: indices of the CUDA devices.
-        found: list that gets each usable GPU.
+        found: list to which the function appends each usable GPU.
     """
     bad: Level = 'red' if needs_engine else 'yellow'
     try:
@@ -231,7 +231,7 @@ def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> It
         index: index of the CUDA device.
         label: suffix of the names of the findings.
         bad: level of an error.
-        found: list that gets the GPU if it is usable.
+        found: list to which the function appends the GPU if it is usable.
     """
     step = 'device'
     try:

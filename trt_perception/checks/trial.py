@@ -48,7 +48,7 @@ def check_kernels(compute_capability: tuple[int, int]) -> None:
 
 
 def check_jpeg() -> str:
-    """Decode a small JPEG with nvJPEG. Return its version; empty without a usable library.
+    """Test nvJPEG with a small JPEG. Return nvJPEG's version; empty without a usable library.
 
     Raises:
         CudaError: nvJPEG is installed, but does not work on the current device.
@@ -71,7 +71,7 @@ def run_once(
     device_ids: Sequence[int],
     check: Callable[[tuple[str, ...]], object],
 ) -> str:
-    """Open a model like *configure*, run it on a grey image, and return a description.
+    """Open a model as *configure* does, run it on a grey image, and return a description.
 
     Args:
         path: path of the model file.

@@ -24,7 +24,7 @@ class AgeOfOutput:
     """Collects the ages of published images, and detects stamps of another clock.
 
     Args:
-        window: number of the last images whose ages are kept.
+        window: number of recent images whose ages are kept.
     """
 
     def __init__(self, window: int = 512) -> None:
@@ -38,7 +38,7 @@ class AgeOfOutput:
         Args:
             stamp_ns: stamp of the image; 0 if the camera has no clock, so that the age is unknown.
             clock_ns: time of the node's clock; 0 while that clock has no time yet.
-            time_s: time of a monotonic clock.
+            time_s: time of a monotonic clock in seconds.
         """
         if not stamp_ns:
             self._ages_ms.append(math.nan)  # so that older ages leave the window

@@ -14,7 +14,7 @@ _QUIET_S: Final = 10.0
 
 
 class Announcer:
-    """Turns problems into log lines: new problems, lasting problems, and the recovery."""
+    """Makes log lines that announce new problems, repeat lasting ones, and report recovery."""
 
     def __init__(self) -> None:
         self._last_kind = ''
@@ -23,7 +23,7 @@ class Announcer:
         self._current: tuple[str, float] | None = None
 
     def line(self, problem: Problem, time_s: float) -> tuple[Level, str] | None:
-        """Return level and text of the line to log now; None without a line."""
+        """Return level and text of the log line that is due now; None if none is due."""
         fresh = problem.kind != self._last_kind
         self._last_kind = problem.kind
         if not problem.kind:

@@ -64,7 +64,7 @@ class DeliveryCounter:
         """
         count = count % _UNKNOWN + count // _UNKNOWN
         self._lost += count
-        if self._several:  # gaps are not counted now
+        if self._several:  # `add_received` counts no gaps now
             self._gaps += count
 
     def set_publishers(self, count: int, *, changed: bool) -> None:

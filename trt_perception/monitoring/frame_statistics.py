@@ -18,7 +18,8 @@ class FrameTimes(NamedTuple):
 
     Attributes:
         wait: from ``receive`` until the frame enters a batch.
-        copy: reading the message and copying its pixels; a JPEG may be read in ``compute``.
+        copy: reading the message and copying its pixels. The pipeline may decode a JPEG later, in
+            ``compute``.
         compute: preprocessing, inference and decoding, on the GPU or the CPU.
         publish: building and publishing the message.
         total: from ``receive`` until published.
@@ -78,7 +79,7 @@ class FrameStatistics:
         self.in_flight -= 1
 
     def fail(self, count: int) -> None:
-        """Count frames lost by a fault."""
+        """Count the frames that a fault has lost."""
         self.failed += count
         self.in_flight -= count
 
@@ -88,7 +89,7 @@ class FrameStatistics:
 
     @classmethod
     def merge(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
-        """Return the sum of snapshots, with equally many of the last times of each."""
+        """Return the sum of snapshots, with at most the same number of stage times from each."""
         whole = cls()
         each = (whole.times.maxlen or 0) // max(1, len(parts))
         for part in parts:
@@ -105,7 +106,7 @@ class FrameStatistics:
 
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:
-        """Percentiles of each stage of a snapshot, by the names of FrameTimes; may be empty."""
+        """Percentiles of a snapshot's stages, by field of FrameTimes; empty without times."""
         stages = zip(*self.times, strict=True)  # empty without times
         return {
             stage: both

@@ -10,7 +10,8 @@ __all__ = ['EvenRate']
 
 # Updates at shorter intervals are ignored: intervals of single events are never regular.
 _MIN_UPDATE_INTERVAL_S: Final = 0.4
-# Required duration and number of events, and the largest ratio between rates of the parts.
+# A rate needs this duration and number of events. The ratio limits how much the rates between
+# updates may differ.
 _MIN_DURATION_S: Final = 0.9
 _MIN_EVENTS: Final = 3
 _MAX_RATE_RATIO: Final = 1.5
@@ -20,7 +21,7 @@ class EvenRate:
     """Estimates the rate of events that the caller counts, while their intervals are regular.
 
     A count divided by the time between two calls would include parts of intervals at the ends.
-    So the estimate uses the times of the events, and needs the same rate in each part.
+    So the estimate uses the times of the events, and needs similar rates between updates.
 
     Args:
         updates: number of updates that are kept.

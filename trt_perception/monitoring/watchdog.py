@@ -331,12 +331,12 @@ class CameraWatchdog:
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
         sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
         if sent_hz is not None and done_hz is not None and done_hz < (1 - _MIN_SHARE) * sent_hz:
-            # Without a share, because the share covers other seconds than the rates.
+            # Do not show the share, because it covers other seconds than the rates.
             seen = (
                 f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz: '
                 'the other images'
             )
-        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # no rates, even after a while
+        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates are still unknown
             seen = (
                 f'images come faster than the model takes them: {replaced / received:.0%} of them'
             )

@@ -53,14 +53,14 @@ def check_interruption() -> None:
 class Interruption:
     """A signal handler that raises KeyboardInterrupt once.
 
-    After the first signal it handles SIGINT and SIGTERM. Within a second they do nothing; later,
-    either signal ends a hanging process.
+    After the first signal, the handler handles both SIGINT and SIGTERM. A signal within the next
+    second does nothing. A later signal ends a hanging process.
 
     Limitation: the exception is lost if Python cannot raise, as in a finalizer or a callback
     from C. A second signal then ends the process.
 
     Args:
-        exit_code: exit code of a hanging process.
+        exit_code: exit code of a process that a later signal ends.
         message: written to standard error at the first signal, unchanged.
     """
 

@@ -27,7 +27,7 @@ class OptionParser(argparse.ArgumentParser):
         examples: last lines of the help, printed unchanged.
         usage: usage line; None lists the options.
         parameter: returns the ROS parameter with this or a similar name, or an empty text.
-        before: arguments in front of a suggested parameter.
+        before: shell arguments that are printed before a suggested parameter.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, escape_controls('\n'.join(said)) + '\n')
 
     def _value_after(self, word: str) -> str:
-        """Return the value that follows an option: its word, or its words as a list of YAML."""
+        """Return the value after an option: one word, several as a YAML list, or VALUE if none."""
         place = list(self._given).index(word) + 1
         words = list(itertools.takewhile(lambda each: each[:1] != '-', self._given[place:]))
         return f'[{", ".join(words)}]' if len(words) > 1 else ''.join(words) or 'VALUE'

@@ -17,7 +17,7 @@ __all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason']
 
 
 class GuardedStream:
-    """A text stream that drops text if writing fails. Other attributes are the stream's.
+    """A text stream that drops text if writing fails. It has all other attributes of the stream.
 
     Args:
         stream: standard output or error; None if it was closed before the start.
@@ -61,7 +61,10 @@ class GuardedStream:
 
 @contextlib.contextmanager
 def guarded_streams() -> Iterator[GuardedStream]:
-    """Guard both streams within the block, and flush at the end. Yield the guard of the output."""
+    """Replace sys.stdout and sys.stderr by guarded streams within the block.
+
+    Yield the guarded standard output. Both streams are flushed at the end of the block.
+    """
     before = sys.stdout, sys.stderr
     output, errors = GuardedStream(sys.stdout), GuardedStream(sys.stderr)
     sys.stdout, sys.stderr = output, errors

@@ -1,4 +1,4 @@
-"""One camera as the detector sees it. This module imports neither ROS nor CUDA."""
+"""The detector's handler and settings of one camera. This module imports neither ROS nor CUDA."""
 
 from __future__ import annotations
 

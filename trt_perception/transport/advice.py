@@ -1,6 +1,6 @@
 """Environment variables for the cheap transport of large images, and fixes for lost images.
 
-Measured by scripts/bench transport.
+The command ``scripts/bench transport`` measures their effect.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def start_arguments(image: str = '', transport: str = '', camera: str = '') -> s
 
 
 def may_be_camera(topic: str) -> bool:
-    """Return whether a camera may publish this image topic: detectors do not publish it."""
+    """Return whether a camera may publish this topic. Detectors publish debug images and masks."""
     return not topic.removesuffix('/compressed').endswith(('/debug_image', '/masks'))
 
 

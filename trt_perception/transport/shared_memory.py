@@ -2,9 +2,9 @@
 
 Processes on one machine communicate through the ports /dev/shm/fastrtps_port* (fastdds_port* since
 Fast DDS 3). A process that opens a port waits, without a time limit, until the creator has
-initialised it, and blocks all its sending. If the creator was killed, the wait never ends. So each
-process that sends to this port, or gets its number at the start, hangs in native code until the
-file is repaired.
+initialised it. Meanwhile, the process sends nothing. If the creator was killed, the wait never
+ends. So each process that sends to this port, or gets its number at the start, hangs in native
+code until the file is repaired.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORD: Final = struct.Struct('=I')
 
 
 def unfinished_ports(folder: Path = SHARED_MEMORY) -> list[Path]:
-    """Return the ports in a folder that will never be finished; [] if it cannot be read."""
+    """Return the ports whose creator was killed; empty if the folder cannot be read."""
     with contextlib.suppress(OSError):
         return sorted(path for path in folder.iterdir() if _is_unfinished(path))
     return []
