@@ -1,5 +1,6 @@
 """Tests that the SROS 2 policy allows exactly the names that nodes use, and of nodes under it."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -109,10 +110,22 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
             command += ['-p', f'{name}:={json.dumps(value)}']
         start_detector(start=lambda _: Program(command))
 
-    def ready(names):
-        return any('image' in name for name in names['subscribe']) and len(names['reply']) >= 12
+    def is_complete(names, task_topic):
+        """Return whether discovery found all publishers, a subscription and the services."""
+        published = {name.rpartition('/')[2] for name in names['publish']}
+        topics = {*task_topic, 'detections', 'label_info', 'debug_image', 'transition_event'}
+        return (
+            topics | {'diagnostics', 'rosout', 'parameter_events'} <= published
+            and any('image' in name for name in names['subscribe'])
+            and len(names['reply']) >= 12
+        )
 
-    found = names_used_by_runs(client, start, 'detector', dict.fromkeys(spaces, ready))
+    task_topics = [(), (), ('keypoints',), ('masks',)]
+    complete = {
+        namespace: functools.partial(is_complete, task_topic=topic)
+        for namespace, topic in zip(spaces, task_topics, strict=True)
+    }
+    found = names_used_by_runs(client, start, 'detector', complete)
     assert found == allowed_names('detector', '/NAMESPACE')
 
 

@@ -136,9 +136,13 @@ def test_images_after_an_empty_message_arrive_if_both_queues_are_equally_deep(ma
 
     taker.camera('64x48', 'empty', *['64x48'] * 8, depth=5, hz=20, count=20)
 
-    taker.client.spin_until(lambda: numbers[-1:] == [20], 'the last image')
-    assert numbers == [1, *range(3, 12), *range(13, 21)]
-    assert taker.input.not_delivered == 2  # the empty ones
+    taker.client.spin_until(
+        lambda: len(numbers) + taker.input.not_delivered == 20, 'a count of all images'
+    )
+    assert numbers == sorted(set(numbers))
+    # How many of the next images fit into the queues depends on the speed of both processes.
+    assert len(numbers) >= 12
+    assert numbers[-1] == 20
 
 
 def test_images_of_this_process_and_of_another_process_arrive(make_taker):
