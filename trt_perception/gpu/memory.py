@@ -149,7 +149,7 @@ def clear_async(pointer: int, size: int, stream: Stream) -> None:
 
 
 def upload_once(values: npt.NDArray[Any], address: int, stream: Stream) -> None:
-    """Copy an array to a device address, and wait. Allocates memory: not for the frame path."""
+    """Copy an array to a device address, and wait. Too slow for each frame: allocates memory."""
     with PinnedBuffer(values.nbytes) as pinned:
         pinned.array[: values.nbytes] = values.reshape(-1).view(np.uint8)
         copy_async(address, pinned.pointer, values.nbytes, stream)

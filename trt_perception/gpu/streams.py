@@ -87,7 +87,7 @@ class Graph(Resource):
 
     Args:
         stream: the stream to capture.
-        record: queues the work. Must not synchronise or allocate.
+        record: function that queues the work. It must not synchronise or allocate.
 
     Raises:
         CudaError: part of the work cannot be captured. The stream remains usable.

@@ -50,12 +50,13 @@ _MAX_PARTS: Final = 2**16
 JPEG_START: Final = b'\xff\xd8'
 _PNG_START: Final = b'\x89PNG\r\n\x1a\n'
 _PNG_CRITICAL: Final = (b'PLTE', b'IDAT', b'IEND')
-# The lower-case bit of a chunk name's first letter. Decoders may ignore ancillary chunks.
+# If the first letter of a chunk's name has this bit, it is lower-case and the chunk is ancillary.
+# Decoders may ignore ancillary chunks.
 _PNG_ANCILLARY_BIT: Final = 0x20
 
 _JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
-# Indexed by the byte after 0xff: whether the two bytes end the scan. Zero (an escaped 0xff),
-# 0xd0 to 0xd7 (restart markers) and 0xff (a fill byte) do not.
+# For each value of the byte after 0xff: whether the two bytes end the scan. The scan continues
+# after zero (an escaped 0xff), 0xd0 to 0xd7 (restart markers) and 0xff (a fill byte).
 _IS_SCAN_END: Final = ~np.isin(np.arange(256), (0x00, *range(0xD0, 0xD8), 0xFF))
 # Bytes to search at a time. Most camera images fit, and the chunk fits the processor's caches.
 _SEARCH_BYTES: Final = 2**20
@@ -69,7 +70,7 @@ _JPEG_SCAN: Final = 0xDA
 _JPEG_END: Final = 0xD9
 # JFIF and Adobe segments define the colour space of the components.
 _JPEG_COLOR_MARKERS: Final = frozenset((0xE0, 0xEE))
-#: Version 1.01, square pixels, no thumbnail.
+#: A JFIF header of version 1.01, with square pixels and without a thumbnail.
 JFIF_HEADER: Final = b'\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0'
 # Comments and application data, which do not affect the pixels.
 _JPEG_METADATA_MARKERS: Final = frozenset(range(0xE0, 0xF0)) | {0xFE}

@@ -33,7 +33,7 @@ from trt_perception.images.decoders import GREY_16_BITS, pillow_to_bgr
 
 __all__ = ['MAX_BYTES', 'read_image_file']
 
-#: Roughly the size of the largest image without compression.
+#: Largest image file: roughly the size of the largest image without compression.
 MAX_BYTES: Final = 512 * 1024 * 1024
 
 _FORMATS: Final = ('JPEG', 'PNG', 'BMP', 'TIFF', 'WEBP', 'PPM')

@@ -44,7 +44,7 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
         subfolders: also return files in subfolders of a folder, except hidden ones.
 
     Raises:
-        ConfigError: the source does not exist or has no images. The message says which.
+        ConfigError: the source does not exist or has no images. The message says which is true.
     """
     path = Path(os.path.expanduser(source))
     # Path.is_dir raises an exception for too long names.

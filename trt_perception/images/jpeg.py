@@ -41,7 +41,8 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(__name__)
 
-# 8K video. A small file with many pixels must not make the decoder keep gigabytes of memory.
+# Largest plain JPEG, enough for 8K video. A small file with many pixels must not make the decoder
+# keep gigabytes of memory.
 _MAX_PIXELS: Final = 2**25
 # Cameras send heads of less than 1 KB. Each reader keeps one head.
 _MAX_KEPT_BYTES: Final = 2**16
@@ -173,7 +174,8 @@ class _NotPlainError(Exception):
     """The file is not a plain JPEG.
 
     Attributes:
-        file_format: a short description of the file. Few texts exist, because each is logged once.
+        file_format: a short description of the file, with few possible texts. Each text is logged
+            once.
     """
 
     def __init__(self, file_format: str) -> None:

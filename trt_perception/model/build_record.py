@@ -36,7 +36,7 @@ Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 #: Precisions that need a quantised model: a calibrated model, or a model with Q/DQ nodes.
 QUANTISED: Final[tuple[Precision, ...]] = ('int8', 'fp8')
-#: Purpose of the images on which an engine was compared with the original model.
+#: Possible purposes of the images on which an engine was compared with the original model.
 IMAGE_ORIGINS: Final = ('validation', 'calibration', 'none')
 #: Stands for the precisions of the layers if the engine could not be loaded after the build.
 UNVERIFIED: Final = 'unverified'

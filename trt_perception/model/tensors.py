@@ -25,7 +25,7 @@ __all__ = [
     *('check_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
 ]
 
-#: Bytes of one value by data type. The names are from NumPy, except bfloat16.
+#: Maps the name of each data type to the bytes of one value. Names are NumPy's, except bfloat16.
 TENSOR_DTYPES: Final = {
     'float32': 4,
     'float16': 2,

@@ -27,7 +27,7 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
 
     Args:
         arguments: ROS arguments as rcl received them.
-        node: full name of the node, as ``/front/detector``.
+        node: full name of the node, such as ``/front/detector``.
     """
     sentences = []
     for option, given in itertools.pairwise(arguments):
@@ -63,7 +63,7 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
 
     Args:
         path: path of the file.
-        node: full name of the node, as ``/front/detector``.
+        node: full name of the node, such as ``/front/detector``.
     """
     cameras: list[str] = []
     for head, section in _read_sections(path):

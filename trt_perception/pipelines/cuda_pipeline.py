@@ -33,7 +33,8 @@ A batch with JPEG files or deferred frames takes these steps:
 Files that are not JPEG, or that nvJPEG refuses, are decoded on the CPU by the same thread. A file
 that cannot be decoded does not affect the other frames: `collect` returns its error.
 
-Any thread may use a pipeline, but only one at a time, and the current CUDA device does not matter.
+Any thread may use a pipeline, but only one thread at a time. The thread's current CUDA device does
+not matter.
 Memory from `allocate` can be used by the pipelines of all GPUs.
 """
 

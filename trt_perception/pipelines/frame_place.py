@@ -91,10 +91,10 @@ class FramePlace:
     """A place in a batch.
 
     A frame in a FrameMemory of any pipeline is uploaded from its memory. Other frames are copied
-    to staging memory first. If the letterbox skips many rows, they are not uploaded. An integrated
-    GPU reads pixels in place, and has separate memory for the header. A JPEG file is decoded into
-    the device memory of its pixels. Each kind of memory is allocated for the first frame that
-    needs it, and only grows.
+    to staging memory first. If the letterbox skips many rows, only the other rows are uploaded. An
+    integrated GPU reads pixels in place, and has separate memory for the header. A JPEG file is
+    decoded into the device memory of its pixels. Each kind of memory is allocated for the first
+    frame that needs it, and only grows.
 
     Args:
         device: the GPU of the place. It must be the current device.

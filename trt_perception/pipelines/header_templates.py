@@ -38,7 +38,7 @@ class HeaderTemplate(NamedTuple):
 
 
 class HeaderTemplates:
-    """Templates of headers, by layout and thresholds of a frame. A camera needs one template.
+    """Keeps a header template for each layout and thresholds. A camera usually needs one template.
 
     Several threads may use this object at the same time.
 

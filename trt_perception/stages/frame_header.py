@@ -44,8 +44,8 @@ _ALIGNMENT: Final = 256
 
 #: Names of the float32 parameters in the header, in order.
 FRAME_PARAMETERS: Final = tuple(field.name for field in dataclasses.fields(FrameParameters))
-# Sizes and geometry as integers, the offset of the pixels, ratios, and parameters, in the order of
-# the C struct.
+# The fields of the C struct in order: sizes and geometry as integers, the offset of the pixels,
+# ratios, and parameters.
 _FIELDS: Final = struct.Struct(f'<10iq2f2d{len(FRAME_PARAMETERS)}f')
 _PIXELS: Final = struct.Struct('<q')
 _PIXELS_OFFSET: Final = 40

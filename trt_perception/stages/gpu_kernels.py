@@ -134,8 +134,8 @@ class FrameKernels:
     def _scratch_bytes(self, task: Task) -> int:
         """Return an upper bound for the size of ``struct Scratch`` in bytes.
 
-        The terms: counts, 64-bit keys, 16-bit classes, boxes, overlap bits, spreads of oriented
-        boxes, rows for the masks, and padding.
+        The terms of the sum are, in order: counts, 64-bit keys, 16-bit classes, boxes, overlap
+        bits, centres and covariances of oriented boxes, rows for the masks, and padding.
         """
         max_candidates = self.limits.max_candidates
         return (

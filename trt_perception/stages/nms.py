@@ -127,11 +127,11 @@ def prob_iou(one: Boxes, other: Boxes) -> npt.NDArray[np.float32]:
     """Return the overlap of oriented boxes, computed from normal distributions.
 
     The overlap is 1 - Hellinger distance (Murrugarra-Llerena et al., Gaussian Bounding Boxes and
-    Probabilistic Intersection-over-Union, arXiv 2106.06072). The epsilons are Ultralytics'.
+    Probabilistic Intersection-over-Union, arXiv 2106.06072). Ultralytics uses the same epsilons.
 
     Args:
         one: float32 (n, 5): centre x, centre y, width and height in pixels, angle in radians.
-        other: float32 (m, 5), likewise.
+        other: float32 (m, 5), in the same form.
 
     Returns:
         float32 (n, m).

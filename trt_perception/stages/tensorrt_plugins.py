@@ -1,7 +1,7 @@
 """Register TensorRT's own plugins and load plugin libraries, before an engine needs them.
 
-TensorRT has one plugin registry per Python module and process. It refuses a library whose plugins
-are registered already, so each library is loaded once, and none is ever removed.
+TensorRT has one plugin registry per Python module and process. The registry refuses a library
+whose plugins are registered already. Each library is therefore loaded once and never removed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def load_plugins(
     with _LOCK:
         loaded = _LOADED.setdefault(trt, {})
         try:
-            opened.extend(_open(Path(path)) for path in libraries)  # keeps those before an error
+            # If opening a library fails, `extend` has kept the libraries before it.
+            opened.extend(_open(Path(path)) for path in libraries)
             identities = tuple(library.identity for library in opened)
             _require(needed, identities, loaded, engine)
             register_own = getattr(trt, 'init_libnvinfer_plugins', None)

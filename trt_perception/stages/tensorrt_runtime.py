@@ -349,7 +349,7 @@ class TensorRtContext:
             raise EngineError('execute_async_v3 failed', self._owner.errors(), fix=self._fix)
 
     def is_capturable(self, stream: Stream) -> bool:
-        """Return whether ``enqueue`` can be captured. True if this TensorRT cannot tell."""
+        """Return whether a CUDA graph can capture ``enqueue``. True if TensorRT cannot tell."""
         asked = getattr(self._context, 'is_stream_capturable', None)
         return True if asked is None else bool(asked(stream.handle))
 

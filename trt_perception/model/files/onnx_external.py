@@ -2,9 +2,10 @@
 
 An ONNX model may keep weights in other files. ONNX Runtime opens these files at any path that the
 model names, and no manifest has their hash. Guarantee: ONNX Runtime finds no external weights that
-this module misses, with any reader of protocol buffers. Readers agree on files in the usual form:
-each number in its shortest form, no groups, only fields of ONNX, and messages only in fields of
-messages. This module refuses all other files, because readers may interpret them differently.
+this module misses, whatever reader of protocol buffers it uses. Readers agree on files in the
+usual form: each number in its shortest form, no groups, only fields of ONNX, and messages only in
+fields of messages. This module refuses all other files, because readers may interpret them
+differently.
 Field numbers are from onnx.proto: https://github.com/onnx/onnx/blob/v1.19.0/onnx/onnx.proto.
 
 The module also refuses parts that no exporter of detectors writes and that ONNX Runtime neither

@@ -30,7 +30,7 @@ class Topic:
 
     Attributes:
         name: name of the topic in a node with one camera, before remapping.
-        message: package and name of the message type, as in ``sensor_msgs/Image``.
+        message: package and name of the message type, such as ``sensor_msgs/Image``.
         depth: number of messages that the publisher keeps for a slow subscriber.
         on_demand: published only while the topic has a subscriber. If publishing fails, only this
             message is lost, and the image still counts as published.
