@@ -49,7 +49,7 @@ def existing_file(name, value):
 
 
 def write_parameter_file(values):
-    """Write the given parameters into a file, which is deleted when launch ends."""
+    """Return the path of a new parameter file, which is deleted when launch ends."""
     with tempfile.NamedTemporaryFile('w', prefix='detect_launch_', delete=False) as file:
         file.write(parameter_file_text(values))
     atexit.register(Path(file.name).unlink, missing_ok=True)

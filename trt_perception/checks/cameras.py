@@ -87,13 +87,14 @@ class CameraScene:
     """The observations of all topics, and the cameras of the detector.
 
     Attributes:
-        reports: one for each topic of images.
-        plans: one for each camera of the detector. A plan without a topic accepts any topic.
-        segment_bytes: size of a process's shared memory; a larger image does not fit.
+        reports: observation of each topic of images.
+        plans: plan of each camera of the detector. A plan without a topic accepts any topic.
+        segment_bytes: bytes of shared memory of a process; a larger image does not fit.
         profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
-        other_types: maps a topic of `plans` to the node and type of a publisher of another type.
+        other_types: maps a topic of `plans` without images to a text that names the node and the
+            type of another publisher.
     """
 
     reports: Sequence[CameraReport]

@@ -26,10 +26,10 @@ def check_machine(
     system: Path = Path('/proc/sys'),
     shared_memory: Path = SHARED_MEMORY,
 ) -> Iterator[Finding]:
-    """Check the resources of the operating system.
+    """Check the socket buffers, the shared memory and the caches of this machine.
 
     Args:
-        segment_bytes: shared memory that each process allocates.
+        segment_bytes: bytes of shared memory that each process allocates.
         system: folder of the kernel's settings.
         shared_memory: folder of the shared memory.
     """

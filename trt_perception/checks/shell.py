@@ -35,7 +35,7 @@ class Profile:
 
     Attributes:
         path: path of the profile; empty without a profile.
-        segment_bytes: shared memory of each process.
+        segment_bytes: bytes of shared memory that each process allocates.
     """
 
     path: str = ''

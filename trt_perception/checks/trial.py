@@ -37,7 +37,7 @@ def open_device(index: int) -> Any:
 
 
 def check_kernels(compute_capability: tuple[int, int]) -> None:
-    """Compile an empty kernel.
+    """Check that NVRTC compiles an empty kernel for a GPU.
 
     Raises:
         CudaError: NVRTC is missing or does not know this GPU.

@@ -18,7 +18,7 @@ class PipelineStatistics:
     Attributes:
         frames: number of frames that left the pipeline, including unreadable frames.
         batches: number of batches that left the pipeline.
-        compute_s: seconds from preprocessing to decoding, of each of the last batches.
+        compute_s: seconds that each recent batch took from preprocessing to decoding.
     """
 
     frames: int = 0

@@ -124,7 +124,7 @@ class CameraWatchdog:
 
     Args:
         camera: the subscription.
-        start_s: time of the activation by a monotonic clock.
+        start_s: time of the activation in seconds of a monotonic clock.
         frame_time_s: seconds that the model needs for a frame, measured in the warm-up.
         batches_per_turn: number of batches until each camera had a turn, if all cameras send
             faster than the model processes.

@@ -56,7 +56,7 @@ class Camera(Generic[Message]):
     Attributes:
         name: name of the camera; empty if the node has only one camera.
         handler: reads messages and publishes results.
-        thresholds: used for each frame that enters the pipeline from now on.
+        thresholds: thresholds of each frame that enters the pipeline from now on.
         enabled: if False, messages are dropped with the reason `disabled`.
         max_rate_hz: messages above this rate are dropped with the reason `rate_limit`; 0 disables
             the limit.

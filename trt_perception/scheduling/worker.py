@@ -95,8 +95,8 @@ class PipelineWorker(Generic[Message]):
 
     Args:
         name: name of the thread.
-        pipeline: used only in the worker's thread.
-        state: shared by all workers of the detector.
+        pipeline: runs the batches. Only the worker's thread uses the pipeline.
+        state: cameras, counters and lock that all workers of the detector share.
         owner: notified when an exception ends the thread.
         max_delay_s: how long a message may wait for a full batch while a slot is free.
 

@@ -35,7 +35,7 @@ _ALLOCATOR: Final = {
 def transport_environment(
     profile: str, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the variables to set for a process that receives images, without those already set.
+    """Return the variables that a receiver of images needs and `environment` does not set.
 
     Args:
         profile: path of a Fast DDS profile, where ``~`` is the home folder; empty or ``none`` sets

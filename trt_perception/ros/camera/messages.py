@@ -53,7 +53,7 @@ def empty_image(
 
     Args:
         header: header of the frame's message.
-        frame: the frame.
+        frame: its width and height become the size of the message.
         encoding: encoding of the new message.
         pixel_bytes: bytes of a pixel in this encoding.
     """

@@ -24,7 +24,7 @@ class OnDemandPublisher:
     are logged, and the thread continues.
 
     Args:
-        topic: the topic. The caller closes it after this publisher.
+        topic: publishes the messages. The caller closes the topic after this publisher.
         log: logger of the camera.
     """
 

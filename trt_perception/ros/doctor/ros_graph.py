@@ -65,9 +65,9 @@ def check_graph(
     """Listen to all camera topics and detectors, and return the findings.
 
     Args:
-        plans: one for each camera of the detector. A plan without a topic accepts any topic.
+        plans: plan of each camera of the detector. A plan without a topic accepts any topic.
         seconds: how long to listen.
-        segment_bytes: shared memory that a process of this shell allocates.
+        segment_bytes: bytes of shared memory that a process of this shell allocates.
         node_name: full name of the detector; relative topics of `plans` are in its namespace.
         topics_given: whether the user gave the topics; otherwise they are the default topics.
     """
@@ -98,8 +98,9 @@ class _Graph:
     """Observations of the ROS graph.
 
     Attributes:
-        reports: one for each topic of images.
-        other_types: maps a camera topic without images to node and type of another publisher.
+        reports: observation of each topic of images.
+        other_types: maps a camera topic without images to a text that names the node and the type
+            of another publisher.
         same_names: number of nodes for each name that several nodes share.
         statuses: maps the name of each status on /diagnostics to the status.
         intake: finding of the image intake.

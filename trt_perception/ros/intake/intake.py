@@ -47,7 +47,7 @@ class SerializedMessage:
             was too large.
         size: size of the message in bytes.
         lease: reserves the memory, which starts with `data`; None if the message was too large.
-        header: set by the reader of the message.
+        header: the parsed header; the reader of the message sets it.
     """
 
     data: npt.NDArray[np.uint8]
@@ -162,7 +162,7 @@ class Intake:
         return self.is_alive and source in self._sources
 
     def add(self, source: Source) -> None:
-        """Add a source. The intake takes its messages when this method returns.
+        """Add a source, and return when the intake takes messages from this source.
 
         Raises:
             Exception: the exception that ended the thread before it took from the source.

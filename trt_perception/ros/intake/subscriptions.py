@@ -31,7 +31,7 @@ EVENTS: Final = {
 
 @dataclass(frozen=True)
 class ImageTopicOptions:
-    """The topic of a subscription.
+    """The node, topic, message type and QoS of a subscription.
 
     Attributes:
         node: the node that subscribes.
@@ -61,7 +61,7 @@ class TypedSubscription:
     """A subscription of rclpy. The executor delivers a message object for every image.
 
     Args:
-        options: the topic.
+        options: topic, message type and QoS of the subscription.
         receiver: its methods are called in the executor's thread.
     """
 
@@ -131,7 +131,7 @@ def make_source(
     """Create a subscription for an intake. `resources` destroys it and closes the buffers.
 
     Args:
-        options: the topic.
+        options: topic, message type and QoS of the subscription.
         receiver: its methods are called in the intake's thread.
         buffers: provide the memory for the messages.
         resources: the caller must close it after the intake has removed the source.

@@ -67,7 +67,7 @@ class NodeLog(logging.Handler):
         self._package.setLevel(logging.DEBUG if debug else logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one record."""
+        """Pass one record to the ROS log."""
         text = log_text(record.getMessage())
         if getattr(record, 'show', False) and text not in self.shown_warnings:
             self.shown_warnings = (*self.shown_warnings[-3:], text)
@@ -78,7 +78,7 @@ class NodeLog(logging.Handler):
         self.shown_warnings = ()
 
     def close(self) -> None:
-        """Stop passing messages on."""
+        """Stop passing messages to the ROS log."""
         self._package.removeHandler(self)
         self._package.setLevel(self._level)
         super().close()

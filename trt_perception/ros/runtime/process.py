@@ -53,7 +53,7 @@ def run_node(
     the loop, so that the node can still publish, count and free everything.
 
     Args:
-        make_node: called after rclpy.init.
+        make_node: creates the node; called after rclpy.init.
         close_node: frees the parts of the node, destroys the node and returns the exit code.
         args: command line for rclpy; None uses the command line of the process.
         finished: called after each callback; returns whether the loop must end.

@@ -29,7 +29,7 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
 
     Args:
         what: name of the block in the error message.
-        seconds: the limit.
+        seconds: longest allowed duration of the block.
     """
     done = threading.Event()
 

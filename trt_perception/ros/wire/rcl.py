@@ -96,7 +96,7 @@ class _CheckedStruct(Generic[_Struct]):
     The known bytes change if rcl's struct is larger than the struct declared here.
 
     Attributes:
-        struct: the struct.
+        struct: the ctypes structure.
         pointer: address of the struct.
     """
 
@@ -216,7 +216,7 @@ class MessageTaker:
     """Takes serialised messages into memory of the caller.
 
     Args:
-        rcl: the library.
+        rcl: the loaded rcl library.
         allocate_larger: called with the size of a message (bytes) that does not fit. Returns the
             address of at least as much memory, or 0.
 
@@ -267,8 +267,8 @@ class WaitSet:
     """Waits for subscriptions, guard conditions and events, without the GIL.
 
     Args:
-        rcl: the library.
-        context: address of the context.
+        rcl: the loaded rcl library.
+        context: address of the rcl context.
         subscriptions: addresses of subscriptions.
         guards: addresses of guard conditions.
         events: addresses of events.
