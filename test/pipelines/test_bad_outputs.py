@@ -1,4 +1,4 @@
-"""A model whose outputs for some images are invalid: those images have an error, others do not."""
+"""If a model's outputs are invalid for some images of a batch, only these images get an error."""
 
 from contextlib import closing
 

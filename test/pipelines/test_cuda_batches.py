@@ -1,4 +1,4 @@
-"""Tests of batches on the GPU: each frame reaches its own place, with any other frames.
+"""Tests of batches on the GPU: each frame reaches its own place, whatever the other frames are.
 
 The stand-in for the GPU does all work as late as CUDA may. The expected input tensor is the host's
 preprocessing. The engines of the stand-in for TensorRT do nothing.
@@ -30,7 +30,7 @@ KINDS = [('bgr8', (37, 23)), ('nv12', (64, 48)), ('mono16', (9, 100)), ('bayer_r
 
 
 def tensors(batch):
-    """Return the stand-in's inputs and outputs; -1 for an open batch."""
+    """Return the inputs and outputs of the stand-in. A batch of -1 makes the batch size open."""
     return {
         'inputs': (('images', (batch, 3, 48, 64), 'FLOAT'),),
         'outputs': (('output', (batch, 7, 4), 'FLOAT'),),
@@ -46,7 +46,7 @@ def fixed(batch):
 
 
 def profiles(*sizes):
-    """Return an engine of open batch with a profile from each pair, or for each number."""
+    """Return an engine with an open batch size. Each number, or each pair, makes a profile."""
     pairs = [size if isinstance(size, tuple) else (size, size) for size in sizes]
     return FakeTensorRt(**tensors(-1), profiles=[profile(*pair) for pair in pairs])
 
@@ -172,7 +172,7 @@ def test_two_slots_do_not_mix(late_pipeline):
 
 
 def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
-    """The host decodes complete outputs, each with the thresholds of its own place."""
+    """The host decodes the outputs of each place with the thresholds of this place."""
     engine = FakeTensorRt(
         inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (4, 10, 6), 'FLOAT'),),

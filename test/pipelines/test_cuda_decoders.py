@@ -54,10 +54,10 @@ def has_pixel_mask(name):
 
 
 def in_the_image(name, xyxy):
-    """Return boxes in a 1280 x 720 image, of boxes in the network's input of 640 x 480.
+    """Convert boxes from the network's 640 x 480 pixels to a 1280 x 720 image.
 
-    The image is stretched for a network with a pixel mask. For others, it fills half its size,
-    60 rows below the top.
+    For a network with a pixel mask, the image is stretched. For other networks, the image has half
+    its size and begins 60 rows below the top.
     """
     if has_pixel_mask(name):
         return xyxy * [2, 1.5, 2, 1.5]
@@ -71,7 +71,7 @@ def grey(width=1280, height=720):
 
 @pytest.fixture
 def install_standins(install_standins, tmp_path):
-    """Return a function that puts stand-ins with these tensors in place."""
+    """Return a function that installs stand-ins for CUDA and TensorRT with the given tensors."""
 
     def put(inputs, outputs, profiles=()):
         tensors = {'inputs': inputs, 'outputs': outputs, 'profiles': profiles}
@@ -145,7 +145,7 @@ def test_unsupported_image_layout_is_refused(install_standins, golden_messages):
 def test_engine_with_wrong_output_shapes_is_refused(install_standins, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
     path, _ = install_standins((IMAGE,), tensors_of(outputs))
-    # Five names make six logits with softmax, five with sigmoid.
+    # For five class names, softmax needs six logits, and sigmoid needs five.
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'rtdetr'))
 
@@ -195,7 +195,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     runtime.cudaMemcpyAsync = lambda to, source, size, *how: (
         uploaded.append(ctypes.string_at(source, size) if size == 3 * 16 else b'') or (0,)
     )
-    # More than the kernels hold: dense outputs, too, come back whole.
+    # The kernels support fewer candidates, so the host decodes complete dense outputs too.
     options = replace(
         config_for(path, name).pipeline_options(), limits=DecodingLimits(max_candidates=2000)
     )
@@ -212,7 +212,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
         run = [result.detections for result in pipeline.collect(slot)]
         assert len(run) == count
-        # The other two images have the input's size and a tenth of it.
+        # The second image has the size of the network's input, and the third a tenth of this size.
         for found, place, (xyxy, scores, labels) in zip(run, range(count), objects, strict=False):
             boxes = [in_the_image(name, xyxy), xyxy, 0.1 * xyxy][place]
             assert np.abs(found.xyxy - boxes).max() < 1e-3

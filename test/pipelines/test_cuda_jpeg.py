@@ -42,7 +42,7 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
         frame = jpeg(seed, *size)
         expected = tensor_of(decode_on_cpu(frame))
         np.testing.assert_array_equal(run(gpu, pipeline, frame, seed % 2), expected)
-        # Nothing but the header was uploaded.
+        # Only the header was uploaded.
         assert [size for _, size in gpu.uploads] == ([] if integrated else [pipeline.header_bytes])
         gpu.uploads.clear()
     assert len(library.decoded) == 4
@@ -93,7 +93,7 @@ def test_file_with_a_wrong_size_is_refused(jpeg_pipeline, library):
     (error,) = pipeline.collect(0)
     assert isinstance(error, ImageError)
     assert error.reason == 'not_decodable'
-    # The slot is free.
+    # The slot is free again.
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
@@ -115,7 +115,7 @@ def test_lost_gpu_is_raised_by_collect(jpeg_pipeline, library, monkeypatch):
 
 
 def take_a_slot(pipeline, slot):
-    """Bring a frame of pixels to a slot, so that others need not wait for files."""
+    """Enqueue a decoded frame. While this slot is busy, threads decode files of other slots."""
     pipeline.enqueue(slot, [decode_on_cpu(jpeg(slot))], [Thresholds()])
 
 
@@ -129,7 +129,7 @@ def test_idle_worker_decodes_a_file_at_once(jpeg_pipeline, library):
         frame = jpeg(seed)
         pipeline.enqueue(slot, [frame], [Thresholds()])
         if threads == [here]:
-            assert pipeline._jpeg.has_started(slot)  # as enqueue returns
+            assert pipeline._jpeg.has_started(slot)  # before enqueue returns
         pipeline.collect(slot)
         found = gpu.input_of(pipeline.slots[slot])
         np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frame)))
@@ -146,7 +146,7 @@ def test_idle_worker_decodes_a_file_at_once(jpeg_pipeline, library):
 
 
 def test_large_file_is_decoded_in_a_thread(jpeg_pipeline, library):
-    """It would keep other cameras waiting."""
+    """If the worker decoded a large file itself, other cameras would wait."""
     _, pipeline = jpeg_pipeline(depth=1)
     threads = []
     library.on_decode = lambda: threads.append(threading.current_thread().name)
@@ -206,7 +206,7 @@ def test_worker_does_not_wait_for_a_decoder(jpeg_pipeline, library):
 
 
 def joins(ident, thread):
-    """Return whether the thread with that identity waits for the end of another."""
+    """Return whether the thread with identity `ident` waits in `join` for the end of `thread`."""
     frame = sys._current_frames()[ident]
     while frame is not None:
         if frame.f_code is threading.Thread.join.__code__:
@@ -216,7 +216,7 @@ def joins(ident, thread):
 
 
 def test_close_waits_for_the_threads(jpeg_pipeline, library):
-    """After a fault, threads may still decode frames. Their memory must not be freed before."""
+    """After a fault, threads may still decode frames. The memory must outlive these threads."""
     _, pipeline = jpeg_pipeline(depth=3)
     take_a_slot(pipeline, 2)
     began, ended = threading.Event(), []

@@ -31,7 +31,7 @@ def enqueue(pipeline, slot, frames):
 
 
 def check(gpu, pipeline, slot, frames, results):
-    """Hold each place to its frame; None stands for a bad one."""
+    """Compare the tensor of each place with its frame. None stands for an unreadable file."""
     assert len(results) == len(frames)
     for place, (frame, result) in enumerate(zip(frames, results, strict=True)):
         if frame is None:

@@ -75,7 +75,7 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
 def test_overlapping_slots_give_the_same_boxes(open_patch_pipeline, integrated, graph):
-    """JPEGs and pixels in turn, as many as there are slots, of sizes that change."""
+    """All four slots are busy with JPEGs and decoded frames. Sizes change from frame to frame."""
     pipeline = open_patch_pipeline(
         integrated=integrated, graph=graph, depth=4, image_transport='compressed'
     )
@@ -222,7 +222,7 @@ def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
 
 @pytest.mark.whole_gpu
 def test_memory_is_flat_over_open_and_close_of_decoders(open_patch_pipeline):
-    """Closing the pipeline must free the memory that nvJPEG allocated."""
+    """Closing a pipeline must free all memory that nvJPEG allocated for it."""
     frame = jpeg(1, 1920, 1080)
 
     def work():

@@ -105,7 +105,7 @@ def test_all_files_are_read_in_the_threads_or_at_once(
 
 
 def check(gpu, pipeline, slot, frames, tensors):
-    """Collect a slot and compare each frame with its tensor, None for an unreadable file."""
+    """Collect a slot. Compare each frame with its tensor; None stands for an unreadable file."""
     wait_until(lambda: pipeline._jpeg.has_started(slot))
     results = pipeline.collect(slot)
     assert len(results) == len(tensors)
@@ -202,7 +202,7 @@ def test_thresholds_are_those_passed_to_enqueue(jpeg_pipeline):
 
 
 def of_one_that_is_gone():
-    """Return the frame of a message and a weak reference to the message."""
+    """Return a frame whose message is unreadable, and a weak reference to the message."""
 
     def read(file):
         try:

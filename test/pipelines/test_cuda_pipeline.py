@@ -42,7 +42,7 @@ SCENES = sorted((ROOT / 'demo' / 'scenes').glob('*.jpg'))
 
 @pytest.fixture(scope='module')
 def engine(tmp_path_factory):
-    """The digits detector as an engine, with its manifest."""
+    """Return the path of an engine of the digits detector, next to its manifest."""
     import hashlib
 
     path = tmp_path_factory.mktemp('engine') / 'digits.engine'
@@ -83,9 +83,10 @@ def iou(one, other):
 
 
 def unmatched(expected, found, near):
-    """Count detections without a partner of their class at IoU 0.99, and those left out.
+    """Count expected detections without a found detection of the same class at IoU 0.99.
 
-    Left out is what has a score within 1e-3 of the threshold.
+    Return two counts. The second count has the detections whose score is within 1e-3 of the
+    threshold `near`, because rounding decides about these. The first count has all others.
     """
     missing = left_out = 0
     for box, score, class_id in zip(
@@ -145,7 +146,7 @@ def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
         missing += unmatched(expected, found, thresholds.confidence_threshold)[0]
     device.close()
     host.close()
-    # Sampling differs by up to a level, which now and then moves a box of a few pixels.
+    # Pixels differ by up to one level, which sometimes moves a box that is a few pixels wide.
     assert total > 200
     assert missing <= total * 0.02, (missing, total)
 
@@ -177,7 +178,7 @@ def test_detector_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
 
 
 def drift_bytes(work, cycles=100):
-    """Return by how much free device memory sinks over many cycles."""
+    """Call `work` many times. Return by how many bytes the free device memory shrinks."""
     for _ in range(5):
         work()
     before = gpu.Device(0).memory()[0]
@@ -203,7 +204,7 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
                 pipeline, frames, Thresholds(confidence_threshold=0.001), MeasurementControl(1)
             )
         )
-        # No score keeps any of the 6000 boxes out.
+        # With a threshold of 0, all 6000 boxes are candidates.
         counts.append(
             len(
                 detect_all(
@@ -215,7 +216,7 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
     _, expected, found = runs
     few, many, on_device = counts
     print(f'{few} boxes of {MAX_CANDIDATES} candidates, {many} of all, {on_device} on the GPU')
-    # The counts differ: the sigmoid of ONNX Runtime is 0 for logits that TensorRT still separates.
+    # The counts may differ, because ONNX Runtime's sigmoid is 0 where TensorRT's is above 0.
     assert min(many, on_device) > few + 100
     assert sum(map(len, expected)) > 80
     overall = compare_detections(expected, found, tuple('0123456789')).overall
@@ -240,7 +241,7 @@ def test_memory_is_flat_over_open_and_close(engine):
         runtime = trt.Runtime(logger)
         native = runtime.deserialize_cuda_engine(content)
         how = []
-        if hasattr(trt, 'IRuntimeCache'):  # else it compiles for seconds in each cycle
+        if hasattr(trt, 'IRuntimeCache'):  # without it, each cycle compiles for seconds
             how.append(native.create_runtime_config())
             cache = how[0].create_runtime_cache()
             assert not compiled or cache.deserialize(compiled[0])
@@ -253,7 +254,7 @@ def test_memory_is_flat_over_open_and_close(engine):
     alone = drift_bytes(bare)
     whole = drift_bytes(lambda: open_by_parameters(config).close())
     print(f'100 cycles: TensorRT alone keeps {alone} bytes, the pipeline {whole}')
-    # The driver hands memory out in steps of 2 MiB.
+    # The driver allocates memory in steps of 2 MiB.
     assert whole <= max(alone, 0) + 2 * 1024 * 1024
 
 
@@ -281,8 +282,8 @@ def test_detector_keeps_order_and_count(engine):
     assert counts.received == 2000 == counts.published + sum(counts.dropped.values())
 
 
-# Messages of a real GPU name the GPU, its memory and TensorRT's own words: they are in no golden
-# file.
+# These messages are in no golden file, because they contain the name of the GPU, its memory and
+# text of TensorRT.
 
 
 @pytest.mark.parametrize(
@@ -312,7 +313,7 @@ def test_engine_without_a_manifest_needs_parameters(engine, tmp_path):
         open_by_parameters(DetectorConfig(engine_path=str(lonely)))
     assert list(caught.value.missing) == ['class_names']
     manifest = parse_manifest(engine.with_name('digits.engine.json').read_bytes(), 'x')
-    # With their names the shapes say the rest: the grids of 640 x 480 have 6000 cells.
+    # The shapes and the class names determine the model: the grids of 640 x 480 have 6000 cells.
     pipeline = open_by_parameters(
         DetectorConfig(engine_path=str(lonely), model_class_names=manifest.class_names)
     )
@@ -327,13 +328,13 @@ def test_second_start_uses_the_compiled_kernels(engine, tmp_path):
     command = [sys.executable, script, engine, '--rounds', '1', '--json', result]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     print(done.stdout)
-    # A cache that TensorRT does not take is a warning, and those are an exit code of 1.
+    # If TensorRT refuses a cache, the script logs a warning and exits with code 1.
     assert done.returncode == 0, done.stderr
     starts = {name: found[0] for name, found in json.loads(result.read_text())['starts'].items()}
     assert starts['none']['kernels_cache_bytes'] > 1000
     if 'tensorrt_rtx' not in starts['none']:
         return
     assert starts['none']['runtime_cache_bytes'] > 1000
-    # Nothing was added to what the first had compiled.
+    # The second start added no kernels to the cache of the first start.
     first = starts['none']['runtime_cache_bytes']
     assert starts['all']['runtime_cache_bytes'] == pytest.approx(first, rel=0.01)

@@ -18,7 +18,7 @@ SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
 
 @pytest.fixture
 def collect_rows(monkeypatch):
-    """Return a function that writes rows like the kernels, and returns the collected result."""
+    """Return a function that writes rows as the kernels do, and returns the collected result."""
     kernels = SimpleNamespace(
         scratch_bytes=64,
         result_bytes=RESULT_HEAD.itemsize + 8 * RESULT_ROW.itemsize,

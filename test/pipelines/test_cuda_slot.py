@@ -57,7 +57,7 @@ def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, 
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
-    """The kernels do not read rows that an earlier frame left there."""
+    """The kernels must not need the rows that are not uploaded. These rows have older pixels."""
     gpu, pipeline = late_pipeline(graph=graph)
     memory = pipeline.allocate(8_000_000)
     for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (17, 1), (16, 2), (1, 1)]):

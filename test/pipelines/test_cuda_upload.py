@@ -100,7 +100,7 @@ def test_memory_used_by_a_slot_is_not_lent_again(open_patch_pipeline, integrated
             number = next(numbers) % 7
             pipeline.enqueue(slot, [borrow(images[number])], [Thresholds()])
             flying.append(number)
-            borrow(np.full(1080 * 5760, 255 - number, np.uint8))  # no slot uses this
+            borrow(np.full(1080 * 5760, 255 - number, np.uint8))  # no slot uses this buffer
         for slot, number in enumerate(flying):
             pipeline.collect(slot)
             np.testing.assert_array_equal(input_of(pipeline, slot), expected[number])

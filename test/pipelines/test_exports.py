@@ -43,14 +43,14 @@ def expected(family):
 
 
 def open_copied_export(family, tmp_path, **values):
-    """Open a copy of an export, which this user owns. Set only its path, and `values`."""
+    """Open a copy of an export, because this user must own it. Set only its path and `values`."""
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
     return open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
 
 
 def sort_and_clip(xyxy, scores, labels, size):
-    """Return boxes, scores and labels by score: clipped to the image, without empty boxes."""
+    """Clip boxes to the image and drop empty ones. Return boxes, scores and labels by score."""
     xyxy = np.clip(xyxy, 0, np.array([*size, *size]))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     order = [index for index in np.argsort(-scores, kind='stable') if keep[index]]
@@ -188,7 +188,7 @@ def detect_recorded_image(family, tmp_path):
         values['xyxy'], values['scores'], values['labels'], (width, height)
     )
     assert_same(found, *expected_rows, 0.01, 1e-4)
-    assert len(set(values['scores'].round(4))) == len(found)  # so both have the same order
+    assert len(set(values['scores'].round(4))) == len(found)  # both have the same order
     return values, pipeline.spec, found
 
 

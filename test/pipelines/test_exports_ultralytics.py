@@ -53,7 +53,7 @@ def frame_of(image):
 
 
 def assert_same_oriented(found, told):
-    """Compare oriented boxes with the predictor's, which are not clipped and have any angle."""
+    """Compare oriented boxes. The predictor does not clip its boxes, and allows any angle."""
     height, width = told['image'].shape[:2]
     theirs = told['oriented']
     turned = (theirs[:, 4] + np.pi / 2) % np.pi - np.pi / 2
@@ -69,7 +69,7 @@ def assert_same_oriented(found, told):
     assert (found.class_ids == told['labels'][wanted]).all()
     corners = oriented_corners(ours)
     distance = np.linalg.norm(corners[:, :, None] - told['corners'][wanted][:, None], axis=3)
-    assert distance.min(axis=2).max() < 2e-3  # half a turn starts at another corner
+    assert distance.min(axis=2).max() < 2e-3  # a half turn changes the first corner
     around = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
     clipped = np.clip(around, 0, [width, height, width, height])
     assert np.abs(found.xyxy - clipped).max() < 1e-3
@@ -83,7 +83,7 @@ def assert_same_oriented(found, told):
 
 
 def assert_same_masks(found, told):
-    """Hold masks to the predictor's (retina_masks), which leaves boxes without a mask out."""
+    """Compare masks. The predictor (retina_masks) omits boxes with an empty mask."""
     height, width = told['image'].shape[:2]
     theirs = np.unpackbits(told['masks'])[: len(told['scores']) * height * width]
     theirs = theirs.reshape(-1, height, width).astype(bool)
@@ -102,7 +102,7 @@ def assert_same_masks(found, told):
 
 
 def assert_same(found, told):
-    """Hold boxes to the predictor's, in either order where scores are equal."""
+    """Compare detections with the predictor. Boxes with equal scores may have any order."""
     if 'oriented' in told:
         assert_same_oriented(found, told)
         return
@@ -127,7 +127,7 @@ def assert_same(found, told):
     points = told['keypoints'][whole][wanted]
     values = points.shape[2]
     assert np.abs(found.keypoints[order, :, :values] - points).max() < 2e-3
-    assert (found.keypoints[:, :, values:] == 1).all()  # a network of x and y gives no score
+    assert (found.keypoints[:, :, values:] == 1).all()  # x and y without a score
 
 
 @pytest.mark.parametrize('family', DECODER)
@@ -170,7 +170,7 @@ def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golde
 
 
 def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
-    """Older releases took two classes for the older layout and wrote manifests like this."""
+    """Older releases mistook two classes for the older layout, and wrote such manifests."""
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx')
     pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))

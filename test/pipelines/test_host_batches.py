@@ -31,9 +31,9 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 OPEN, FIXED = 'open', 4
 BATCH = {OPEN: 8, FIXED: 4}
-# The default: larger batches take longer on the CPU.
+# By default, an open batch has size 1, because larger batches take longer on the CPU.
 USED = {OPEN: 1, FIXED: 4}
-# More images than one fixed batch.
+# These are more images than one fixed batch contains.
 SOME_SCENES = sorted(SCENES.glob('*.jpg'))[:6]
 # Each frame has another size, threshold and class filter.
 THRESHOLDS = (
@@ -45,7 +45,7 @@ THRESHOLDS = (
 
 
 def colours(seed):
-    """Return a frame of coloured blocks; no two are of one size."""
+    """Return a frame of coloured blocks. Each seed gives another frame size."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (6, 8, 3), np.uint8)
     width, height = 80 + 10 * seed, 60 + 4 * seed
@@ -74,7 +74,7 @@ def open_several(path, **changes):
 
 @pytest.fixture
 def open_detector(tmp_path):
-    """Return a function that opens a small detector which takes several images at once."""
+    """Return a function that opens a small detector for batches of several images."""
     import onnx
 
     pipelines = []
@@ -208,7 +208,7 @@ def test_failure_after_a_successful_batch_fails_the_whole_batch(
 
 @pytest.fixture(scope='module')
 def twins(tmp_path_factory):
-    """Return the paths of the digits model and of two copies for several images, by batch size."""
+    """Return the paths of the digits model and of two copies for batches, by batch size."""
     folder = tmp_path_factory.mktemp('twins')
     return {
         1: DIGITS,

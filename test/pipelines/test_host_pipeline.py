@@ -32,7 +32,7 @@ ENOUGH = {
 
 
 def write_onnx(folder, content=None, *, described=True, **changes):
-    """Write a model, and its manifest if asked; return its path."""
+    """Write a model, and its manifest if `described` is true. Return the path of the model."""
     content = tiny_onnx() if content is None else content
     path = folder / 'tiny.onnx'
     path.write_bytes(content)
@@ -50,7 +50,7 @@ def open_pipeline(path, **values):
 
 
 def picture(anchors, width=WIDTH, height=HEIGHT):
-    """Return a frame of the network's own size whose pixels say these anchors."""
+    """Return a black frame with one pixel for each anchor. The model decodes it to a box."""
     rgb = np.zeros((height, width, 3), np.uint8)
     for (row, column), pixel in anchors.items():
         rgb[row, column] = pixel
@@ -73,7 +73,7 @@ def detect(pipeline, frame, thresholds=None):
 
 CAT = {(0, 1): (102, 51, 204)}  # centre 0.4 * 64, size 0.2 * 64, score 0.8
 CAT_FOUND = ([19.2, 19.2, 32.0, 32.0], 0.8, 0)
-DOG = {(1, 2): (51, 51, 153)}  # centre 12.8, size 12.8, score 0.6
+DOG = {(1, 2): (51, 51, 153)}  # centre 0.2 * 64, size 0.2 * 64, score 0.6
 DOG_FOUND = ([6.4, 6.4, 19.2, 19.2], 0.6, 1)
 
 
@@ -107,19 +107,19 @@ def test_missing_model_values_are_named_in_the_error(tmp_path, golden_messages):
 
 def test_colour_order_reaches_the_network(tmp_path):
     pipeline = open_pipeline(write_onnx(tmp_path), model__color_order='bgr')
-    # Red and blue have changed places: centre 0.8 * 64, score 0.4.
+    # Red and blue are swapped, so the centre is 0.8 * 64 and the score 0.4.
     assert detect(pipeline, picture(CAT)) == [([44.8, 44.8, 57.6, 48.0], 0.4, 0)]
 
 
 def test_boxes_return_to_the_pixels_of_a_larger_source(tmp_path):
-    # 128 x 48 source pixels become 64 x 24, 12 rows below the top; stretched, 64 x 48.
+    # A source of 128 x 48 pixels is stretched to 64 x 48. A letterbox has 64 x 24 from row 12.
     pipeline = open_pipeline(write_onnx(tmp_path), model__resize='stretch')
     rgb = np.zeros((48, 128, 3), np.uint8)
     rgb[0, 2:4] = CAT[0, 1]
     frame = Frame.view(rgb, width=128, height=48, step=384, encoding='rgb8')
     assert detect(pipeline, frame) == [([38.4, 19.2, 64.0, 32.0], 0.8, 0)]
     pipeline = open_pipeline(write_onnx(tmp_path))
-    # The grey padding is read now: 114 says centre and size 28.6, score 0.447, for both classes.
+    # The model now reads grey padding. 114 means centre and size 28.6 and score 0.447.
     box = ([28.61, 4.61, 85.84, 48.0], 0.447)
     assert detect(pipeline, frame) == [(*box, 0), (*box, 1)]
 

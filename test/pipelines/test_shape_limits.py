@@ -17,7 +17,7 @@ DETECT = {'model.decoder': 'dense', 'model.class_names': ['cat', 'dog']}
 
 
 def write_model(folder, image, output=(1, 6, 'anchors'), *, filled=(1, 6, 4), further=()):
-    """Write a model without manifest. Its output has the shape ``filled`` and zeros.
+    """Write a model without a manifest. It returns zeros of the shape ``filled``.
 
     Args:
         image: shape of the image input.

@@ -31,7 +31,7 @@ def naps(monkeypatch):
 
     class RecordingQueue(SimpleQueue):
         def get(self, **limit):
-            if 'timeout' in limit:  # otherwise a wake-up is pending
+            if 'timeout' in limit:  # without a timeout, a wake-up is pending
                 now[0] = math.inf if limit['timeout'] is None else limit['timeout']
             try:
                 return super().get(**limit)
@@ -194,7 +194,7 @@ def test_submit_does_not_wait_for_the_pipeline():
             setattr(pipeline, place, hold)
             run.submit(0)
             assert entered.wait(DEADLINE_S)
-            run.submit(1)  # would hang if it waited
+            run.submit(1)  # must return at once; otherwise the test hangs
             run.submit(2)
             assert run.counts() == (3, 0, {'replaced': 1}, 0, 2)
             gate.set()

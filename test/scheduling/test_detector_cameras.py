@@ -1,4 +1,4 @@
-"""Tests of several cameras on one pipeline: batches, settings, counts and errors of each."""
+"""Tests of several cameras on one pipeline: each has its own settings, counts and errors."""
 
 import threading
 
@@ -222,7 +222,7 @@ def test_submit_does_not_wait_for_any_camera():
         run.submit(number(0))
         assert entered.wait(DEADLINE_S)
         for index in range(3):
-            run.submit(number(1, index))  # would hang if it waited
+            run.submit(number(1, index))  # must return at once; otherwise the test hangs
         assert run.counts(1) == (3, 0, {'replaced': 2}, 0, 1)
         gate.set()
         run.settled()

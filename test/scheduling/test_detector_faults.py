@@ -121,7 +121,7 @@ def test_invalid_output_drops_only_its_own_image_of_a_batch():
 
 # Faults
 
-# The worker does not call `done` for a pipeline with one slot.
+# A pipeline with one slot has no stage `done`, because the worker does not poll it.
 STAGES_AND_DEPTHS = [
     *((stage, 1) for stage in ('read', 'enqueue', 'collect', 'publish')),
     *((stage, 3) for stage in ('read', 'enqueue', 'done', 'collect', 'publish')),

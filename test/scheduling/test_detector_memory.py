@@ -28,7 +28,7 @@ SIDE = 64
 
 
 class Message:
-    """An image of one value in a leased buffer, which the last reader returns."""
+    """An image of one value in a leased buffer. The last reader returns the buffer."""
 
     def __init__(self, number, data):
         self.number, self.data = number, data
@@ -208,7 +208,7 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
     assert wrong == []
     assert sum(pipeline.wrong for pipeline in pipelines) == 0
     assert all(values(frame) == {number} for frame, number in list(watched.values()))
-    # A buffer for each frame that waits, is in a slot, is published or kept, or is being written.
+    # Each frame has a buffer while it waits, is in a slot, is published, kept or written.
     most = cameras + sum(2 * p.depth * p.batch for p in pipelines) + len(watched) + 2
     assert buffers.count <= most
     watched.clear()

@@ -69,7 +69,7 @@ def test_fault_of_one_pipeline_ends_all_and_is_reported_once(where):
     run = Recorder(*pipelines, cameras=4)
     error = BoomError('boom')
     with run:
-        # The first pipeline has the failing frame, the second a valid one; both have messages.
+        # The frame in the first pipeline fails. The frame in the second pipeline is valid.
         run.submit_into_slots(CAMERA)
         (run.errors if where in ('read', 'publish') else pipelines[0].errors)[where, 0] = error
         run.submit(0)

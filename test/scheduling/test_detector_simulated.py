@@ -45,7 +45,7 @@ def test_equal_cameras_are_served_equally_and_in_time(
     # In this time, the device can process 520 frames of each camera.
     seconds = 520 * cameras * batch_s(batch) / batch
     sent = [even(rate_hz, seconds, 0.0 if together else rng.random()) for _ in range(cameras)]
-    # With two slots, the worker runs in parallel. With one, reading and publishing add to the age.
+    # With one slot, reading and publishing add to the age. With two, they run during compute.
     costs_s = 2e-4 if depth > 1 else 2e-5
     world = World(
         Schedule(sent, batch, depth, batch_s, read_s=costs_s / 2, publish_s=costs_s)

@@ -1,4 +1,4 @@
-"""Preprocessing with antialiasing, on the host and in the kernel, against PIL.
+"""Preprocessing with antialiasing equals PIL, on the host and in the kernel.
 
 Hugging Face trains and runs its detectors with PIL's bilinear resize. Colours come from bgr_image,
 which test_encodings.py compares with the definitions of the encodings.
@@ -33,8 +33,8 @@ LEVELS = {'scale': 1.0, 'antialias': True}
 # The aliases are left out, because test_encodings.py tests them.
 FORMATS = sorted({*ENCODINGS.values()})
 MODES = ['letterbox', 'letterbox_top_left', 'stretch']
-# The network input at 1/2, 1/3, 1/4 and other scales, on one axis and on both. One axis also
-# grows.
+# Source sizes that shrink to 1/2, 1/3, 1/4 and other scales, on one axis or on both. In some, the
+# other axis grows.
 SHRINKING = [(320, 256), (480, 384), (640, 512), (640, 128), (160, 512), (1001, 777), (91, 703)]
 
 

@@ -1,4 +1,4 @@
-"""The batch sizes that a pipeline prepares."""
+"""Tests of which batch sizes a pipeline prepares."""
 
 import pytest
 

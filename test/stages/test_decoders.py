@@ -90,7 +90,7 @@ def test_boxes_below_the_threshold_are_dropped(name):
     assert (found.scores.dtype, found.class_ids.dtype) == (np.float32, np.int32)
 
 
-#: Outputs of one image without rows, in the model's order.
+#: Outputs of one image without any row, in the order of the model's outputs.
 NO_ROWS = {
     'dense': [(1, 9, 0)],
     'end_to_end': [(1, 0, 6)],

@@ -42,7 +42,7 @@ FORMS = {
 }
 
 
-# The pixel mask of DETR is 1 everywhere only without padding (test_padding.py has the others).
+# Without padding, DETR's pixel mask is 1 everywhere. test_padding.py tests other masks.
 MODES = {'detr': 'stretch'}
 
 

@@ -1,4 +1,4 @@
-"""HostPreprocessor against float64 references, without OpenCV or the package's geometry.
+"""HostPreprocessor matches float64 references, which use no OpenCV and no package geometry.
 
 OpenCV resizes bytes to bytes. The tests allow 0.85 levels from exact bilinear interpolation; 0.82
 was measured. A tensor is therefore within 1/255 of the exact letterbox of the bytes. The
@@ -30,7 +30,7 @@ RESIZING = 0.85  # levels
 
 
 def tolerance(encoding):
-    """Return the allowed difference of a tensor in levels."""
+    """Return the allowed difference between two tensors, in levels of 8 bits."""
     return RESIZING + (CONVERSION if ENCODINGS[encoding] in YUV else 0)
 
 

@@ -12,7 +12,7 @@ from trt_perception.stages.frame_header import FORMAT_NUMBERS
 
 KERNELS = Path(trt_perception.__file__).parent / 'stages' / 'kernels'
 PIXELS = (KERNELS / 'pixels.cuh').read_text(encoding='utf-8')
-# The patterns that pixel_at reads as 8-bit samples without a case.
+# `pixel_at` has no case for these patterns. It reads them as 8-bit Bayer samples.
 BAYER = {'bayer_rggb8', 'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8'}
 
 

@@ -17,7 +17,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import count_candidates, decode
 
 NETWORK = (64, 48)
-SOURCE = (128, 64)  # half the size in the network, padding of 8 pixels above and below
+SOURCE = (128, 64)  # the network input has half this size, with 8 rows of padding above and below
 FORMS = [('dense', 3), ('dense', 2), ('dense_transposed', 3), ('end_to_end', 3), ('end_to_end', 2)]
 # Centre x, centre y, width, height, score and class in network pixels, worst first.
 BOXES = [

@@ -1,4 +1,4 @@
-"""Masks from coefficients and prototypes, cut off at their boxes, at the image's size."""
+"""Masks come from coefficients and prototypes. They are cut at their boxes, in image pixels."""
 
 import cv2
 import numpy as np

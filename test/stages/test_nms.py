@@ -1,4 +1,4 @@
-"""Non-maximum suppression against ONNX's operator, OpenCV's function and plain code."""
+"""Non-maximum suppression equals ONNX's operator, OpenCV's function and plain Python code."""
 
 from fractions import Fraction
 

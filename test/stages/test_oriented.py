@@ -19,7 +19,7 @@ from trt_perception.stages.decode import decode
 from trt_perception.stages.nms import oriented_non_maximum_suppression, prob_iou
 
 NETWORK = (64, 48)
-SOURCE = (128, 64)  # half the size in the network, padding of 8 pixels above and below
+SOURCE = (128, 64)  # the network input has half this size, with 8 rows of padding above and below
 
 
 def boxes(*rows):
@@ -156,7 +156,7 @@ def test_a_box_whose_centre_is_outside_the_image_keeps_its_geometry(name):
 
 
 def test_boxes_that_do_not_touch_the_image_are_dropped():
-    """OpenCV intersects each box with the image."""
+    """The expected result comes from OpenCV, which intersects each box with the image."""
     rng = np.random.default_rng(6)
     count = 400
     rows = np.concatenate(
@@ -173,7 +173,7 @@ def test_boxes_that_do_not_touch_the_image_are_dropped():
             _, common = cv2.rotatedRectangleIntersection(box, image)
             areas.append(0 if common is None else cv2.contourArea(cv2.convexHull(common)))
         touching.append(areas)
-    # Not nearer to the border of the image than OpenCV is exact.
+    # Omit boxes that are closer to the border of the image than OpenCV's accuracy.
     clear = [index for index, (area, larger) in enumerate(touching) if area > 1 or not larger]
     touching = [area for area, _ in touching]
     outlines = oriented_corners(boxes(*np.column_stack([rows, angles])))

@@ -1,4 +1,4 @@
-"""Padding of DETR's models, against image processors and boxes that transformers recorded.
+"""Padding of DETR models gives the inputs and boxes that were recorded with transformers.
 
 test/data/exports/record.py wrote padding.npz and the export deformable_detr_mask. The pictures
 have the sizes of cameras and do not fill the network's input of 96 x 64.
@@ -69,12 +69,12 @@ def test_padding_is_zero_in_the_tensor_as_in_the_processors(family, tmp_path):
             continue
         assert 0.1 < mask.mean() < 0.9
         assert (tensor[0, :, ~mask] == 0).all()
-        # torch resizes bytes with weights of fewer bits than Pillow.
+        # When torch resizes bytes, its weights have fewer bits than the weights of Pillow.
         assert np.abs(tensor[0] - pixels).max() < 1.001 * LEVEL
 
 
 def test_boxes_on_padded_images_equal_those_of_transformers(tmp_path):
-    """All of its boxes, in one batch: IoU of 0.99, the same class, a score within 0.002."""
+    """Each box has a partner with IoU 0.99, the same class, and a score within 0.002."""
     told = recorded('deformable_detr_mask/expected.npz')
     pipeline = opened('deformable_detr_mask', tmp_path, max_detections=30)
     frames = [picture(*size) for size, _, _ in cameras()]
@@ -141,4 +141,4 @@ def test_the_kernel_writes_the_mask_of_each_frame(shape, dtype, mode):
 
     for one, letterbox in zip(found, letterboxes, strict=False):
         np.testing.assert_array_equal(one, image_mask(letterbox, shape))
-    assert found[3].all()  # without a frame, the place keeps its values
+    assert found[3].all()  # a place without a frame keeps its values

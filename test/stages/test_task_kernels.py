@@ -1,4 +1,4 @@
-"""The decoding kernels, emulated on the CPU, against the host's decoding."""
+"""The decoding kernels, emulated on the CPU, equal the host's decoding."""
 
 import ctypes
 
@@ -27,7 +27,7 @@ from trt_perception.stages.frame_header import FRAME_PARAMETERS
 pytestmark = needs_compiler
 
 SIZES = [(333, 277), (64, 48), (97, 301)]
-#: For each frame parameter, a value that gives other boxes than the default.
+#: For each frame parameter, a value that changes the boxes.
 CHANGED = {'confidence_threshold': 0.6, 'iou_threshold': 0.9}
 THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
@@ -186,7 +186,7 @@ def test_limits_of_candidates_and_detections_are_obeyed(name, limits, passing):
     assert max(counts) > 5
 
 
-# Padding at the top, at the left, none, a border inside a prototype pixel, less than one row.
+# Padding at the top, at the left, without padding, inside a prototype pixel, and below one row.
 IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 
 

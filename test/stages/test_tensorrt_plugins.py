@@ -1,4 +1,4 @@
-"""Tests of TensorRT's plugins: a stand-in for its calls, and real registries of two flavours."""
+"""Tests of TensorRT plugins, with a stand-in for TensorRT and real registries of both flavours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trt_perception.stages.tensorrt_plugins import load_plugins
 IMAGE, OUTPUT = ('images', (1, 3, 48, 64), 'float32'), ('output', (1, 7, 4), 'float32')
 LIBRARY = b'library of Fancy'
 
-# Opens an engine twice, as two calls of *configure* or two GPUs do. Prints TensorRT's calls.
+# Opens an engine twice, like two *configure* transitions or two GPUs. Prints TensorRT's calls.
 OPEN_TWICE = """
 import json, sys
 from support.gpu import fake_cuda
@@ -57,7 +57,7 @@ calls = ('init_libnvinfer_plugins', 'load_library', 'deserialize_cuda_engine')
 print(json.dumps([[call for call in module.calls if call in calls], refusal]))
 """
 
-# Loads plugin libraries by a real registry. Prints the results, and which creators exist.
+# Loads plugin libraries with a real registry. Prints the results and the existing creators.
 LOAD_EACH = """
 import importlib, json, sys
 from trt_perception.errors import EngineError

@@ -1,4 +1,4 @@
-"""The runtime's calls of TensorRT, with stand-ins: profiles, formats, compiled kernels.
+"""Tests of calls to TensorRT's runtime, with stand-ins: profiles, formats, compiled kernels.
 
 test_gpu_engines and test_gpu_profiles check on a GPU that TensorRT computes the right values.
 """

@@ -1,4 +1,4 @@
-"""The command benchmark_engine, on a model that is small enough for any machine."""
+"""benchmark_engine measures a model that is small enough for any machine."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def model(tmp_path_factory):
 
 
 def run(*arguments):
-    """Return the exit code, also if argparse exits."""
+    """Run the command. Return its exit code, also if argparse exits."""
     try:
         return benchmark_engine.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -86,7 +86,7 @@ def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_mes
     assert report['agreement'] == []
     (first,) = report['models']
     assert list(first['stages']) == ['preprocess', 'inference', 'decode']
-    assert [pipeline['depth'] for pipeline in first['pipelines']] == [1]  # ONNX Runtime has one
+    assert [pipeline['depth'] for pipeline in first['pipelines']] == [1]  # ONNX Runtime: one slot
     check_model(first)
 
 

@@ -1,4 +1,4 @@
-"""The command detect_images: images, videos and COCO files."""
+"""detect_images reads images and videos, and writes COCO files."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ pytest_plugins = ['support.detect_fixtures']
 def test_folder_of_images_is_processed(tiny, pictures, tmp_path, capfd):
     out = tmp_path / 'out'
     assert run('--engine', tiny, '--source', pictures, '--output', out) == 0
-    output, error = capfd.readouterr()  # includes OpenCV's messages
+    output, error = capfd.readouterr()  # capfd also captures OpenCV's messages
     assert error == ''
     names = {path.name for path in out.iterdir()}
     assert names == {'a.png', 'b.jpg', 'black.bmp.png'} | FILES

@@ -1,4 +1,4 @@
-"""The command evaluate_engine, on the digits and on models with known outputs."""
+"""evaluate_engine measures the digits model and models with known outputs."""
 
 import json
 import re
@@ -21,7 +21,7 @@ USUAL = ('--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'TRUTH')
 
 
 def run(*arguments):
-    """Return the exit code, also if argparse exits."""
+    """Run the command. Return its exit code, also if argparse exits."""
     try:
         return evaluate_engine.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -30,7 +30,7 @@ def run(*arguments):
 
 @pytest.fixture
 def evaluation_inputs(tmp_path):
-    """Return arguments by name: a model, three images and their annotations."""
+    """Return the arguments by name: a model, three images and their annotations."""
     import cv2
     import numpy as np
 

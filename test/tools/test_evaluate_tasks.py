@@ -1,4 +1,4 @@
-"""evaluate_engine on exported models for poses, oriented boxes and masks, and its output."""
+"""evaluate_engine measures exported models for poses, oriented boxes and masks."""
 
 import json
 import re

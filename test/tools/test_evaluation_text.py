@@ -1,4 +1,4 @@
-"""The tables that evaluate_engine prints."""
+"""Tests of the tables that evaluate_engine prints."""
 
 from support import golden
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy

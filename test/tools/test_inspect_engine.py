@@ -1,4 +1,4 @@
-"""inspect_engine on plans of TensorRT-RTX without a GPU, and on newly built engines with one."""
+"""inspect_engine reads TensorRT-RTX plans without a GPU, and newly built engines with a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models for poses, oriented boxes and masks with the commands and the Python API."""
+"""Commands and Python API support models for poses, oriented boxes and masks."""
 
 import json
 import re

@@ -160,7 +160,7 @@ def words(tmp_path, monkeypatch):
 
 
 def exit_code_of(main, words):
-    """Return the exit code, also if argparse exits."""
+    """Run a command. Return its exit code, also if argparse exits."""
     try:
         return main(words)
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""Tests of the search for shared-memory ports of Fast DDS that will never be finished."""
+"""Tests of the search for shared-memory ports that Fast DDS created but will never finish."""
 
 import os
 import struct
@@ -38,7 +38,7 @@ def test_unfinished_port_is_found(tmp_path, write, name, content):
     ('name', 'content', 'age_s'),
     [
         ('fastrtps_port7005', port_in_state(2), 60.0),
-        ('fastrtps_port7005', b'', 0.0),  # still being created
+        ('fastrtps_port7005', b'', 0.0),  # a process may still be creating the port
         ('fastrtps_port7005', b'\0', 60.0),  # repaired: all processes refuse it at once
         ('fastrtps_port7005_el', b'', 60.0),  # a lock, which is always empty
         ('fastrtps_2bf491fc5bd27ded', b'', 60.0),
