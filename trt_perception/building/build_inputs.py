@@ -1,4 +1,4 @@
-"""The inputs of a build, which are read before the first slow step."""
+"""Holds the inputs of a build. They are read before the first slow step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class BuildInputs:
     Attributes:
         options: options of the user.
         source: the ONNX model.
-        tensorrt: the TensorRT release that builds.
-        calibration: images to calibrate with; None if no images are needed.
-        validation: image files of --validate; empty without this option.
+        tensorrt: the TensorRT release that builds the engine.
+        calibration: selected images for calibration; None if the build does not calibrate.
+        validation: image files that --validate names; empty without this option.
     """
 
     options: BuildOptions

@@ -1,4 +1,4 @@
-"""Make the manifest of an engine from the facts of its build. Nothing is guessed."""
+"""Makes the manifest of an engine from recorded facts of its build, without guesses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
-    """Map option names to values, for options that affect the engine and differ from defaults."""
+    """Return the options that affect the engine and differ from their defaults, by name."""
     found: dict[str, OptionValue] = {}
     values = options.as_dict()
     for row in OPTIONS:
@@ -52,7 +52,7 @@ def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
 
 
 def new_model_file(path: Path, content: bytes) -> ModelFile:
-    """Return a model that exists in memory only. ``path`` is its later place."""
+    """Return a model file that exists only in memory. ``path`` is where it will be written."""
     return ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
 
 
@@ -98,7 +98,7 @@ def describe_engine(
         inputs: inputs of the build.
         recognised: preprocessing, decoder, task and class names of the model.
         image: name of the image input. The profiles describe this input.
-        calibration: None if the build did not calibrate.
+        calibration: record of the calibration; None if the build did not calibrate.
         plan: the plan from TensorRT.
     """
     options, source, gpu = inputs.options, inputs.source.file, plan.gpu
@@ -135,9 +135,10 @@ def with_measurements(
 
     Args:
         engine: the engine from ``describe_engine``.
-        verified: has the precision of the layers; None if this machine cannot run the engine.
+        verified: results of the engine's check, including the precision of its layers; None if
+            this machine cannot run the engine.
         accuracy: accuracy on the images of --validate; None without this option.
-        agreement: agreement with the detections of the original.
+        agreement: agreement of the engine's detections with the original model's detections.
     """
     manifest = engine.manifest
     assert manifest is not None

@@ -1,4 +1,4 @@
-"""Keep finished engines in a folder, so that an unchanged build is not repeated.
+"""Stores finished engines in a folder, so that an unchanged build is not repeated.
 
 An entry is a folder with the engine, its manifest, the report and their hashes; its name is the
 key. Guarantees: an entry is complete or missing. An entry with wrong hashes is not used.
@@ -31,7 +31,7 @@ from trt_perception.files.regular_files import read_regular
 
 __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 
-#: Part of every key. Raise the number if a change of the code makes another engine from the same
+#: Part of every key. Increase this number when a code change gives another engine for the same
 #: inputs.
 BUILDER_REVISION: Final = 2
 _LOG: Final = logging.getLogger(__name__)
@@ -68,8 +68,9 @@ def store_key(
     Args:
         onnx_sha256: SHA-256 of the model with its external weights.
         options: all options. Options that affect neither engine nor report are ignored.
-        tensorrt: the TensorRT release that would build.
-        contents: SHA-256 of all other files by any name: images, labels, class names, plugins.
+        tensorrt: the TensorRT release that would build the engine.
+        contents: SHA-256 of each other input file, by a name that the caller chooses: images,
+            labels, class names, plugins.
     """
     values = options.as_dict()
     counted = (row.name for row in OPTIONS if row.affects != 'nothing')
@@ -126,7 +127,7 @@ class EngineStore:
             for name, content in contents.items():
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
                     raise ValueError(f'{_FILE_NAMES[name]} is not the file that was stored')
-            os.utime(folder / _ENTRY)  # prune reads this time as the last use
+            os.utime(folder / _ENTRY)  # record this use, so that prune keeps the entry
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning(
                 'The stored engine %s is damaged, so the engine is built again: %s', folder, error
@@ -153,7 +154,7 @@ class EngineStore:
             old = self._folder / key
             if old.exists():
                 shutil.rmtree(old)
-            # Another build may have stored the same key since; its entry is equal.
+            # Another build may have stored the same key in the meantime. Its entry is equal.
             with contextlib.suppress(FileExistsError):
                 temporary.rename(old)
         except WriteError as error:

@@ -1,4 +1,4 @@
-"""Check the paths of a build's output before hours of work, and write the files at its end."""
+"""Checks the output paths of a build before hours of work, and writes the files at its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def _check_path(path: Path, options: BuildOptions, option: str) -> None:
     if path.is_dir():
         raise ConfigError(str(path), 'cannot be written: it is a folder', fix='name a file')
     try:
-        # Make a file, because permissions mislead for root and in file systems such as /proc.
+        # Make a file as a test, because permissions mislead for root and in file systems such as
+        # /proc.
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
@@ -132,7 +133,7 @@ def write_outputs(
         engine: the engine with its manifest.
         quantised: the model with Q/DQ nodes and its manifest; None without --qdq-onnx.
         replaces: the result of ``check_output_paths``.
-        log: its report gets the written files.
+        log: log of the build. Its report receives the written files.
 
     Raises:
         WriteError: a file cannot be written. In this case, no file is written.

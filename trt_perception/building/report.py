@@ -1,4 +1,4 @@
-"""The report of a build. Each step fills it, and failed builds have a report, too."""
+"""Holds the report of a build. Each step fills its part, so a failed build also has a report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BuildReport:
 
     Attributes:
         status: ``running`` until the end, then ``done``, ``failed`` or ``interrupted``.
-        error: the reason of a failure; empty otherwise.
+        error: the reason for a failure; otherwise empty.
         reused: whether the engine came from the store.
         input_model: file, size, hash, tensors and recognised properties.
         output_engine: file, size, hash and manifest; empty until both files are written.
@@ -54,8 +54,8 @@ class BuildReport:
         optimization: number of nodes before and after slimming, precision by layer, fusions.
         performance: duration of the build in seconds, size, expected latency.
         accuracy: accuracy on the validation images; None without a measurement.
-        agreement: agreement with the original's detections, or why it was not measured; None
-            until the step ``validate``.
+        agreement: agreement with the original's detections, or why the agreement was not
+            measured; None until the step ``validate``.
         steps: the steps in order.
         warnings: one sentence each.
     """
@@ -78,7 +78,7 @@ class BuildReport:
         self.warnings += [text for text in sentences if text and text not in self.warnings]
 
     def fail(self, error: BaseException) -> None:
-        """Set status and error after an exception."""
+        """Set status and error from the exception that ended the build."""
         interrupted = isinstance(error, KeyboardInterrupt)
         self.status = 'interrupted' if interrupted else 'failed'
         self.error = 'interrupted' if interrupted else failure_reason(error)

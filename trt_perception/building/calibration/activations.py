@@ -36,14 +36,15 @@ __all__ = [
 def calibration_inputs(
     model: onnx.ModelProto, preprocessing: Preprocessing
 ) -> tuple[TensorSpec, dict[str, npt.NDArray[Any]]]:
-    """Return the inputs for calibrating a model, in their final shapes.
+    """Return the description of the image input, and values for all other inputs.
 
     Args:
-        model: the model.
+        model: model to calibrate.
         preprocessing: converts images to the model's input.
 
     Returns:
-        The image input, and a dict from the name of an auxiliary input to its value.
+        The image input in its final shape, and a dict from each auxiliary input's name to its
+        value.
 
     Raises:
         EngineError: the model does not have exactly one image input, this input is not float32,
@@ -87,12 +88,15 @@ def collect_histograms(
     tensors: Sequence[str],
     images: CalibrationImages,
 ) -> dict[str, MagnitudeHistogram]:
-    """Run a model on all images. Map the names of some tensors to their histograms.
+    """Run a model on all images, and return a histogram of magnitudes for each listed tensor.
 
     Args:
         model: a float32 model.
-        tensors: names of the tensors, which may include the image input.
+        tensors: names of the tensors to count. The image input is allowed.
         images: the calibration images.
+
+    Returns:
+        A dict from each tensor's name to its histogram.
 
     Raises:
         ConfigError: an image cannot be decoded, or the images have no content.
@@ -130,7 +134,7 @@ def _add_values(
 
 
 def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy with only these tensors as outputs, to save memory."""
+    """Return a copy of a model whose only outputs are these tensors, to save memory."""
     copied = copy.deepcopy(model)
     del copied.graph.output[:]
     for name in tensors:
@@ -151,7 +155,7 @@ def open_session(model: onnx.ModelProto) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # as in stages.onnx_runtime
+    options.log_severity_level = 4  # the same level as in stages.onnx_runtime
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     # Idle threads must not spin: they would slow down the counting between two images.
     options.add_session_config_entry('session.intra_op.allow_spinning', '0')
@@ -159,5 +163,5 @@ def open_session(model: onnx.ModelProto) -> Any:
         return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=['CPUExecutionProvider']
         )
-    except Exception as error:  # see above
+    except Exception as error:  # ONNX Runtime has an exception class per status code
         raise EngineError('the model', f'ONNX Runtime cannot load it: {error}') from error

@@ -1,4 +1,4 @@
-"""Keep the ranges of calibrations, and reuse them if all their inputs are the same.
+"""Stores the ranges of each calibration, and reuses them if all inputs are the same.
 
 Each calibration has one file, whose name is a hash of all inputs. Guarantees: a file is complete
 or missing. Ranges are reused only for the same model, images, preprocessing, method and version of
@@ -33,13 +33,13 @@ _MAX_RANGE: Final = float(np.finfo(np.float32).max)
 def calibration_identity(
     model: onnx.ModelProto, images: ImageSet, preprocessing: Preprocessing
 ) -> str:
-    """Return text that differs if the model, the images or the preprocessing differ."""
+    """Return a text that identifies the model, the images and the preprocessing."""
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     return f'{digest} {images.sha256} {preprocessing}'
 
 
 def cache_path(folder: Path | None, suffix: str, *parts: object) -> Path | None:
-    """Return the path of the ranges with these inputs (``parts``), or None without a folder."""
+    """Return the path of the ranges for these inputs (``parts``); None if ``folder`` is None."""
     if folder is None:
         return None
     return folder / f'{hashlib.sha256(repr(parts).encode()).hexdigest()}.{suffix}'
@@ -52,7 +52,7 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
 
     Args:
         path: path of the file; None if the cache is off.
-        tensors: names of the tensors.
+        tensors: names of the tensors that need a range.
     """
     if path is None:
         return None, 'off'
@@ -69,12 +69,12 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
 
 
 def write_ranges(path: Path | None, ranges: Mapping[str, float]) -> str:
-    """Write ranges. Return '' or text to append to the sentence of ``read_ranges``."""
+    """Write ranges. Return a text to append to the sentence of ``read_ranges``; may be empty."""
     return '' if path is None else write_cache_file(path, json.dumps(ranges, indent=1).encode())
 
 
 def write_cache_file(path: Path, content: bytes) -> str:
-    """Write a file of ranges, and its folder if necessary. Return '' or the failure as text.
+    """Write a file of ranges, and its folder if necessary. Return the failure, or an empty text.
 
     A cache that cannot be written only costs time, so the failure is not an exception.
     """

@@ -51,7 +51,7 @@ class ImageSet:
     Attributes:
         source: the folder, pattern or list from the user.
         paths: the selected files, in the order of use.
-        found: number of images in ``source``.
+        found: number of images in ``source`` before the selection.
         limit: maximum number of selected images.
         seed: seed of the random selection.
         sha256: hash of the contents of the selected files in order, without their names.
@@ -72,7 +72,7 @@ class ImageSet:
 
 
 def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageSet:
-    """Find images, and select at most ``limit`` images.
+    """Find the images of a source, and select at most ``limit`` of them at random.
 
     Args:
         source: one of these: a folder, including subfolders that are not hidden; a glob pattern,

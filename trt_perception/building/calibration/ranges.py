@@ -29,7 +29,7 @@ VERSION: Final = 1
 
 _BINS: Final = 4096  # at least half of the bins are in use
 _LEVELS: Final = 128  # distinct magnitudes of int8
-_CANDIDATE_STRIDE: Final = 8  # candidates of the entropy method are this number of bins apart
+_CANDIDATE_STRIDE: Final = 8  # step in bins between the ranges that the entropy method tries
 _MIN_PROBABILITY: Final = 1e-9
 # Below this limit, the number of bins per unit overflows float32. Networks have no such values.
 _MIN_TOP: Final = 2.0**-100
@@ -114,7 +114,7 @@ class MagnitudeHistogram:
 
 
 def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
-    """Return the divergence after clipping values above ``bins`` and rounding to 128 levels."""
+    """Return the divergence if values are clipped to ``bins`` bins and rounded to 128 levels."""
     true = counts[:bins].copy()
     filled = true > 0
     level = np.arange(bins) * _LEVELS // bins

@@ -138,7 +138,7 @@ def build_plan(
 
 
 class _PlanBuild:
-    """One build with TensorRT, with its log.
+    """Runs one build with TensorRT, and records TensorRT's messages.
 
     Args:
         tensorrt: TensorRT to build with.
@@ -163,7 +163,7 @@ class _PlanBuild:
         fp32_nodes: Collection[str],
         calibration: CalibrationData | None,
     ) -> BuiltPlan:
-        """Build the plan. The arguments have the meaning of build_plan's arguments."""
+        """Build the plan. ``build_plan`` explains the arguments."""
         tensorrt, options, trt_log = self.tensorrt, self.options, self.trt_log
         start = time.perf_counter()
         builder, network = _create_network(tensorrt, trt_log, strongly_typed=self.strongly_typed)
@@ -226,7 +226,7 @@ class _PlanBuild:
         finally:
             if calibrator is not None:
                 calibrator.close()
-                if calibrator.error is not None:  # explains a failed build, spoils a finished one
+                if calibrator.error is not None:  # even a finished plan would have wrong ranges
                     raise calibrator.error
         if plan is None:
             found = f'{tensorrt.label} built no engine'

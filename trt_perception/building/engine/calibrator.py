@@ -43,8 +43,8 @@ class CalibrationData:
     Attributes:
         input_name: name of the image input.
         batch_shape: shape of each batch, (N, 3, H, W).
-        open_batches: returns an iterator over all batches, from the first batch on. Batches are
-            float32, preprocessed as at run time.
+        open_batches: returns a new iterator over all batches. Batches are float32, and their
+            preprocessing is the same as at run time.
         identity: text that changes with model, images and preprocessing; part of the cache key.
         cache_dir: folder for TensorRT's ranges; None to keep no ranges.
         constants: maps an auxiliary input's name to its value, the same for all batches.
@@ -80,10 +80,10 @@ def attach_calibrator(
         on_failure: called when a callback of the calibrator fails, to end the build early.
 
     Returns:
-        The calibrator. After the build, the caller must raise its ``error`` if that is not None,
-        and call ``close`` to free its GPU memory. ``cache_status`` is a text that says whether
-        ranges were reused. ``tensors_without_scale`` names the tensors for which TensorRT found
-        no scale.
+        The calibrator. After the build, the caller must call ``close`` to free its GPU memory.
+        If ``error`` is not None, the caller must raise ``error``. ``cache_status`` is a text that
+        says whether ranges were reused. ``tensors_without_scale`` names the tensors for which
+        TensorRT found no scale.
     """
     identity_parts = data.identity, data.batch_shape, method, tensorrt.version
     path = cache_path(data.cache_dir, 'tensorrt', *identity_parts)

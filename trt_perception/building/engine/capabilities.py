@@ -17,12 +17,13 @@ __all__ = [
     'onnx_runtime_problem',
 ]
 
-# The first TensorRT-RTX release that builds convolutions with Q/DQ nodes, as measured.
+# The first TensorRT-RTX release that built convolutions with Q/DQ nodes in our tests.
 _FIRST_RTX_WITH_INT8: Final = (1, 7)
-# Operators that TensorRT-RTX lacks up to this release, as measured. Newer releases pass the check.
+# Operators that TensorRT-RTX lacked in our tests, up to the release below. The check accepts
+# these operators in newer releases.
 _MISSING_IN_RTX: Final = ('NonZero',)
 _LAST_RTX_WITHOUT_THEM: Final = (1, 7)
-# The first compute capability whose GPUs compute in this precision.
+# For each precision, the lowest compute capability of GPUs that support this precision.
 _MIN_COMPUTE_CAPABILITY: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
 # Why a run in ONNX Runtime on a CPU does not show the accuracy of an engine.
 _ONNX_RUNTIME_PROBLEMS: Final = {
@@ -201,7 +202,7 @@ def _gpu_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
 def onnx_runtime_problem(precision: str) -> str:
     """Return why ONNX Runtime cannot replace an engine of this precision; empty if it can.
 
-    The text is a predicate: "ONNX Runtime " + text.
+    The text is a predicate, so the caller puts "ONNX Runtime " in front of it.
     """
     return _ONNX_RUNTIME_PROBLEMS.get(precision, '')
 
@@ -225,7 +226,7 @@ def build_remarks(
     Args:
         tensorrt: TensorRT to build with.
         options: build options.
-        tf32_override: environment variable NVIDIA_TF32_OVERRIDE; None if not set.
+        tf32_override: value of the environment variable NVIDIA_TF32_OVERRIDE; None if not set.
     """
     remarks = []
     if tensorrt.is_rtx and options.precision == 'fp32' and tf32_override != '0':

@@ -29,14 +29,14 @@ _WEAK_TYPING_FLAGS: Final = {
 def configure_builder(
     tensorrt: TensorRt, builder: Any, config: Any, options: BuildOptions, *, strongly_typed: bool
 ) -> tuple[str, ...]:
-    """Set TensorRT's configuration from the options, and return the names of the flags set.
+    """Set TensorRT's builder configuration, and return the names of the flags that were set.
 
-    Profiles and the timing cache are set elsewhere: add_profiles, TimingCache.
+    ``add_profiles`` sets the profiles, and ``TimingCache`` sets the timing cache.
 
     Args:
         tensorrt: TensorRT to build with. Call check_release first.
         builder: TensorRT's builder.
-        config: TensorRT's builder configuration, not changed before.
+        config: TensorRT's builder configuration, still with TensorRT's defaults.
         options: build options.
         strongly_typed: whether the network is strongly typed.
 
@@ -52,7 +52,7 @@ def configure_builder(
         'GPU_FALLBACK': options.gpu_fallback,
     }
     flags += [name for name, is_requested in requests.items() if is_requested]
-    # TensorRT enables TF32 by default. In FP32 builds, results would differ in the third digit.
+    # TensorRT enables TF32 by default. TF32 would change the third digit of FP32 results.
     if options.precision == 'tf32':
         flags.append('TF32')
     else:
@@ -99,7 +99,7 @@ def _set_compute_capabilities(tensorrt: TensorRt, config: Any, names: list[str])
 
 
 class TimingCache:
-    """Kernel times that TensorRT measured, kept for the next build.
+    """Loads kernel times of earlier builds for TensorRT, and saves the times of this build.
 
     Args:
         tensorrt: TensorRT to build with. The automatic cache has one entry for each release, GPU

@@ -33,17 +33,18 @@ _TARGETS_OFFSET: Final = 32
 
 @dataclass(frozen=True)
 class EngineReport:
-    """All findings about an engine.
+    """All findings about an engine or an ONNX model.
 
     Attributes:
-        model: the file, read and checked.
+        model: the file, after its checks.
         header: flavour and version of TensorRT that built the engine; None for an ONNX model.
         targets: compute capabilities that the engine was built for; empty if the plan does not
             name them.
         engine_info: properties of the loaded engine; None if it was not loaded.
-        why_not_loaded: why the engine was not loaded; empty if it was.
+        why_not_loaded: why the engine was not loaded; empty if it was loaded.
         times: times of the layers, slowest first; empty if not measured.
-        recognised: what the node recognises in an ONNX model without a manifest; else None.
+        recognised: properties that the node recognises in an ONNX model without a manifest;
+            otherwise None.
     """
 
     model: ModelFile
@@ -84,7 +85,7 @@ class EngineReport:
 
 
 def read_engine_report(model: ModelFile) -> EngineReport:
-    """Return what file and manifest say.
+    """Return the findings from the file and its manifest, without loading the engine.
 
     Raises:
         EngineError: the plan is malformed.

@@ -60,7 +60,7 @@ class LayerTime:
         layer: the layer.
         ms: mean time in milliseconds. The CPU waits after each run, so a layer takes longer than
             in a CUDA graph.
-        share: share of the sum over all layers, 0…1.
+        share: this time divided by the sum over all layers, 0…1.
     """
 
     layer: LayerInfo
@@ -194,7 +194,7 @@ def load_with_zero_inputs(
         stack.callback(engine.close)
         stream = stack.enter_context(Stream())
         tensors = [_with_opt_shape(engine, tensor) for tensor in engine.inputs]
-        image, auxiliary = tensors[0], tuple(tensors[1:])  # the engine may be no detector
+        image, auxiliary = tensors[0], tuple(tensors[1:])  # an engine need not be a detector
         if shape is not None:
             image, auxiliary = split_inputs(model.path.name, tensors)
             image = dataclasses.replace(image, shape=shape)

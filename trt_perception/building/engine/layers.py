@@ -28,8 +28,7 @@ __all__ = [
     'require_precision',
 ]
 
-#: The smallest share of convolutions and matrix products in the requested precision. Less is an
-#: error.
+#: At least this share of the convolutions and matrix products must have the requested precision.
 MIN_SHARE: Final = 0.5
 _TYPE_WORD: Final = re.compile(r'[a-z]+[0-9]*')
 # Types of arithmetic, narrowest first. A layer computes in the narrowest type that it reads.
@@ -43,7 +42,7 @@ _TYPES_BY_WIDTH: Final[tuple[str, ...]] = (
     'bf16',
     'fp32',
 )
-# Our name of each type, by the word in reports of TensorRT and TensorRT-RTX.
+# Maps words for types in TensorRT's and TensorRT-RTX's reports to this package's type names.
 _TYPE_BY_WORD: Final = {name: name for name in (*_TYPES_BY_WIDTH, 'int32', 'int64', 'bool')} | {
     'float': 'fp32',
     'float32': 'fp32',
@@ -51,7 +50,7 @@ _TYPE_BY_WORD: Final = {name: name for name in (*_TYPES_BY_WIDTH, 'int32', 'int6
     'float16': 'fp16',
     'bfloat16': 'bf16',
 }
-# Types that fulfil a requested precision, because they are not wider.
+# For each requested precision, the types that count as fulfilled, because they are not wider.
 _ACCEPTED_TYPES: Final = {
     'fp32': ('fp32',),
     'tf32': ('fp32',),
@@ -103,8 +102,8 @@ class PrecisionCheck:
 
     Attributes:
         requested: the requested precision.
-        share: share of the convolutions and matrix products that compute in the requested or a
-            narrower type, by number, 0…1; 1 if there are none.
+        share: number of convolutions and matrix products in the requested or a narrower type,
+            divided by the number of all, 0…1; 1 if there are none.
         deviations: maps the ONNX node or layer of each other convolution or matrix product to its
             type.
         node_count: number of convolutions and matrix products with a known type.
@@ -174,8 +173,8 @@ def check_precision(
         layers: layers from parse_layers, with types.
         requested: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
         nodes: names of the convolutions and matrix products in the ONNX model; None if the model
-            is unknown. Then a layer counts if its kind or name is that of a convolution or matrix
-            product.
+            is unknown. Then the kind or name of a layer shows whether the layer is a convolution
+            or matrix product.
         excluded_nodes: ONNX nodes that deliberately have another precision.
     """
     type_by_name: dict[str, str] = {}

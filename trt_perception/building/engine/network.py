@@ -47,8 +47,8 @@ def parse_onnx(
             unsupported operators with their nodes.
     """
     parser = tensorrt.module.OnnxParser(network, trt_log.logger)
-    # supports_model_v2 would log all errors again. On the releases tried, it names whole
-    # subgraphs, which include supported nodes.
+    # Do not use supports_model_v2. It would log all errors again. In the tested releases, it
+    # names whole subgraphs, which include supported nodes.
     if not parser.parse(content):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
         raise _parse_error(tensorrt, errors, trt_log, name)
@@ -107,8 +107,8 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
     """Return the profiles for an image input; () if all its dimensions are fixed.
 
     Raises:
-        EngineError: the options give no value for a dynamic dimension, or another value for a
-            fixed dimension.
+        EngineError: the options give no value for a dynamic dimension, or contradict a fixed
+            dimension.
     """
     allowed = 'x'.join('?' if side < 0 else str(side) for side in image.shape)
     profiles = options.shapes or _profiles_from_sizes(image, options, allowed)

@@ -1,7 +1,7 @@
-"""Shows the progress of a build, and stops a build.
+"""Reports the progress of a TensorRT build, and stops the build on request.
 
-TensorRT builds in a thread of its own. In the main thread, a signal that arrives inside
-TensorRT's callbacks would be lost.
+TensorRT builds in a separate thread. If it built in the main thread, Python would lose a signal
+that arrives inside TensorRT's callbacks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 __all__ = ['EngineProgress', 'make_progress_monitor', 'run_in_build_thread']
 
-#: Called with the name of the current phase, its number of finished steps, and of all steps.
+#: Called with the name of the current phase, the number of finished steps, and of all steps.
 EngineProgress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1
 _PROGRESS_STEPS: Final = 1000
@@ -23,8 +23,8 @@ _Result = TypeVar('_Result')
 def make_progress_monitor(trt: Any, stop: threading.Event) -> Any:
     """Return a TensorRT progress monitor that ends the build after ``stop`` is set.
 
-    Its method ``position`` returns the innermost phase, and the progress as finished and total
-    steps. One scale covers all nested phases.
+    Its method ``position`` returns the name of the innermost phase, and the numbers of finished
+    and of all steps. Both numbers cover the outermost phase with all its nested phases.
     """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
@@ -69,7 +69,7 @@ def run_in_build_thread(
 
     Args:
         work: must end soon after ``stop`` is set.
-        stop: set here if waiting is interrupted.
+        stop: this function sets the event if an exception interrupts the wait.
         on_poll: called ten times a second in the calling thread, to show progress.
 
     Raises:
@@ -78,8 +78,9 @@ def run_in_build_thread(
     """
     results: list[_Result] = []
     errors: list[BaseException] = []
-    # Thread.is_alive would not do: up to Python 3.12, it stays False after an exception within
-    # join(). Waiting matters, because TensorRT aborts the process if the interpreter ends first.
+    # Do not use Thread.is_alive: up to Python 3.12, it stays False after an exception within
+    # join(). The wait is necessary, because TensorRT aborts the process if the interpreter ends
+    # before the build.
     has_started, has_ended = threading.Event(), threading.Event()
 
     def run() -> None:

@@ -1,6 +1,6 @@
 """Finds the installed TensorRT, its release, and the GPU of this machine.
 
-Code looks up names of enumerations, because TensorRT changes their numbers between releases.
+Callers look up enumeration members by name, because releases of TensorRT number them differently.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from trt_perception.errors import CudaError, EngineError
 
 __all__ = ['BuildGpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
 
-#: Every NVIDIA driver on Linux creates this file, except on Jetsons, which lack TensorRT-RTX too.
+#: Every NVIDIA driver on Linux creates this file, except on Jetsons. Jetsons also lack
+#: TensorRT-RTX.
 _DRIVER_DEVICE: Final = Path('/dev/nvidiactl')
 _LABELS: Final = {'tensorrt': 'TensorRT', 'tensorrt_rtx': 'TensorRT-RTX'}
-#: The oldest supported releases. All names used here were checked against them.
+#: The oldest supported releases. They have all names that this package looks up.
 _MIN_RELEASES: Final = {'tensorrt': (10, 3), 'tensorrt_rtx': (1, 4)}
-# Up to 10.11, TensorRT chooses the precision of each layer in a weakly typed network, and does so
-# well. Weak typing is deprecated from 10.12 on, 11.0 removed it, and TensorRT-RTX never had it.
+# Up to 10.11, TensorRT chooses good precisions for the layers of a weakly typed network. Weak
+# typing is deprecated from 10.12 on, 11.0 removed it, and TensorRT-RTX never had it.
 _FIRST_STRONGLY_TYPED: Final = (10, 12)
 
 
@@ -36,8 +37,8 @@ class BuildGpu:
 
     Attributes:
         name: the driver's name of the GPU.
-        compute_capability: such as ``8.6``.
-        cuda: CUDA versions of ``driver`` and ``runtime``.
+        compute_capability: text such as ``8.6``.
+        cuda: CUDA versions by the keys ``driver`` and ``runtime``.
     """
 
     name: str
@@ -88,7 +89,7 @@ class TensorRt:
         return f'{_LABELS[self.flavour]} {self.version}'
 
     def find(self, path: str) -> Any:
-        """Return the object with a dotted name such as ``BuilderFlag.FP16``; None if missing."""
+        """Return the module's object with a name such as ``BuilderFlag.FP16``; None if missing."""
         value = self.module
         for part in path.split('.'):
             value = getattr(value, part, None)

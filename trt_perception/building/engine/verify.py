@@ -123,7 +123,7 @@ def verify_engine(
     deviations: Mapping[str, str] = {}
     if any(layer.precision for layer in engine_info.layers):
         check = check_precision(engine_info.layers, options.precision, nodes, excluded_nodes)
-        if not check.node_count:  # the release does not report the nodes of a layer
+        if not check.node_count:  # this release of TensorRT does not report a layer's ONNX nodes
             check = check_precision(engine_info.layers, options.precision)
         require_precision(check, model.path.name)
         deviations = check.deviations

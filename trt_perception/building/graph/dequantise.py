@@ -1,7 +1,7 @@
 """Removes the Q/DQ nodes of a quantised model, to compare the model with FP16.
 
 The weights become the values that DequantizeLinear returns; all other nodes stay. The result is as
-fast as the original in the same precision, but less exact.
+fast as the model before quantisation in the same precision, but less exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model without Q/DQ nodes.
 
     Args:
-        model: quantised model. Scales of weights must be constants, which check_quantised checks.
+        model: quantised model that passed ``check_quantised``, so its scales are constants.
     """
     copied = copy.deepcopy(model)
     graph = copied.graph

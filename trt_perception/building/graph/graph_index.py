@@ -35,9 +35,9 @@ class GraphIndex:
 
     Attributes:
         graph: the graph.
-        producer: the node that computes a tensor, by tensor name.
-        consumers: the nodes that read a tensor, by tensor name. A node also reads the outer
-            tensors of its subgraphs.
+        producer: maps a tensor's name to the node that computes the tensor.
+        consumers: maps a tensor's name to the nodes that read the tensor. A node also reads the
+            outer tensors of its subgraphs.
         initializers: maps a tensor's name to its initializer.
     """
 
@@ -52,7 +52,7 @@ class GraphIndex:
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
 
     def constant(self, name: str) -> npt.NDArray[np.generic] | None:
-        """Return a constant: an initializer, a Constant node or a copy; otherwise None."""
+        """Return the value of a constant tensor; None if the tensor is not constant."""
         if name in self.initializers:
             array: npt.NDArray[np.generic] = numpy_helper.to_array(self.initializers[name])
             return array
@@ -64,7 +64,7 @@ class GraphIndex:
         return found[0] if found else None
 
     def is_constant(self, name: str) -> bool:
-        """Return whether a tensor is constant, or a quantised, dequantised or cast constant."""
+        """Return whether a tensor is constant, also after quantising, dequantising or a cast."""
         node = self.producer.get(name)
         if node is None:
             return name in self.initializers
@@ -84,7 +84,7 @@ class GraphIndex:
 
 
 def channel_axis(node: onnx.NodeProto, dimensions: int) -> int:
-    """Return the channel axis of a Q or DQ node for data of this number of dimensions."""
+    """Return the channel axis of a Q or DQ node whose data has this number of dimensions."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == 'axis'), 1)
     return int(axis) % max(dimensions, 1)
 
@@ -156,8 +156,8 @@ def match_nodes(model: onnx.ModelProto, patterns: Sequence[str]) -> tuple[str, .
 
     Args:
         model: model whose nodes have unique names.
-        patterns: case-sensitive shell patterns for node names (``*/cv3.*/Conv``). A full node name
-            always matches itself, even if it has brackets.
+        patterns: case-sensitive shell patterns for node names, such as ``*/cv3.*/Conv``. A full
+            node name always matches itself, even if the name has brackets.
 
     Raises:
         ConfigError: a pattern matches no node.

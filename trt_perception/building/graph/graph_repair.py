@@ -1,8 +1,8 @@
-"""Repairs faults that exporters leave in a model: order of nodes, float64.
+"""Repairs two faults that exporters leave in a model: a wrong order of nodes, and float64.
 
 Neither repair changes the engine. TensorRT computes float64 in float32, and ignores the order of
-nodes. But ONNX's checker refuses nodes out of order. And a model that no runtime on the CPU can
-run cannot be compared or calibrated.
+nodes. But ONNX's checker refuses nodes in a wrong order. And a build cannot compare or calibrate a
+model that no runtime on the CPU can run.
 """
 
 from __future__ import annotations

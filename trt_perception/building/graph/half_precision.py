@@ -36,8 +36,9 @@ HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
 }
 _FP16_MAX: Final = 65504.0
 _FP16_MIN: Final = 2.0**-24  # half of this value, and any smaller value, becomes 0
-_MIN_REPORTED_SHARE: Final = 0.01  # of the numbers in a constant
-# An attribute decides the type of their result. It stays float32, and a Cast follows if needed.
+_MIN_REPORTED_SHARE: Final = 0.01  # report a constant if more of its numbers than this become 0
+# An attribute decides the result type of these operators. The result stays float32, and a Cast
+# follows if needed.
 _TYPED_BY_ATTRIBUTE: Final = frozenset(
     ('Bernoulli', 'ConstantOfShape', 'EyeLike', 'Multinomial', 'RandomNormal', 'RandomUniform')
 )
@@ -69,7 +70,7 @@ def convert_to_half(
     Args:
         model: model whose nodes have unique names; not changed.
         precision: ``fp16`` or ``bf16``.
-        keep: nodes that stay float32: the reason by node name.
+        keep: maps the name of each node that must stay float32 to the reason.
 
     Raises:
         EngineError: types or shapes in the model contradict each other.
@@ -80,7 +81,7 @@ def convert_to_half(
 
 
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
-    """Turn Constant nodes with floats into initializers, because only these are converted."""
+    """Turn Constant nodes with floats into initializers, which the converter can convert."""
     kept = []
     for node in graph.node:
         attribute = node.attribute[0] if node.op_type == 'Constant' else None
@@ -138,7 +139,7 @@ class _HalfPrecisionConverter:
         return self.result
 
     def _choose_types(self) -> None:
-        """Fill ``wide_inputs`` for nodes that become narrow, and ``kept`` for other nodes."""
+        """Choose the type of each node. Fill ``wide_inputs`` for narrow nodes, else ``kept``."""
         quantisers = []
         for node in self.graph.node:
             floats = [name for name in (*node.input, *node.output) if self.is_float(name)]
@@ -187,8 +188,8 @@ class _HalfPrecisionConverter:
         return bool(finite.size and np.abs(finite).max() > _FP16_MAX)
 
     def _schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
-        # In ONNX, most operators support BF16 only from opset 22 on. TensorRT accepts BF16 in any
-        # opset.
+        # Look BF16 up in the newest opset: most ONNX operators have BF16 only from opset 22 on,
+        # while TensorRT accepts BF16 in any opset.
         version = self.opset if self.precision == 'fp16' else onnx.defs.onnx_opset_version()
         try:
             return onnx.defs.get_schema(node.op_type, version, node.domain)
@@ -198,7 +199,7 @@ class _HalfPrecisionConverter:
     def _allows_half(
         self, formal: Sequence[onnx.defs.OpSchema.FormalParameter], position: int
     ) -> bool:
-        """Return whether the operand at a position may be narrow. The last one may be variadic."""
+        """Return whether the operand at a position may be narrow. The last may be variadic."""
         wanted = 'tensor(float16)' if self.precision == 'fp16' else 'tensor(bfloat16)'
         return wanted in formal[min(position, len(formal) - 1)].types
 
@@ -229,7 +230,8 @@ class _HalfPrecisionConverter:
             )
             if self.precision == 'fp16':
                 lost = int(((np.abs(values) <= _FP16_MIN / 2) & (values != 0)).sum())
-                # A few tiny weights among large weights have no effect, but a tiny epsilon has.
+                # Ignore a few tiny weights among large weights. A tiny epsilon is a constant with
+                # one number, so it is reported.
                 if lost > _MIN_REPORTED_SHARE * values.size:
                     self.result.notes.append(
                         f'{lost} of {values.size} numbers in {name!r} become 0 in FP16'

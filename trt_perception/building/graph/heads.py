@@ -19,9 +19,9 @@ from trt_perception.building.graph.graph_index import GraphIndex
 
 __all__ = ['Head', 'find_head']
 
-# If the "output layers" do more than this share of the work, the search has left the head.
+# If the found output layers do more than this share of the work, the search has left the head.
 _MAX_LAYER_SHARE: Final = 0.25
-# Operators that a strict search passes: shape operations, and activations of scores.
+# Operators that a strict search passes through: shape operations, and activations of scores.
 _SHAPING: Final = ('Cast', 'Concat', 'Expand', 'Flatten', 'Gather', 'Identity', 'Reshape', 'Slice')
 _SHAPING_TOO: Final = ('Split', 'Squeeze', 'Transpose', 'Unsqueeze')
 _PASSED_OPERATORS: Final = frozenset((*_SHAPING, *_SHAPING_TOO, 'Sigmoid', 'Softmax'))

@@ -106,7 +106,7 @@ def mac_shares_by_precision(work: Sequence[LayerWork]) -> dict[str, float]:
 
 
 def _batches_of_one(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """Return the batch size 1 for each input with a dynamic batch."""
+    """Map the name of each input with a dynamic batch to the shape prefix [1]: batch size 1."""
     sides = {entry.name: entry.type.tensor_type.shape.dim for entry in model.graph.input}
     return {name: [1] for name, dims in sides.items() if dims and not dims[0].dim_value}
 
@@ -143,7 +143,8 @@ def _quantised_type(name: str, index: GraphIndex) -> int | None:
     if node is None or node.op_type != 'DequantizeLinear':
         return None
     if len(node.input) < 3:
-        # The default of QuantizeLinear. DequantizeLinear takes the type of its first input.
+        # Without a zero point, QuantizeLinear writes uint8. DequantizeLinear has no default: it
+        # takes the type of its first input.
         return int(TensorProto.UINT8)
     zero_point = index.initializers.get(node.input[2])
     return None if zero_point is None else zero_point.data_type

@@ -21,8 +21,8 @@ from trt_perception.building.graph.mac_count import count_layer_macs, infer_shap
 
 __all__ = ['QueryDecoder', 'find_query_decoder']
 
-# A pattern for all nodes with a name prefix is used if it matches at least this share of wanted
-# nodes. The other nodes with this prefix then stay in FP32 too.
+# A pattern for a name prefix is used if at least this share of its nodes is wanted. The other
+# nodes with this prefix then stay in FP32 too.
 _MIN_SHARE: Final = 0.7
 _MAX_SHOWN: Final = 3
 
@@ -33,7 +33,8 @@ class QueryDecoder:
 
     Attributes:
         nodes: names of the nodes, in graph order.
-        patterns: values for --keep-fp32 that keep the decoder in FP32; few if names have levels.
+        patterns: values for --keep-fp32 that keep the decoder in FP32. The list is short if node
+            names have levels.
         share: share of the model's multiplications in nodes that match the patterns, 0…1.
     """
 
@@ -97,7 +98,9 @@ def find_query_decoder(
 
 
 def _nodes_upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[str, ...]:
-    """Return the nodes from which a path of these tensors leads to an output, in graph order.
+    """Return the nodes from which a path through only these tensors leads to an output.
+
+    The nodes are in graph order.
 
     A feature map may have as many columns as there are queries. But other tensors lie between the
     feature map and the decoder.
@@ -118,7 +121,7 @@ def _nodes_upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[s
 def _make_patterns(
     wanted: Collection[str], names: Sequence[str], prefix: str = ''
 ) -> tuple[str, ...]:
-    """Return few patterns that match all wanted names, and few other names.
+    """Return a short list of patterns that match all wanted names and few other names.
 
     Args:
         wanted: the wanted names, a subset of ``names``.

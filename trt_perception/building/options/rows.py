@@ -32,10 +32,10 @@ class Option:
         limits: smallest and largest value; None without limits.
         choices: allowed values; empty if all values are allowed.
         words: values of a path option that are not paths.
-        removed: advice by a value that earlier releases accepted.
-        affects: most options affect the ``engine``: the manifest records them, and they are part
-            of the store's key. Some affect only the ``report``, so they are part of the key only.
-            Paths and logs affect ``nothing``, so neither has them.
+        removed: maps a value that only earlier releases accepted to advice for the user.
+        affects: ``engine``: the manifest records the option, and the store's key includes it.
+            ``report``: only the store's key includes the option. ``nothing``: neither, as for
+            paths and logs.
         reader: reads values that are not a number, a choice or a boolean; None otherwise.
     """
 

@@ -46,7 +46,7 @@ class ShapeProfile:
     max: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Return the text of the command line for this profile."""
+        """Return the profile as it is written on the command line."""
         shapes = dict.fromkeys((self.min, self.opt, self.max))
         sides = (self.opt,) if len(shapes) == 1 else (self.min, self.opt, self.max)
         return ':'.join('x'.join(map(str, shape)) for shape in sides)

@@ -146,7 +146,7 @@ def _calibration_data(
 ) -> CalibrationData:
     """Return the input data for TensorRT's calibrator.
 
-    An incomplete last batch is left out.
+    TensorRT gets complete batches only, so up to N - 1 images at the end are not used.
     """
     name, shape = next(iter(shapes.items()))  # the image input is the first
     _, auxiliary = split_inputs(options.onnx.name, input_specs(model))

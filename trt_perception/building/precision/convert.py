@@ -55,7 +55,7 @@ class PrecisionReport:
     Attributes:
         asked: the requested precision.
         strongly_typed: whether the graph decides the types. If not, TensorRT decides, and the
-            values below describe the graph before that.
+            values below describe the graph before TensorRT's decision.
         nodes: number of nodes for each type. Nodes without floating-point numbers count as
             ``other``.
         macs: share of all multiply-accumulates of the layers, by precision, 0…1.
@@ -100,10 +100,11 @@ def convert_precision(
         precision: precision to compute in. In ``int8`` and ``fp8``, other layers become FP16.
         keep_fp32: patterns of node names that stay in FP32.
         strongly_typed: whether TensorRT uses the graph's types. If not, the graph keeps its types.
-        input_shapes: shapes for counting work, by input name. The model's shapes count otherwise.
+        input_shapes: shapes for counting work, by input name; None for the model's shapes.
 
     Raises:
-        ConfigError: a pattern matches no node, or the model is in half precision and has patterns.
+        ConfigError: a pattern matches no node, or the model is in half precision, which allows no
+            patterns.
         EngineError: the model has an unsuitable precision, or cannot be converted.
     """
     source = copy.deepcopy(model)
@@ -182,7 +183,7 @@ def _check_source(model: onnx.ModelProto, precision: str, precisions: set[str]) 
 def _check_exported(
     precision: str, half: str, keep_fp32: Sequence[str], precisions: set[str]
 ) -> None:
-    """Refuse options that contradict a model in half precision."""
+    """Refuse options that contradict a model that was exported in half precision."""
     if half not in precisions:
         raise EngineError(
             'the model',

@@ -35,11 +35,11 @@ class ConvertedModel:
         fp32_nodes: nodes that must compute in FP32 in a weakly typed network; empty if strongly
             typed.
         layer_nodes: names of the model's convolutions and matrix products.
-        kept_nodes: nodes that stay in a wider precision than requested.
+        kept_nodes: names of the nodes that stay in a wider precision than requested.
         calibration_data: input data for TensorRT's own calibrator; None without one.
         calibration: record for the manifest; None if this build did not calibrate.
         warnings: one sentence each.
-        summary: outcome of the step.
+        summary: outcome of the step in one line.
         details: values for the report.
         queries: query decoder, if 16 bits may reduce its accuracy; otherwise None.
     """

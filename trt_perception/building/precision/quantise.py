@@ -59,7 +59,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class QuantisationReport:
-    """How a model was quantised.
+    """Describes how a model was quantised.
 
     Attributes:
         tool: name and version of the tool that wrote the Q/DQ nodes.
@@ -301,7 +301,7 @@ def _insert_qdq_nodes(
     )
     log = logging.getLogger()
     level = log.level
-    log.setLevel(logging.ERROR)  # the quantiser would warn in the root logger about these settings
+    log.setLevel(logging.ERROR)  # hide the quantiser's warnings about these settings
     try:
         quantizer.quantize_model()
         quantizer.model.topological_sort()

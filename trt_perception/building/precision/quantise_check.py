@@ -42,7 +42,7 @@ def check_quantised(model: onnx.ModelProto) -> None:
     """
     index = GraphIndex(model.graph)
     nodes = [node for node in model.graph.node if node.op_type in _QDQ_OPERATORS]
-    scales: dict[str, str] = {}  # by tensor, because both nodes of a pair have the same scale
+    scales: dict[str, str] = {}  # keyed by tensor: the Q and DQ nodes of a pair share their scale
     for node in nodes:
         if text := _scale_defect(node, index):
             scales.setdefault(_quantised_tensor(node, index), text)

@@ -20,18 +20,18 @@ from trt_perception.errors import EngineError
 
 __all__ = ['convert_to_fp8']
 
-_E4M3_MAX: Final = 448.0  # of E4M3
+_E4M3_MAX: Final = 448.0  # largest finite number in E4M3
 _INT8_MAX: Final = 127.0
-_SUFFIX: Final = '_quantized'  # of weights that ONNX Runtime's quantiser stored
+_SUFFIX: Final = '_quantized'  # ONNX Runtime's quantiser adds this suffix to names of weights
 
 
 def convert_to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the FP8 model.
+    """Return an FP8 model with the same quantised layers and ranges as an INT8 model.
 
     Args:
         quantised: model from ONNX Runtime's quantiser, symmetric INT8; not changed.
-        source: float32 model before quantisation. Weights are rounded from its values, so they are
-            rounded only once.
+        source: float32 model before quantisation. The FP8 weights come from its weights, because
+            rounding the INT8 weights would round twice.
 
     Raises:
         EngineError: the source lacks the weights of a layer.

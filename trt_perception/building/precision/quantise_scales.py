@@ -64,7 +64,7 @@ def unquantisable_layers(
 
     Args:
         layers: layers with constant weights.
-        ranges: for each tensor that they read, the magnitude of the largest integer.
+        ranges: maps each tensor that the layers read to the magnitude of the largest integer.
         index: index of their graph.
     """
     found: dict[str, str] = {}

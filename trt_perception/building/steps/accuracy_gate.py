@@ -1,4 +1,4 @@
-"""Compare the accuracy of the built model with the original, by detections and not by tensors."""
+"""Compares the accuracy of the built model with the original's, by their detections."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def measure_accuracy(
 
     Args:
         inputs: inputs of the build.
-        models: the original by its description, then the built model as ``BUILT``. The built
-            model is the engine, or without a GPU the converted ONNX model.
+        models: maps the original's description to the original, then ``BUILT`` to the built
+            model. The built model is the engine, or without a GPU the converted ONNX model.
         runtime: description of the runtime that runs the built model.
-        log: its report gets the figures.
+        log: log of the build. Its report receives the figures.
 
     Returns:
         the record for the manifest (None if there are neither labels nor detections), and the

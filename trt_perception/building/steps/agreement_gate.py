@@ -35,9 +35,9 @@ __all__ = [
 
 #: With fewer detections of the original, F1 is meaningless: one detection changes it by 2 %.
 MIN_DETECTIONS: Final = 50
-#: A lower F1 adds a warning to report and manifest.
+#: An F1 below this value adds a warning to report and manifest.
 WARN_BELOW: Final = 0.95
-#: A lower F1 means that the built model is another detector, so the build fails.
+#: An F1 below this value means that the built model is another detector, so the build fails.
 REFUSE_BELOW: Final = 0.5
 # 500 detections determine F1 to 0.01. Fewer than 20 images would show only a few scenes.
 _ENOUGH_DETECTIONS: Final = 500
@@ -55,7 +55,7 @@ class AgreementResult:
     Attributes:
         agreement: agreement of the detections of both models.
         images: number of compared images.
-        given: number of images to choose from.
+        given: number of images from which the compared images were chosen.
         files: the compared images if they are a selection; empty otherwise.
         images_of: purpose of the images, ``validation`` or ``calibration``.
         runtime: description of the runtime that ran the built model.
@@ -82,7 +82,7 @@ class AgreementResult:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the details for the report that the record in the manifest lacks."""
+        """Return the details that are only in the report, and not in the manifest's record."""
         return {
             'summary': self.summary,
             'images_given': self.given,

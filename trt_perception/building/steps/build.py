@@ -30,7 +30,7 @@ def build(
 
     Args:
         options: options of the user.
-        report: filled step by step, so that the caller has a report after an exception, too.
+        report: report that the steps fill. After an exception, the caller has the results so far.
         progress: called with the current activity, and its finished and total number of parts.
         on_step_ended: called with each step after its end.
 

@@ -1,4 +1,4 @@
-"""The steps from a converted model to an engine that was loaded and timed."""
+"""Steps that build an engine from a converted model, and load and time the engine."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def compare_with_fp16(
     verified: EngineCheck | None,
     log: BuildLog,
 ) -> None:
-    """Build FP16 too, and compare size and latency with INT8 or FP8. Latency needs a GPU."""
+    """Also build an FP16 engine, and report its size and latency. Latency needs a GPU."""
     if inputs.options.precision not in QUANTISED:
         return
     with log.step('compare') as step:

@@ -1,4 +1,4 @@
-"""The steps from an ONNX file to a model in the requested precision."""
+"""Steps that read an ONNX file and convert the model to the requested precision."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
 def slim(
     model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], log: BuildLog
 ) -> onnx.ModelProto:
-    """Return the model without idle nodes, after comparing its results with the original's."""
+    """Return a slimmed model with equal results, or the given model if slimming failed."""
     count = len(model.graph.node)
     log.report.optimization |= {'nodes_before': count, 'nodes_after': count}
     with log.step('slim') as step:

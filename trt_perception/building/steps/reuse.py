@@ -24,10 +24,10 @@ _REUSED_REPORT_FIELDS = ('input_model', 'optimization', 'performance', 'accuracy
 
 
 class StoreEntry:
-    """The entry of a build in the store, which may not exist yet.
+    """Loads and saves the store's entry for one build. The entry may not exist yet.
 
     Args:
-        inputs: inputs of the build. Their option ``store`` is set.
+        inputs: inputs of the build. The user must have set the option ``store``.
 
     Raises:
         ConfigError: the store's folder is unsafe, or an input file cannot be read.
@@ -52,8 +52,8 @@ class StoreEntry:
     def load(self, log: BuildLog) -> ModelFile | None:
         """Return the stored engine with a manifest for this build, or None without a usable entry.
 
-        The log's report gets the findings of the stored build. Loading counts as use. Entries that
-        were not used for ``store_keep_days`` are removed.
+        The log's report receives the findings of the stored build. Loading an entry counts as its
+        use. Entries that were not used for ``store_keep_days`` days are removed.
         """
         options, short = self._options, self._key[:16]
         with log.step('store') as step:

@@ -1,4 +1,4 @@
-"""The step that compares the built model with the original on validation or calibration images."""
+"""Compares the built model with the original on validation or calibration images."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _ModelPair:
         inputs: inputs of the build.
         recognised: preprocessing, decoder, task and class names of both models.
         engine: the built engine.
-        stand_in: the model that ONNX Runtime runs instead of the engine; None if a GPU runs the
+        stand_in: ONNX model that ONNX Runtime runs instead of the engine; None if a GPU runs the
             engine.
     """
 
@@ -209,7 +209,7 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
                 reference, built, calibration.paths, log.progress, original
             )
         except EngineError as error:
-            if is_engine:  # an engine that cannot run must not be written
+            if is_engine:  # fail, so that an engine that cannot run is not written
                 raise
             return f'{error}; {pair.target_advice}'
     count = len(calibration.paths)
