@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
 TESTS = ROOT / 'test'
 ROS = TESTS / 'ros'
-#: Limit of tests that waited in vain and passed when run once more. A run with more fails.
+#: Largest number of tests that may pass only when run again. A run with more such tests fails.
 MOST_RERUNS = 2
 STDERR = pytest.StashKey()
 NUMBERS = itertools.count()
@@ -58,7 +58,7 @@ def installed_package():
 
 
 def free_domain():
-    """Return a ROS domain that no other run uses. Its lock lasts as long as this process.
+    """Return a ROS domain that no other run uses, and lock it until this process ends.
 
     scripts/lib/environment.sh uses the same locks. Without a free domain, return a shared one.
     """
@@ -91,7 +91,7 @@ def difference(package):
 
 
 leave_source_folder()
-gc.disable()  # until all tests are collected
+gc.disable()  # pytest_collection_finish enables it again
 # A shell starts a background job with SIGINT ignored, and its child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -150,7 +150,7 @@ def leave_out(config, items, condition):
 
 
 def side_by_side(items):
-    """Order tests for processes that take one file at a time.
+    """Order the test files for processes that each run one file at a time.
 
     The slowest files come first, so that a long file does not start last. Files with ROS mostly
     wait, so each alternates with a file without ROS.
@@ -170,13 +170,14 @@ def side_by_side(items):
 
 
 def pytest_collection_finish():
-    """Fail if a test module brought the source folder back."""
+    """Fail if a test module put the source folder back into the module search path."""
     leave_source_folder()
     module = sys.modules.get('trt_perception')
     if module and module.__file__ and Path(module.__file__).parent == SOURCE:
         raise pytest.UsageError(f'a test module imported the sources of trt_perception, {SOURCE}')
-    # Remaining objects live until the end, so garbage collections may skip them. Reference counts
-    # free most new objects. A collection after every 700 would cost 3 % of the time.
+    # The objects that exist now live until the end, so garbage collections may skip them.
+    # Reference counts free most new objects. A collection after every 700 new objects would cost
+    # 3 % of the time.
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
@@ -239,7 +240,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @functools.cache
 def files_of(share):
-    """Return the test files without ROS of a share such as '1/2'.
+    """Return the test files of one share, such as '1/2', of all files that need no ROS.
 
     Processes with fixed shares need no scheduler process. pytest-xdist's scheduling takes longer
     than most tests.
@@ -288,7 +289,7 @@ def pytest_runtest_protocol(item):
 
 @contextlib.contextmanager
 def measured_nowhere():
-    """Disable coverage in this process and in processes that it starts."""
+    """Disable coverage in this process and in the processes that this process starts."""
     name = 'TRT_PERCEPTION_COVERAGE'
     settings = os.environ.pop(name, None)
     coverage = sys.modules.get('coverage')
@@ -306,7 +307,7 @@ def measured_nowhere():
 
 @contextlib.contextmanager
 def kept_log_levels():
-    """Restore the loggers, because a node in this process changes levels and handlers for good."""
+    """Restore the loggers afterwards, because a node in this process changes them permanently."""
     logger, root = logging.getLogger('trt_perception'), logging.getLogger()
     handlers, propagate = logger.handlers[:], logger.propagate
     levels = [(one, one.level) for one in (logger, root)]
@@ -340,7 +341,7 @@ def _own_log_levels():
 
 @pytest.fixture(autouse=True, scope='module')
 def _log_levels_of_the_module():
-    """Restore the loggers after nodes that all tests of a file share."""
+    """Restore the loggers after a file whose tests share a node."""
     with kept_log_levels():
         yield
 

@@ -1,4 +1,4 @@
-"""The package used from Python, without ROS: the names that are public, and what a Model does."""
+"""Test the Python interface without ROS: the public names, and the behaviour of a Model."""
 
 import re
 import subprocess
@@ -241,8 +241,9 @@ def test_several_threads_take_turns(model, images):
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
 
 
-# supervision.Detections in release 0.31.2: its fields, what type each has, and which shape the
-# class asks of n detections; -1: any. None: it checks no more than that arrays in there are of n.
+# The fields of supervision.Detections in release 0.31.2: the type, and the required shape for n
+# detections. -1 allows any size. For None, the class only checks that contained arrays have n
+# entries.
 SUPERVISION = {
     'xyxy': (np.number, ('n', 4)),
     'mask': (np.bool_, ('n', -1, -1)),
@@ -252,12 +253,12 @@ SUPERVISION = {
     'data': (dict, None),
     'metadata': (dict, None),
 }
-#: Where that class keeps the corners of oriented boxes, (n, 4, 2).
+#: The key of `data` under which supervision stores the corners of oriented boxes, (n, 4, 2).
 SUPERVISION_CORNERS = 'xyxyxyxy'
 
 
 def assert_supervision_takes(mapping, count):
-    """Hold what as_supervision() returns to what is recorded of the class."""
+    """Check the types and shapes that as_supervision() returned against SUPERVISION."""
     for name, value in mapping.items():
         kind, shape = SUPERVISION[name]
         if kind is dict:
@@ -304,7 +305,7 @@ def test_as_supervision_has_the_keywords_of_its_class(model, images):
 
 
 def test_the_class_of_supervision_takes_it(model, images):
-    """And is still as it is recorded above."""
+    """Check also that the fields of the installed release equal the recorded fields."""
     supervision = pytest.importorskip('supervision', reason='needs supervision')
     found = model(images[0])
     assert len(supervision.Detections(**found.as_supervision())) == len(found)
@@ -320,7 +321,7 @@ def test_the_class_of_supervision_takes_it(model, images):
     ),
 )
 def test_the_examples_of_the_page_run(code, tmp_path):
-    """In a folder with the files that the page speaks of."""
+    """Run each example in a folder with the files that docs/python.md mentions."""
     (tmp_path / 'model.onnx').symlink_to(DIGITS)
     (tmp_path / 'model.onnx.json').write_bytes(
         DIGITS.with_name('digits.onnx.json').read_bytes().replace(b'digits.onnx', b'model.onnx')

@@ -1,4 +1,4 @@
-"""Tests of exit codes after signals, already during the first import: tools 130, nodes 0."""
+"""Test exit codes after signals: tools exit with 130 and nodes with 0, even during imports."""
 
 import importlib
 import subprocess

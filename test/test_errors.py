@@ -1,4 +1,4 @@
-"""Errors are data: fields, and one sentence made of them."""
+"""Test that errors have fields, and that their message is one sentence made of the fields."""
 
 import pytest
 

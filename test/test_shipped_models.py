@@ -1,4 +1,4 @@
-"""The shipped models of masks, oriented boxes and corners, against the truth of demo scenes."""
+"""Compare the shipped models of masks, oriented boxes and corners with the true demo scenes."""
 
 import json
 from collections import defaultdict
@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TRUTH = json.loads((ROOT / 'demo' / 'truth.json').read_text())
 NAMES = {category['id']: category['name'] for category in TRUTH['categories']}
 EVERY = 5
-# At least this share of the digits must be found with a correct shape. A third of the digits are
-# partly hidden.
+# The model must find at least this share of the digits with a correct shape. A third of the
+# digits are partly hidden.
 SHARE = 0.8
 
 

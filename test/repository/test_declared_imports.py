@@ -20,7 +20,8 @@ ROSDEP = {
     'tqdm': 'python3-tqdm',
     'yaml': 'python3-yaml',
 }
-# The pip name of each imported package. rosdep lacks those not in ROSDEP on some platforms.
+# The pip name of each imported package. On some platforms, rosdep has no key for the packages that
+# are not in ROSDEP.
 EXTRAS = {
     'PIL': 'pillow',
     'cuda': 'cuda-bindings',

@@ -48,7 +48,7 @@ from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.camera import camera_rows
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 
-# Links, paths, code blocks.
+# Tests of links, paths and code blocks.
 
 
 def anchors(text):
@@ -116,7 +116,7 @@ def test_pictures_are_small():
     assert [path.name for path in pictures if path.stat().st_size > 300_000] == []
 
 
-# Names.
+# Tests of the names that pages mention.
 
 
 def flatten(mapping, prefix=''):
@@ -132,7 +132,7 @@ def flatten(mapping, prefix=''):
 def test_parameter_files_on_the_page_about_own_models_work(block):
     values = flatten(yaml.safe_load(block)['/**']['ros__parameters'])
     config = DetectorConfig.from_values(values)
-    # An export of three classes by YOLOX: all that is left open is said.
+    # The parameters must give all facts that a YOLOX export with three classes does not contain.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
     output = TensorSpec('output', (1, 8400, 8), 'float32')
     found = recognise(ModelInfo('x', (image,), (output,)), config.model_overrides())
@@ -190,7 +190,7 @@ def test_every_drop_reason_is_described():
     assert sorted(listed) == sorted(reasons)
 
 
-# docs/manifest.md and docs/architecture.md.
+# Tests of docs/manifest.md and docs/architecture.md.
 
 
 def test_manifest_example_is_the_shipped_one():
@@ -261,13 +261,13 @@ def test_architecture_has_the_layers_that_are_enforced():
     assert described == test_imports.LAYERS
 
 
-# Pages for developers. They name files, classes, members and functions, in backticks.
+# Tests of pages for developers. The pages name files, classes, members and functions in backticks.
 
 SOURCES = {'.py', '.cu', '.cuh', '.yaml'}
 
 
 def words_of_the_project():
-    """Return every identifier in the files of the project, apart from its pages."""
+    """Return every identifier in the files of the project, except its pages."""
     files = [ROOT / 'setup.py', ROOT / 'pyproject.toml']
     for folder in ('trt_perception', 'launch', 'scripts', 'test', 'config'):
         files += [path for path in (ROOT / folder).rglob('*') if path.suffix in SOURCES]

@@ -49,7 +49,7 @@ def test_example_of_an_option_file_is_accepted(tmp_path):
 def test_options_on_the_page_exist():
     flags = {option.flag for option in OPTIONS} | {'--config', '--help', '--update-manifest'}
     described = {word for code in codes(PAGE) for word in re.findall(r'--[a-z][a-z0-9-]*', code)}
-    assert described <= flags | {'--times', '--param'}  # of other tools
+    assert described <= flags | {'--times', '--param'}  # these two are options of other tools
     assert len(described) > 20
 
 
@@ -69,7 +69,7 @@ def test_every_precision_is_described():
 
 
 def test_every_step_is_described():
-    """The page must use the names of the code, in the order of a real build."""
+    """Compare the steps on the page with the names in the code, in the order of a real build."""
     named = {
         node.args[0].value
         for path, tree in sources().items()
@@ -92,7 +92,7 @@ def test_every_key_of_the_report_is_described():
 
 
 def messages():
-    """Return the quoted texts of errors."""
+    """Return the error texts that the page quotes."""
     return [code for row in rows(section(PAGE, 'Troubleshooting')) for code in codes(row[0])]
 
 

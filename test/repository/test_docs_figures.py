@@ -191,7 +191,7 @@ def test_promises_that_allow_no_failure_were_kept():
 def soak_figures(*names):
     """Map the run and the promise of each soak to its figure.
 
-    Of diagnostics with equal limits, keep only the slowest.
+    Of several diagnostics with equal limits, the result has only the slowest.
     """
     found = {}
     for name in names:

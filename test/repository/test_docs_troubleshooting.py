@@ -4,7 +4,7 @@ import pytest
 
 from support.docs_pages import TROUBLESHOOTING, codes, quoted, rows
 
-#: Beginnings of messages of other programs, and of names of counts.
+#: Beginnings of quoted texts that are messages of other programs, or names of counts.
 OTHERS = ('numpy.', 'dropped: ', 'Timeout (', 'Package ', 'topic […]', 'ros2 ')
 
 

@@ -1,4 +1,4 @@
-"""Tests of the order of test files, their split into shares, and their marker for ROS."""
+"""Test the order of test files, their split into shares, and their marker for ROS."""
 
 import json
 import re

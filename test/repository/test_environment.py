@@ -1,4 +1,4 @@
-"""Tests of the environment: ROS 2 communication, vision_msgs, colcon, installation and scripts."""
+"""Test the environment: ROS 2 communication, vision_msgs, colcon, installation and scripts."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def test_hanging_test_ends_its_process_and_prints_its_stack(tmp_path):
         env={
             **unmeasured(),
             'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}',
-            'PYTEST_ADDOPTS': '',  # remove processes and reports of the outer run
+            'PYTEST_ADDOPTS': '',  # no processes or reports of the outer run
         },
     )
     assert process.returncode == -signal.SIGALRM
@@ -111,7 +111,7 @@ def test_message_reaches_another_process():
 
 
 def test_colcon_finds_only_this_package():
-    # A second vision_msgs in a user's workspace would shadow the one of their distribution.
+    # A second vision_msgs in a user's workspace would shadow the vision_msgs of the distribution.
     found = subprocess.run(
         [sys.executable, '-m', 'colcon', '--log-base', os.devnull, 'list', '--names-only'],
         cwd=ROOT,
@@ -254,7 +254,7 @@ def test_run_refuses_a_checkout_that_the_user_cannot_write(tmp_path):
     shutil.copytree(ROOT / 'scripts/lib', tmp_path / 'scripts/lib')
     script = shutil.copy(ROOT / 'scripts/run', tmp_path / 'scripts/run')
     lock = tmp_path / '.env/jazzy/lock'
-    lock.mkdir(parents=True)  # root cannot write to a folder either
+    lock.mkdir(parents=True)  # even root cannot write to a folder
     environment = {**os.environ, 'TRT_PERCEPTION_IN_TEST': ''}
     command = [script, '--distro', 'jazzy', 'doctor']
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -276,7 +276,7 @@ def test_drawing_scenes_without_its_packages_prints_the_install_command(tmp_path
     assert not (tmp_path / 'scenes').exists()
 
 
-# scripts/env, with a stand-in for the library that sets up the environment and builds.
+# Tests of scripts/env. A stand-in replaces the library that sets up the environment and builds.
 
 STAND_IN = """
 env_select() { echo "selected: '$1' of $#"; }

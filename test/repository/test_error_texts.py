@@ -10,8 +10,8 @@ import pytest
 
 from support.source_trees import nodes_of, package_trees
 
-# Functions that still examine the text of an error, with the reason. A line fails if its function
-# no longer does so.
+# Functions that may examine the text of an error, with the reason. The test fails if a listed
+# function no longer does so.
 REMAINING = {'images/decoders.py: _defect_of': 'errors of simplejpeg have only a text'}
 
 #: Attributes of errors that contain sentences, in this package and in other libraries.
@@ -28,7 +28,7 @@ MAKERS = {
 FORMATTERS = {'format', 'log_text', 'one_line', 'plain', 'repr', 'shown', 'str'}
 #: Methods that put a text into a list or a set.
 KEEPERS = {'add', 'append', 'extend', 'insert'}
-#: Methods that look into a text.
+#: Methods that examine the content of a text.
 EXAMINERS = {
     *('count', 'endswith', 'find', 'index', 'partition', 'removeprefix', 'removesuffix'),
     *('replace', 'rfind', 'rindex', 'rpartition', 'rsplit', 'split', 'splitlines', 'startswith'),
@@ -40,7 +40,7 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Flow:
-    """Finds the names in a function that are errors, and that are texts of errors."""
+    """Finds the names in a function that refer to errors or to texts of errors."""
 
     def __init__(self, function):
         self.nodes = list(nodes_within(function))
@@ -72,7 +72,7 @@ class Flow:
                 self.texts |= {target.id} if self.is_text(value) else set()
 
     def _keep(self, node):
-        """Follow a text into a list, and from the list into the variables of a loop."""
+        """Note lists that get an error text, and loop variables that read one from such a list."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             arguments = [part for arg in node.args for part in getattr(arg, 'elts', [arg])]
             kept = node.func.attr in KEEPERS and any(map(self.is_text, arguments))
@@ -125,7 +125,7 @@ class Flow:
         return self.is_error(node) or self.is_text(node)
 
     def examinations(self):
-        """Yield the nodes that look into the text of an error."""
+        """Yield the nodes that examine the text of an error."""
         for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 name = node.func.attr
@@ -170,7 +170,7 @@ def parameters_of_errors(function):
 
 
 def examinations_in(tree):
-    """Return each expression that examines the text of an error, after its function's name."""
+    """Return (function name, expression) for each examination of an error text in a module."""
     functions = nodes_of([tree], *FUNCTIONS.__args__)
     return [
         (getattr(function, 'name', '<module>'), ast.unparse(node))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / 'requirements'
 #: The packages that the README installs. rosdep also installs packages of package.xml for tests.
 FIRST_INSTALL = ('onnxruntime', 'pillow', 'pytest', 'pyyaml', 'tqdm')
-#: Some files with property tests, tests of models and tests of ONNX Runtime.
+#: Selects some files with property tests, tests of models and tests of ONNX Runtime.
 SOME = 'test_plain_text or test_manifest or test_host_batches or test_quantise'
 
 

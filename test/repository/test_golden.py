@@ -1,3 +1,5 @@
+"""Test the plugin that compares texts with golden files (support/golden.py)."""
+
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace

@@ -14,8 +14,8 @@ import trt_perception
 from support.optional_packages import needs
 from support.source_trees import PACKAGE, nodes_of, package_trees
 
-# From top to bottom, as in docs/architecture.md. A module may import its own layer and lower
-# layers. Entries are modules or packages (with all their modules) below trt_perception.
+# The layers from top to bottom, as in docs/architecture.md. A module may import its own layer and
+# lower layers. Entries are modules or packages (with all their modules) below trt_perception.
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'tools'],
     'offline': ['benchmarking', 'building', 'checks', 'evaluation'],
@@ -43,7 +43,7 @@ ONLY = {
     'cuda': ['gpu.bindings'],
     'pycocotools': ['evaluation.coco.library'],
 }
-# Packages of the extra 'build', and the packages of the project that may import them at once.
+# Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {
     'onnx': ['building'],
     'onnxslim': ['building'],
@@ -156,7 +156,7 @@ def test_imports_lead_only_to_lower_layers():
 
 
 def test_lower_layers_import_only_small_parameter_records():
-    """Lower layers get small records with only the values that they need."""
+    """Allow only records that contain no more values than lower layers need."""
     free = ('parameters', *LAYERS['shells'])
     names = [name for name in MODULES if name and not any(is_in(name, each) for each in free)]
     imported_names = {entry for name in names for entry in imports(name)}
@@ -298,7 +298,7 @@ def test_all_lists_exactly_the_public_names():
 
 
 def undocumented(name):
-    """Return the public names of a module without a docstring, and the module itself."""
+    """Return the public names of a module that lack a docstring, also the module itself."""
     module = importlib.import_module('.'.join(filter(None, ['trt_perception', name])))
     undocumented_names = [] if inspect.getdoc(module) else [name]
     for entry in getattr(module, '__all__', ()):

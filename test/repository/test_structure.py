@@ -6,7 +6,8 @@ import pytest
 
 from support.source_trees import PACKAGE, ROOT, nodes_of, package_trees
 
-#: Modules that may import the node's parameters: the node, the tools, and the Python interface.
+#: Files and folders that may import the parameters of the node: the node, the tools, and the
+#: Python interface.
 SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
 #: Exceptions to each limit, with the reason. A folder may have more than 12 modules if each module
 #: is one entry of a table, such as a decoder, a task or a tool.

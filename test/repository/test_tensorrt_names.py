@@ -33,7 +33,8 @@ RELEASES = {
     for bits, names in TABLE['names'].items()
     for name in names
 }
-# Names that the code uses only if the module has IRuntimeCache, or after testing for the name.
+# Names that the code uses only if the module has IRuntimeCache, or only after a check that the
+# name exists.
 ONLY_RTX = {
     'CudaGraphStrategy',
     'CudaGraphStrategy.DISABLED',
@@ -60,8 +61,8 @@ COMPUTED = {
     'ProfilingVerbosity.': ['NONE', 'LAYER_NAMES_ONLY', 'DETAILED'],
 }
 WEAK = [release for release in SUPPORTED if release.startswith('10.')]
-# Names that only some releases have. The code uses them for weakly typed networks, for
-# TensorRT-RTX, or after testing for the name.
+# Names that only some releases have. The code uses the names for weakly typed networks, for
+# TensorRT-RTX, or after a check that the name exists.
 LIMITED = {
     'EngineStat': ['10.15', '10.16', '11.4', *RTX],
     'EngineStat.TOTAL_WEIGHTS_SIZE': ['10.15', '10.16', '11.4', *RTX],
@@ -92,7 +93,8 @@ CLASSES = {
     *('ParserError', 'ITimingCache', 'IOptimizationProfile', 'IPluginRegistry', 'Runtime'),
     *('ICudaEngine', 'IExecutionContext', 'IRuntimeConfig', 'IRuntimeCache', 'EngineInspector'),
 }
-# Words of other libraries that no import shows, and own words that only few releases have.
+# Words of other libraries that no import shows, and words of the project that only few releases of
+# TensorRT have.
 OTHERS = {'hexdigest', 'find', 'tactic'}
 
 
@@ -100,7 +102,7 @@ def last(name):
     return name.rpartition('.')[2]
 
 
-# The releases that have a name that ends in each word.
+# Maps each word to the releases that have a name with this last word.
 KNOWN = {}
 for _name, _releases in RELEASES.items():
     KNOWN.setdefault(last(_name), set()).update(_releases)
@@ -212,7 +214,7 @@ def test_unknown_word_is_found_in_every_kind_of_use():
 
 
 def test_stand_in_of_the_runtime_has_only_real_names():
-    """A name of another class therefore fails when tests run the code."""
+    """Check this, so that a name of another class fails when tests run the code."""
     module = fake_tensorrt.FakeTensorRtRtx()
     engine = fake_tensorrt._Engine(module)
     objects = {
@@ -237,6 +239,6 @@ def test_stand_in_of_the_runtime_has_only_real_names():
 
 
 def test_flags_are_never_numbers():
-    """Numbers of flags differ between releases, so only names may be shifted into bits."""
+    """Allow only names of flags in shifts, because their numbers differ between releases."""
     shifts = [n for n in nodes_of(parts(package())[1], ast.BinOp) if isinstance(n.op, ast.LShift)]
     assert not [node for node in shifts if isinstance(node.right, ast.Constant)]

@@ -1,4 +1,4 @@
-"""The attempts of a node to configure itself, on the test's own clock."""
+"""Test the attempts of a node to configure itself, on the test's own clock."""
 
 import queue
 import threading
@@ -26,20 +26,20 @@ class Pipeline:
 
 
 class Signal:
-    """A guard condition that a thread triggers."""
+    """Replaces a guard condition, which a thread triggers."""
 
     def __init__(self, calls, callback):
         self.trigger = lambda: calls.put(callback)
 
 
 class FakeNode:
-    """A lifecycle node and the AutostartOwner, whose steps fail with the prepared errors."""
+    """Replaces the lifecycle node and the AutostartOwner. Steps fail with the prepared errors."""
 
     def __init__(self):
         self.configs = NodeConfig(AUTOSTART)
         self.state_label = 'unconfigured'
         self.needs_parameter = self.gpu_lost = False
-        self.errors = {}  # by step: 'open', 'configure' or 'activate'
+        self.errors = {}  # errors to raise, by step: 'open', 'configure' or 'activate'
         self.opened = []  # (engine_path, pipeline)
         self.attempts = []  # texts for /diagnostics
         self.logged = []
@@ -50,7 +50,7 @@ class FakeNode:
         self._calls = queue.Queue()
         self.autostart = Autostart(self, self, clock=lambda: self.time_s)
 
-    # The node.
+    # Methods of the node.
 
     def create_timer(self, period_s, callback, clock):
         self.timers.append((period_s, callback))
@@ -93,7 +93,7 @@ class FakeNode:
         self.state_label = 'active'
         return TransitionCallbackReturn.SUCCESS
 
-    # The owner.
+    # Methods of the AutostartOwner.
 
     def open_model(self, configs):
         assert self.may_open.wait(20)
@@ -110,7 +110,7 @@ class FakeNode:
     def show_attempt(self, text):
         self.attempts.append(text)
 
-    # The test.
+    # Methods that the test calls.
 
     def fire(self):
         """Let the only timer fire, and return its period."""
@@ -119,7 +119,7 @@ class FakeNode:
         return period_s
 
     def run_executor(self):
-        """Run the callback that the thread with the model requested."""
+        """Run the callback that the model-loading thread requested."""
         self._calls.get(timeout=20)()
 
     def attempt(self):

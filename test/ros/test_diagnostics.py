@@ -1,4 +1,4 @@
-"""Tests of the messages on /diagnostics."""
+"""Test the messages on /diagnostics."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def values_of(status):
 
 
 def statuses_of(health):
-    """Return level, message and values of each status, by the part of the name after the node."""
+    """Return (level, message, values) of each status, by its name without the node's name."""
     message = diagnostics_message('/front/detector', STAMP, health)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
     statuses = {}

@@ -1,4 +1,4 @@
-"""Tests that a node publishes the detections that its pipeline returns in this process.
+"""Test that a node publishes the same detections as its pipeline returns in this process.
 
 Both run the digits model on every third demo scene. Number, order and classes of the detections
 must be equal, and scores and boxes must agree.
@@ -22,7 +22,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 SHARE = Path(get_package_share_directory('trt_perception'))
 MODEL = SHARE / 'models' / 'digits.onnx'
 SCENES = sorted((SHARE / 'demo' / 'scenes').glob('*.jpg'))
-# The threshold is low, to compare detections with low scores, too.
+# The threshold is low, so that detections with low scores are compared, too.
 THRESHOLD = 0.05
 
 

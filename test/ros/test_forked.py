@@ -1,4 +1,4 @@
-"""Tests that a forked program behaves like a started one."""
+"""Test that a forked program behaves like a started program."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tests of the launch files with the real `ros2 launch`."""
+"""Test the launch files with the real `ros2 launch`."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ pytest_plugins = ['support.nodes.graph_fixtures', 'support.nodes.launch_fixtures
 COLOR = (200, 120, 60)
 
 
-# Arguments of the files.
+# Tests of the arguments of the launch files.
 
 
 def default_arguments(name):
@@ -64,7 +64,7 @@ def test_default_files_are_installed():
             assert not default.startswith('/') or Path(default).is_file()
 
 
-# Real launches. test_launch_nodes.py tests the commands of all nodes.
+# Tests that start nodes. test_launch_nodes.py tests the commands of all nodes.
 
 
 @needs_launch
@@ -139,7 +139,7 @@ def test_node_that_a_signal_ended_is_not_restarted(start_launch, model, number):
     detector = start_launch(f'engine_path:={model}')
     detector.program.wait_for_output('active: waiting for images')
     os.kill(process_ids(detector.program)[0], number)
-    # launch ends too, because no process is left.
+    # `ros2 launch` also ends, because none of its processes remains.
     assert detector.program.wait() == 0
     assert detector.program.count('process has finished cleanly') == 1
     assert len(process_ids(detector.program)) == 1

@@ -1,4 +1,4 @@
-"""Tests of the nodes that launch files start for sets of arguments, and of refused mistakes.
+"""Test which nodes launch files start for sets of arguments, and which mistakes they refuse.
 
 `ros2 launch` runs in this process, and nodes are recorded instead of started. test_launch.py
 starts nodes.
@@ -94,8 +94,8 @@ def user_launch_file(include='include', more='[]'):
     return USER_FILE.replace('INCLUDE', include).replace('MORE', more)
 
 
-# Two names near arguments of detect.launch.py that the user's file declares, a near name that is
-# undeclared, a far name, and a name that the file uses without a declaration.
+# Two misspelled arguments of detect.launch.py that the user's file declares, a misspelled argument
+# that it does not declare, an unrelated name, and a name that it uses without a declaration.
 TYPED = ('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5')
 #: By name of the scene: a launch file's name or text, and the arguments that the user types.
 SCENES = {
@@ -127,7 +127,7 @@ SCENES = {
         user_launch_file('TimerAction(period=0.01, actions=[include])'),
         *TYPED,
     ),
-    # In this case launch does not report the launched file.
+    # In this case, launch does not report which file was launched.
     'included after a process': (
         *(user_launch_file("ExecuteProcess(cmd=['true'], on_exit=[include])"), *TYPED),
     ),

@@ -1,4 +1,4 @@
-"""Tests of replay_images: published images, end, exit code and log."""
+"""Test replay_images: the published images, its end, its exit code and its log."""
 
 import contextlib
 import itertools
@@ -286,7 +286,7 @@ def test_help_lists_options_and_exit_codes():
         assert option in output
 
 
-# Every encoding, in this process, because starting 20 programs takes too long.
+# These tests cover every encoding in this process, because starting 20 programs takes too long.
 
 
 @pytest.fixture(scope='module')

@@ -1,4 +1,4 @@
-"""Tests that the SROS 2 policy allows exactly the names that nodes use, and of nodes under it."""
+"""Test that the SROS 2 policy allows exactly the names that nodes use. Run nodes under it."""
 
 import functools
 import importlib.util
@@ -130,7 +130,7 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
 
 
 def test_policy_allows_the_topics_of_every_task():
-    """A model publishes only some of the topics."""
+    """Test the topics of all tasks, because a running model publishes only some of them."""
     names = {name for name in allowed_names('detector', '')['publish'] if name.count('/') == 1}
     ros_topics = {'/diagnostics', '/parameter_events', '/rosout'}
     assert names - ros_topics == {f'/{topic.name}' for topic in PUBLISHED_TOPICS}
@@ -173,7 +173,7 @@ def test_policy_has_the_format_of_sros2():
 
 
 def missing_for_enclaves():
-    """Return the reason why nodes cannot run in enclaves here, empty if they can."""
+    """Return the reason why nodes cannot run in enclaves here; empty if they can."""
     if importlib.util.find_spec('sros2') is None or shutil.which('ros2') is None:
         return 'needs sros2 to make keys: sudo apt install ros-$ROS_DISTRO-sros2 (no wheel has it)'
     return ''
@@ -181,7 +181,7 @@ def missing_for_enclaves():
 
 @pytest.mark.skipif(bool(missing_for_enclaves()), reason=missing_for_enclaves())
 def test_detector_and_camera_work_in_their_enclaves(model, tmp_path):
-    """Detector and camera run with exactly the permissions of the policy."""
+    """Test a detector and a camera with exactly the permissions of the policy."""
     keys = tmp_path / 'keys'
     tool = ['ros2', 'security']
     subprocess.run([*tool, 'create_keystore', keys], check=True, timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Tests of examples/subscriber.py: with nodes of each task, and with a missing mask."""
+"""Test examples/subscriber.py with nodes of each task, and with a missing mask."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ NAMESPACE = '/subscriber_example'
 
 @pytest.fixture
 def start_example():
-    """Return a function that starts the example in a namespace. It ends with the test."""
+    """Return a function that starts the example in a namespace. The example ends with the test."""
     programs = []
 
     def start(namespace):
@@ -48,7 +48,7 @@ def detect_in_process(parameters, bgr):
 
 
 def lines_of(found, class_names):
-    """Return what the example must print for each object."""
+    """Return the lines that the example must print, one for each object."""
     masks = None if found.masks is None else found.masks.whole()
     for i in range(len(found)):
         left, top, right, bottom = found.xyxy[i].tolist()

@@ -1,4 +1,4 @@
-"""Tests of topic names, of their remapping for each camera, and of unused remappings."""
+"""Test topic names, their remapping for each camera, and the report of unused remappings."""
 
 import re
 
@@ -64,7 +64,7 @@ def test_two_topics_with_one_name_are_refused(make_node, remaps, golden_messages
     node = make_node(*remaps)
     with golden_messages.raises(ConfigError):
         check_topics(node, ('front', 'rear'))
-    check_topics(node, ('left',))  # no remapping is for this camera
+    check_topics(node, ('left',))  # no remapping applies to this camera
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of a short `scripts/bench cameras` run with two cameras, in one node and in two nodes."""
+"""Test a short run of `scripts/bench cameras` with two cameras, in one node and in two nodes."""
 
 import json
 import subprocess

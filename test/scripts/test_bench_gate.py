@@ -1,4 +1,4 @@
-"""Tests of the comparison of benchmark ratios with the stored baseline (gate.py)."""
+"""Test the comparison of benchmark ratios with the stored baseline (gate.py)."""
 
 import json
 

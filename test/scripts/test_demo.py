@@ -1,4 +1,4 @@
-"""Tests of scripts/demo.py over DDS, also with several cameras and with unsuitable models."""
+"""Test scripts/demo.py over DDS, also with several cameras and with unsuitable models."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_scaled_scenes_are_measured(tmp_path):
 
 
 def test_cameras_are_switched_off_before_the_detector_ends(client, tmp_path):
-    # A camera that is switched off may end: otherwise its end is an error in the log.
+    # The demo switches a camera off before the camera ends. Otherwise the log reports an error.
     events, subscription = client.subscribe(ParameterEvent, '/parameter_events')
     arguments = ('--cameras', 'front,rear', '--rate', '100')
     program = Program(demo_command(*arguments, folder=tmp_path, in_step=True))

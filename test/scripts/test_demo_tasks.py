@@ -1,4 +1,4 @@
-"""Tests of the figures that scripts/demo.py reports per task, and of its command line."""
+"""Test the figures that scripts/demo.py reports per task, and its command line."""
 
 import json
 import sys
@@ -38,7 +38,10 @@ TRUTH = [one for one in ALL_TRUTH['annotations'] if one['image_id'] in SCENES]
 
 
 def task_message(found, image):
-    """Return a stand-in for the message with an image's masks or keypoints, or None."""
+    """Return a stand-in for the message with an image's masks or keypoints.
+
+    Return None for a task that has no such message.
+    """
     if found.masks is not None:
         numbers = np.zeros(image.shape[:2], '<u2')
         found.masks.number(numbers)

@@ -1,4 +1,4 @@
-"""Tests of scripts/benchmarks/naive.py: the typical simple implementation gives equal boxes."""
+"""Test that the typical simple implementation, scripts/benchmarks/naive.py, gives equal boxes."""
 
 import json
 
@@ -40,7 +40,7 @@ def run_benchmark(path, engine):
 
 
 def test_every_step_is_measured(tmp_path, install_standins, monkeypatch, capsys):
-    """The stand-ins for CUDA and TensorRT compute nothing."""
+    """Use stand-ins for CUDA and TensorRT, which compute nothing."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     recorder, module = install_standins(tensors=SMALL)
     found = run_benchmark(

@@ -1,4 +1,4 @@
-"""Tests of a short lifecycle soak, and of the verdict of scripts/soak on broken promises.
+"""Test a short lifecycle soak, and the verdict of scripts/soak on broken promises.
 
 The other soaks run only in scripts/soak. They measure rates and times, which depend on the load of
 the machine.

@@ -1,4 +1,4 @@
-"""Tests of scripts/benchmarks/streams.py: its bare loops, and its figures per batch and depth."""
+"""Test scripts/benchmarks/streams.py: its bare loops, and its figures per batch and depth."""
 
 import json
 
@@ -36,7 +36,7 @@ def check_figures(path, engine, capsys, batches=(1,)):
 
 
 def test_each_bare_loop_captures_its_own_work(tmp_path, install_standins, monkeypatch, capsys):
-    """The stand-ins for CUDA and TensorRT compute nothing."""
+    """Use stand-ins for CUDA and TensorRT, which compute nothing."""
     monkeypatch.setattr(streams, 'WARM_UP', 5)
     recorder, module = install_standins(tensors=SMALL)
     check_figures(
@@ -49,7 +49,8 @@ def test_each_bare_loop_captures_its_own_work(tmp_path, install_standins, monkey
         recorder.calls[start + 1 : recorder.calls.index('cudaStreamEndCapture', start)]
         for start in starts
     ]
-    # The loops have 1 slot, then 3. Each slot captures the engine alone, then after an upload.
+    # The first loop has 1 slot, the second has 3 slots. Each slot captures two graphs: the engine
+    # alone, and the engine after an upload.
     engines = [calls for calls in captured if 'cuLaunchKernel' not in calls]
     copy = ['cudaMemcpyAsync']
     assert [calls for calls in engines if calls in ([], copy)] == engines

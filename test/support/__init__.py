@@ -1,1 +1,1 @@
-"""Code that several test files share."""
+"""Provide code that several test files share."""

@@ -1,4 +1,4 @@
-"""A camera whose handler calls functions."""
+"""Provide a camera and a fault handler that call functions of the test."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,10 @@ def camera_of(name, read, publish, refused, thresholds, *, pipeline=0, **setting
 
 
 class FaultCallback:
-    """A FaultHandler that calls a function.
+    """Reports each fault to a function of the test.
 
     Args:
-        on_fault: function that gets the exception.
+        on_fault: called with the exception that ended the worker.
     """
 
     def __init__(self, on_fault):

@@ -19,7 +19,7 @@ def demo_command(*arguments, folder, in_step=False):
 
 
 def run_demo(*arguments, folder, in_step=False):
-    """Run the demo to its end. It uses its own transport profile, not the fixtures' profile.
+    """Run the demo to its end, with its own transport profile instead of the fixtures' profile.
 
     With ``in_step``, a camera sends twenty scenes, each after the answer to the previous one.
     """

@@ -1,4 +1,4 @@
-"""Input fixtures for detect_images: pytest_plugins = ['support.detect_fixtures']."""
+"""Provide input files for tests of detect_images: pytest_plugins = ['support.detect_fixtures']."""
 
 import cv2
 import numpy as np

@@ -1,7 +1,7 @@
-"""Durations of test files, used to start the slowest first and to make equal shares.
+"""Store the durations of test files, to start the slowest first and to make equal shares.
 
-`scripts/test --store-durations` writes test/durations.json: two numbers of seconds per file, with
-and without its engine builds.
+`scripts/test --store-durations` writes test/durations.json. The file has two durations in seconds
+for each test file: with and without the engine builds of the test file.
 """
 
 import functools
@@ -10,7 +10,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 FILE = TESTS / 'durations.json'
-#: Seconds of an unmeasured file, and the least cost of collecting a file.
+#: Duration of an unmeasured file, and the shortest time to collect a file, in seconds.
 LEAST_S = 0.3
 
 
@@ -20,7 +20,7 @@ def stored():
 
 
 def duration_of(path, *, builds=True):
-    """Return the seconds of a test file, with or without its engine builds."""
+    """Return the duration of a test file in seconds, with or without its engine builds."""
     name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ''
     all_s, quick_s = stored().get(name, (LEAST_S, LEAST_S))
     return max(LEAST_S, all_s if builds else quick_s)

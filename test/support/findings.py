@@ -1,4 +1,4 @@
-"""Findings of doctor's checks as text for golden files."""
+"""Format the findings of doctor's checks as text for golden files."""
 
 
 def lines_of(findings):
@@ -15,7 +15,7 @@ def text_of(scenes, good=()):
 
     Args:
         scenes: the findings of each scene by its name.
-        good: findings to omit.
+        good: findings of a scene without faults, which the text omits.
     """
     lines = []
     for name, findings in scenes.items():

@@ -34,11 +34,12 @@ PROGRAMS = {
     'doctor': 'trt_perception.ros.doctor.doctor',
     'replay_images': 'trt_perception.ros.replay_images',
 }
-#: Scripts of test/support/nodes that can be forked. Other scripts get signals during imports.
+#: Scripts of test/support/nodes that can be forked. Tests send signals to the other scripts during
+#: their imports.
 SCRIPTS = ('fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py')
-#: Installed modules that the programs and rclpy import after their start.
+#: Installed modules that the programs and rclpy import late. The server imports them in advance.
 LATE = ('onnxruntime', 'geometry_msgs.msg', 'rosidl_generator_py', 'trt_perception.commands')
-#: Prefixes of variables read by Python, the library loader, or OpenCV's first import.
+#: Prefixes of variables that Python, the library loader or OpenCV read only once, at the start.
 EARLY = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
 _STATUS_BYTES = 4
 _lock = threading.Lock()
@@ -52,7 +53,7 @@ def _early(environment):
 
 @functools.cache
 def _early_at_server_start():
-    """Return the early variables of the server. The first call of `can_fork` stores them."""
+    """Return the EARLY variables, with their values at the first call of `can_fork`."""
     return _early(os.environ)
 
 
@@ -188,11 +189,11 @@ def _end(server, process):
     process.wait()
 
 
-# The server.
+# Functions of the server process.
 
 
 def serve(socket_number):
-    """Fork programs until the test process has ended. Return in each fork."""
+    """Fork programs until the test process has ended. The function returns only in each fork."""
     for module in PROGRAMS.values():
         importlib.import_module(module)
     for module in LATE:

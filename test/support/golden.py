@@ -55,7 +55,7 @@ def _compare(name, expected, text):
 
 
 class GoldenMessages:
-    """The messages of one test: a part of the golden file of its test file.
+    """Collects the messages of one test, which are a part of the golden file of its test file.
 
     test/model/test_task.py has golden/model/task.txt, with a part after '== NAME' for each test.
 
@@ -80,7 +80,7 @@ class GoldenMessages:
 
     @contextlib.contextmanager
     def raises(self, kind):
-        """Expect an error like pytest.raises, and add its message."""
+        """Expect an error, as pytest.raises does, and add its message."""
         with pytest.raises(kind) as caught:
             yield caught
         self.add(caught.value)
@@ -167,7 +167,9 @@ def without_folder(text, folder):
 
 
 def unused(folder, tests):
-    """Return the golden files below folder that no test file names or owns.
+    """Return the golden files below a folder that no test uses.
+
+    A test uses a file that it names, or that belongs to its test file (`file_of`).
 
     Args:
         folder: the folder of golden files.

@@ -1,4 +1,4 @@
-"""Names that modules use from a library: attributes, and names in strings.
+"""Collect the names that modules use from a library: attributes, and names in strings.
 
 The argument ``trees`` maps paths of modules to syntax trees.
 """
@@ -55,7 +55,7 @@ def texts(trees):
 
 
 def beginnings(trees):
-    """Return the text before each inserted value of an f-string, from the last space on."""
+    """Return the part of a word before each inserted value of an f-string."""
     return {
         before.value.rpartition(' ')[2]
         for text in nodes_of(trees, ast.JoinedStr)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-#: Names of their imports. docs/testing.md says how to install them.
+#: Import names of the optional packages. docs/testing.md says how to install the packages.
 OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
@@ -27,8 +27,8 @@ def needs(*packages):
 def needed_package(error):
     """Return the optional package whose absence caused an error; None for other errors.
 
-    An import of an optional package is excused in tests and in `trt_perception.building`. The
-    remaining package must work without it, so there such an error is a failure.
+    Tests and `trt_perception.building` may import optional packages. The rest of the package must
+    work without them, so a missing import there is a failure.
     """
     while error is not None:
         if isinstance(error, ModuleNotFoundError):
@@ -56,7 +56,7 @@ def _is_excused(error):
 
 
 class Module(pytest.Module):
-    """A test file. All its tests are skipped if its import needs a missing optional package."""
+    """Skips all tests of a test file if its import needs a missing optional package."""
 
     def collect(self):
         try:

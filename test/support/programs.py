@@ -1,4 +1,4 @@
-"""Programs that tests start. Their output is read continuously, and they end with the test."""
+"""Start programs for tests, read their output continuously, and end them with the test."""
 
 import contextlib
 import os
@@ -41,13 +41,14 @@ def unmeasured():
 
 
 def small_disk(largest):
-    """Return arguments of subprocess.run that make writes to larger files fail, as on a full disk.
+    """Return arguments of subprocess.run that limit file sizes to ``largest`` bytes.
 
-    Python must not write its compiled modules then, because later processes would read torn files.
+    Writes beyond this size fail as on a full disk. Python must not write compiled modules then,
+    because later processes would read truncated files.
     """
 
     def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a failed write instead of a killed process
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # SIGXFSZ would kill the process
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
     return {'preexec_fn': limit, 'env': {**os.environ, 'PYTHONDONTWRITEBYTECODE': '1'}}
@@ -68,7 +69,7 @@ def run_tied(command, *, timeout_s):
 
 
 class Program:
-    """A process whose output, stdout and stderr together, is read continuously.
+    """Runs a process, and reads its output (stdout and stderr together) continuously.
 
     Args:
         command: the command line.
@@ -79,7 +80,7 @@ class Program:
         changed = {**os.environ, 'PYTHONUNBUFFERED': '1', **(environment or {})}
         changed = {name: value for name, value in changed.items() if value is not None}
         command = [str(part) for part in command]
-        # A hanging test ends this process at once. The started programs must then also end.
+        # A hanging test ends this process immediately. The started programs must then also end.
         if can_fork(command, changed):
             self._process = ForkedProcess(command, changed)
         else:
@@ -121,7 +122,7 @@ class Program:
 
     @property
     def code(self):
-        """The exit code; None while the program runs."""
+        """Return the exit code; None while the program runs."""
         return self._process.poll()
 
     def count(self, text):
@@ -149,7 +150,7 @@ class Program:
         self._process.send_signal(number)
 
     def stop(self):
-        """Stop the process until SIGCONT. Returns when all its threads have stopped."""
+        """Pause the process until SIGCONT, and wait until all its threads have stopped."""
         self.send(signal.SIGSTOP)  # stops the threads one after the other
         end = time.monotonic() + DEADLINE_S
         while set(self._states()) != {'T'}:
@@ -163,13 +164,16 @@ class Program:
                 yield stat.read_text().rpartition(') ')[2][0]
 
     def wait(self):
-        """Wait for the end and return the exit code."""
+        """Wait until the program has ended, and return its exit code."""
         code = self._process.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)
         return code
 
     def close(self):
-        """End the process, orderly if possible: a killed one remains in the others' discovery."""
+        """End the process with a signal that allows it to clean up; kill it only if that fails.
+
+        Other participants would still list a killed process as discovered.
+        """
         self._process.terminate()
         try:
             self._process.wait(DEADLINE_S)

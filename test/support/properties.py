@@ -1,4 +1,4 @@
-"""Hypothesis, or stand-ins that skip the property tests and keep the other tests."""
+"""Import Hypothesis, or define stand-ins that skip only the property tests."""
 
 import functools
 
@@ -10,7 +10,7 @@ try:
 except ModuleNotFoundError:
 
     class _Strategy:
-        """Replaces all strategies, and the functions that make them."""
+        """Replaces all strategies of Hypothesis, and the functions that create strategies."""
 
         def __getattr__(self, name):
             return self

@@ -1,4 +1,4 @@
-"""The parameters that rcl gives a node, to compare with the package's reading of arguments."""
+"""Return the parameters that rcl gives a node, to compare the package's own argument reader."""
 
 import contextlib
 
@@ -16,8 +16,8 @@ ALONE = {
 def nodes_of_arguments():
     """Yield a function that makes a node with a namespace and parameter files, and destroys it.
 
-    One extra node exists until the end. Without it, each last node of the context would end Fast
-    DDS's participant, which is slow and hung three times in some thousand.
+    One extra node exists until the end. Otherwise Fast DDS would destroy its participant after
+    each node. This takes long, and it hung three times in some thousand calls.
     """
     context = rclpy.Context()
     rclpy.init(args=[], context=context)

@@ -1,4 +1,4 @@
-"""A simulated activation with the node's watchdog, on the test's own clock."""
+"""Simulate an activation with the node's watchdog, on the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
@@ -8,9 +8,10 @@ CURE = 'the cure'
 
 
 class SimulatedActivation:
-    """An activation with counts set by the test. The watchdog checks it twice a second.
+    """Simulates an activation whose counts the test sets.
 
-    The object is also the watchdog's WatchedCamera.
+    The watchdog checks the activation twice per simulated second. The object is also the
+    watchdog's WatchedCamera.
     """
 
     camera_name = ''
@@ -72,7 +73,7 @@ class SimulatedActivation:
         return finding
 
     def seconds_until(self, kind, *args, **kwargs):
-        """Continue until the watchdog reports ``kind``; return the seconds since its start."""
+        """Step until the watchdog reports ``kind``; return the seconds since this call."""
         for periods in range(1, 100):
             if self.step(*args, **kwargs).kind == kind:
                 return periods * PERIOD_S

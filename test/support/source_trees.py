@@ -1,4 +1,4 @@
-"""Syntax trees of the package, parsed once for all tests of a process."""
+"""Parse the syntax trees of the package once for all tests of a process."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ def package_trees():
 
 @functools.cache
 def nodes_by_kind(tree):
-    """Return all nodes of a tree by type."""
+    """Return a dictionary of all nodes of a tree by node type."""
     nodes = {}
     for node in ast.walk(tree):
         nodes.setdefault(type(node), []).append(node)

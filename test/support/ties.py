@@ -1,8 +1,9 @@
-"""End programs with the process that started them, however it ends.
+"""End programs when the process that started them ends, even if that process was killed.
 
 A guardian process outside the process group receives the started programs. When the starter is
 gone, the guardian sends SIGTERM, and SIGKILL after a grace period. The kernel's own mechanism
-(PR_SET_PDEATHSIG) can send only one of the two, and also sends it when the starting thread ends.
+(PR_SET_PDEATHSIG) can send only one of these signals, and also sends it when only the starting
+thread ends.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 
-#: Longer than launch's grace period for its nodes.
+#: Seconds between SIGTERM and SIGKILL. Longer than launch's grace period for its nodes.
 GRACE_S = 15
 _lock = threading.Lock()
 _guardians = []
@@ -53,7 +54,7 @@ def _start_guardian():
 
 
 def guard(socket_number, grace_s):
-    """Receive children until the starter is gone, then end the remaining ones."""
+    """Receive started programs until the starter has ended, then end all remaining programs."""
     tied = set()
     with socket.socket(fileno=socket_number) as starter:
         while True:

@@ -38,7 +38,7 @@ NETWORKS = (
     *('yolov8n-obb', 'yolo11n-obb', 'yolo12n-obb', 'yolo26n-obb'),
     *('yolov8n-seg', 'yolo11n-seg', 'yolo12n-seg', 'yolo26n-seg'),
 )
-#: Number of classes, height and width, and options of the exporter.
+#: The number of classes, the input size (height, width) and the exporter's options of each export.
 FORMS = (
     (80, (320, 320), {}),
     (2, (352, 416), {'nms': False}),
@@ -184,7 +184,7 @@ def compare(path, shape, image):
     (boxes,) = theirs.predict(image, conf=0.05, **options)
     scores = np.sort(boxes.boxes.conf.numpy())
     threshold = 0.05
-    if len(scores) > 250:  # few enough for both limits, in a gap of scores
+    if len(scores) > 250:  # keep fewer boxes than both limits, cut at a gap of the scores
         middle = len(scores) - 200 + int(np.argmax(np.diff(scores[-200:-50])))
         threshold = float(scores[middle] + scores[middle + 1]) / 2
     (boxes,) = theirs.predict(image, conf=threshold, **options)

@@ -34,7 +34,7 @@ from tiny_exports import HEIGHT, NAMES, WIDTH, blocks, export, picture, save, sp
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
 # Width and height of images that do not fill the network's input.
 CAMERAS = ((517, 333), (233, 701), (1920, 1080))
-# Width and height of images: larger than the network on both axes, smaller, and mixed.
+# Width and height of images that are larger than the network on both axes, smaller, or mixed.
 RESAMPLED = ((192, 128), (288, 192), (211, 129), (640, 427), (50, 40), (70, 300))
 
 

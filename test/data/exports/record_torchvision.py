@@ -10,7 +10,7 @@ TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn', 'mask_rcnn', 'keypoint_rcnn')
 
 
 class Grids(torch.nn.Module):
-    """Two feature grids by name, in the format that torchvision's SSD expects."""
+    """A backbone that returns two feature grids by name, as torchvision's SSD expects."""
 
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ def torchvision_model(family):
 
 
 def spread_heads(model, family):
-    """Make the outputs of the model's random heads differ."""
+    """Make the outputs of the model's random heads differ between positions."""
     if family == 'ssd':
         spread(model, ('classification_head',), 3)
         return

@@ -34,7 +34,8 @@ CONV = [
     [-1, 1, 'Conv', [16, 3, 2]],
 ]
 DETECT = [[[2, 3, 4], 1, 'Detect', ['nc']]]
-# Keypoints with three values and with two values. The model description also contains "kpt_shape".
+# The heads of models whose keypoints have three or two values. The model description also contains
+# "kpt_shape".
 POSE = [[[2, 3, 4], 1, 'Pose', ['nc', [17, 3]]]]
 POSE_OF_TWO = [[[2, 3, 4], 1, 'Pose', ['nc', [4, 2]]]]
 POSE26 = [[[2, 3, 4], 1, 'Pose26', ['nc', [5, 3]]]]

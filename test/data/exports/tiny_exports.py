@@ -1,4 +1,4 @@
-"""Shared code of all recordings: the image, heads with varied outputs, and files."""
+"""Share code of all recordings: the image, heads with varied outputs, and exported files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def picture():
 
 
 def blocks(width, height):
-    """Return uint8 (height, width, 3) of 12 x 8 blocks; Python promises the generator's values."""
+    """Return an image of 12 x 8 random blocks, uint8 (height, width, 3).
+
+    Python guarantees that its generator gives the same values in all releases.
+    """
     colours = np.frombuffer(random.Random(7).randbytes(8 * 12 * 3), np.uint8).reshape(8, 12, 3)
     return colours[np.arange(height) * 8 // height][:, np.arange(width) * 12 // width]
 
@@ -38,7 +41,7 @@ def spread(model, parts, factor):
 
 
 def export(model, inputs, path, names, outputs, dynamo):
-    """Write an ONNX file with the newer or the older of torch's two exporters."""
+    """Write an ONNX file with torch's newer exporter (``dynamo``) or its older exporter."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         torch.onnx.export(

@@ -1,1 +1,1 @@
-"""Support for tests that build engines: fixtures, options, and stand-ins for TensorRT releases."""
+"""Support tests that build engines: fixtures, options, and stand-ins for TensorRT releases."""

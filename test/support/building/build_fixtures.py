@@ -1,8 +1,8 @@
-"""Fixtures for tests of build_engine. A plugin, to be named in pytest_plugins.
+"""Provide fixtures for tests of build_engine. Test files name this plugin in pytest_plugins.
 
-Equal work of a test file is done once: its builds share caches, onnxslim slims equal models once,
-and ONNX Runtime runs equal models on equal images once. Tests that do not check the engine itself
-may also have TensorRT build equal models with equal options once (`reuse_equal_plans`).
+The tests of a file repeat no equal work. Their builds share caches, onnxslim slims equal models
+once, and ONNX Runtime runs equal models on equal images once. Tests that do not check the engine
+may also let TensorRT build equal models with equal options once (`reuse_equal_plans`).
 """
 
 import functools
@@ -28,7 +28,7 @@ from trt_perception.stages.onnx_runtime import OnnxModel
 
 
 class OnnxModelWithMemory(OnnxModel):
-    """An ONNX model that stores its outputs by the contents of model and image."""
+    """An ONNX model that reuses stored outputs for equal models and equal images."""
 
     def __init__(self, answers, model, *arguments):
         super().__init__(model, *arguments)
@@ -49,7 +49,7 @@ def digest(tensor):
 @pytest.fixture(scope='module')
 def reuse_equal_results(tmp_path_factory):
     """Share caches and the results for equal models between all tests of a file."""
-    import onnxslim  # here, because the import takes 0.8 s and collection does not need it
+    import onnxslim  # a late import: it takes 0.8 s, and collection does not need it
 
     real, slimmed = onnxslim.slim, {}
 
@@ -105,7 +105,7 @@ def own_caches(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def build(tmp_path, reuse_equal_results):
-    """Return a function that builds the digits model and returns exit code, report, manifest."""
+    """Return a function that builds the digits model. It returns exit code, report, manifest."""
 
     def built(*words, onnx_file=DIGITS):
         engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
@@ -119,7 +119,10 @@ def build(tmp_path, reuse_equal_results):
 
 @pytest.fixture
 def build_error(tmp_path, capsys):
-    """Return a function that runs build_engine, checks that no file changed, returns the error."""
+    """Return a function that runs a failing build. It checks the files and returns the error.
+
+    No file may have changed.
+    """
 
     def refuse(*arguments, code=1):
         before = listing(tmp_path)
@@ -136,7 +139,7 @@ def build_error(tmp_path, capsys):
 
 @pytest.fixture
 def clip_quantisation(monkeypatch):
-    """Return a function that makes quantisation clip all data at a share of their range."""
+    """Return a function that makes quantisation clip all data at a fraction of their range."""
 
     def spoiled(share):
         real = calibrate.quantise

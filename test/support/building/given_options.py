@@ -1,4 +1,4 @@
-"""Build options from keyword arguments, for tests."""
+"""Make build options from keyword arguments, for tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Texts of build_engine, prepared for golden files."""
+"""Prepare texts of build_engine for golden files."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Builds with stand-ins for TensorRT releases that are not installed."""
+"""Run builds with stand-ins for TensorRT releases that are not installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from trt_perception.building.engine.release import BuildGpu, TensorRt
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
 
-# The release of the name table by version. 10.11 is the last version with weak typing.
+# The release whose recorded names the stand-in has, by its version. 10.11 is the last version with
+# weak typing.
 WEAK = {'10.3.0.26': '10.3', '10.7.0.23': '10.7', '10.11.0.33': '10.7'}
 STRONG = {'10.12.0.36': '10.12', '10.13.3.9': '10.13', '10.16.1.11': '10.16'}
 STRONG |= {'11.0.0.114': '11.0', '11.4.0.106': '11.4'}

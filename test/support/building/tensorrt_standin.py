@@ -1,4 +1,4 @@
-"""A stand-in for TensorRT's Python module, for releases that are not installed.
+"""Replace TensorRT's Python module, for releases that are not installed.
 
 The stand-in has the names of a recorded table of each release's bindings. Like the bindings, it
 raises AttributeError for all other names. It numbers enumerations differently in each release, and
@@ -83,8 +83,8 @@ class StandIn:
     Attributes:
         calls: (name, arguments) in order; the name of an assignment ends with " =".
         build: function that gets the configuration's monitor and returns the plan or None.
-        parse_errors: (node, operator, code, text) of the parser's errors.
-        layers: (name, metadata, dtype) of the network's layers.
+        parse_errors: the errors that the parser reports, as (node, operator, code, text).
+        layers: the network's layers, as (name, metadata, dtype).
         shape: shape of the image input.
         other_inputs: shapes of additional inputs by name.
         refuse_profiles: whether every optimisation profile is refused.

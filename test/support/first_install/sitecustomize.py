@@ -11,7 +11,7 @@ _HIDDEN = frozenset(os.environ['TRT_PERCEPTION_HIDDEN'].split(','))
 
 
 class _HidingFinder(PathFinder):
-    """Python's finder, without hidden modules, distributions and plugins."""
+    """Finds modules as Python does, except hidden modules, distributions and plugins."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):

@@ -1,1 +1,1 @@
-"""Hostile input: damaged files and messages, bad frames, untrusted engines."""
+"""Make hostile input: damaged files and messages, invalid frames, untrusted engines."""

@@ -1,4 +1,4 @@
-"""JPEGs as cameras send them: usual, with harmless defects, and truncated."""
+"""Make JPEGs such as cameras send: usual files, files with harmless defects, truncated files."""
 
 import io
 import re
@@ -16,7 +16,7 @@ BGR = cv2.GaussianBlur(
 
 
 def pillow(mode='RGB', **options):
-    """Return the scene as a file from Pillow, because OpenCV reads the file."""
+    """Return the scene as a JPEG. Pillow encodes it, because OpenCV will decode the file."""
     file = io.BytesIO()
     rgb = Image.fromarray(np.ascontiguousarray(BGR[..., ::-1]))
     rgb.convert(mode).save(file, 'JPEG', **options)
@@ -53,22 +53,22 @@ WHOLE = {
     'progressive': pillow(progressive=True),
     'progressive grey': pillow('L', progressive=True),
 }
-#: Files that libjpeg warns about, although all pixels are there.
+#: Complete files with defects that libjpeg warns about, although no pixels are missing.
 HARMLESS = {
     'spare bytes before EOI': BASELINE[:-2] + bytes(16) + EOI,
     'spare bytes before restart markers': RESTART.sub(lambda found: bytes(5) + found[0], RESTARTS),
 }
-#: Versions of JFIF that libjpeg does not know.
+#: Files with JFIF versions that libjpeg does not know, by version.
 VERSIONS = {f'JFIF {major}.1': with_version(BASELINE, major) for major in (0, 2, 9)}
 
 
 def cut_files(whole):
-    """Return files that end in the pixels, without and with an EOI marker."""
+    """Yield truncated files that end within the pixels, each without and with an EOI marker."""
     start = whole.index(b'\xff\xda') + 14
     step = (len(whole) - start) // 40
     for size in range(start + 16, len(whole) - 40, step):
         cut = whole[:size].rstrip(b'\xff')
         if SEGMENT.match(whole, len(cut)):
-            continue  # between two scans, so a whole file of lower quality
+            continue  # the cut is between two scans: the file is complete, with lower quality
         yield cut
         yield cut + EOI

@@ -1,4 +1,4 @@
-"""A corpus of image messages: most are invalid, some are valid but unusual.
+"""Make a corpus of image messages: most are invalid, some are valid but unusual.
 
 Equal seeds give equal corpora, in pytest and under compute-sanitizer. reference_images and the
 sizes decide whether a case is invalid, not the code under test. A case may have several faults;
@@ -39,7 +39,7 @@ STRANGE_ENCODINGS = (
 
 @dataclass(frozen=True)
 class Case:
-    """An image message without its header, named after its change."""
+    """An image message without its header. The name says how the message was changed."""
 
     name: str
     data: bytes
@@ -88,7 +88,7 @@ def picture(rng, width, height):
 
 
 def real(rng):
-    """Return a random valid image as a camera driver sends it. Most are small."""
+    """Return a random valid image such as a camera driver sends. Most images are small."""
     encoding = rng.choice(sorted(ENCODINGS))
     width, height = rng.randrange(4, 100), rng.randrange(4, 100)
     rows = encode_bgr(picture(rng, width, height), encoding)
@@ -230,7 +230,8 @@ def corpus(count, seed=1):
 class CompressedCase:
     """A CompressedImage without its header.
 
-    ``reasons`` are all correct reasons to refuse it. ``must`` is False if it may also be accepted.
+    ``reasons`` are all correct reasons to refuse the message. ``must`` is False if the message may
+    also be accepted.
     """
 
     name: str
@@ -245,7 +246,7 @@ def _chunk(kind, content):
 
 
 def png_bomb(width, height):
-    """Return a one-bit PNG with any size in its header, and with its pixels up to 400 MP."""
+    """Return a one-bit PNG with this size in its header. It has pixels up to a size of 400 MP."""
     rows = bytes((width // 8 + 1) * height) if width * height <= 20_000**2 else b''
     head = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
     pixels = _chunk(b'IDAT', zlib.compress(rows, 9))

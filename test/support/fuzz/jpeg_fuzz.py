@@ -1,4 +1,4 @@
-"""Change JPEGs so that they remain JPEGs: tables, sizes, samplings, intervals, coded bits.
+"""Change JPEGs so that they remain JPEGs: tables, sizes, sampling, intervals, coded bits.
 
 ``picture_fuzz`` changes bytes of files, and most results fail the file check. The changes here
 target the decoder after the check: most files pass the check, and the damage is in parts that the
@@ -67,7 +67,7 @@ def plain_files():
 
 
 def segments(content):
-    """Return [marker, body] of each segment. The coded bits are the last, with the marker 0."""
+    """Return [marker, body] of each segment. The last entry has the coded bits, with marker 0."""
     found, at = [], 2
     while True:
         marker, size = content[at + 1], int.from_bytes(content[at + 2 : at + 4], 'big')
@@ -88,7 +88,7 @@ def joined(parts):
 
 
 def changed(rng: random.Random, files):
-    """Return one of the files with one to three changes."""
+    """Return one of the files, with one to three random changes."""
     names = list(files)
     content = files[rng.choice(names)]
     if rng.random() < 0.15:
@@ -157,7 +157,7 @@ def _quantisation(rng, parts, _):
 
 
 def _symbols(rng, parts, _):
-    """Change the symbols of codes, sometimes to values that no coefficient has."""
+    """Change symbols of Huffman codes, sometimes to values that no coefficient has."""
     table = _body(rng, parts, 0xC4)
     most = 11 if table[0] < 0x10 else 10
     for _ in range(rng.choice((1, 5, 200))):
@@ -167,7 +167,7 @@ def _symbols(rng, parts, _):
 
 
 def _lengths(rng, parts, _):
-    """Change the lengths of codes. Their number stays, so the symbols remain valid."""
+    """Change lengths of Huffman codes. The number of codes stays, so the symbols remain valid."""
     table = _body(rng, parts, 0xC4)
     for _ in range(rng.choice((1, 1, 6))):
         one, other = rng.randrange(1, 17), rng.randrange(1, 17)

@@ -1,4 +1,6 @@
-"""Damage serialised images. Each must be refused, or read as by rclpy, and counted once.
+"""Damage serialised images. The node must refuse each image, or read the same as rclpy.
+
+Each image must be counted once.
 
 test_cdr.py sends thousands of messages, scripts/fuzz_messages sends 100,000.
 """
@@ -114,7 +116,7 @@ def _shaken(rng, content):
 
 
 def message_fields(message):
-    """Return a message's fields by the names that rclpy's classes and the package's share."""
+    """Return a message's fields by name. rclpy's classes and the package's have equal names."""
     names = ('height', 'width', 'encoding', 'is_bigendian', 'step', 'format')
     fields = {name: getattr(message, name) for name in names if hasattr(message, name)}
     stamp = message.header.stamp
@@ -142,7 +144,7 @@ class _NoWork:
 
 
 class Fuzz:
-    """Sends cases through reader and detector.
+    """Sends cases through the reader and the detector, and checks the results.
 
     Attributes:
         read: number of messages read, by change.
@@ -188,7 +190,7 @@ class Fuzz:
             self.wrong.append(f'{case}: {message_fields(view)}, by rclpy {theirs}')
 
     def _count(self, kind, cases):
-        """Check that each image is published or dropped with its reason, and the worker lives."""
+        """Check that each image is published, or dropped with its reason, and the worker runs."""
         reasons, answers, faults = Counter(), [], []
         camera = camera_of(
             '',

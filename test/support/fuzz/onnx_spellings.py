@@ -2,9 +2,9 @@
 
     python onnx_spellings.py SEED COUNT
 
-prints JSON: how many models our reader accepted, found suspicious or refused, each with and
-without a file that ONNX Runtime opened because the model names it. Accepted models that opened a
-file follow.
+The output is JSON. It says how many models the package's reader accepted, found suspicious or
+refused. Each number is split by whether ONNX Runtime opened a file that the model names. A list
+of the accepted models that opened a file follows.
 inotify reports opened files, independent of ONNX Runtime's own result. Damaged models may crash
 ONNX Runtime, so a few models at a time run in a separate process.
 """
@@ -72,7 +72,7 @@ def _number(content, at):
 
 
 def spelled(fields, rng, share):
-    """Encode a message, with this share of its fields in another encoding."""
+    """Encode a message. ``share`` is the probability that a field gets an unusual encoding."""
     return b''.join(_field(*field, rng, share) for field in fields)
 
 
@@ -88,7 +88,7 @@ def _field(field, wire, value, rng, share):
         rng.randrange(1, 9) if kind == 4 else 0,
     )
     if isinstance(value, list):
-        if kind == 5:  # in two parts, which readers merge
+        if kind == 5:  # encode the message in two parts, which readers merge
             at = rng.randrange(len(value) + 1)
             parts = [spelled(part, rng, share) for part in (value[:at], value[at:])]
             return b''.join(tag + number(len(part)) + part for part in parts)
@@ -110,7 +110,7 @@ def _field(field, wire, value, rng, share):
 
 
 def models(location):
-    """Return models for which ONNX Runtime reads the file ``location``, by the tensor's place."""
+    """Return models with a tensor stored in the file ``location``, by the tensor's place."""
     tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key='location', value=location)
@@ -149,7 +149,7 @@ def _model(nodes=(), functions=(), **more):
 
 
 class Watch:
-    """Reports whether a file was opened, by inotify."""
+    """Reports whether any process opened a file, with inotify."""
 
     def __init__(self, path):
         libc = ctypes.CDLL(None)
@@ -199,7 +199,7 @@ def _batch(contents, watch):
         opened = [digit == ord('1') for digit in pipe.read()]
     os.waitpid(child, 0)
     watch.was_opened()
-    # Models after a crash were not loaded.
+    # The child process did not load the models after a crash, so they have no result.
     yield from zip(contents, opened, strict=False)
 
 

@@ -2,8 +2,8 @@
 
     python picture_fuzz.py SEED COUNT
 
-prints the outcomes and errors as JSON. Errors are a crash, more memory or time than the declared
-pixels need, and a size other than declared. The original files have some kilobytes.
+The program prints outcomes and errors as JSON. Errors are a crash, a size other than declared, and
+more memory or time than the declared pixels need. The original files have some kilobytes.
 """
 
 import collections
@@ -151,7 +151,7 @@ def _repair(content):
 
 
 class Reader:
-    """Decodes a file and reports errors."""
+    """Decodes files in this process, and reports errors."""
 
     def __init__(self):
         self._given = False

@@ -1,4 +1,4 @@
-"""An engine and its manifest for tests that damage them, and a function that opens the engine."""
+"""Write an engine and its manifest for tests that damage them, and open the engine."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from trt_perception.parameters.config import DetectorConfig
 
 
 def plan(seed, size=600):
-    """Return bytes with the header of a TensorRT plan."""
+    """Return random bytes after the header of a TensorRT plan."""
     head = b'ftrt' + bytes(20) + bytes([10, 13, 3, 9])
     return head + random.Random(seed).randbytes(size - len(head))
 
@@ -41,7 +41,7 @@ class EngineFiles:
 
 
 def attempt(path):
-    """Open an engine as the node does; return the error, which must be the package's."""
+    """Open an engine as the node does; return its error, which must be an error of the package."""
     with pytest.raises(TrtPerceptionError) as caught:
         open_by_parameters(DetectorConfig(engine_path=str(path)))
     return caught.value

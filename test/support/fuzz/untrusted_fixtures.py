@@ -1,4 +1,4 @@
-"""Fixtures for damaged engines: pytest_plugins = ['support.fuzz.untrusted_fixtures']."""
+"""Provide fixtures for damaged engines: pytest_plugins = ['support.fuzz.untrusted_fixtures']."""
 
 import sys
 import types

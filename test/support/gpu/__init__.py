@@ -1,1 +1,1 @@
-"""Stand-ins for a GPU and its libraries, kernels on the CPU, and pipelines on a real GPU."""
+"""Replace a GPU and its libraries, run kernels on the CPU, and run pipelines on a real GPU."""

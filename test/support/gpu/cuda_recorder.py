@@ -1,6 +1,7 @@
 """Record CUDA calls, check that their resources are released, and let any call fail.
 
-The recorder is between ``trt_perception.gpu`` and the bindings: the machine's or ``fake_cuda``'s.
+The recorder is between ``trt_perception.gpu`` and the bindings. These are the real bindings or the
+stand-ins of ``fake_cuda``.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ RELEASED_BY = {
     'nvrtcCreateProgram': 'nvrtcDestroyProgram',
 }
 RELEASES = {release: make for make, release in RELEASED_BY.items()}
-# Calls that report or clear an error.
+# Calls that report or clear an error. The recorder does not record them.
 AFTERWARDS = {'cudaGetErrorString', 'cudaGetLastError'}
 
 
 class Recorder:
-    """Records calls and their resources.
+    """Records calls of CUDA, and the resources that the calls create and release.
 
     Attributes:
         calls: names of the calls that can fail, in order, without releases.
         live: (creating call, handle) of each resource that was not released.
         mistakes: releases of unknown resources.
-        fails: function of a call's index and name that returns an error status, or None to let
-            the call through.
+        fails: function that gets the index and the name of a call. It returns the error status of
+            a call that fails, or None for a normal call.
     """
 
     def __init__(self, bindings):
@@ -45,7 +46,7 @@ class Recorder:
 
 
 class _Recorded:
-    """A module of the bindings whose functions are recorded."""
+    """Wraps a module of the bindings, and records the calls of its functions."""
 
     def __init__(self, recorder, module):
         self._recorder = recorder

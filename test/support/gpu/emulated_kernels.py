@@ -173,7 +173,7 @@ def _entry(name, parameters):
 
 
 class _Emulated:
-    """Has the interface of Kernels."""
+    """Runs the emulated kernels, with the interface of Kernels."""
 
     def __init__(self, library):
         self._library = library

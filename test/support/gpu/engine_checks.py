@@ -20,7 +20,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-# Largest errors of input values, of box sides in pixels, and of scores.
+# Largest allowed errors of input values, of box sides in pixels, and of scores.
 TOLERANCES = {
     'float32': (1 / 255 + 1e-6, 1e-3, 1e-4),
     'float16': (1 / 255 + 2.0**-11, 0.15, 0.01),
@@ -38,7 +38,7 @@ def colours(width, height, seed=0):
 
 
 def tensor_on_device(pointer, tensor):
-    """Return a tensor of the pipeline as float32."""
+    """Copy a tensor of the pipeline from the device, and return it as float32."""
     if tensor.dtype == 'bfloat16':
         bits = from_device(pointer, np.uint16, tensor.shape).astype(np.uint32) << 16
         return bits.view(np.float32)

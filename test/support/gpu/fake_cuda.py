@@ -1,7 +1,7 @@
-"""A stand-in for cuda.bindings without a GPU. It returns handles and computes nothing.
+"""Replace cuda.bindings without a GPU. The stand-in returns handles and computes nothing.
 
-Host memory is real, so that headers and pixels can be written. test_cuda_names checks that its
-names and signatures exist in cuda-bindings 12.9 and 13.
+Host memory is real, so that headers and pixels can be written. test_cuda_names checks that the
+names and signatures of the stand-in exist in cuda-bindings 12.9 and 13.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def nvrtc(*, log=b''):
     ok = nvrtcResult.NVRTC_SUCCESS
 
     def get_log(program, target):
-        # The bindings write into the given bytes object.
+        # The real bindings also write into the given bytes object.
         ctypes.memmove(target, log, len(log))
         return (ok,)
 

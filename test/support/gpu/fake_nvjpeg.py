@@ -1,6 +1,6 @@
-"""A stand-in for the nvJPEG library. It reads a header, decodes nothing, and fails on demand.
+"""Replace the nvJPEG library. The stand-in reads headers, decodes nothing, and fails on demand.
 
-Its functions take arguments converted by ctypes, as the C library sees them.
+The functions take arguments that ctypes has converted, as the C library receives them.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ class FakeNvJpeg:
         decoded: (file, format, address, pitch, stream, state) of each call of nvjpegDecode.
         live: handles and states that were created and not destroyed.
         flags: the flags with which the library was opened.
-        status: status by function, returned instead of doing the work.
+        status: status by function name. Such a function returns the status and does nothing.
         on_decode: function that each nvjpegDecode calls.
     """
 

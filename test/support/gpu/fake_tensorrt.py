@@ -1,4 +1,4 @@
-"""Stand-ins for the modules tensorrt and tensorrt_rtx: one engine that computes nothing.
+"""Replace the modules tensorrt and tensorrt_rtx by stand-ins with an engine that computes nothing.
 
 Any call can fail as in TensorRT: it returns None or False, and only the logger gets the reason.
 """
@@ -61,9 +61,9 @@ class Specialization(Enum):
 
 
 class PluginRegistry:
-    """The registry of plugins, which reports its errors to the recorder only.
+    """The registry of plugins. Only the recorder receives its errors.
 
-    As in TensorRT, a library that is loaded already is refused.
+    As in TensorRT, the registry refuses a library that is already loaded.
 
     Attributes:
         libraries: contents of the loaded libraries, in order.
@@ -91,7 +91,7 @@ class PluginRegistry:
 
 
 class FakeTensorRt:
-    """The module tensorrt.
+    """Replaces the module tensorrt.
 
     Args:
         refuses: name of the failing call, empty for none.
@@ -161,7 +161,7 @@ class FakeTensorRt:
 
 
 class FakeTensorRtRtx(FakeTensorRt):
-    """The module tensorrt_rtx, which compiles kernels for the first context.
+    """Replaces the module tensorrt_rtx, which compiles kernels for the first context.
 
     Attributes:
         compiled: number of compilations.
@@ -299,7 +299,7 @@ class _Context:
         shape = self._engine._tensors[name][0]
         if -1 not in shape:
             return shape
-        # An open batch is the image's. Other open sides have the sizes of the usual output.
+        # An open batch has the size of the image batch. Other open sides have their usual sizes.
         batch = self._shapes[self._module.inputs[0][0]][0]
         usual = (batch, *OUTPUT[1][1:])
         return tuple(there if side < 0 else side for side, there in zip(shape, usual, strict=True))

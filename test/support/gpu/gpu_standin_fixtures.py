@@ -1,4 +1,4 @@
-"""Fixtures that replace CUDA and TensorRT by stand-ins. A plugin; see also gpu_standins."""
+"""Provide a pytest plugin that replaces CUDA and TensorRT by stand-ins; see also gpu_standins."""
 
 from __future__ import annotations
 

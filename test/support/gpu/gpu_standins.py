@@ -1,4 +1,4 @@
-"""Common parts of CudaPipeline tests with the stand-ins of gpu_standin_fixtures."""
+"""Share parts of CudaPipeline tests that use the stand-ins of gpu_standin_fixtures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from trt_perception.images.frame import Frame
 
 DEPTH = 3
-# Parameters of a small dense detector.
+# Inputs and outputs of the engine of a small dense detector.
 SMALL = {
     'inputs': (('images', (1, 3, 48, 64), 'FLOAT'),),
     'outputs': (('output0', (1, 6, 5), 'FLOAT'),),

@@ -1,4 +1,4 @@
-"""Common parts of GPU tests: conditions to skip, and kernels on arrays."""
+"""Share parts of GPU tests: reasons to skip tests, copies of arrays, and builds of plans."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def why_no_open_shapes():
     """Return the reason why engines with open shapes cannot run here; empty if they can."""
     if why_no_tensorrt():
         return why_no_tensorrt()
-    # Also with TensorRT alone: a profile of one shape is exact, but any other profile fails or
-    # gives boxes up to 26 pixels off.
+    # This also happens with TensorRT alone: a profile of one shape is exact, but any other profile
+    # fails, or gives boxes with errors of up to 26 pixels.
     module = tensorrt()
     broken = module.__name__ == 'tensorrt_rtx' and module.__version__.startswith('1.4.')
     if broken and gpu.Device(0).compute_capability == (9, 0):

@@ -29,7 +29,7 @@ COMPILER = shutil.which('c++')
 _KEPT = Path(__file__).resolve().parents[3] / '.env' / 'kernels'
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
 
-#: CUDA's conversions in C++. The code needs <cmath> and <cstring>.
+#: C++ replacements of CUDA's type conversions. The code needs <cmath> and <cstring>.
 CONVERSIONS = """
 template <typename To, typename From> static inline To bits_of(From value) {
     To result;
@@ -81,7 +81,7 @@ def compiled_library(text, *flags):
 
 
 class HostLetterbox:
-    """The kernel of one preprocessing. Call it with a frame."""
+    """Runs the letterbox kernel of one preprocessing on the CPU. Call the object with a frame."""
 
     def __init__(self, preprocessing):
         self._preprocessing = preprocessing

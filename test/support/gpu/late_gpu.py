@@ -1,6 +1,6 @@
-"""A simulated GPU with host memory, which works only when a thread waits for it.
+"""Simulate a GPU with host memory, which executes work only when a thread waits for it.
 
-CUDA allows this: a copy from page-locked memory may happen as late as the host waits for later
+CUDA allows this: a copy from page-locked memory may be delayed until the host waits for later
 work. So code that writes or frees memory too early always gets wrong pixels here. The letterbox
 kernel is the real kernel, compiled for the CPU. Engine and decoding compute nothing.
 """
@@ -26,10 +26,10 @@ _GONE = 0xDD  # fills freed memory
 
 
 class LateGpu:
-    """The bindings of CUDA.
+    """Replaces the bindings of CUDA.
 
     Args:
-        letterbox: the kernel, a HostLetterbox.
+        letterbox: the letterbox kernel, a HostLetterbox.
         integrated: whether the device reports an integrated GPU.
 
     Attributes:
@@ -83,7 +83,7 @@ class LateGpu:
             for work in self._queued.pop(stream, ()):
                 work()
 
-    # Memory.
+    # Functions that allocate and free memory.
 
     def _allocate(self, size):
         buffer = ctypes.create_string_buffer(size)
@@ -139,7 +139,7 @@ class LateGpu:
         return (_OK,)
 
     def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
-        # Only work that was enqueued before the record must be done.
+        # A wait for an event completes only the work that was enqueued before the event.
         source = self._events[event]
         with self._lock:
             before = list(self._queued.get(source, ()))
@@ -184,7 +184,7 @@ class LateGpu:
             self._work(self._events[event])
         return (_OK,)
 
-    # Graphs.
+    # Functions that capture and launch graphs.
 
     def _cudaStreamBeginCapture(self, stream, mode):  # noqa: N802
         self._capturing[stream] = []

@@ -1,4 +1,4 @@
-"""Fixtures for pipelines on the GPU of late_gpu, with a stand-in for nvJPEG."""
+"""Provide fixtures for pipelines on the GPU of late_gpu, with a stand-in for nvJPEG."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A stand-in for nvJPEG on the GPU of late_gpu, with OpenCV's decoder, and test files.
+"""Replace nvJPEG on the GPU of late_gpu by OpenCV's decoder, and provide test files.
 
 The stand-in writes pixels immediately or as late as possible, because GPUs differ in this.
 """

@@ -1,4 +1,4 @@
-"""Fixtures for a pipeline of a patch model on a real GPU."""
+"""Provide fixtures for a pipeline of a patch model on a real GPU."""
 
 import pytest
 
@@ -23,7 +23,10 @@ def engine(tmp_path_factory):
 
 @pytest.fixture
 def open_patch_pipeline(engine, monkeypatch):
-    """Return a function that opens a pipeline. With ``integrated``, the GPU reports that it is."""
+    """Return a function that opens a pipeline.
+
+    With ``integrated``, the GPU reports that it is an integrated GPU.
+    """
     pipelines = []
 
     def make(*, integrated=False, depth=2, graph=True, **parameters):

@@ -4,7 +4,7 @@ import subprocess
 
 from support.gpu.host_kernels import COMPILER
 
-# The registry calls a creator by the order of its virtual functions. So this class needs no
+# The registry finds the virtual functions of a creator by their order. So this class needs no
 # header of TensorRT. No test creates a plugin.
 _PLUGIN = """
 #include <cstdint>

@@ -1,1 +1,1 @@
-"""Models that tests make, or that exporters wrote."""
+"""Make models for tests, and read models that exporters wrote."""

@@ -1,4 +1,4 @@
-"""Variants of a model of batch 1 for several images at once, made by editing the graph."""
+"""Edit the graph of a model of batch 1, so that the model accepts several images at once."""
 
 import json
 
@@ -28,7 +28,7 @@ def with_open_batch(model):
 
 
 def with_batch(model, batch):
-    """Fix the batch size to ``batch``."""
+    """Return the model with the fixed batch size ``batch``."""
     model = with_open_batch(model)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].Clear()

@@ -1,4 +1,4 @@
-"""A detector that builds in a moment, and functions that run build_engine in this process."""
+"""Make a detector that builds quickly, and run build_engine in this process."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SIZE = 64
 ANCHORS = 64
 CLASSES = ('cat', 'dog')
-#: Options for facts that the ONNX file of detector_model does not contain.
+#: Options of build_engine that describe what the ONNX file of detector_model does not contain.
 KNOWN = ('--decoder', 'dense', '--class-names', *CLASSES)
 
 

@@ -1,4 +1,4 @@
-"""The shipped digits model and images of digits, for tests of builds."""
+"""Give tests of builds the shipped digits model and images of digits."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from trt_perception.model.files.model_file import read_model_file
 ROOT = Path(__file__).parents[3]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 SCENES = ROOT / 'demo' / 'scenes'
-#: Scenes with more than a hundred detections.
+#: Pattern of scenes that together have more than a hundred detections.
 SOME_SCENES = SCENES / 'scene_0[01]?.jpg'
 CALIBRATION = ROOT / 'test' / 'data' / 'calibration'
 INT8 = ('--precision', 'int8', '--calibration-images', CALIBRATION)

@@ -1,4 +1,4 @@
-"""ONNX models with a tensor in another file, for each place of a tensor in a model."""
+"""Make ONNX models with a tensor in another file, for each place of a tensor in a model."""
 
 import numpy as np
 import onnx
@@ -77,7 +77,7 @@ PLACES = {
 
 
 def has_external(parsed):
-    """Return the answer of the onnx package for all parts that protobuf's own reader finds."""
+    """Return whether any tensor of a model parsed by the onnx package is in another file."""
     pending = [parsed]
     while pending:
         message = pending.pop()

@@ -1,11 +1,11 @@
-"""A detector of five anchors with the same boxes for all images, for benchmarks in tests."""
+"""Make a detector of five anchors with the same boxes for all images, to test benchmarks."""
 
 import numpy as np
 
 from support.models.stored_models import stored
 
-# cx, cy, w, h, score of cat and score of dog of five anchors. Three anchors pass 0.25, and two of
-# the three belong to one object.
+# The cx, cy, w, h, score of cat and score of dog of each anchor. Three anchors have a score above
+# 0.25, and two of these three belong to one object.
 ROWS = np.array(
     [
         [20, 21, 44, 5, 60],

@@ -1,11 +1,11 @@
-"""A model whose class depends on the image, to detect a class that has no name."""
+"""Write a model whose class depends on the image, to test detections of a class without a name."""
 
 
 def write_label_model(path):
     """Write a model that finds one box. The class is 3 times the mean of the image, rounded.
 
     The decoder is end_to_end, and the image has values from 0 to 1. With three class names, only a
-    bright image has a class without a name. Needs the onnx package.
+    bright image has a class without a name. The function needs the onnx package.
     """
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper

@@ -1,4 +1,6 @@
-"""A detector of one convolution. Each patch of 8 x 8 pixels is an anchor; its mean gives the box.
+"""Make a detector of one convolution. Each patch of 8 x 8 pixels is an anchor.
+
+The mean colour of a patch gives the box and the scores.
 
 Boxes and scores depend on every part of the image. The input may have any size, and the output any
 dense layout and any floating-point type of an engine.
@@ -33,7 +35,7 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
 
     Args:
         size_wh: width and height of the input; (-1, -1) leaves them open.
-        decoder: a decoder; only objectness and transposed matter.
+        decoder: a decoder. Only its fields objectness and transposed matter.
         dtype: type of the input and of all computations.
         output_dtype: type of the output; ``dtype`` by default.
         batch: images per run; -1 leaves the batch open.
@@ -43,7 +45,8 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
     rng = np.random.default_rng(5)
     scores = len(CLASS_NAMES) + decoder.objectness
     rows = 4 + scores
-    # From the mean colour: centres within 64 x 48 pixels, sides of 6 to 26, logits from -6 to 6.
+    # Weights that turn the mean colour into centres within 64 x 48 pixels, sides from 6 to 26
+    # pixels, and logits from -6 to 6.
     colour = np.concatenate([rng.uniform(0, 20, (4, 3)), rng.uniform(-9, 9, (scores, 3))])
     bias = np.concatenate([[2, 2, 6, 6], rng.uniform(-1, 1, scores)])
     weights = np.repeat(colour[:, :, None] / PATCH**2, PATCH**2, axis=2)

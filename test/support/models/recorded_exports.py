@@ -1,4 +1,7 @@
-"""Recordings of test/data/exports/record_ultralytics.py, and ONNX files with the same outputs."""
+"""Read the recordings of record_ultralytics.py, and write ONNX files with the same outputs.
+
+The recordings are in test/data/exports.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ EXPORTS = Path(__file__).parents[2] / 'data' / 'exports'
 
 
 def recorded(family):
-    """Return metadata, shapes, input, outputs, and the detections of the exporter's predictor."""
+    """Return the recorded values of one export by name.
+
+    The values are metadata, shapes, input and outputs, and the detections of the predictor.
+    """
     with np.load(EXPORTS / family / 'expected.npz') as content:
         return dict(content)
 
 
 def written(told, path, metadata=None):
-    """Write a file with the exported file's declarations and outputs; return its parameters."""
+    """Write an ONNX file with the recorded declarations and outputs; return node parameters."""
     import onnx
 
     given = dict(told['metadata'].tolist()) if metadata is None else metadata
@@ -36,7 +42,7 @@ def written(told, path, metadata=None):
 
 
 def _declare(value, shape):
-    """Open sides of an input or output of an ONNX file."""
+    """Give an input or output of an ONNX file an open side for each negative size in ``shape``."""
     for side, told in zip(value.type.tensor_type.shape.dim, shape, strict=True):
         if told < 0:
             side.Clear()

@@ -1,4 +1,4 @@
-"""Models with weights or data that need small or large quantisation scales."""
+"""Make models whose weights or data need small or large quantisation scales."""
 
 import numpy as np
 import onnx
@@ -15,13 +15,13 @@ Q, DQ = 'QuantizeLinear', 'DequantizeLinear'
 
 
 def scales(model):
-    """Return all scales of a model as stored."""
+    """Return all quantisation scales of a model, with their stored type."""
     stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     return [stored[n.input[1]] for n in model.graph.node if n.op_type in (Q, DQ)]
 
 
 def converted(model, target):
-    """Convert for a strongly typed engine; check that all scales are positive numbers."""
+    """Convert a model for a strongly typed engine; check that all scales are positive numbers."""
     done = convert_precision(model, target, strongly_typed=True).model
     onnx.checker.check_model(done, full_check=True)
     for scale in scales(done):
@@ -31,20 +31,23 @@ def converted(model, target):
 
 
 def built(model, target):
-    """Convert as `converted` does, and build with TensorRT-RTX."""
+    """Convert a model as `converted` does, and build it with TensorRT-RTX."""
     done = converted(model, target)
     assert tensorrt_rtx_build.build(done.SerializeToString(), ['89']) > 0
     return done
 
 
 def with_branch(*operations):
-    """Return a model with a branch after nodes of the input, and the branch's convolved tensor."""
+    """Return a model with an extra branch, and the tensor that the branch convolves.
+
+    The branch applies ``operations`` to the input of the model.
+    """
     model, (tensor,) = with_branches([operations])
     return model, tensor
 
 
 def with_branches(branches):
-    """Return a model with branches after nodes of the input, and the tensors they convolve."""
+    """Return a model with extra branches, and the tensor that each branch convolves."""
     net = small_detectors.Net()
     x = net.backbone()
     tensors = []

@@ -1,4 +1,4 @@
-"""Small detectors with the heads of well-known families. A seed determines the weights."""
+"""Make small detectors with the heads of well-known families. A seed determines the weights."""
 
 import numpy as np
 import onnx
@@ -9,7 +9,7 @@ SIDE = 64
 
 
 class Net:
-    """A builder of an ONNX graph. Node names have no meaning, like node names of exporters."""
+    """Builds an ONNX graph. Node names have no meaning, as in the graphs of exporters."""
 
     def __init__(self, opset=17, seed=0):
         self.opset = opset

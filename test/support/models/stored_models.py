@@ -1,4 +1,4 @@
-"""Small models in test/data/models, for machines without the onnx package."""
+"""Read small models from test/data/models, so that tests need no onnx package."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The digits model with additional task outputs that are computed from the box, not learned.
+"""Make the digits model with more task outputs, which are computed from the box, not learned.
 
 Oriented boxes have the angle 0, keypoints are the corners of the box, and masks fill the box. So
 the expected figures follow from the truth alone.

@@ -1,4 +1,4 @@
-"""A model whose outputs can be computed by hand.
+"""Make a model whose outputs can be computed by hand.
 
 The score of class red is the mean of the red channel, from 0 to 1; green and blue likewise. The
 boxes are fixed. So a black picture has no detections, and the size of a picture of one colour does

@@ -23,9 +23,10 @@ from trt_perception.model.tensors import TensorSpec
 
 
 def write_manifest(path, size_wh, image, output, decoder, class_names, plugins=()):
-    """Write the manifest of a model with one input and one output, given as name, shape, dtype.
+    """Write the manifest of a model with one input and one output.
 
-    With plugins, the manifest says that the engine was built with these libraries.
+    ``image`` and ``output`` are (name, shape, dtype). With ``plugins``, the manifest says that the
+    engine was built with these libraries.
     """
     content = path.read_bytes()
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))

@@ -1,1 +1,1 @@
-"""Nodes in separate processes, their clients, cameras and faults."""
+"""Run nodes in separate processes, and provide their clients, cameras and faults."""

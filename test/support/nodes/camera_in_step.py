@@ -1,4 +1,4 @@
-"""A replay_images program that sends each image after the answer to the previous one.
+"""Run replay_images so that it sends each image after the answer to the previous image.
 
 python camera_in_step.py ARGUMENT... takes the arguments of replay_images.
 """
@@ -11,7 +11,8 @@ from vision_msgs.msg import Detection2DArray
 
 from trt_perception.ros import replay_images
 
-#: Seconds until a repetition. An answer is lost until the detector has discovered this node.
+#: Seconds without an answer until an image is sent again. Answers are lost until the detector has
+#: discovered this node.
 AGAIN_S = 5.0
 
 
@@ -20,7 +21,7 @@ class CameraInStep(replay_images.ReplayImages):
 
     def __init__(self, options):
         super().__init__(options)
-        self._message = None  # the last message
+        self._message = None  # the message that was sent last
         self._sent_s = 0.0
         self._answers = []
         self.create_subscription(Detection2DArray, 'detections', self._on_answer, 10)

@@ -1,4 +1,4 @@
-"""The topics and the status of one camera of a detector with several cameras."""
+"""Use the topics and the status of one camera of a detector with several cameras."""
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
@@ -9,12 +9,12 @@ from support.nodes.graph import HANDSHAKE, found_in, picture_of
 
 NAMES = ('front', 'rear', 'left')
 COLOR, BLUE = (200, 120, 60), (0, 0, 200)
-# Its stamp is 0, because an image with an old stamp is reported as from another clock.
+# The stamp is 0. The node would report an old stamp as a stamp from another clock.
 HELLO = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
 
 
 class CameraOfMany:
-    """A camera of a graph.Detector.
+    """Publishes the images and reads the answers of one camera of a graph.Detector.
 
     Args:
         detector: the detector that serves the camera.
@@ -59,7 +59,7 @@ class CameraOfMany:
         return self.client.spin_until(self.answers, f'detections of {self.name}')[0]
 
     def wait_for_status(self, accepts, what, *, publish=lambda: None):
-        """Return the first accepted status of this camera, and its values."""
+        """Return the first status of this camera that ``accepts`` accepts, and its values."""
 
         def find(status, values):
             publish()
@@ -86,7 +86,7 @@ def steady(cameras):
 
     def publish():
         for camera in cameras:
-            # A camera waits for its last answer, so that each image must be published.
+            # Each camera waits for its last answer, so that no image replaces another.
             if len(camera.answers()) == numbers[camera.name]:
                 numbers[camera.name] += 1
                 number = f'{numbers[camera.name]}'

@@ -1,4 +1,4 @@
-"""A detector_node with the faults of nodes/faults.py, which a test can switch on and off.
+"""Run a detector_node with the faults of nodes/faults.py, which a test can switch on and off.
 
     python fault_node.py FLAG stand-in|real --ros-args ...
 
@@ -39,7 +39,7 @@ def on(name):
 
 
 def during(name, original, fail):
-    """Return a function that fails while the fault is active."""
+    """Return a function that calls ``fail`` while the fault is active, otherwise ``original``."""
 
     def call(*arguments, **keywords):
         return (fail if on(name) else original)(*arguments, **keywords)
@@ -55,7 +55,7 @@ def raises(error):
 
 
 class Over:
-    """An object with some of its attributes replaced."""
+    """Forwards to an object, and replaces some of its attributes."""
 
     def __init__(self, original, **changes):
         self.__dict__.update(changes)

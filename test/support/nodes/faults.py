@@ -1,4 +1,4 @@
-"""All injected faults: how a test causes each one, and the resulting state of the node.
+"""List all injected faults: how a test causes each fault, and the resulting state of the node.
 
 docs/errors.md describes the faults by the same names in the same order. test_faults.py injects
 them. nodes/fault_node.py implements faults in the node's process, by the same names.
@@ -116,20 +116,20 @@ def _replace(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault.
+    """Describes how a test causes a fault, and what the node must do and report.
 
     Attributes:
         name: the name in docs/errors.md and fault_node.
         phase: ``configure``, ``activate``, ``active`` or ``start``.
         state: the resulting state of the node: a lifecycle state, or ``exit N``.
-        model: makes the model and its damage.
-        parameters: set before configure; for ``start``, the arguments.
+        model: function that writes the model, damaged if the fault is in the model.
+        parameters: parameters that are set before configure; for ``start``, the arguments.
         level: level of the diagnostic.
-        says: a name or value in the diagnostic; the golden file has its words.
-        varies: whether times, hashes or ROS 2 releases change the words. They are not compared
-            then.
-        strike: changes the model's file when the node is active.
-        on_gpu: needs the stand-in GPU or a real one.
+        says: a name or value that the diagnostic must contain; the golden file has its text.
+        varies: whether times, hashes or ROS 2 releases change the text. Such a text is not
+            compared.
+        strike: function that changes the model's file while the node is active.
+        on_gpu: whether the fault needs a GPU: the stand-in or a real GPU.
         real: whether a real GPU can show the fault; otherwise only the stand-in can.
         mended_by: parameters that remove the fault.
     """

@@ -1,6 +1,7 @@
-"""A detector in a separate process, and its client in this process, over real DDS.
+"""Run a detector in a separate process and its client in this process, over real DDS.
 
-Nothing here measures time. All waits have a condition, and a deadline that only a failure reaches.
+This module measures no times. All waits have a condition, and a deadline that only a failure
+reaches.
 graph_fixtures.py defines the fixtures.
 """
 
@@ -62,10 +63,10 @@ _numbers = itertools.count()
 
 
 class Client:
-    """This process's node. It spins only inside `spin_until`, so tests see a fixed order."""
+    """The node of this process. It spins only in `spin_until`, so the order of events is fixed."""
 
     def __init__(self):
-        self.detectors = set()  # that use this client
+        self.detectors = set()  # the detectors that use this client
         self._open()
 
     def _open(self):
@@ -105,7 +106,7 @@ class Client:
             self._executor.spin_once(timeout_sec=left)
 
     def add(self, node):
-        """Spin another node of this process, too."""
+        """Let `spin_until` also spin another node of this process."""
         self._executor.add_node(node)
 
     def remove(self, node):
@@ -134,7 +135,7 @@ class Client:
 
 
 class Detector:
-    """A detector_node in its own namespace, with its services, topics and diagnostics.
+    """Starts a detector_node in its own namespace, and uses its services, topics and diagnostics.
 
     Args:
         client: the client that talks to the node.
@@ -142,8 +143,8 @@ class Detector:
         command: the program; detector_node by default.
         arguments: additional ROS arguments.
         start: starts another program in the given namespace, instead of the above.
-        camera_qos: QoS of the publisher of images; None leaves the publisher to the test. A
-            publisher that is destroyed at once may remain known to a node during discovery.
+        camera_qos: QoS of the publisher of images. With None, the test makes the publisher: a
+            node may still list a publisher that was destroyed soon after its creation.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Detector:
             self.program = start(self.namespace)
         self._subscriptions = []
         self.detections = self.subscribe(Detection2DArray, 'detections')
-        self._statuses = []  # with the time of sending by this machine's clock
+        self._statuses = []  # (sending time by this machine's clock in nanoseconds, message)
         self._subscriptions.append(
             client.node.create_subscription(
                 DiagnosticArray, '/diagnostics', self._keep_status, QoSProfile(depth=100)
@@ -209,7 +210,7 @@ class Detector:
             self.client.node.destroy_client(service)
         self.destroy_camera()
 
-    # Services.
+    # Calls of services.
 
     def call(self, service, **fields):
         """Call a service of the node and return the response."""
@@ -226,7 +227,7 @@ class Detector:
 
         A service that has not discovered its client sends no response (rmw_fastrtps gives up
         after 100 ms). A participant discovers the others' endpoints in their order of creation.
-        So a node that answers get_state knows all earlier endpoints of this detector's client.
+        So a node that answers get_state has discovered all earlier endpoints of this client.
         """
         if self._known:
             return
@@ -249,24 +250,24 @@ class Detector:
         return self.call('change_state', transition=request).success
 
     def to(self, *names):
-        """Make transitions, which must succeed."""
+        """Request transitions, and check that each succeeds."""
         for name in names:
             assert self.change_state(name), f'{name} failed'
 
     def bring_to(self, state):
-        """Reach unconfigured, inactive or active from any of these states."""
+        """Bring the node from unconfigured, inactive or active to another of these states."""
         command_image = ['unconfigured', 'inactive', 'active']
         at, goal = command_image.index(self.state()), command_image.index(state)
         self.to(*['configure', 'activate'][at:goal])
         self.to(*['cleanup', 'deactivate'][goal:at][::-1])
 
     def set(self, values, kind=None):
-        """Set parameters one by one; return (successful, reason) of each."""
+        """Set parameters one after the other; return (successful, reason) of each."""
         answer = self.call('set_parameters', parameters=parameter_messages(values, kind))
         return [(result.successful, result.reason) for result in answer.results]
 
     def set_at_once(self, values):
-        """Set all parameters or none; return (successful, reason)."""
+        """Set all parameters or none of them; return (successful, reason)."""
         answer = self.call('set_parameters_atomically', parameters=parameter_messages(values))
         return answer.result.successful, answer.result.reason
 
@@ -281,7 +282,7 @@ class Detector:
     def describe(self, names):
         return self.call('describe_parameters', names=names).descriptors
 
-    # Diagnostics.
+    # Waits for diagnostics and log lines.
 
     def _keep_status(self, message, info):
         self._statuses.append((info['source_timestamp'], message))
@@ -300,10 +301,10 @@ class Detector:
         return [{pair.key: pair.value for pair in status.values} for status in statuses]
 
     def wait_for_status(self, accepts, what, *, from_now=True, of='detector'):
-        """Return the first accepted status, and its values as a dict.
+        """Return the first status that ``accepts`` accepts, and its values as a dict.
 
-        With ``from_now``, ignore statuses sent earlier, because the middleware may deliver one
-        late.
+        With ``from_now``, ignore statuses that were sent before the call, because the middleware
+        may deliver a status late.
         """
         since_ns = time.time_ns() if from_now else 0
         last = []
@@ -328,8 +329,8 @@ class Detector:
 
         Args:
             level: level of the status and of the log line.
-            part: a name or value that both contain.
-            publish: function called for each status while waiting.
+            part: a name or value that the status and the log line contain.
+            publish: function that is called for each status during the wait.
             of: the node, or a camera by its name.
         """
 
@@ -353,13 +354,13 @@ class Detector:
         return without_numbers(self.program.wait_for_line(pattern)[1])
 
     def settled_counts(self, of='detector'):
-        """Return the counts in the diagnostics as numbers, when nothing is in flight."""
+        """Wait until nothing is in flight, and return the counts in the diagnostics as numbers."""
         _, values = self.wait_for_status(
             lambda _, values: values['in flight'] == '0', 'a status with nothing in flight', of=of
         )
         return counts_of(values)
 
-    # Images.
+    # Published images and their answers.
 
     def ask(self, image, publisher=None):
         """Publish one image and return its detections."""

@@ -1,4 +1,4 @@
-"""Fixtures for tests over DDS: pytest_plugins = ['support.nodes.graph_fixtures']."""
+"""Provide fixtures for tests over DDS: pytest_plugins = ['support.nodes.graph_fixtures']."""
 
 import contextlib
 import os
@@ -46,7 +46,7 @@ def start_detector(client):
 
 @pytest.fixture(scope='module')
 def active_detector(client, model):
-    """Return an active detector, shared by all tests of a module, which must restore its state."""
+    """Return an active detector that a module's tests share. Each test must restore its state."""
     detector = Detector(client, {'engine_path': str(model), 'autostart': True})
     try:
         detector.connect()
@@ -68,7 +68,7 @@ def scripted_detector(_scripted_detector):
     _scripted_detector.bring_to('unconfigured')
     _scripted_detector.bring_to('active')
     _scripted_detector.connect(command_image(0, frame_id=HANDSHAKE))
-    # After this answer, no earlier handshake image is on its way.
+    # When this image has been answered, no earlier handshake image is in flight.
     _scripted_detector.ask(command_image(0))
     _scripted_detector.settled_counts()
     _scripted_detector.detections.clear()
@@ -87,8 +87,8 @@ def _show_output():
     programs.programs[:] = [program for program in programs.programs if program.alive]
 
 
-# Two processes that miss each other's first announcement repeat it after 3 s by default, half of
-# the duration of these tests. Other settings are Fast DDS's defaults.
+# By default, a process repeats its announcement after 3 s if another process missed the first one.
+# That is half of the duration of these tests. The other settings are Fast DDS's defaults.
 _DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
 <profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
   <participant profile_name="tests" is_default_profile="true">
@@ -114,15 +114,15 @@ def share_environment(folder):
     os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'
     profile = folder / 'discovery.xml'
     profile.write_text(_DISCOVERY)
-    # Fast DDS of Jazzy reads only the first name, of Kilted only the second.
+    # Fast DDS of Jazzy reads only the first variable, Fast DDS of Kilted only the second.
     os.environ.setdefault('FASTRTPS_DEFAULT_PROFILES_FILE', str(profile))
     os.environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(profile))
 
 
 def mend_shared_memory():
-    """Remove unfinished shared-memory ports of killed processes, where other processes hang.
+    """Remove unfinished shared-memory ports of killed processes. Other processes would hang there.
 
-    Truncating a port to one byte first releases the processes that already wait.
+    Truncating a port to one byte first releases the processes that already wait for it.
     """
     for port in unfinished_ports():
         print(f'removed the unfinished port {port}', file=sys.__stderr__, flush=True)
@@ -148,7 +148,7 @@ def node(client):
 
 @pytest.fixture
 def make_taker(client):
-    """Return a function that makes image-receiving nodes, which end with the test."""
+    """Return a function that makes nodes that receive images. The nodes end with the test."""
     takers = []
 
     def make(**settings):

@@ -1,4 +1,4 @@
-"""A node of the test process with an ImageInput."""
+"""Run a node with an ImageInput in the test process."""
 
 import itertools
 import threading
@@ -28,7 +28,7 @@ def intakes():
 
 
 def image_number(arrived):
-    """Return an image's number; check that all sampled pixels have it."""
+    """Return an image's number, and check that all sampled pixels have this value."""
     frame = frame_from_image(arrived)
     number = arrived.header.stamp.sec
     seen = {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
@@ -37,7 +37,7 @@ def image_number(arrived):
 
 
 class MessageSink:
-    """Replaces a detector of one camera: calls a function with each submitted message."""
+    """Replaces the detector of one camera, and calls a function with each submitted message."""
 
     def __init__(self, receive):
         self.cameras = [SimpleNamespace(name='')]
@@ -63,7 +63,7 @@ class Taker:
         client.add(self.node)
         self.images = []
         self.logged = []
-        self.node.get_logger = lambda: self  # LifecycleNode's method calls rcl each time
+        self.node.get_logger = lambda: self  # LifecycleNode's method calls rcl every time
         self.intake = self.input = None
         self.buffers = MessageBuffers()
         self.faults = []

@@ -1,4 +1,4 @@
-"""A detector_node whose pipeline accepts JPEGs like a GPU pipeline and decodes them on the CPU."""
+"""Run a detector_node whose pipeline accepts JPEGs, as on a GPU, but decodes them on the CPU."""
 
 import sys
 
@@ -11,7 +11,7 @@ from trt_perception.ros.runtime.process import run_node
 
 
 class JpegPipeline(HostPipeline):
-    """Decodes in `collect`, the latest step in which a file may prove to be damaged."""
+    """Decodes JPEGs in `collect`, the last step in which a pipeline may report a damaged file."""
 
     def __init__(self, path, options):
         super().__init__(read_model_file(path), options)

@@ -1,4 +1,4 @@
-"""The fixture that launches detect.launch.py."""
+"""Provide the fixture that launches detect.launch.py."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Start launch files with the real `ros2 launch`, and inspect the started processes.
 
-PyPI has no launch. With a ROS 2 from apt, all tests that need launch run.
+The package `launch` is not on PyPI. Tests that need it run if ROS 2 was installed with apt.
 """
 
 import importlib.util

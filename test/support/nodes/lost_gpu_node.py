@@ -1,8 +1,9 @@
-"""A detector node whose pipeline loses its GPU context after some frames.
+"""Run a detector node whose pipeline loses its GPU context after some frames.
 
     python lost_gpu_node.py pretend | ENGINE
 
-``pretend`` raises the error of a lost context. With an engine, a kernel writes to a bad address.
+With ``pretend``, the pipeline raises the error of a lost context. With an engine, a kernel writes
+to an invalid address.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ FRAMES = 45  # 4.5 s: discovery may take one period of 3 s
 
 
 class Pretended:
-    """A pipeline without detections that fails as with a lost context."""
+    """A pipeline that returns no detections, and then raises the error of a lost context."""
 
     depth = 1
     batch = 1
@@ -62,7 +63,7 @@ class Pretended:
 
 
 class Poisoned(CudaPipeline):
-    """The real pipeline with a kernel that writes to a bad address."""
+    """The real pipeline, which then launches a kernel that writes to an invalid address."""
 
     _seen = 0
 

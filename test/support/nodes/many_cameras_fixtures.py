@@ -1,6 +1,6 @@
-"""Fixtures for a node with several cameras.
+"""Provide fixtures for a node with several cameras.
 
-A plugin: pytest_plugins = ['support.nodes.many_cameras_fixtures'].
+Use the plugin with pytest_plugins = ['support.nodes.many_cameras_fixtures'].
 """
 
 import pytest
@@ -13,7 +13,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 @pytest.fixture(scope='module')
 def detector(client, model):
-    """Return a node shared by all tests, which must restore its parameters."""
+    """Return a node that all tests of a module share. Each test must restore its parameters."""
     settings = {'engine_path': str(model), 'cameras': list(NAMES)}
     detector = Detector(client, settings, camera_qos=None)
     yield detector
@@ -22,7 +22,7 @@ def detector(client, model):
 
 @pytest.fixture
 def cameras(detector):
-    """Return three cameras of an active node, which each test activates again."""
+    """Return three cameras of a node that is activated again for each test."""
     if detector.state() == 'active':
         count_lines = {name: f'detector.{name}]: counts: ' for name in NAMES}
         before = {name: detector.program.count(text) for name, text in count_lines.items()}

@@ -1,10 +1,11 @@
-"""A camera whose images are filled with their number, which is also the stamp's seconds.
+"""Publish images that are filled with their number, which is also the stamp's seconds.
 
 python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...
 
-The frame_id is the topic's last namespace, the name of one of several cameras. Sizes alternate.
+The frame_id is the last namespace of TOPIC, which is the camera's name if a node has several
+cameras. Sizes alternate.
 The size 'empty' is a message of 0 bytes.
-HZ 0 means as fast as possible, COUNT 0 means without end. The camera starts at the first
+HZ 0 means as fast as possible, COUNT 0 means endless. The camera starts at the first
 subscription. It prints 'up' after its first image, and 'done' when all COUNT images have arrived.
 Then it waits until it is ended.
 """
@@ -32,7 +33,7 @@ _STAMP_AT = 4
 
 
 def empty_of(size, frame_id):
-    """Return a serialised bgr8 image, and a view of its pixels."""
+    """Return a serialised bgr8 image, and a view of its pixels for writing."""
     if size == 'empty':
         return np.empty(0, np.uint8), np.empty(0, np.uint8)
     width, height = map(int, size.split('x'))
@@ -55,7 +56,7 @@ def main(topic, reliability, depth, hz, count, *sizes):
         time.sleep(0.01)
     frame_id = topic.rpartition('/')[0].rpartition('/')[2]
     images = itertools.cycle([empty_of(size, frame_id) for size in sizes])
-    # Without a count, the camera drops an image that the middleware cannot take in time.
+    # Without a count, the camera skips each image that the middleware cannot take in time.
     refused = () if int(count) else (RuntimeError,)
     period_s = 1 / float(hz) if float(hz) else 0.0
     due = time.monotonic()
@@ -70,7 +71,7 @@ def main(topic, reliability, depth, hz, count, *sizes):
             print('up', flush=True)
         if number == int(count):
             break
-        # Make up for a late wake-up at once, so that the mean rate stays correct.
+        # After a late wake-up, send the next image earlier, so that the mean rate stays correct.
         due = max(due + period_s, time.monotonic() - 10 * period_s)
         time.sleep(max(0.0, due - time.monotonic()))
     publisher.wait_for_all_acked(Duration(seconds=30))

@@ -1,6 +1,6 @@
-"""A detector_node whose pipeline obeys commands: the first byte of a picture is a command.
+"""Run a detector_node whose pipeline obeys commands: the first byte of a picture is a command.
 
-Tests start it in a separate process. engine_path decides how loading proceeds.
+Tests start this program in a separate process. engine_path decides how the model loads.
 """
 
 import sys
@@ -27,10 +27,10 @@ RAISE_IN_ENQUEUE = 3
 RAISE_IN_PUBLISH = 4
 HELD_THEN_RAISE = 5  # hold the frame until the pipeline is full or stops, then raise
 NEVER = 6
-HELD_FOR_ANOTHER_THEN_RAISE = 7  # the same, but also wait for one more waiting image
+HELD_FOR_ANOTHER_THEN_RAISE = 7  # as HELD_THEN_RAISE, but also wait until another image is stored
 HELD = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
 LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
-#: Set when an image was stored after the pipeline's last frame.
+#: Set when an image was stored after the pipeline received its last frame.
 STORED = threading.Event()
 
 SPEC = ModelSpec(

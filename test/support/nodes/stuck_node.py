@@ -1,4 +1,4 @@
-"""A node that hangs at its start or end, as in a middleware that waits forever.
+"""Run a node that hangs at its start or end, as if the middleware waited forever.
 
 python stuck_node.py [start|end [SECONDS [lock]]]
 

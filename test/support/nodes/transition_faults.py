@@ -1,7 +1,8 @@
 """Let every step of every lifecycle transition fail once, with several kinds of errors.
 
-A separate process is needed, because threads and publishers whose destruction failed remain. A
-node of several cameras comes first. A node of one camera then fails in the remaining places.
+The program runs as a separate process, because threads and publishers remain if their destruction
+fails. It tests a node with several cameras first. A node with one camera then fails at the call
+sites that have not failed yet.
 """
 
 import functools
@@ -27,7 +28,8 @@ from trt_perception.ros.detector_node import DetectorNode
 PACKAGE = str(Path(trt_perception.__file__).parent)
 SUCCESS = TransitionCallbackReturn.SUCCESS
 ERRORS = (RuntimeError, MemoryError, ConfigError)
-#: Transition: transitions to its start, the state after it, and the state after a fault in it.
+#: By transition: the transitions that lead to its start, the state after success, and the state
+#: after a fault.
 TRANSITIONS = {
     'configure': ((), 'inactive', 'unconfigured'),
     'activate': (('configure',), 'active', 'inactive'),
@@ -38,7 +40,7 @@ TRANSITIONS = {
 
 
 class Pipeline(scripted_node.ScriptedPipeline):
-    """Counts the open pipelines."""
+    """Counts the pipelines that are open."""
 
     open = 0
 
@@ -51,7 +53,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
 
 
 class Fault:
-    """Raises at the first call in a with block whose call site has not failed yet.
+    """Raises an error in a with block, at the first call whose call site has not failed yet.
 
     Args:
         failed: the call sites that have failed: caller, line, and callee. The call site of this
@@ -101,7 +103,7 @@ class Fault:
 
 
 ONE = {'engine_path': 'none'}
-#: Prefixes of functions that destroy something.
+#: Prefixes of the names of functions that destroy resources.
 CLOSING = (
     'destroy_',
     '_close',
@@ -133,7 +135,7 @@ def threads():
 
 
 def held(node, others=()):
-    """Return numbers and names of the node's resources, without threads of others."""
+    """Return the counts and names of the node's resources, without the threads in ``others``."""
     return {
         'publishers': sorted(publisher.topic_name for publisher in node.publishers),
         'subscriptions': sorted(entry.topic_name for entry in node.subscriptions),
@@ -144,7 +146,7 @@ def held(node, others=()):
 
 
 def of_good_lives(context, settings):
-    """Return the node's resources in each state after it was configured once."""
+    """Return the resources of a node without faults, by state. It is configured once before."""
     node = new_node(context, settings)
     for transition in ('configure', 'cleanup'):
         trigger(node, transition)
@@ -159,7 +161,7 @@ def of_good_lives(context, settings):
 
 
 def assert_good_life(node):
-    """Bring the node to active, let it publish a frame, and clean up."""
+    """Check that the node can become active, publish a frame of each camera, and clean up."""
     if node.state_label == 'unconfigured':
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
@@ -177,16 +179,16 @@ def assert_good_life(node):
 
 
 def fault_at_every_step(make_node, transition, good, failed):
-    """Let each step of a transition fail.
+    """Let each step of a transition fail once, and check the state and resources afterwards.
 
     Args:
         make_node: function that makes a node.
         transition: a key of TRANSITIONS.
         good: the result of of_good_lives.
-        failed: see Fault.
+        failed: the call sites that have failed, as for Fault; new call sites are added.
 
     Returns:
-        The call sites that failed.
+        The names of the functions that failed, in order.
     """
     way, well, after = TRANSITIONS[transition]
     places = []

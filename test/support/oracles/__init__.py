@@ -1,1 +1,1 @@
-"""Expected results, computed in other ways than in the package."""
+"""Compute expected results independently of the package."""

@@ -1,4 +1,4 @@
-"""Decode one dense output like the pipelines."""
+"""Decode one dense output in the same way as the pipelines."""
 
 from trt_perception.errors import OutputError
 from trt_perception.model.model_spec import ModelSpec
@@ -9,7 +9,7 @@ from trt_perception.stages.decode import decode
 
 
 def decode_dense(output, decoder, letterbox, thresholds, **limits):
-    """Return the detections of an output (1, 4 + C, N), or in the layout of the decoder."""
+    """Return the detections of an output (1, 4 + C, N), or of the decoder's own layout."""
     width, height = letterbox.network_wh
     classes = output.shape[2 if decoder.transposed else 1] - (5 if decoder.objectness else 4)
     spec = ModelSpec(
@@ -25,7 +25,7 @@ def decode_dense(output, decoder, letterbox, thresholds, **limits):
 
 
 def valid(results):
-    """Return the results of `decode`. Raise the error of the first image that has one."""
+    """Return the results of `decode`, or raise the error of the first image that has an error."""
     for result in results:
         if isinstance(result, OutputError):
             raise result

@@ -1,4 +1,4 @@
-"""Annotated pictures and models with fixed answers, for tests of accuracy."""
+"""Make annotated pictures, and models with fixed answers, for tests of accuracy."""
 
 import contextlib
 import io
@@ -21,7 +21,8 @@ def truth(boxes, *, images=None, categories=CLASSES, **changes):
     """Return COCO annotations.
 
     Args:
-        boxes: (index of the image, category name, xywh), or with a dictionary of more keys.
+        boxes: tuples (index of the image, category name, xywh). A fourth entry may be a dictionary
+            of more keys.
         images: number of images; by default from the boxes.
         categories: names of the categories; their ids are 7, 17, 27 …
     """
@@ -33,7 +34,7 @@ def truth(boxes, *, images=None, categories=CLASSES, **changes):
             for n in range(count)
         ],
         'categories': [{'id': id_, 'name': name} for name, id_ in ids.items()],
-        # Ids start at 0, which pycocotools alone would treat as "no match".
+        # Ids start at 0. pycocotools alone would treat the id 0 as "no match".
         'annotations': [
             {
                 'id': number,
@@ -76,7 +77,7 @@ def found(*rows, class_names=CLASSES):
 
 
 def expected_stats(tmp_path, rows):
-    """Return the twelve figures of truth.json, computed like pycocotools' own example."""
+    """Return the twelve figures of truth.json, computed as in pycocotools' own example."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -95,7 +96,7 @@ class WrittenModel:
     """A pipeline that returns fixed detections for ``pictures``, above the threshold.
 
     Args:
-        answers: detections by number of the picture; no detections for other numbers.
+        answers: detections by number of the picture; other pictures have no detections.
     """
 
     depth = 1

@@ -1,4 +1,4 @@
-"""Outputs of every decoder family for known boxes, written from each exporter's conventions."""
+"""Make the outputs of every decoder family for known boxes, from each exporter's conventions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ BESIDE = {
 
 
 def known(rng, count=6):
-    """Return boxes in network pixels (left, top, right, bottom) that do not overlap, falling
-    scores, and classes."""
+    """Return boxes that do not overlap, their scores in descending order, and their classes.
+
+    The boxes are (left, top, right, bottom) in network pixels.
+    """
     columns = rng.permutation(count)
     left = 20 + columns * 95 + rng.uniform(0, 5, count)
     top = rng.uniform(100, 250, count)
@@ -43,7 +45,10 @@ def cells(width, height):
 
 
 def class_rows(rng, count, boxes, scores, labels, objectness=False):
-    """Return (count, 4 [+ 1] + C) rows: the known boxes at random places among low scores."""
+    """Return rows (count, 4 [+ 1] + C) and the random indices of the known boxes among them.
+
+    All other rows have low scores.
+    """
     low = rng.uniform(0, 0.05, (count, CLASSES))
     noise = np.concatenate([rng.uniform(1, 9, (count, 4)), low], axis=1)
     places = rng.choice(count, len(boxes), replace=False)
@@ -111,7 +116,10 @@ def efficient_nms(rng, xyxy, scores, labels):
 
 
 def onnx_nms(rng, xyxy, scores, labels):
-    """Return 50 candidates of which the operator selected the known boxes, one for two images."""
+    """Return 50 candidate boxes, their scores by class, and the selected (class, box) pairs.
+
+    The pairs select exactly the known boxes.
+    """
     boxes, by_class = rng.uniform(1, 9, (50, 4)), rng.uniform(0, 0.9, (CLASSES, 50))
     places = rng.choice(50, len(xyxy), replace=False)
     boxes[places], by_class[labels, places] = xyxy, scores
@@ -145,7 +153,7 @@ def rtdetr_ultralytics(rng, xyxy, scores, labels):
 
 
 def rtdetr_end_to_end(rng, xyxy, scores, labels):
-    """Return rows as Ultralytics' RTDETRDecoder selects them: best first, all rows filled."""
+    """Return the rows that Ultralytics' RTDETRDecoder selects: best first, without empty rows."""
     boxes = np.concatenate([normalised(xyxy), np.full((300 - len(xyxy), 4), 0.5)])
     probability = np.concatenate([scores, np.linspace(0.05, 0.01, 300 - len(xyxy))])
     classes = np.concatenate([labels, rng.integers(0, CLASSES, 300 - len(xyxy))])
@@ -169,7 +177,7 @@ def rfdetr(rng, xyxy, scores, labels):
 
 
 def detr(rng, xyxy, scores, labels):
-    """Return logits whose softmax gives each score: one known logit, all others 0."""
+    """Return boxes, and logits whose softmax gives each score: one class logit is not 0."""
     boxes, logits = np.full((QUERIES, 4), 0.5), np.zeros((QUERIES, CLASSES + 1))
     logits[:, -1] = 9
     places = rng.choice(QUERIES, len(xyxy), replace=False)
@@ -203,7 +211,10 @@ def tensorflow(rng, xyxy, scores, labels):
 
 
 def nanodet_plus(rng, xyxy, scores, labels):
-    """Return two bins per distance, at the free cell of stride 8 nearest to each centre."""
+    """Return an output that encodes each box in the nearest free cell of stride 8.
+
+    Each distance from the cell to a side of the box is a mean of two bins.
+    """
     bins, grids = 8, [(-(-NETWORK[0] // side), -(-NETWORK[1] // side)) for side in (8, 16, 32, 64)]
     count = sum(columns * rows for columns, rows in grids)
     probabilities = rng.uniform(0, 0.05, (count, CLASSES))
@@ -225,7 +236,7 @@ def nanodet_plus(rng, xyxy, scores, labels):
     return {'output': np.concatenate([probabilities, logits.reshape(count, -1)], axis=1)}
 
 
-#: Functions by name of PRESETS.
+#: Functions that make the outputs, by name of the decoder in PRESETS.
 OUTPUTS = {
     'dense': dense,
     'dense_transposed': dense_transposed,
@@ -252,7 +263,7 @@ OUTPUTS = {
 
 
 def batched(name, images, dtype=np.float32):
-    """Return the outputs of one run on several images: {name: array}."""
+    """Return the outputs of one run for several images, as {name: array}."""
     made = [
         {
             key: value if value.dtype.kind in 'iu' else value.astype(dtype)
@@ -367,7 +378,7 @@ def network(
 
 
 def to_source(xyxy, letterbox):
-    """Map by the definition: x_network = x_source * resized / source + padding."""
+    """Map boxes to source pixels, by x_network = x_source * resized / source + padding."""
     scale = np.array(letterbox.source_wh * 2) / np.array(letterbox.resized_wh * 2)
     pad = np.array([letterbox.pad_left, letterbox.pad_top] * 2)
     return np.clip((xyxy - pad) * scale, 0, letterbox.source_wh * 2)

@@ -1,4 +1,4 @@
-"""Recognise a model from tensors and metadata alone, as given by a test."""
+"""Recognise a model only from the tensors and the metadata that a test gives."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""Images and their RGB values, written from the definitions of the encodings.
+"""Make images and compute their RGB values from the definitions of the encodings.
 
-The oracle of the preprocessing tests: float64, without OpenCV or package code except Frame.
+The tests of preprocessing compare with these values. The computation uses float64, and no code of
+OpenCV or of the package except Frame.
 """
 
 from fractions import Fraction
@@ -33,7 +34,7 @@ ENCODINGS = {
 }
 BYTES_PER_PIXEL = {'bgr8': 3, 'rgb8': 3, 'bgra8': 4, 'rgba8': 4, 'mono16': 2, 'uyvy': 2, 'yuyv': 2}
 SIZES = [(1, 1), (2, 2), (3, 3), (4, 4), (53, 37), (54, 38), (640, 480), (6, 250), (700, 4)]
-# Rows of luma are followed by rows of chroma, which pairs of luma rows share.
+# In these encodings, chroma rows follow all luma rows. Two luma rows share one chroma row.
 TWO_PLANES = ('nv12', 'nv21')
 YUV = ('uyvy', 'yuyv', *TWO_PLANES)
 
@@ -103,7 +104,9 @@ def _yuv_planes(name, rows, height):
 
 
 def _yuv_levels(y, cb, cr):
-    """ITU-R BT.601, limited range: E'Y = 0.299 R + 0.587 G + 0.114 B, 219 and 224 steps.
+    """Convert limited-range YUV of ITU-R BT.601 to RGB.
+
+    E'Y is 0.299 R + 0.587 G + 0.114 B. Luma has 219 steps, and chroma has 224 steps.
 
     Values of Y below 16 (foot-room) count as 16, as in OpenCV.
     """
@@ -116,7 +119,7 @@ def _yuv_levels(y, cb, cr):
 
 
 def _demosaiced(name, rows):
-    """Bilinear demosaicing: the mean of the nearest samples of each colour, rounded half up.
+    """Demosaic bilinearly: take the mean of each colour's nearest samples, rounded half up.
 
     The outermost pixels lack neighbours, so they repeat the adjacent inner pixel (OpenCV).
     """

@@ -1,4 +1,4 @@
-"""Dense outputs of every task, and their decoding by kernels on a GPU or emulated."""
+"""Make dense outputs of every task, and decode them with kernels on a GPU or emulated kernels."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
 
-#: Parameters of masks.
+#: Number of mask coefficients, and stride of the prototypes in pixels.
 COEFFICIENTS, STRIDE = 32, 4
 TASKS = {
     'detect': DETECT,
@@ -108,7 +108,7 @@ def headers_of(kernels, spec, sizes, thresholds):
 
 
 def batch_of(addresses, most):
-    """Return the kernels' description of a batch with room for ``most`` frames."""
+    """Return the description of a batch for the kernels, with room for ``most`` frames."""
     content = batch_table([*addresses, *[0] * (most - len(addresses))])
     content[:8] = batch_table(addresses)[:8]
     return content
@@ -149,7 +149,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
         outputs: outputs of the network for the whole batch.
         sizes: sizes of the frames, which may be fewer than the batch.
         thresholds: thresholds of each frame.
-        images: a MaskImagePool, to number the masks of each frame as well.
+        images: a MaskImagePool. With it, the kernels also number the masks of each frame.
         times: repetitions, because old contents of the scratch memory must not matter.
     """
     geometries, headers = headers_of(kernels, spec, sizes, thresholds)

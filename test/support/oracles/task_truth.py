@@ -1,4 +1,4 @@
-"""Annotations and detections with masks, keypoints and oriented boxes."""
+"""Make annotations and detections with masks, keypoints and oriented boxes."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ SQUARE = [[100, 100, 200, 100, 200, 160, 100, 160]]
 
 
 def with_masks(detections, wholes):
-    """Return detections whose masks are the given ones, cut to their boxes."""
+    """Return detections whose masks are the given masks, cut to the boxes of the detections."""
     prototypes = np.where(np.array(wholes).reshape(-1, HEIGHT, WIDTH), 1, -1).astype(np.float32)
     own = np.eye(len(detections), dtype=np.float32)
     masks = Masks(detections.xyxy, own, prototypes, MaskGeometry(SIZE_WH, (1.0, 1.0), (0.0, 0.0)))
@@ -56,4 +56,4 @@ def only(annotations):
     return box
 
 
-# What is read.
+# The annotations that the tests read.

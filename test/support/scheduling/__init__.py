@@ -1,1 +1,1 @@
-"""Cameras and pipelines on a simulated clock, and runs of the detector."""
+"""Simulate cameras and pipelines on a simulated clock, and run the detector with them."""

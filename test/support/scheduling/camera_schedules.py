@@ -1,17 +1,17 @@
-"""Schedules of simulated cameras, fixed or random: times of images, and faults."""
+"""Make fixed or random schedules of simulated cameras: times of images, and faults."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Schedule:
-    """The events of a simulation. Times are in seconds.
+    """Holds the events of a simulation. Times are in seconds.
 
     Attributes:
         sent: sending times by camera, ascending.
         batch: largest number of frames in a batch.
         depth: number of slots.
-        batch_s: function of the number of frames, called once per batch: the compute time.
+        batch_s: called once per batch with its number of frames; returns the compute time.
         read_s: time to read a message.
         publish_s: time to publish a result.
         delay_s: the detector's batch_max_delay_s.
@@ -37,7 +37,7 @@ class Schedule:
 
 
 def even(rate_hz, seconds, phase=0.0, jitter=None):
-    """Return a camera's sending times. ``jitter`` returns the delay of a message in periods."""
+    """Return a steady camera's sending times. ``jitter`` returns a message's delay in periods."""
     count = int(rate_hz * seconds)
     times = [(index + phase + (jitter() if jitter else 0.0)) / rate_hz for index in range(count)]
     return sorted(times)
@@ -52,7 +52,7 @@ def random_schedule(rng, messages):
     rates = [rate_hz if together else rng.choice([1, 5, 10, 30, 60]) for _ in range(cameras)]
     seconds = max(1.0, messages / sum(rates))
     sent = [_random_times(rng, rate, seconds, together) for rate in rates]
-    # From a quarter of the device's throughput to four times as much.
+    # The rate of all cameras, relative to the throughput of the device.
     load = rng.choice([0.25, 0.8, 1.0, 1.5, 4.0])
     frame_s = load / sum(rates)
     fixed_s, slow = frame_s * rng.random() * batch, rng.choice([0.0, 0.05])
@@ -89,7 +89,7 @@ def _random_times(rng, rate_hz, seconds, together):
         return even(rate_hz, seconds, 0.0 if together else rng.random())
     if kind == 'jitter':
         return even(rate_hz, seconds, rng.random(), lambda: rng.random() * 0.8)
-    if kind == 'bursts':  # of five messages
+    if kind == 'bursts':  # of five messages each
         return sorted(t for t in even(rate_hz / 5, seconds, rng.random()) for _ in range(5))
     times = even(rate_hz, seconds, rng.random())
     return times[: len(times) // 3] + times[2 * len(times) // 3 :]

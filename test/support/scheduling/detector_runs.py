@@ -10,7 +10,10 @@ from trt_perception.scheduling.detector import Detector
 
 
 def published_in_order(pipeline, frames, count):
-    """Return (index, detections) of ``count`` results. Frames are sent in turn; none may fail."""
+    """Send frames in turn; return (index of the frame, detections) of ``count`` results in order.
+
+    No frame may fail.
+    """
     taken, published, faults = [-1], [], []
 
     def read(index):
@@ -39,7 +42,7 @@ def published_in_order(pipeline, frames, count):
 
 
 def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda frame: frame):
-    """Send frames of cameras to a detector as fast as possible, all cameras at the same time.
+    """Send frames of several cameras to one detector at the same time, as fast as possible.
 
     Args:
         pipelines: pipelines, to which the cameras are assigned in turn.
@@ -47,7 +50,7 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
         thresholds: thresholds of each camera.
         count: smallest number of results per camera.
         bad: cameras for which reading every third message fails.
-        place: returns a copy of a frame in the memory to test.
+        place: returns a copy of a frame in the kind of memory that the test uses.
 
     Returns:
         The detections of each camera as (index of the frame, Detections), and the statistics of

@@ -1,8 +1,8 @@
-"""A pipeline whose frames finish on the test's command, and a detector that records its results.
+"""Provide a pipeline whose frames finish on command, and a detector that records its results.
 
-The pipeline obeys the pipeline contract, and checks that the detector obeys it. The detector must
-enqueue only into free slots, and poll and collect only filled slots. It must call from one thread
-at a time, with at most the largest batch.
+The pipeline obeys the contract of pipelines, and checks that the detector obeys it. The detector
+must enqueue only into free slots, and poll and collect only filled slots. It must call from one
+thread at a time, and its batches must not exceed the largest batch.
 """
 
 import threading
@@ -19,8 +19,8 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.scheduling.detector import Detector
 
-DEADLINE_S = 20  # limit of waits that must end; long, because the machine may be busy
-#: Messages of camera i are numbers from i * CAMERA on.
+DEADLINE_S = 20  # time limit of waits; it is long, because the machine may be busy
+#: A message is a number. Messages of camera i are numbered from i * CAMERA on.
 CAMERA = 1_000_000
 
 
@@ -56,7 +56,7 @@ def detections_of(number):
 
 
 class FakePipeline:
-    """Attributes hold the prepared failures and the recorded events."""
+    """Raises the errors that a test prepared in its attributes, and records events in others."""
 
     spec = None
     decodes_jpeg = False
@@ -69,8 +69,8 @@ class FakePipeline:
         self.events = []  # ('enqueue' or 'collect', number)
         self.batches = []  # the numbers of the frames in each batch
         self.thresholds = {}  # maps each frame number to its thresholds
-        # Errors to raise by (method, number), also for 'done'. A FrameError of 'collect' is the
-        # result of that frame only.
+        # Errors to raise, by (method, number of the frame). The method 'done' means is_done. A
+        # FrameError of 'collect' becomes the result of its frame and leaves the batch intact.
         self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
@@ -84,7 +84,7 @@ class FakePipeline:
         self._thread = None
 
     def finish(self, *numbers):
-        """Finish frames. A batch is done when all its frames are."""
+        """Mark frames as finished. A batch is done when all its frames are finished."""
         with self._changed:
             self._finished.update(numbers)
             self._changed.notify_all()
@@ -163,7 +163,9 @@ class FakePipeline:
 
 
 class Recorder:
-    """A detector with fake pipelines. Messages of camera i are numbers from i * CAMERA on.
+    """Runs a detector with fake pipelines, and records its results.
+
+    Messages of camera i are numbers from i * CAMERA on.
 
     Attributes:
         published: numbers of the published detections in order.
@@ -234,7 +236,7 @@ class Recorder:
     def counts(self, camera=None):
         """Return (received, published, dropped, failed, in flight); check that they add up.
 
-        The counts are of one camera, or of all together.
+        The counts belong to one camera, or are the sums over all cameras.
         """
         parts = self.detector.statistics()
         for now in parts:

@@ -1,7 +1,7 @@
-"""Cameras and a pipeline on a simulated clock, with the real detector in the caller's thread.
+"""Run the real detector in the caller's thread, with cameras and a pipeline on a simulated clock.
 
-The clock advances when the worker would let time pass: it reads, computes, publishes or sleeps.
-Images of that time are submitted at their times. A simple model of the expected state checks every
+The clock advances while the worker reads, computes, publishes or sleeps. Images that are due
+meanwhile are submitted at their own times. A simple model of the expected state checks every
 step of the detector:
     * no slot is idle while a message waits (for longer than ``delay_s``);
     * no waiting camera is passed over in more than cameras / batch batches, rounded up;
@@ -27,7 +27,7 @@ _EPSILON_S = 1e-9
 
 
 class Message:
-    """A message of a camera, which is also its frame."""
+    """A message of a camera. The pipeline uses the same object as the frame."""
 
     is_decoded = True
 
@@ -36,7 +36,7 @@ class Message:
 
 
 class _Pipeline:
-    """A pipeline that runs one batch after the other, like a GPU. Slots add no throughput."""
+    """Computes one batch after the other, like a GPU. More slots add no throughput."""
 
     def __init__(self, world, schedule):
         self.depth, self.batch = schedule.depth, schedule.batch
@@ -80,13 +80,13 @@ class _Pipeline:
 
 
 class World:
-    """The run of a schedule.
+    """Runs a schedule on the simulated clock, and checks each step of the detector.
 
     Attributes:
         now_s: time of the simulated clock.
         published: (number, age of the message when published in seconds) by camera.
         times_s: times of the batches.
-        counts: the detector's counts by camera.
+        counts: the counts that the detector reports, by camera.
     """
 
     def __init__(self, schedule):
@@ -119,8 +119,8 @@ class World:
         self._take, scheduler.next_batch = scheduler.next_batch, self._on_take
         self._withdraw, scheduler.remove = scheduler.remove, self._on_withdraw
         self.counts = self.detector._state.camera_statistics
-        # The model: number and time of waiting messages, since when each camera waits, messages in
-        # progress, and the outcomes of all others.
+        # The expected state: the waiting messages, the time since which each camera waits, the
+        # messages in progress, and the outcomes of all other messages.
         self.waiting, self._since_s = {}, {}
         self._passed, self._served, self._batches = Counter(), {}, 0
         self._flying = [deque() for _ in range(count)]
@@ -140,7 +140,7 @@ class World:
         self._number = lambda camera: next(numbers[camera])
 
     def run(self):
-        """Run to the end of the schedule; return self."""
+        """Run until the schedule has ended, and return self."""
         self.detector._state.is_running = True
         self._worker._run()
         while self._events:
@@ -159,10 +159,10 @@ class World:
     def times_s(self):
         return self.pipeline.times_s
 
-    # The clock.
+    # Methods that advance the clock.
 
     def advance(self, to_s):
-        """Advance the clock, with all events of that time."""
+        """Advance the clock to a time, and execute all events that are due until then."""
         while self._events and self._events[0][0] <= to_s:
             when_s, camera, enabled = self._events.popleft()
             self.now_s = max(self.now_s, when_s)
@@ -192,7 +192,7 @@ class World:
         with self.detector._state.lock:
             self.detector._stop_accepting()
 
-    # What the detector is given and asked for.
+    # Functions that the detector calls, and submitted messages.
 
     def _submit(self, camera):
         message = Message(camera, self._number(camera))
@@ -274,7 +274,7 @@ class World:
     def _refused(self, camera, error):
         flying = self._flying[camera]
         where = {'early': 'read'}.get(error.reason, 'collect')
-        # A recent message may be refused while an older one is in a slot.
+        # A recent message may be refused while an older message is in a slot.
         index = next(
             i for i, n in enumerate(flying) if self._schedule.bad.get((camera, n)) == where
         )
@@ -283,7 +283,7 @@ class World:
         self._dropped[camera, error.reason] += 1
         self._check(camera)
 
-    # Checks.
+    # Checks of the detector against the expected state.
 
     def _waited_s(self):
         return self.now_s - min(self._since_s.values())
@@ -304,7 +304,7 @@ class World:
         assert set(self._alive) == needed, 'held too long'
 
     def _check(self, camera):
-        """Check a camera's counts against the model."""
+        """Check a camera's counts against the expected state."""
         counts = self.counts[camera]
         dropped = sum(counts.dropped.values())
         total = counts.published + dropped + counts.failed + counts.in_flight
@@ -323,6 +323,6 @@ class World:
 
 
 def share(values, quantile):
-    """Return the smallest value that is at least this share of the values."""
+    """Return the value at a quantile (0 to 1) of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]

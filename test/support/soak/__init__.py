@@ -1,1 +1,1 @@
-"""Soaks: tests of promises that show only after a long time."""
+"""Run soaks: tests of promises that can be checked only over a long time."""

@@ -1,4 +1,4 @@
-"""A soak of damaged images: each is counted, and the decoders print nothing."""
+"""Check in a soak that each damaged image is counted, and that the decoders print nothing."""
 
 import random
 import time
@@ -47,7 +47,7 @@ def damaged(client, model, *, seconds=60.0, seed=0, intake='auto'):
     sent_usable, unbalanced = 0, 0
     try:
         detector.connect(message(usable[0], HANDSHAKE), camera)
-        # After the answer to this image, no handshake image is in flight.
+        # When this image has been answered, no handshake image is in flight.
         detector.ask(message(usable[0]), camera)
         before = detector.settled_counts()
         end = time.monotonic() + seconds

@@ -1,4 +1,7 @@
-"""A soak of frames filled with their number: each must keep its header, and none may be torn."""
+"""Check in a soak that each frame keeps its header, and that no frame is torn.
+
+Each frame is filled with its number.
+"""
 
 import contextlib
 import json
@@ -15,8 +18,8 @@ from support.soak.soak_frames_node import LARGE
 from support.soak.soaks import Figure
 from trt_perception.ros.wire.cdr import read_image
 
-#: Reliability of the camera, its rate in Hz (0: as fast as possible), its alternating sizes, and
-#: its share of the frames, by event. The largest image needs time to arrive.
+#: By event: the camera's reliability, rate in Hz (0: as fast as possible), alternating sizes, and
+#: share of the frames. The largest image needs time to arrive.
 PARTS = {
     'overload': ('reliable', 0, ('800x600', '640x480'), 0.5),
     'growth, by a camera that starts again': (
@@ -30,10 +33,10 @@ PARTS = {
 
 
 def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
-    """Process images of cameras that are too fast, grow, restart, or change their QoS.
+    """Process images of cameras that are too fast, restart, or change their image size or QoS.
 
-    Each round is an activation, which allocates the memory for images again. A subscriber receives
-    the debug image all the time. A round has at least ``large_images`` of the largest size.
+    Each round is an activation, which allocates the memory for images again. A subscriber always
+    receives the debug image. A round has at least ``large_images`` images of the largest size.
     """
     parameters = {'image_intake': intake, 'debug_image.max_rate_hz': 10.0}
     command = script('soak/soak_frames_node.py')
@@ -98,7 +101,7 @@ def camera(topic, reliability, rate_hz, sizes):
 
 
 class DebugImageChecker:
-    """Subscribes to a debug image without detections, and checks its pixels."""
+    """Subscribes to the debug image, which has no detections drawn, and checks its pixels."""
 
     def __init__(self, client, topic):
         self.count = self.wrong = 0

@@ -1,11 +1,12 @@
-"""A detector_node that checks whether each frame's pixels belong to its header.
+"""Run a detector_node that checks whether each frame's pixels belong to its header.
 
     python soak_frames_node.py --ros-args ...
 
 The images are filled with their number, which is also the stamp's seconds
 (nodes/numbered_camera.py). The node checks each frame when it enters the pipeline, when it leaves
 the pipeline, and when its detections are published.
-The last line is a JSON object: numbers of published ``frames`` and of ``wrong`` ones, ``sizes``.
+The last line of the output is a JSON object. It has the numbers of published ``frames`` and of
+``wrong`` frames, and the ``sizes``.
 """
 
 import json
@@ -23,19 +24,20 @@ from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 
 FRAME_S = 0.005
-#: Printed for each frame of more than 2,000 columns.
+#: Line that the node prints for each frame with more than 2,000 columns.
 LARGE = 'a large one'
 
 
 def look(frame):
-    """Return samples of the pixels, which include the last pixels."""
+    """Return the values of sampled pixels, which include the last pixels."""
     return {*frame.data[::4099].tolist(), *frame.data[-2:].tolist()}
 
 
 class Pipeline(scripted_node.ScriptedPipeline):
     """Holds three frames for some milliseconds each, like a GPU pipeline.
 
-    If engine_path is ``2 of 40 ms``, runs batches of two frames for 40 ms each, without overlap.
+    With the engine_path ``2 of 40 ms``, the pipeline takes 40 ms for each batch of two frames. The
+    batches do not overlap.
     """
 
     torn = 0

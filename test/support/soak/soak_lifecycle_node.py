@@ -37,7 +37,7 @@ def state():
 
 
 def cycle(node, executor, camera, message):
-    """Run one lifecycle, with images in the active state."""
+    """Configure, activate, process images, deactivate and clean up once."""
     assert node.trigger_configure() == SUCCESS
     assert node.trigger_activate() == SUCCESS
     end = time.monotonic() + 20

@@ -1,4 +1,4 @@
-"""A soak of one node with several cameras that start, stop, change, or send invalid images.
+"""Run a soak of one node with several cameras that start, stop, change, or send invalid images.
 
 The cameras send more than the node can process, so the scheduler must choose all the time. Each
 image is filled with its number, and its frame_id is the name of its camera.
@@ -29,7 +29,7 @@ from trt_perception.transport.shared_memory import unfinished_ports
 EQUAL = ('left', 'right')
 CAMERAS = (*EQUAL, 'sizes', 'restarted', 'rubbish', 'switched')
 RATE_HZ = 20
-#: Frames per batch, and milliseconds per batch: half of the cameras' rate.
+#: Frames per batch and milliseconds per batch. The throughput is half of the cameras' total rate.
 PIPELINE = '2 of 40 ms'
 SIZES = {'sizes': ('320x240', '64x48', '640x480')}
 RELIABILITIES = ('reliable', 'best_effort')
@@ -163,7 +163,7 @@ class OutputRecorder:
         owner = bytes(message[16 : 16 + length - 1]).decode()
         self.answers[name] += 1
         self.foreign += owner != name
-        # A restarted camera begins with 1.
+        # A restarted camera numbers its images from 1 again.
         self.backwards[name] += number <= self._last[name]
         self._last[name] = number
 
@@ -192,7 +192,7 @@ class OutputRecorder:
         )
 
     def settled(self):
-        """Return the values of each camera's status when the node is inactive."""
+        """Return the final status values of each camera, when the node is inactive."""
 
         def ended():
             state = self._newest.get('detector', {}).get('state')
@@ -226,7 +226,10 @@ def figures_of(recorder, last, restarts):
 
 
 def figures_of_equal_cameras(last, meanwhile, limit):
-    """Return the difference between the shares of EQUAL, by their answers in this time."""
+    """Return how far the numbers of answers to the cameras of EQUAL differ, in percent.
+
+    ``meanwhile`` has the number of answers of each camera.
+    """
     rates = [meanwhile[name] for name in EQUAL]
     lost = 100 * (1 - min(rates) / max(rates))
     waited = any(counts_of(last[name])['dropped'].get('replaced') for name in EQUAL)
@@ -238,7 +241,7 @@ def figures_of_equal_cameras(last, meanwhile, limit):
 
 def figures_of_node(node, memory, growth_mb):
     """Return the node's own figures, and the growth of its memory."""
-    # The first tenth is start-up, when pools fill and discovery goes on.
+    # Ignore the first tenth, in which pools still fill and discovery continues.
     later = memory[len(memory) // 10 :]
     quarter = max(1, len(later) // 4)
     tenths = [memory[len(memory) * tenth // 10] for tenth in range(10)]
@@ -252,7 +255,7 @@ def figures_of_node(node, memory, growth_mb):
 
 
 def own_mb(program):
-    """Return a program's private memory, because cameras come with shared segments."""
+    """Return a program's private memory in MB, without the segments shared with cameras."""
     for line in Path(f'/proc/{program.pid}/status').read_text().splitlines():
         if line.startswith('RssAnon'):
             return int(line.split()[1]) / 1024

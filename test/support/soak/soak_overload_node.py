@@ -1,4 +1,4 @@
-"""A detector_node whose pipeline takes 20 ms per frame. It prints statistics at its end.
+"""Run a detector_node whose pipeline takes 20 ms per frame. Print statistics at the end.
 
     python soak_overload_node.py --ros-args ...
 
@@ -23,7 +23,7 @@ from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 
 FRAME_S = 0.02
-# Width of a histogram bin. A list of all ages would look like a memory leak.
+# Width of a histogram bin in seconds. A list of all ages would look like a memory leak.
 BIN_S = 1e-4
 START_UP = 50  # frames until all participants are discovered
 
@@ -36,7 +36,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
         self._last = 0.0
 
     def enqueue(self, slot, frames, thresholds):
-        # One frame after the other, as on a GPU: more depth adds no throughput.
+        # Frames run one after the other, as on a GPU, so more slots add no throughput.
         self._last = max(self._last, time.monotonic()) + FRAME_S
         self._ready[slot] = self._last, *frames
 

@@ -1,4 +1,4 @@
-"""A soak of silence: the node must report a missing or stalled camera, and missing output."""
+"""Check in a soak that the node reports a missing camera, a stalled camera and missing output."""
 
 import signal
 import time
@@ -88,7 +88,7 @@ def silence_of_pipelines(client, until, intake):
         until(detector, 'lost in transport', 'were sent and never reached the node', burst)
         detector.to('deactivate', 'activate')
         detector.connect(quick)
-        # Repeated, because the next image may overwrite a single one before it arrives.
+        # Send the command repeatedly, because a later image may overwrite a single command.
         until(detector, 'no output', 'nothing has come out', lambda: send(command_image(NEVER), 1))
         detector.program.send(signal.SIGKILL)
     finally:

@@ -1,6 +1,6 @@
-"""Soaks: each function keeps the node busy and returns promised and measured figures.
+"""Run soaks: each function keeps the node busy and returns promised and measured figures.
 
-scripts/soak runs them for seconds to hours. ``intake`` is the node's image_intake.
+scripts/soak runs them for seconds to hours. ``intake`` is the node's parameter image_intake.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
 
 @dataclass(frozen=True)
 class Figure:
-    """A promise and its measured value.
+    """Holds a promise and the value measured for it.
 
     Attributes:
         promise: the promise in words.
@@ -106,8 +106,8 @@ def transitions(client, model=None, *, seconds=60.0, seed=0, intake='auto'):
             for _ in range(rng.randrange(4)):
                 detector.camera.publish(picture)
             if rng.random() < 0.3:
-                # One parameter that may change in every state within its range; one that may
-                # change only while unconfigured.
+                # The threshold may change in every state, within its range. The rate may change
+                # only while the node is unconfigured.
                 threshold, rate_hz = rng.choice([0.1, 0.5, 0.9, 1.5]), rng.uniform(0, 50)
                 answers = detector.set(
                     {'confidence_threshold': threshold, 'debug_image.max_rate_hz': rate_hz}
@@ -152,10 +152,11 @@ def signals(model, *, count=200, seed=0, intake='auto'):
             if index % 2:
                 camera = small_camera(f'{namespace}/image', 200)
             node.wait_for_output('node up')
-            # Half of them during the first configure, the others during work.
+            # Half of the signals come during the first configure, the others during work.
             time.sleep(rng.choice([rng.uniform(0, 0.1), rng.uniform(0, 1.5)]))
             numbers = rng.choices([signal.SIGINT, signal.SIGTERM], k=2)
-            # Pauses as between signals of launch, systemd and people. Most ends take below 200 ms.
+            # Launch, systemd and people leave such pauses between signals. Most nodes end within
+            # 200 ms.
             apart = rng.uniform(0.001, rng.choice([0.16, 0.5]))
             begun = time.monotonic()
             node.send(numbers[0])
@@ -237,7 +238,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
             camera.close()
         detector.close()
     throughput = node['published'] / node['seconds']
-    # The first tenth is start-up, when pools fill and discovery goes on.
+    # Ignore the first tenth, in which pools still fill and discovery continues.
     later = memory[len(memory) // 10 :]
     quarter = max(1, len(later) // 4)
     growth = statistics.median(later[-quarter:]) - statistics.median(later[:quarter])
@@ -264,7 +265,7 @@ SIZES = ((640, 480), (128, 96), (320, 240), (64, 48), (1280, 720))
 
 
 def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
-    """Change size, encoding and rate of the images without a restart."""
+    """Change the size, encoding and rate of the images while the node runs."""
     rng = random.Random(seed)
     parameters = {'engine_path': str(model), 'autostart': True, 'image_intake': intake}
     detector = Detector(client, parameters)
