@@ -126,7 +126,7 @@ def detector_command(options):
 
 
 def camera_command(options, name, log):
-    """Return the command line of a camera, which sends when it has a subscriber."""
+    """Return the command line of a camera. The camera starts to send when it has a subscriber."""
     return [
         *(EXECUTABLES / 'replay_images', options.scenes, '--rate', options.rate),
         *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', log),
@@ -135,7 +135,7 @@ def camera_command(options, name, log):
 
 
 def run_processes(options, recorder, processes, logs):
-    """Run until all images were sent and no frame is in flight."""
+    """Start the processes, and run them until all images were sent and no frame is in flight."""
 
     def start(name, command):
         processes[name] = subprocess.Popen(list(map(str, command)))
@@ -191,7 +191,7 @@ def watch_cameras(recorder, processes, senders, logs):
 
     The detector reports a camera as gone after a second without images, unless it is switched off.
     """
-    off = {}  # futures of the answers
+    off = {}  # maps a camera's name to the future of the detector's answer
     ended_s, shown = {}, 0
     while not (len(off) == len(senders) and all(future.done() for future in off.values())):
         rclpy.spin_once(recorder, timeout_sec=0.1)
@@ -213,7 +213,8 @@ def wait_for(recorder, processes, condition, seconds, what):
     """Spin until the condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        # The problem of an active detector is its camera, which ends before the last detections.
+        # Ignore a problem of an active detector. The problem is a camera without images, because
+        # cameras end before the last detections arrive.
         if recorder.problem and recorder.state != 'active':
             raise RuntimeError(f'detector_node: {recorder.problem}')
         if time.monotonic() > deadline:

@@ -76,7 +76,7 @@ class Camera:
         return counts['in_flight'] == 0 and received >= sent
 
     def lost(self):
-        """Return how many published detections did not arrive here."""
+        """Return the number of published detection messages that did not arrive here."""
         return (self.counts()['published'] or 0) - len(self.detections)
 
     def complete(self):

@@ -101,7 +101,7 @@ def measure_of(task, truth_file):
 
 
 def more_of(found, index):
-    """Return a detection's results besides the box, for JSON; the pixel count for a mask."""
+    """Return a detection's results besides the box, for JSON. A mask becomes its pixel count."""
     more = {}
     if found.oriented is not None:
         more['oriented_bbox'] = found.oriented[index].astype(float).round(4).tolist()

@@ -6,7 +6,7 @@ import sources
 
 
 def background(config, rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
-    """A relit crop of a photograph at scene size, (h, w, 3) float32; varied for training.
+    """Return a relit crop of a photograph at scene size, (h, w, 3) float32; varied for training.
 
     `config` is a `scenes.SceneConfig`.
     """
@@ -19,7 +19,7 @@ def background(config, rng: np.random.Generator, size_wh: tuple[int, int]) -> np
 
 
 def photograph_crop(config, rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
-    """A random part of a random photograph, mirrored half of the time, (h, w, 3) float32."""
+    """Return a part of a random photograph, mirrored with probability 0.5: (h, w, 3) float32."""
     photographs = sources.photographs(config.split)
     photograph = photographs[rng.integers(len(photographs))]
     if config.augment:
@@ -57,7 +57,7 @@ def vary(config, rng: np.random.Generator, picture: np.ndarray) -> np.ndarray:
 
 
 def texture(rng: np.random.Generator, size_wh: tuple[int, int]) -> np.ndarray:
-    """Coloured noise of several scales and, sometimes, lines: (h, w, 3) float32."""
+    """Return coloured noise of several scales and, sometimes, lines: (h, w, 3) float32."""
     picture = np.zeros((size_wh[1], size_wh[0], 3), np.float32)
     for cells in (2, int(rng.integers(3, 9)), int(rng.integers(9, 60))):
         grid = rng.uniform(0, 255, (cells, cells, 3)).astype(np.float32)

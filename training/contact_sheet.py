@@ -18,7 +18,7 @@ TILE_WH = (640, 480)
 
 
 def tile(scene: scenes.Scene, found: dense.Found | None) -> np.ndarray:
-    """One annotated scene, (480, 640, 3) uint8 BGR."""
+    """Return a scene with its truth and detections drawn into it, (480, 640, 3) uint8 BGR."""
     picture = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
     for box, label in zip(scene.xyxy, scene.classes, strict=True):
         outline(picture, box, GREEN, str(label) if found is None else '')
@@ -34,7 +34,7 @@ def tile(scene: scenes.Scene, found: dense.Found | None) -> np.ndarray:
 
 
 def outline(picture: np.ndarray, xyxy: np.ndarray, colour: tuple, text: str) -> None:
-    """One box with its text above it, in place."""
+    """Draw one box with its text above it, in place."""
     x0, y0, x1, y1 = (round(float(value)) for value in xyxy)
     cv2.rectangle(picture, (x0, y0), (x1, y1), colour, 1)
     cv2.putText(picture, text, (x0, y0 - 3), cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)

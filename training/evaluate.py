@@ -32,13 +32,13 @@ CONFIDENCE, NMS_IOU = 0.25, 0.45  # the node's defaults, for precision and recal
 
 
 def drawn_scenes(config: scenes.SceneConfig, count: int) -> Iterator[scenes.Scene]:
-    """The first `count` scenes of a configuration."""
+    """Yield the first `count` scenes of a configuration."""
     for index in range(count):
         yield scenes.compose(config, index)
 
 
 def demo_scenes() -> Iterator[scenes.Scene]:
-    """The shipped demo scenes, decoded from their JPEG files."""
+    """Yield the shipped demo scenes, decoded from their JPEG files."""
     folder = ROOT / 'demo'
     truth = json.loads((folder / 'truth.json').read_text())
     for image in truth['images']:
@@ -123,7 +123,7 @@ def coco_stats(truth: list[dict], results: list[dict], sizes: list[tuple[int, in
 
 
 def milliseconds_on_one_core(onnx_path: pathlib.Path, runs: int = 30) -> float:
-    """Median time of one inference with one thread, without pre- and postprocessing."""
+    """Return the median milliseconds of one inference on one thread, without other steps."""
     detector = dense.Detector(onnx_path, threads=1)
     width, height = detector.input_wh
     image = np.random.default_rng(0).random((1, 3, height, width), np.float32)

@@ -135,9 +135,10 @@ class DigitsNet(nn.Module):
         self.register_buffer('strides', strides, persistent=False)
 
     def features(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(b, 3, 480, 640) in [0, 1] to features at strides 4, 8 and 16: 24, 48 and 64 channels.
+        """Convert images (b, 3, 480, 640) in [0, 1] to features at strides 4, 8 and 16.
 
-        The last two are outputs of the neck and inputs of the heads.
+        The features have 24, 48 and 64 channels. The features at strides 8 and 16 are outputs of
+        the neck and inputs of the heads.
         """
         at4 = self.stage4(self.stem(images))
         at8 = self.stage8(at4)
@@ -148,7 +149,7 @@ class DigitsNet(nn.Module):
         return at4, out8, self.out16(torch.cat([self.down16(out8), mid16], 1))
 
     def rows(self, images: torch.Tensor) -> torch.Tensor:
-        """(b, 3, 480, 640) in [0, 1] to raw rows (b, 4 * BINS + CLASSES, n)."""
+        """Convert images (b, 3, 480, 640) in [0, 1] to raw rows (b, 4 * BINS + CLASSES, n)."""
         levels = zip(self.heads, self.features(images)[1:], CELLS, strict=True)
         rows = 4 * BINS + CLASSES
         return torch.cat([head(x).reshape(-1, rows, cells) for head, x, cells in levels], 2)
@@ -164,7 +165,7 @@ class DigitsNet(nn.Module):
 
 
 def anchor_points() -> tuple[torch.Tensor, torch.Tensor]:
-    """Cell centres (2, n) as x, y and strides (n,) of all levels, network pixels."""
+    """Return the cell centres x, y (2, n) and strides (n,) of all levels, in network pixels."""
     centres, strides = [], []
     for stride in STRIDES:
         x = (torch.arange(INPUT_WH[0] // stride) + 0.5) * stride
@@ -176,7 +177,7 @@ def anchor_points() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def distances_from_bins(bins: torch.Tensor, strides: torch.Tensor) -> torch.Tensor:
-    """Expected left, top, right, bottom distances in pixels: (b, 4 * BINS, n) to (b, 4, n)."""
+    """Convert bins (b, 4 * BINS, n) to distances left, top, right, bottom in px: (b, 4, n)."""
     share = bins.reshape(-1, 4, BINS, sum(CELLS)).softmax(2)
     steps = torch.arange(BINS, dtype=share.dtype, device=share.device) + FIRST_BIN
     return (share * steps[:, None]).sum(2) * strides

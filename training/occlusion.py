@@ -8,7 +8,7 @@ import numpy as np
 
 
 def cut(canvas: np.ndarray, ink) -> tuple[np.ndarray, np.ndarray]:
-    """Return the view of the canvas under an ink patch, and the coverage of this part."""
+    """Return views of the canvas under a digit, and of the digit's coverage inside the picture."""
     height, width = canvas.shape[:2]
     x0, y0 = max(ink.left, 0), max(ink.top, 0)
     x1 = min(ink.left + ink.alpha.shape[1], width)
@@ -85,11 +85,11 @@ def over_ink(rng, ink, fraction: float) -> tuple[tuple[int, int, int, int], np.n
     over = distance[grow : grow + height, grow : grow + width]
     order = np.argsort(over, axis=None, kind='stable')
     ink_below = np.cumsum(ink.alpha.reshape(-1)[order])
-    # The pixel at which the hidden ink would exceed the fraction stays visible.
+    # The first pixel that would hide more than this fraction of the ink stays visible.
     stop = int(np.searchsorted(ink_below, fraction * ink_below[-1]))
     threshold = over.reshape(-1)[order[min(stop, order.size - 1)]]
     shape = distance < threshold
-    # A half-plane without an outer edge would be a visible square, so the window gets round.
+    # Round the window's corners: otherwise a half-plane would end in a visible square.
     y, x = np.mgrid[: shape.shape[0], : shape.shape[1]]
     u = (x / shape.shape[1] - 0.5) * 2
     v = (y / shape.shape[0] - 0.5) * 2

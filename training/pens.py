@@ -29,7 +29,7 @@ def loops(ink: np.ndarray, level: float) -> int:
 def pen(scan: np.ndarray) -> Pen:
     """Sharpen and enlarge a scan (8, 8); find the thresholds that keep its loops open."""
     scan = np.pad(scan, 2)
-    # The small number of cells closes loops. Sharpening opens most of them again.
+    # A scan has few cells, so some loops are closed. Sharpening opens most of these loops.
     scan = scan + 0.9 * (scan - cv2.GaussianBlur(scan, (5, 5), 1.0))
     ink = cv2.resize(scan, None, fx=ZOOM, fy=ZOOM, interpolation=cv2.INTER_CUBIC)
     counts = [loops(ink, level) for level in LEVELS]

@@ -238,7 +238,7 @@ def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray,
 
 @functools.cache
 def noise_tile() -> np.ndarray:
-    """(1200, 1200, 3) float32 unit Gaussian noise, drawn once: drawing costs 15 ms."""
+    """Return unit Gaussian noise (1200, 1200, 3) float32, drawn only once: drawing takes 15 ms."""
     return np.random.default_rng(0).standard_normal((1200, 1200, 3), np.float32)
 
 

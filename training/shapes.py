@@ -25,14 +25,15 @@ def shape_of(ink, xyxy: np.ndarray, size_wh: tuple[int, int], threshold: float) 
 
     Args:
         ink: a `scenes.Ink`: coverage, place, and transformation.
-        xyxy: (4,) its truth box, whole pixels inside the picture.
+        xyxy: (4,) the digit's truth box, whole pixels inside the picture.
         size_wh: width and height of the picture.
         threshold: least coverage of an inked pixel.
 
     Returns:
         The mask fills `xyxy`. The oriented box has the digit's rotation angle, and is tight around
-        the ink inside the picture. The corners are those of the tight box around all ink before
-        rotation, shear and scaling, after the same transformation. They usually form no rectangle.
+        the ink inside the picture. For the corners, a tight box is put around all ink of the
+        upright digit. The digit's rotation, shear and scaling then move the four corners, which
+        usually form no rectangle.
     """
     inked = ink.alpha >= threshold
     points = np.argwhere(inked)[:, ::-1] + (ink.left + 0.5, ink.top + 0.5)  # pixels' centres
@@ -49,11 +50,11 @@ def shape_of(ink, xyxy: np.ndarray, size_wh: tuple[int, int], threshold: float) 
 
 
 def extent(points: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest coordinates of square pixels before `linear` (2, 2).
+    """Map square pixels back through `linear`; return their smallest and largest coordinates.
 
     Args:
         points: (n, 2) centres of the pixels.
-        linear: maps a point of the upright frame to the picture.
+        linear: (2, 2), maps a point of the upright frame to the picture.
     """
     back = np.linalg.inv(linear)
     before = points @ back.T
@@ -62,7 +63,7 @@ def extent(points: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def oriented_corners(oriented: np.ndarray) -> np.ndarray:
-    """Corners of oriented boxes (n, 5): (n, 4, 2), in the order of `CORNERS`."""
+    """Return the corners of oriented boxes (n, 5): (n, 4, 2), in the order of `CORNERS`."""
     centre, size, angle = oriented[:, :2], oriented[:, 2:4], oriented[:, 4]
     across = np.stack([np.cos(angle), np.sin(angle)], 1) * size[:, :1] / 2
     down = np.stack([-np.sin(angle), np.cos(angle)], 1) * size[:, 1:] / 2

@@ -48,7 +48,7 @@ class TaskHead(nn.Module):
             nn.init.zeros_(self.fine.norm.weight)
 
     def forward(self, at4: torch.Tensor, at8: torch.Tensor, at16: torch.Tensor) -> torch.Tensor:
-        """Features at strides 4, 8 and 16 to raw rows (b, 4 * BINS + CLASSES + carried, n)."""
+        """Convert features at strides 4, 8, 16 to rows (b, 4 * BINS + CLASSES + carried, n)."""
         first, last = self.carried
         near = first[0](at8)
         if self.fine is not None:
@@ -58,7 +58,7 @@ class TaskHead(nn.Module):
 
 
 class Prototypes(nn.Module):
-    """Features at strides 4 and 8 to prototypes (b, PROTOTYPES, h / 4, w / 4)."""
+    """Converts features at strides 4 and 8 to prototypes (b, PROTOTYPES, h / 4, w / 4)."""
 
     def __init__(self, width: int = 32):
         super().__init__()
@@ -184,8 +184,9 @@ def load_models(network: TasksNet, folder: pathlib.Path, images: torch.Tensor) -
 def load_folded(model: nn.Module, path: pathlib.Path, images: torch.Tensor) -> None:
     """Load the weights of an exported model, in place.
 
-    Its normalisation was folded into the convolutions. This function measures normalisation
-    statistics on some images. The outputs for them do not change, and training can continue.
+    The export folded the normalisation into the convolutions. This function measures new
+    normalisation statistics on some images. The outputs for these images do not change, and
+    training can continue.
 
     Args:
         model: the exported model, with its normalisation.

@@ -73,7 +73,7 @@ class ScenePool:
         return len(self.stores[0])
 
     def add(self, batch: list[torch.Tensor]) -> None:
-        """Replace the oldest scenes by a batch. Its size must divide the capacity."""
+        """Replace the oldest scenes by a batch. The batch size must divide the capacity."""
         start = self.received % len(self)
         end = start + len(batch[0])
         for store, new in zip(self.stores, batch, strict=True):
@@ -98,7 +98,7 @@ class ScenePool:
 
 
 def fill_queue(loader: DataLoader, batches: queue.Queue, stop: threading.Event) -> None:
-    """Move composed batches from the worker processes to the training thread."""
+    """Move batches from the worker processes into a queue, until `stop` is set."""
     for batch in loader:
         while not stop.is_set():
             try:

@@ -141,7 +141,7 @@ def save(run: Run, folder: pathlib.Path, record: dict) -> None:
 def step(
     run: Run, forward: Callable, batch: tuple[torch.Tensor, ...], gain_class: float
 ) -> dict[str, torch.Tensor]:
-    """Train on a batch of the pool; return the parts of its loss. `forward` is the network's."""
+    """Train on one batch; return the parts of its loss. `forward` is the (compiled) network."""
     images, boxes, classes, ink, oriented, corners = batch
     truth = task_loss.Truth(boxes, classes, ink.float() / 255, oriented, corners)
     with torch.autocast(images.device.type, torch.bfloat16):

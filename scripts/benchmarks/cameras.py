@@ -100,7 +100,7 @@ class Client(Node):
         self.ages_s = {name: [] for name in cameras}
         self.statuses = {}
         for name in cameras:
-            # As bytes: rclpy needs 10 ms or more to convert 300 boxes to objects.
+            # Receive bytes, because rclpy needs at least 10 ms to convert 300 boxes to objects.
             self.create_subscription(
                 Detection2DArray,
                 f'/{name}/detections',

@@ -37,14 +37,18 @@ CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
 
 
 # Each image begins with its number. All other bytes hold the number modulo a prime, so that
-# consecutive images differ, whatever memory they reuse.
+# consecutive images differ even in reused memory.
 NUMBER_BYTES = 8
 SAMPLES = slice(2**16 - 1, None, 2**16)
 SAMPLE_VALUES = 251
 
 
 def number_of(pixels):
-    """Return the number of a camera's image; raise ValueError if a sample has another number."""
+    """Return the number that an image begins with.
+
+    Raises:
+        ValueError: a sample of the pixels does not match this number.
+    """
     number = int.from_bytes(pixels[:NUMBER_BYTES].tobytes(), 'little')
     samples = pixels[SAMPLES]
     if not samples.size or (samples != number % SAMPLE_VALUES).any():

@@ -45,7 +45,7 @@ BARE_TOPIC = 'image_bare'
 
 
 class Meter:
-    """Reads CPU times once a frame, and knows when enough frames have come."""
+    """Reads CPU times once a frame. ``finished`` becomes True after enough frames."""
 
     def __init__(self, frames):
         self._frames = frames
@@ -73,9 +73,10 @@ THREADS = {'MainThread': 'executor', 'intake': 'intake', 'detector': 'worker'}
 
 
 class ThreadClocks:
-    """CPU clocks of this process's threads, without the wait and take, which hold no lock.
+    """Reads CPU clocks of this process's threads, without the middleware's wait and take.
 
-    The constructor replaces these calls, so a process can have only one object of this class.
+    Wait and take do not hold Python's lock. The constructor replaces both functions, so a process
+    can have only one object of this class.
     """
 
     def __init__(self):
@@ -110,7 +111,7 @@ class ThreadClocks:
 
 
 class ThreadMeter(Meter):
-    """Also reads the CPU clocks of the node's threads, without wait and take."""
+    """A meter that also reads the CPU clocks of the node's threads, without wait and take."""
 
     def __init__(self, frames):
         super().__init__(frames)

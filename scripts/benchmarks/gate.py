@@ -17,7 +17,7 @@ LIMIT = 1.10
 
 
 def losses(ratios, baseline):
-    """Return the names of the ratios that are more than a tenth worse than the baseline."""
+    """Return the names of the ratios that exceed the baseline by more than a tenth."""
     return [name for name in ratios if name in baseline and ratios[name] > LIMIT * baseline[name]]
 
 

@@ -82,7 +82,7 @@ def line(found):
 
 
 class Loop:
-    """A stream with an engine context and frames to upload, like a pipeline's slot.
+    """A CUDA stream with an engine context and frames to upload, like a slot of a pipeline.
 
     Args:
         engine: an engine on the current device.
@@ -154,7 +154,7 @@ def bare_loops(model, options, frames, count, batch):
             for start in range(0, depth * batch, batch)
         ]
         for loop in loops:
-            loop.engines()  # the first run without a graph
+            loop.engines()  # the first run does work that a graph cannot capture
             loop.stream.synchronize()
         for name in ('engines', 'uploads'):
             works = [(loop, getattr(loop, name)) for loop in loops]
@@ -186,7 +186,7 @@ def whole(slot):
 
 
 def replayed(works, count):
-    """Return graph launches per second. Each graph has its own stream."""
+    """Capture each work into a graph on its slot's stream. Return graph launches per second."""
     slots = [slot for slot, _ in works]
     with ExitStack() as graphs:
         own = [graphs.enter_context(Graph(slot.stream, work)) for slot, work in works]
@@ -195,7 +195,7 @@ def replayed(works, count):
 
 
 def replay(slots, graphs, count):
-    """Return the seconds of ``count`` launches, one in flight for each slot."""
+    """Return the seconds that ``count`` launches take, with one launch in flight for each slot."""
     start = time.perf_counter()
     for index in range(count):
         slot, graph = slots[index % len(slots)], graphs[index % len(slots)]

@@ -44,14 +44,14 @@ def measure_steps(
         slot: slot without queued work on its stream and without its own graph.
         frame: frame of all steps.
         thresholds: thresholds of the decoding step.
-        control: limits the launches of the engine. The other steps run about as often.
+        control: limits the launches of the engine. The other steps run about equally often.
 
     Returns:
         Times by step. The engine alone: ``engine_graph`` from a CUDA graph and
         ``engine_enqueue`` without a graph. Single steps from CUDA graphs: ``upload``,
         ``letterbox``, ``decode``, and ``masks`` for models with masks. If the host decodes,
-        ``download`` and ``host_decode`` replace ``decode``. ``graph`` is everything but the
-        upload in one graph, ``upload_graph`` is everything.
+        ``download`` and ``host_decode`` replace ``decode``. ``graph`` is the time of one graph
+        with all steps except the upload. ``upload_graph`` also includes the upload.
     """
     # Fill all buffers, so that each step has valid inputs.
     run_and_count_candidates(slot, frame, thresholds)
@@ -149,7 +149,7 @@ def measure_encodings(
 def _time_graph(
     stream: Stream, work: Callable[[], None], repeat: int, control: MeasurementControl, name: str
 ) -> StageTime:
-    """Measure work that one graph contains ``repeat`` times.
+    """Return the time of one execution of ``work``, from a graph that repeats the work.
 
     ``alone_ms`` is measured only if ``repeat`` is 1.
     """

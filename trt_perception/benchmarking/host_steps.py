@@ -30,7 +30,8 @@ def measure_host_steps(
         pipeline: pipeline with no frames in flight.
         frames: used in turn.
         thresholds: thresholds of all frames.
-        control: ends the measurement. Each frame runs once before, unless the run was stopped.
+        control: ends the measurement. In the warm-up before it, each frame runs at least once,
+            unless the run was stopped.
 
     Returns:
         Times of ``preprocess``, ``inference`` and ``decode``. For each frame, the number of boxes

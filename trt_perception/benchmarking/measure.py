@@ -93,13 +93,13 @@ class PipelineReport:
         depth: batches in flight.
         latency_ms: time from enqueueing a batch to its detections, in an idle pipeline.
         frames_per_s: frames per second at full load.
-        busy_latency_ms: as ``latency_ms``, at full load.
+        busy_latency_ms: time from enqueueing a batch to its detections, at full load.
         enqueue_ms: time of the calling thread to enqueue a batch, at full load.
         collect_ms: time of the calling thread to collect a batch, including waits, at full
             load.
         cpu_ms: CPU time of all threads per frame, at full load.
         detections: mean number of boxes per frame.
-        unequal: number of frames whose detections differ in any bit from the first run of the
+        unequal: number of results whose detections differ in any bit from the first run of the
             same frame.
         load_s: time to open the pipeline, set by the caller.
         device_memory_bytes: GPU memory of the pipeline, set by the caller; None on the CPU.
@@ -121,7 +121,7 @@ class PipelineReport:
 
     @property
     def name(self) -> str:
-        """Name among the reports of the same model."""
+        """Name that distinguishes this report from other reports of the same model."""
         return measurement_name(self.batch, self.depth)
 
 

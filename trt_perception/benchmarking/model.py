@@ -88,7 +88,7 @@ class TimeRatios:
 
 @dataclass(frozen=True)
 class BestSetting:
-    """Batch and depth with the highest throughput.
+    """The combination of batch and depth with the highest throughput.
 
     Attributes:
         batch: frames per batch.
@@ -121,7 +121,7 @@ class ModelReport:
         pipelines: one entry for each depth and batch.
         ratios: one entry for each depth, for batches of one frame.
         most_at_once: maximum frames per batch of the model; 0 if no pipeline was opened.
-        left_out: requested batches above this maximum, which were not measured.
+        left_out: requested batches above ``most_at_once``, which were not measured.
         best: setting with the highest throughput; None if no pipeline was measured.
         best_within_limit: best setting within the latency limit; None without a limit, or if no
             setting meets the limit.

@@ -54,7 +54,7 @@ def _plot_latency(axes: Any, report: ModelReport) -> None:
     axes.bar_label(bars, labels=[f'{value:.2f}' for value in p50], padding=2)
     axes.axhline(report.engine_ms, color='black', linestyle=':', label='engine alone')
     axes.set_ylabel('latency, ms: p50, whisker to p99')
-    axes.margins(y=0.3)  # leave room for the legend above the figures
+    axes.margins(y=0.3)  # leave room for the legend above the bars
     axes.legend(loc='upper right')
 
 

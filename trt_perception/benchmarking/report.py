@@ -36,7 +36,9 @@ _MIB: Final = 1024 * 1024
 
 
 def describe_machine(device_id: int | None) -> dict[str, Any]:
-    """Return hardware and software that the figures depend on. Unknown values are None.
+    """Return the hardware and software of this machine that affect the measured times.
+
+    Unknown values are None.
 
     Args:
         device_id: CUDA device of the measurements; None if no GPU was used.

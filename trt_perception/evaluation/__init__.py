@@ -1,1 +1,1 @@
-"""How accurate a model is: against annotated images, or against another model."""
+"""Measures how accurate a model is, against annotated images or against another model."""

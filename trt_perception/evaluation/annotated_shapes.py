@@ -22,7 +22,7 @@ def read_shapes(
     Args:
         annotations: annotations without shapes. Their file is read again.
         measure: measure of the models. For boxes, the annotations are returned unchanged.
-        categories: ids of the measured categories. Objects of others remain unchanged.
+        categories: ids of the measured categories. Objects of other categories stay unchanged.
 
     Returns:
         The annotations with ``mask``, ``keypoints`` or ``oriented`` for each object. If the file

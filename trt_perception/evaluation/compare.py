@@ -99,7 +99,7 @@ class AccuracyReport:
         return self.models[0].name
 
     def difference(self, name: str) -> dict[str, float | None]:
-        """Return mAP, mAP50 and mAP75 of a model minus those of the reference.
+        """Return the differences of mAP, mAP50 and mAP75: the model minus the reference.
 
         The result is empty without annotations. A value is None if either model lacks the figure.
         """

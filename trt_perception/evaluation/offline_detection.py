@@ -93,7 +93,8 @@ class RunResult:
 def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
     """Open a model for evaluation, with room for all candidates at a low score threshold.
 
-    The host decodes the outputs of an engine then, so the latency differs from the node's.
+    The host decodes the outputs of an engine in this pipeline, so the latency differs from the
+    node's.
 
     Args:
         model: ONNX file or engine.

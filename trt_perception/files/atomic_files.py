@@ -119,7 +119,10 @@ def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) ->
 
 
 def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
-    """Return the error for a file that could not be written, with the free space if relevant."""
+    """Return the error for a file that could not be written.
+
+    If ``size`` in bytes is given, the error also states the free space.
+    """
     if not path.parent.is_dir():
         return WriteError(
             str(path), f'cannot be written: {path.parent} is not a folder', fix='make it first'

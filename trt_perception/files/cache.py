@@ -41,7 +41,7 @@ def read_cached(kind: str, key: str) -> bytes | None:
     path = cache_folder(kind) / key
     try:
         entry, _ = read_checked(path, _MAX_BYTES)
-        os.utime(path)  # entries that were used recently are kept
+        os.utime(path)  # record this use: the most recently used entries are kept
     except (EngineError, OSError):
         return None
     content = entry[_DIGEST_BYTES:]

@@ -1,4 +1,4 @@
-"""Read and write frozen dataclasses as JSON objects, as the types of their fields say.
+"""Read and write frozen dataclasses as JSON objects, according to the types of their fields.
 
 The type alone is enough for str, int, float, bool, another such dataclass, an optional value of
 these types, and a tuple of dataclasses. For other types, ``Annotated`` lists a reader after the
@@ -106,7 +106,7 @@ def _writer_of(hint: Any) -> Callable[[Any], Any]:
 
 
 def choice_reader(*choices: str) -> FieldReader:
-    """Return a reader of one of these texts."""
+    """Return a reader that accepts only these texts."""
     return lambda section, key: section.text(key, choices)
 
 
@@ -119,8 +119,8 @@ def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
     """Return a reader of lists as tuples.
 
     Args:
-        fits: whether an item is valid.
-        expected: what errors say is expected.
+        fits: function that returns whether an item is valid.
+        expected: noun phrase for a valid list, for error messages.
     """
 
     def read(section: JsonSection, key: str) -> tuple[Any, ...]:

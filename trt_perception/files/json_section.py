@@ -112,7 +112,7 @@ class JsonSection:
         self.location = location
 
     def take(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
-        """Return a key's value, which then counts as read, if it has one of these types."""
+        """Return the value of a key, and mark the key as read. Refuse a value of other types."""
         if key not in self._unread:
             raise self.error(self.location, f'{key!r} is missing', fix=f'add {expected}')
         value = self._unread.pop(key)
@@ -203,7 +203,7 @@ class JsonSection:
             raise self.error(self.location, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:
-        """Return the error for an invalid value, with the expected one."""
+        """Return the error for an invalid value. Its message says which values are valid."""
         return self.error(self.subject(key), self.format_value(value), expected=expected, fix=fix)
 
     def check_value(

@@ -35,7 +35,7 @@ __all__ = [
 #: Class ids in label_info messages have 16 bits.
 MAX_CLASSES: Final = 65536
 MAX_NAME_LENGTH: Final = 256
-#: Linux's limit.
+#: The longest path that Linux accepts (PATH_MAX).
 MAX_PATH_LENGTH: Final = 4096
 # Unicode's control characters, its line ends, its twelve Bidi_Control characters, which set the
 # direction of writing, and halves of surrogate pairs, which no encoding can write.

@@ -115,7 +115,7 @@ class _DetectionRun:
                 if opened is not None:
                     opened.add(bgr, found)
         count = len(self.results) - before
-        # Some containers only estimate the number of frames, but by less than 10 %.
+        # Some containers only estimate the number of frames, with an error of less than 10 %.
         if count < 0.9 * video.frames:
             self._report_problem(
                 f'{video.path}: only {count} of {video.frames} frames could be decoded: the file '

@@ -240,5 +240,5 @@ def _count_frames(path: Path, max_count: int) -> int:
 
 
 def _temporary_path(path: Path) -> Path:
-    """Return a hidden name next to the target, with its suffix, which says the format."""
+    """Return a hidden path next to the target, with the target's suffix, which sets the format."""
     return path.with_name(f'.{os.getpid()}.{path.name}')

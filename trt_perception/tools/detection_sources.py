@@ -37,7 +37,7 @@ class VideoFile:
 
     Attributes:
         path: path of the file.
-        fps: frames per second; 30 if the file does not say.
+        fps: frames per second; 30 if the file does not contain a rate.
         frames: number of frames according to the file; 0 if unknown.
     """
 
@@ -65,7 +65,7 @@ class DetectionPlan:
 
     @property
     def total(self) -> int:
-        """Number of images and frames, as far as the videos state their length."""
+        """Number of images and frames. A video of unknown length counts as 0 frames."""
         return len(self.images) + sum(video.frames for _, video in self.videos)
 
 

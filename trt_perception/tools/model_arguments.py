@@ -35,7 +35,7 @@ _SET_ELSEWHERE: Final = {
 
 
 def suggest_tool_parameter(word: str) -> str:
-    """Return the parameter that ``--param`` sets and a mistyped option means; empty if none."""
+    """Return the parameter of ``--param`` that a mistyped option probably means; else empty."""
     name = suggest_parameter(word)
     return '' if name in _SET_ELSEWHERE else name
 

@@ -116,7 +116,7 @@ def _run(job: tuple[ModelFile, PipelineOptions], _: argparse.Namespace) -> int:
     spec = _run_once(model, options)
     content = serialise_manifest(_manifest(model, spec))
     target = manifest_path(model.path)
-    parse_manifest(content, target.name)  # the same checks as at the next start
+    parse_manifest(content, target.name)  # run the checks that the next start of a node runs
     write_atomically({target: content})
     facts = f'{spec.task}, {spec.decoder}, {len(spec.class_names)} classes'
     lines = [f'saved {target}: {facts}; {spec.preprocessing.summary()}', *spec.evidence]

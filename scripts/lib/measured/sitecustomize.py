@@ -1,7 +1,8 @@
 """Start coverage in Python processes at their first import of trt_perception.
 
-scripts/test puts this folder on PYTHONPATH. coverage's own hook would start in every process. Its
-start takes as long as many of the processes, such as cameras and the imports that doctor tries.
+scripts/test puts this folder on PYTHONPATH. coverage's own hook would start coverage in every
+process. That start takes as long as a whole short process, such as a camera of a test or an import
+that doctor tries.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 
 
 class _StartAtImport:
-    """An import hook that finds no module. It starts coverage at the package's first import."""
+    """An import hook that starts coverage at the package's first import. It finds no module."""
 
     def __init__(self, settings):
         self._settings = settings

@@ -31,7 +31,7 @@ class CocoImage:
     Attributes:
         id: id of the image in the file.
         file_name: path below the image folder, with slashes.
-        size_wh: width and height in pixels; None if the file does not say.
+        size_wh: width and height in pixels; None if the file does not contain them.
     """
 
     id: int
@@ -46,7 +46,7 @@ class AnnotatedObject:
     Attributes:
         category_id: id of the object's category.
         xywh: left, top, width, height in source pixels. Width and height may be 0.
-        area: square pixels, of the object's outline if the file has one.
+        area: area in square pixels: the outline's if the file has an outline.
         crowd: whether the box contains many objects. A crowd is never found or missed, and
             detections inside it are not mistakes.
         mask: run lengths; None if ``annotated_shapes`` read no masks.

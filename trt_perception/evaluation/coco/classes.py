@@ -24,11 +24,11 @@ _MAX_LISTED: Final = 10
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Categories of a model's classes.
+    """Maps the classes of a model to annotated categories.
 
     Attributes:
         category_ids: one entry for each class of the model; None if the class is not measured.
-        categories: measured categories, name by id.
+        categories: maps the id of each measured category to its name.
         ignored_classes: names of classes that are not measured.
         ignored_categories: names of annotated categories that are not measured.
     """
@@ -175,7 +175,7 @@ def _describe_mismatch(
 
 
 def _list_with_nearest(names: Iterable[str], others: Sequence[str] = ()) -> str:
-    """Return the first names, each with the most similar name of the others."""
+    """Return the first names as text, each with the most similar name in ``others``."""
     names = list(names)
     folded = {other.casefold().replace('_', ' ').replace('-', ' '): other for other in others}
     listed = []

@@ -64,7 +64,7 @@ def match_images(
 
 
 def _files_by_path_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Path]]:
-    """Return files by the last ``count`` parts of their paths."""
+    """Map the last ``count`` parts of a path to the files whose paths end with these parts."""
     found: dict[tuple[str, ...], list[Path]] = {}
     for path in images:
         found.setdefault(path.parts[-count:], []).append(path)

@@ -37,7 +37,7 @@ class CocoSection(JsonSection):
         return f'{self.location}: "{key}"'
 
     def format_value(self, value: object) -> str:
-        """Return how errors show a value."""
+        """Return the text that stands for a value in error messages."""
         return short_repr(value)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -60,7 +60,7 @@ class CocoSection(JsonSection):
         return self.error(self.subject(key), found, expected=expected, fix=fix)
 
     def entries(self, key: str, most: int = MAX_ID) -> Iterator[CocoSection]:
-        """Yield the objects of a list, of which there may be ``most``."""
+        """Yield the objects of the list at a key, which may have ``most`` objects."""
         entries = self.get(key)
         if not isinstance(entries, list):
             found = 'none' if entries is None else f'a {type(entries).__name__}'

@@ -80,7 +80,7 @@ class Keypoints(Measure):
         return {'of': self.kind, 'oks_sigmas': list(self.sigmas)}
 
     def check_category(self, category: CocoSection) -> None:
-        """Refuse keypoints in another order than the model's: every keypoint would be wrong."""
+        """Refuse keypoints in another order than the model's, because all would mismatch."""
         names = category.get('keypoints')
         if not isinstance(names, list) or names == list(self.names):
             return

@@ -126,7 +126,7 @@ def _fill_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -
         ):
             expected = 'polygons, lists of x, y, x, y … of three points or more; or run lengths'
             raise entry.refusal(_KEY, polygon, expected)
-        # Work and memory of drawing it grow with its length.
+        # Drawing a polygon takes time and memory in proportion to the length of its outline.
         if min(polygon) < -max(size_wh) or max(polygon) > 2 * max(size_wh):
             expected = f'points within {width}x{height} pixels'
             raise entry.error_at(_KEY, 'a point far outside', expected)

@@ -108,7 +108,7 @@ def _fit_to_corners(entry: CocoSection) -> tuple[float, ...]:
 
 
 def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
-    """Replacement of COCOeval.computeIoU for oriented boxes.
+    """Replace COCOeval.computeIoU for oriented boxes: return the IoU of all pairs.
 
     Returns:
         float64 (detections, objects), best score first; an empty list if either is missing.

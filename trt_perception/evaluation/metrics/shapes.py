@@ -21,7 +21,7 @@ _NO_MASK: RunLengths = {'size': [0, 0], 'counts': ''}
 
 @dataclass(frozen=True)
 class Shapes:
-    """Shapes of annotated or detected objects in one image, in its pixels.
+    """Shapes of annotated or detected objects in one image, in pixels of the image.
 
     Attributes:
         xyxy: float64 (n, 4), the upright boxes.

@@ -38,7 +38,7 @@ def common_measure(tasks: Mapping[str, Task], sigmas: Sequence[float] = ()) -> M
 
     Args:
         tasks: maps the name of each model to its task; at least one entry.
-        sigmas: as in ``measure_of``.
+        sigmas: sigmas of OKS, see ``measure_of``.
 
     Raises:
         ConfigError: the models have different measures, or the sigmas do not fit.
