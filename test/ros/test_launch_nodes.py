@@ -94,8 +94,9 @@ def user_launch_file(include='include', more='[]'):
     return USER_FILE.replace('INCLUDE', include).replace('MORE', more)
 
 
-# Two misspelled arguments of detect.launch.py that the user's file declares, a misspelled argument
-# that it does not declare, an unrelated name, and a name that it uses without a declaration.
+# engine_paths, confidence and imag_topic resemble arguments of detect.launch.py; rviz does not.
+# The user's file declares engine_paths, confidence and rviz. It uses undeclared, but does not
+# declare this name.
 TYPED = ('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5')
 #: By name of the scene: a launch file's name or text, and the arguments that the user types.
 SCENES = {

@@ -119,9 +119,9 @@ def build(tmp_path, reuse_equal_results):
 
 @pytest.fixture
 def build_error(tmp_path, capsys):
-    """Return a function that runs a failing build. It checks the files and returns the error.
+    """Return a function that runs a failing build, and returns the error message.
 
-    No file may have changed.
+    The function checks that the build changed no file.
     """
 
     def refuse(*arguments, code=1):

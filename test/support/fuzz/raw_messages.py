@@ -9,7 +9,7 @@ def swapped(message):
 
 
 def written(message, byte_order):
-    """Return an Image or a CompressedImage as CDR bytes, and the places of its length fields.
+    """Return an Image or a CompressedImage as CDR bytes, and the offsets of its length fields.
 
     Args:
         message: a message object of rclpy.
@@ -25,7 +25,8 @@ def written(message, byte_order):
 
     def octets(content):
         put('I', len(content))
-        places.append(len(body))  # after four bytes of encapsulation header
+        # The length is 4 bytes back in the body, but a header of 4 bytes precedes the body.
+        places.append(len(body))
         body.extend(content)
 
     put('i', message.header.stamp.sec)

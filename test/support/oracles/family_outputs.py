@@ -177,7 +177,10 @@ def rfdetr(rng, xyxy, scores, labels):
 
 
 def detr(rng, xyxy, scores, labels):
-    """Return boxes, and logits whose softmax gives each score: one class logit is not 0."""
+    """Return boxes, and logits whose softmax gives each score.
+
+    A known box has one logit that is not 0. In all other rows, the background has the logit 9.
+    """
     boxes, logits = np.full((QUERIES, 4), 0.5), np.zeros((QUERIES, CLASSES + 1))
     logits[:, -1] = 9
     places = rng.choice(QUERIES, len(xyxy), replace=False)

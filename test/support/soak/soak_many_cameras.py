@@ -226,9 +226,9 @@ def figures_of(recorder, last, restarts):
 
 
 def figures_of_equal_cameras(last, meanwhile, limit):
-    """Return how far the numbers of answers to the cameras of EQUAL differ, in percent.
+    """Return the figures that compare the two cameras of EQUAL.
 
-    ``meanwhile`` has the number of answers of each camera.
+    ``meanwhile`` has the number of answers to each camera. ``limit`` is in percent.
     """
     rates = [meanwhile[name] for name in EQUAL]
     lost = 100 * (1 - min(rates) / max(rates))
