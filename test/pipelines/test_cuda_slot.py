@@ -165,7 +165,7 @@ def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for turn in range(0, 6, 2):
             for slot in (0, 1):
-                # The frames of the second slot are copied first.
+                # Slot 0 gets frames in memory of the pipeline. Slot 1 copies its frames there.
                 frame = placed[turn + slot] if slot == 0 else frames[turn + slot]
                 pipeline.enqueue(slot, [frame], [Thresholds()])
             assert not pipeline.is_done(0)

@@ -26,7 +26,10 @@ pytestmark = [
 
 @pytest.fixture
 def naps(monkeypatch):
-    """Return how many seconds the worker sleeps if no message arrives; 0 if it is awake."""
+    """Return a list of one number: for how many seconds the worker sleeps at present.
+
+    The number changes with the worker. It is 0 while the worker is awake.
+    """
     now = [0.0]
 
     class RecordingQueue(SimpleQueue):

@@ -93,8 +93,8 @@ class CameraScene:
         profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
-        other_types: maps a topic of `plans` without images to a text that names the node and the
-            type of another publisher.
+        other_types: maps topics of `plans` that carry another type than images to a text. The
+            text names the type, and the node that publishes it.
     """
 
     reports: Sequence[CameraReport]

@@ -35,7 +35,8 @@ def match_images(
         allow_missing: whether to skip annotated images that have no file.
 
     Raises:
-        ConfigError: an image has no file, or several files. The message gives count and examples.
+        ConfigError: images have no file; the message gives their number and examples. Or an image
+            has several files; the message names two of them.
     """
     files_by_end: dict[int, dict[tuple[str, ...], list[Path]]] = {1: _files_by_path_end(images, 1)}
     pairs, missing = [], []
