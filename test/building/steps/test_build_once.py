@@ -42,6 +42,10 @@ def reads(file_counts, folder):
     return times
 
 
+def int8_arguments(path, calibration):
+    return '--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', calibration
+
+
 def is_listed_once(file_counts, folder):
     during_the_build = file_counts['os.scandir', folder]
     find_image_files(folder)
@@ -52,15 +56,7 @@ def test_each_image_is_read_once_for_each_purpose(tmp_path, file_counts):
     path = write_detector(tmp_path)
     calibration = write_images(tmp_path / 'calibration', 10)
     validation = write_images(tmp_path / 'validation', 4)
-    build_arguments = (
-        '--onnx',
-        path,
-        *KNOWN,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        calibration,
-    )
+    build_arguments = int8_arguments(path, calibration)
     file_counts.clear()
     assert run(*build_arguments, '--validate', validation) == 0
     assert file_counts['open', path] == 1
@@ -74,15 +70,7 @@ def test_images_of_a_build_from_the_store_are_only_hashed(tmp_path, file_counts)
     path = write_detector(tmp_path)
     calibration = write_images(tmp_path / 'calibration', 10)
     validation = write_images(tmp_path / 'validation', 4)
-    build_arguments = (
-        '--onnx',
-        path,
-        *KNOWN,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        calibration,
-    )
+    build_arguments = int8_arguments(path, calibration)
     build_arguments += (
         '--validate',
         validation,
