@@ -4,32 +4,16 @@ import ast
 
 import cv2
 import numpy as np
-import onnx
 import pytest
 
 import trt_perception as tp
 from support.models.digits import DIGITS, SCENES
 from support.models.recorded_exports import recorded, written
+from support.models.task_comparison import assert_equal_detections, write_without_metadata
 from support.models.task_models import write_task_model
 from trt_perception.errors import EngineError
 
 NAMES = list(map(str, range(10)))
-
-
-def write_without_metadata(path):
-    """Write the model without its metadata, like a stripped file or an engine of trtexec."""
-    model = onnx.load(path)
-    model.metadata_props.clear()
-    onnx.save(model, path.with_name('stripped.onnx'))
-    return path.with_name('stripped.onnx')
-
-
-def assert_equal(found, expected):
-    assert len(found) == len(expected) > 0
-    for name in ('xyxy', 'scores', 'class_ids', 'keypoints', 'oriented'):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    if expected.masks is not None:
-        np.testing.assert_array_equal(found.masks.whole(), expected.masks.whole())
 
 
 @pytest.mark.parametrize('task', ['segment', 'obb'])
@@ -42,7 +26,7 @@ def test_task_parameter_gives_the_results_of_metadata(tmp_path, task):
         tp.load(described) as one,
         tp.load(stripped, model_task=task, model_class_names=NAMES) as two,
     ):
-        assert_equal(two(image), one(image))
+        assert_equal_detections(two(image), one(image))
 
 
 def test_person_has_the_keypoints_of_coco(tmp_path):
@@ -58,7 +42,7 @@ def test_person_has_the_keypoints_of_coco(tmp_path):
         expected = one(image)
     values = {'model_task': 'pose', 'model_class_names': names, 'model_input_size': size}
     with tp.load(stripped, confidence_threshold=0.0, **values) as two:
-        assert_equal(two(image), expected)
+        assert_equal_detections(two(image), expected)
         assert two.keypoint_names[:2] == ('nose', 'left_eye')
 
 

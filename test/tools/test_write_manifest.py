@@ -3,12 +3,11 @@
 import shlex
 
 import cv2
-import numpy as np
-import onnx
 import pytest
 
 import trt_perception as tp
 from support.models.digits import SCENES
+from support.models.task_comparison import assert_equal_detections, write_without_metadata
 from support.models.task_models import CORNERS, write_task_model
 from support.models.tiny_model import write_tiny_model
 from trt_perception.tools.write_manifest import main
@@ -28,9 +27,7 @@ def in_folder(tmp_path, monkeypatch):
 def write_pair(folder, task):
     """Write a model with and without metadata. Return the detections of the first."""
     described = write_task_model(folder / 'described.onnx', task)
-    model = onnx.load(described)
-    model.metadata_props.clear()
-    onnx.save(model, folder / 'model.onnx')
+    write_without_metadata(described, 'model.onnx')
     with tp.load(described) as opened:
         return opened(cv2.imread(str(IMAGE)))
 
@@ -39,11 +36,7 @@ def assert_manifest_gives(expected):
     with tp.load('model.onnx') as opened:
         found = opened(cv2.imread(str(IMAGE)))
         assert opened.class_names == tuple(NAMES)
-    assert len(found) == len(expected) > 0
-    for name in ('xyxy', 'scores', 'class_ids', 'keypoints', 'oriented'):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    if expected.masks is not None:
-        np.testing.assert_array_equal(found.masks.whole(), expected.masks.whole())
+    assert_equal_detections(found, expected)
 
 
 @pytest.mark.parametrize('task', ['segment', 'obb'])
