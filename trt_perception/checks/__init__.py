@@ -1,1 +1,1 @@
-"""What can be wrong with a machine, a shell or a model; the part of doctor that needs no ROS."""
+"""Checks of doctor that need no ROS: machine, shell, software, model and cameras."""

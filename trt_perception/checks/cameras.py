@@ -27,20 +27,20 @@ __all__ = ['CameraReport', 'CameraScene', 'check_cameras']
 _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
 # Added to the finding of a missing topic if the user gave no topic.
-_GUESSED: Final = ' on this topic, the default (choose another with --image-topic)'
-_SHELL: Final = 'compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION of its shell with this one'
-_OFF: Final = ' (it is switched off: enabled is false)'
+_GUESSED: Final = ' on the default topic (choose another with --image-topic)'
+_SHELL: Final = 'compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION in its shell and in this shell'
+_OFF: Final = ' (this camera is switched off: enabled is false)'
 # Single images are lost at the start. Losses above 1 % mean a problem of the transport.
 _LOSS_SHARE: Final = 0.01
 _DEFAULT_SEGMENT_BYTES: Final = 2**20
 
-#: The observation and the fix; None without a problem.
+#: Result of a check: the observation and the fix; None without a problem.
 _Problem: TypeAlias = 'tuple[str, str] | None'
 
 
 @dataclass(frozen=True)
 class CameraReport:
-    """The observation of one topic of images.
+    """Observations of one topic of images.
 
     Attributes:
         topic: full name.
@@ -53,7 +53,7 @@ class CameraReport:
         message_bytes: size of the last message.
         description: size and encoding of an image, such as ``640x480 bgr8``.
         cv_bridge_encoding: encoding of an image if only cv_bridge can convert it; else empty.
-        unreadable_reason: why a detector would drop the last image; empty if it would not.
+        unreadable_reason: why a detector would drop the last image; empty if it is readable.
     """
 
     topic: str
@@ -93,8 +93,8 @@ class CameraScene:
         profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
-        other_types: maps topics of `plans` that carry another type than images to a text. The
-            text names the type, and the node that publishes it.
+        other_types: for each topic of `plans` that does not carry images, a text with its type
+            and the node that publishes it.
     """
 
     reports: Sequence[CameraReport]
@@ -133,7 +133,7 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     # Report the topics of the detector's cameras first, in their order, then all other topics.
     for report in sorted(scene.reports, key=lambda r: (order.get(r.topic, len(wanted)), r.topic)):
         plan = plans.get(report.topic)
-        if plan is None or report.is_published:  # otherwise already reported as missing
+        if plan is None or report.is_published:  # _missing_cameras reports the others
             yield _check_topic(_Topic(scene, report, plan))
 
 
@@ -217,7 +217,7 @@ class _Topic:
 
 
 def _check_topic(topic: _Topic) -> Finding:
-    """Return the finding of a topic: its first problem, or its facts."""
+    """Return the finding of a topic: its first problem, or its rate, size and QoS."""
     report = topic.camera_report
     unusable = _first_problem(_UNUSABLE, topic) if report.received else None
     problem = unusable or _first_problem(_PROBLEMS, topic)
@@ -268,7 +268,7 @@ def _less_reliable(topic: _Topic) -> _Problem:
         return None
     own = f'camera.{plan.name}.' if plan.name else ''
     parameter = f'{own}image_qos.reliability'
-    found = f'{parameter} is reliable: of a best effort publisher nothing reaches the detector'
+    found = f'{parameter} is reliable, so nothing arrives from a best effort publisher'
     return found, f'set {parameter} to auto or best_effort'
 
 
@@ -283,7 +283,7 @@ def _other_transport(topic: _Topic) -> _Problem:
     is_untaken = topic.is_read and not report.compressed and topic.transport == 'compressed'
     if is_untaken and f'{raw}/compressed' not in published:
         fix = f'start with {fix_transport(topic.name, raw, "raw")}'
-        return 'only raw images, and the detector takes compressed ones', fix
+        return 'only raw images, but the detector expects compressed images', fix
     return None
 
 
@@ -299,7 +299,7 @@ def _not_published(topic: _Topic) -> _Problem:
         raw = min(report.topic, sent)
         return 'no publisher', f'start with {start_arguments(raw, _transport_of(sent))}'
     if report.received:
-        return 'its publisher has disappeared', 'start the camera again'
+        return 'the publisher has disappeared', 'start the camera again'
     return (
         'the topic has a subscriber but no publisher',
         'start the camera, or correct the remapping',
@@ -313,21 +313,21 @@ def _wrong_name(topic: _Topic) -> _Problem:
     base = report.topic.removesuffix('/compressed')
     meant = f'{base}/compressed' if report.compressed else base
     found = 'no detector can read this type on a topic of this name'
-    return found, f'remap what publishes it to {meant}'
+    return found, f'remap the topic of its publisher to {meant}'
 
 
 def _silent(topic: _Topic) -> _Problem:
     if topic.camera_report.received:
         return None
     fix = f'look at the camera’s own log; if its images are large: {topic.scene.profile_fix}'
-    return f'silent for {topic.camera_report.seconds:.0f} s', fix
+    return f'no image for {topic.camera_report.seconds:.0f} s', fix
 
 
 def _unreadable(topic: _Topic) -> _Problem:
     if not topic.camera_report.unreadable_reason:
         return None
     fix = 'repair the publisher of this topic; the detector drops such images and counts them'
-    return f'its last image cannot be read: {topic.camera_report.unreadable_reason}', fix
+    return f'the last image cannot be read: {topic.camera_report.unreadable_reason}', fix
 
 
 def _images_lost(topic: _Topic) -> _Problem:
@@ -337,22 +337,22 @@ def _images_lost(topic: _Topic) -> _Problem:
     )
     if lost <= _LOSS_SHARE * sent:
         return None
-    return f'{lost} of {sent} lost on the way', topic.scene.profile_fix
+    return f'{lost} of {sent} images were lost', topic.scene.profile_fix
 
 
 def _several_publishers(topic: _Topic) -> _Problem:
     count = len(topic.camera_report.reliability)
     if count <= 1:
         return None
-    fix = 'let one camera publish each topic, by a namespace or remapping'
-    return f'{count} publishers mix, losses cannot be counted', fix
+    fix = 'give each camera its own topic, by a namespace or remapping'
+    return f'{count} publishers send images, so losses cannot be counted', fix
 
 
 def _too_large(topic: _Topic) -> _Problem:
     segment_bytes = topic.scene.segment_bytes
     if topic.camera_report.message_bytes <= segment_bytes:
         return None
-    found = f'larger than the {segment_bytes / 2**20:.1f} MiB of shared memory'
+    found = f'images exceed the {segment_bytes / 2**20:.1f} MiB of shared memory'
     return found, topic.scene.profile_fix
 
 

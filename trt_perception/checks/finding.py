@@ -39,7 +39,7 @@ class Finding:
     fix: str = ''
 
     def __post_init__(self) -> None:
-        assert (self.level == 'green') == (not self.fix), f'{self.name}: fix and colour disagree'
+        assert (self.level == 'green') == (not self.fix), f'{self.name}: only green needs no fix'
 
 
 def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> I
             name,
             'red',
             f'cannot be checked: {type(error).__name__}: {error}',
-            'repair what the message names, then run doctor again',
+            'remove the cause of this error, then run doctor again',
         )
 
 

@@ -41,7 +41,7 @@ def check_machine(
             'shared memory of a killed process',
             'red',
             f'{", ".join(path.name for path in ports)}: a process was killed while '
-            'creating them, and programs that send to them, or start, hang forever',
+            'creating these files; programs that start, or send to these ports, hang forever',
             repair_command(ports),
         )
     yield _caches(cache_folder('kernels').parent)
@@ -69,16 +69,16 @@ def _shared_memory(folder: Path, segment_bytes: int) -> Finding:
         return Finding(_AREA, name, 'red', f'no shared memory: {error.strerror}', larger)
     if not os.access(folder, os.W_OK):
         fix = f'sudo chmod 1777 {folder}'
-        return Finding(_AREA, name, 'red', 'this user cannot write it', fix)
+        return Finding(_AREA, name, 'red', 'this user cannot write to it', fix)
     free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
     found = f'{free / 2**20:.0f} of {total / 2**20:.0f} MiB free'
     if free < segment_bytes:
-        found += f', one process takes {segment_bytes / 2**20:.0f}'
+        found += f', but one process needs {segment_bytes / 2**20:.0f} MiB'
         return Finding(
-            _AREA, name, 'red', found, f'rm {folder}/fastrtps_* of dead programs; {larger}'
+            _AREA, name, 'red', found, f'remove {folder}/fastrtps_* of dead programs; {larger}'
         )
     if free < 4 * segment_bytes:
-        found += f', each process takes {segment_bytes / 2**20:.0f}'
+        found += f', but each process needs {segment_bytes / 2**20:.0f} MiB'
         return Finding(_AREA, name, 'yellow', found, larger)
     return Finding(_AREA, name, 'green', found)
 
@@ -91,8 +91,8 @@ def _caches(folder: Path) -> Finding:
             pass
         facts = os.statvfs(folder)
     except OSError as error:
-        found = f'{folder}: {error.strerror}: kernels are compiled at each start'
-        fix = 'make it writable, or export XDG_CACHE_HOME to a folder that is'
+        found = f'{folder}: {error.strerror}, so each start compiles kernels again'
+        fix = 'make it writable, or set XDG_CACHE_HOME to a writable folder'
         return Finding(_AREA, name, 'yellow', found, fix)
     free = facts.f_bavail * facts.f_frsize
     if free < _CACHE_BYTES:

@@ -52,11 +52,16 @@ def check_model(
     shown_size = f'{size:.1f} MiB' if size >= 0.1 else f'{len(model.content)} bytes'
     yield Finding(_AREA, 'file', 'green', f'{model.path}, {shown_size}')
     if model.manifest is None:
-        yield Finding(_AREA, 'manifest', 'green', 'none next to it: the model is read instead')
+        yield Finding(
+            _AREA,
+            'manifest',
+            'green',
+            'none next to the file; values are recognised from the model',
+        )
     else:
         names = len(model.manifest.class_names)
         kind = f'{model.manifest.task}, {model.manifest.decoder.family}'
-        found = f'{kind}, {names} classes; SHA-256 and size are its'
+        found = f'{kind}, {names} classes; SHA-256 and size match the file'
         yield Finding(_AREA, 'manifest', 'green', found)
         yield from _check_agreement(model.manifest.build)
     fits = True
@@ -69,7 +74,7 @@ def check_model(
         try:
             yield Finding(_AREA, 'trial run', 'green', trial())
         except MissingModelInfoError as error:
-            fix = 'give doctor the parameters of the node (--params-file, --param), or set them'
+            fix = 'set these parameters, and give them to doctor too (--params-file, --param)'
             yield Finding(_AREA, 'trial run', 'red', error.statement, fix)
         except TrtPerceptionError as error:
             yield _error_finding('trial run', error)
@@ -80,7 +85,7 @@ def _check_agreement(build: Any) -> Iterator[Finding]:
     agreement = build and build.agreement
     if not agreement:
         return
-    found = 'not measured against the original when it was built'
+    found = 'the build did not measure the agreement with the original'
     if agreement.f1 is not None:
         found = f'{agreement.f1:.1%} of the detections agreed with the original'
     if agreement.warning:
@@ -128,10 +133,10 @@ def _check_engine_gpu(name: str, built: Any, gpu: InstalledGpu, rebuild: str) ->
     here = '.'.join(map(str, gpu.compute_capability))
     if capability != here:
         built_for = f'{built.name} (compute capability {capability})'
-        found = f'built for {built_for}, here is {gpu.name} ({here})'
+        found = f'built for {built_for}, but this machine has {gpu.name} ({here})'
         return Finding(_AREA, name, 'red', found, rebuild)
     if built.name != gpu.name:
-        found = f'built for {built.name}, here is {gpu.name}: it runs, perhaps slower'
+        found = f'built for {built.name}; runs on {gpu.name}, but may be slower'
         return Finding(_AREA, name, 'yellow', found, rebuild)
     return Finding(_AREA, name, 'green', gpu.name)
 
@@ -139,10 +144,8 @@ def _check_engine_gpu(name: str, built: Any, gpu: InstalledGpu, rebuild: str) ->
 def _error_finding(name: str, error: TrtPerceptionError) -> Finding:
     otherwise = 'export the model again, or set the parameters that the message names'
     if isinstance(error, ConfigError):
-        otherwise = 'set the parameter to what the message says'
+        otherwise = 'set the parameter to a value that the message allows'
     if name == 'file':
-        otherwise = (
-            'name an ONNX file, or an engine that build_engine made, that this user may read'
-        )
+        otherwise = 'name an ONNX file or an engine of build_engine that this user may read'
     fix = error.fix or otherwise
     return Finding(_AREA, name, 'red', error.statement, fix)

@@ -58,7 +58,7 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
     try:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
-        raise ValueError(f'{path}: no XML: {error}') from error
+        raise ValueError(f'{path}: not XML: {error}') from error
     texts = [
         (element.text or '').strip()
         for element in root.iter()
@@ -111,7 +111,7 @@ def _distribution(environment: Mapping[str, str]) -> Finding:
         fix = 'source /opt/ros/jazzy/setup.bash, then install/setup.bash of the workspace'
         return Finding(_AREA, 'distribution', 'red', 'no ROS 2 is sourced', fix)
     if name not in TESTED:
-        fix = f'use {" or ".join(TESTED)} where you can'
+        fix = f'use {" or ".join(TESTED)} if possible'
         return Finding(_AREA, 'distribution', 'yellow', f'{name}, which was not tested', fix)
     return Finding(_AREA, 'distribution', 'green', name)
 
@@ -127,15 +127,15 @@ def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
             f'sudo apt install ros-$ROS_DISTRO-{name.replace("_", "-")}, or unset '
             'RMW_IMPLEMENTATION'
         )
-        yield Finding(_AREA, 'middleware', 'red', f'{name} is named but not installed', fix)
+        yield Finding(_AREA, 'middleware', 'red', f'{name} is selected but not installed', fix)
     elif name == _FAST_DDS:
         yield Finding(_AREA, 'middleware', 'green', name)
     else:
         fix = (
-            'give its own configuration large buffers, or unset RMW_IMPLEMENTATION; all nodes '
-            'must use the same'
+            'set large buffers in its own configuration, or unset RMW_IMPLEMENTATION; all nodes '
+            'must use the same middleware'
         )
-        found = f'{name}: the profile for large images is for Fast DDS and does nothing here'
+        found = f'{name}: the profile for large images works only with Fast DDS'
         yield Finding(_AREA, 'middleware', 'yellow', found, fix)
 
 
@@ -143,11 +143,11 @@ def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
     text = environment.get('ROS_DOMAIN_ID', '')
     number = _parse_like_strtoul(text) if text else 0
     if not 0 <= number <= 232:
-        fix = 'export ROS_DOMAIN_ID=0, the same number on camera and detector'
+        fix = 'export ROS_DOMAIN_ID=0; camera and detector need the same number'
         yield Finding(_AREA, 'domain', 'red', f'ROS_DOMAIN_ID is {text!r}, not 0 to 232', fix)
     elif 101 < number < 215:
         fix = 'choose a number from 0 to 101'
-        found = f'{number}: Linux gives its ports to other programs, too'
+        found = f'{number}: Linux may give the ports of this domain to other programs'
         yield Finding(_AREA, 'domain', 'yellow', found, fix)
     else:
         meant = '' if text in ('', str(number)) else f' (as ROS reads {text!r})'
@@ -155,20 +155,18 @@ def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
     reach = environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '')
     ranges = ('', 'SUBNET', 'LOCALHOST', 'OFF', 'SYSTEM_DEFAULT')
     if reach not in ranges:
-        fix = (
-            f'export ROS_AUTOMATIC_DISCOVERY_RANGE to one of {", ".join(ranges[1:])}, or unset it'
-        )
+        fix = f'set ROS_AUTOMATIC_DISCOVERY_RANGE to one of {", ".join(ranges[1:])}, or unset it'
         yield Finding(_AREA, 'discovery', 'red', f'the range {reach!r} does not exist', fix)
     elif reach == 'OFF':
         fix = 'unset ROS_AUTOMATIC_DISCOVERY_RANGE'
-        yield Finding(_AREA, 'discovery', 'red', 'OFF: programs never find each other', fix)
+        yield Finding(_AREA, 'discovery', 'red', 'OFF: ROS programs cannot find each other', fix)
     elif environment.get('ROS_LOCALHOST_ONLY', '') == '1' and reach:
-        fix = 'unset ROS_LOCALHOST_ONLY, the older of the two'
+        fix = 'unset ROS_LOCALHOST_ONLY, the older variable'
         found = f'ROS_LOCALHOST_ONLY=1 overrides the range {reach}'
         yield Finding(_AREA, 'discovery', 'yellow', found, fix)
     elif environment.get('ROS_DISCOVERY_SERVER'):
-        fix = 'if cameras are missing below: unset it, or let this shell be a super client'
-        found = f'by the server {environment["ROS_DISCOVERY_SERVER"]}, which may hide topics'
+        fix = 'if cameras are missing below: unset it, or configure this shell as a super client'
+        found = f'the discovery server {environment["ROS_DISCOVERY_SERVER"]} may hide topics'
         yield Finding(_AREA, 'discovery', 'yellow', found, fix)
     else:
         local = reach == 'LOCALHOST' or environment.get('ROS_LOCALHOST_ONLY') == '1'
@@ -187,7 +185,7 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
     name = 'transport profile'
     used = _variable(environment)
     other = _NEW if used == _OLD else _OLD
-    fix = export_profile(environment) + ' for camera and detector; detect.launch.py sets it itself'
+    fix = export_profile(environment) + ' for camera and detector (detect.launch.py does so)'
     try:
         profile = read_profile(environment)
     except (OSError, ValueError) as error:
@@ -202,14 +200,14 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
         )
         yield Finding(_AREA, name, 'yellow', found, fix)
     elif profile.segment_bytes <= DEFAULT_SEGMENT_BYTES:
-        found = f'{profile.path}: no larger shared memory than the default'
+        found = f'{profile.path}: its shared memory is not above the default'
         yield Finding(_AREA, name, 'yellow', found, fix)
     else:
         mebibytes = profile.segment_bytes / 2**20
         yield Finding(_AREA, name, 'green', f'{profile.path}, {mebibytes:.0f} MiB shared memory')
     if profile.path and environment.get(other, profile.path) != profile.path:
         found = f'{_OLD} and {_NEW} name different files'
-        again = f'unset {other}, or give both the same'
+        again = f'unset {other}, or set both to one file'
         yield Finding(_AREA, 'transport variables', 'yellow', found, again)
     builtin = environment.get('FASTDDS_BUILTIN_TRANSPORTS', '')
     # With LOCALHOST, rmw_fastrtps sets its own transports, including shared memory.
@@ -222,7 +220,7 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
         )
     for file in ('DEFAULT_FASTRTPS_PROFILES.xml', 'DEFAULT_FASTDDS_PROFILES.xml'):
         if (folder / file).exists():
-            found = f'programs started in this folder read {file}, too'
+            found = f'programs that start in this folder also read {file}'
             yield Finding(_AREA, 'profile here', 'yellow', found, f'move {folder / file} away')
 
 
@@ -231,11 +229,11 @@ def _security(environment: Mapping[str, str]) -> Iterator[Finding]:
         return
     keystore = environment.get('ROS_SECURITY_KEYSTORE', '')
     if not (keystore and Path(keystore).is_dir()):
-        fix = 'export ROS_SECURITY_KEYSTORE=…, see docs/security.md, or unset ROS_SECURITY_ENABLE'
+        fix = 'export ROS_SECURITY_KEYSTORE=… (docs/security.md), or unset ROS_SECURITY_ENABLE'
         found = f'enabled, but the keystore {keystore!r} is not a folder'
         yield Finding(_AREA, 'security', 'red', found, fix)
     elif environment.get('ROS_SECURITY_STRATEGY') != 'Enforce':
-        found = 'enabled, but a node without an enclave still runs, unprotected'
+        found = 'enabled, but nodes without an enclave still run unprotected'
         yield Finding(_AREA, 'security', 'yellow', found, 'export ROS_SECURITY_STRATEGY=Enforce')
     else:
         yield Finding(_AREA, 'security', 'green', f'enforced, keystore {keystore}')

@@ -48,7 +48,7 @@ except BaseException as error:
         'version': '',
         'error': traceback.format_exception_only(error)[-1].strip(),
         'missing': isinstance(error, ModuleNotFoundError),
-        # Python names a module that it cannot import. Code compiled for another NumPy does not.
+        # Python sets error.name if the module is missing, but not if its compiled code fails.
         'clash': isinstance(error, AttributeError)
         or isinstance(error, ImportError) and error.name is None,
     }
@@ -56,16 +56,16 @@ print()
 print(json.dumps(result))
 """
 _NUMPY_FIX: Final = (
-    "python3 -m pip install 'numpy<2', for which ROS 2 from apt is compiled; or OpenCV by pip"
+    "python3 -m pip install 'numpy<2' (ROS 2 from apt needs it), or install OpenCV with pip"
 )
 _AREA: Final = 'Python and packages'
 _GPU_AREA: Final = 'GPU'
 _JPEG_ON_CPU: Final = (
-    'compressed images are decoded on the CPU, until you run python3 -m pip install nvidia-nvjpeg '
-    '(CUDA 12: nvidia-nvjpeg-cu12), or on a Jetson sudo apt install libnvjpeg-13-2, or your '
-    'version'
+    'the CPU decodes compressed images. To use the GPU: python3 -m pip install nvidia-nvjpeg '
+    '(CUDA 12: nvidia-nvjpeg-cu12); on a Jetson: sudo apt install libnvjpeg-13-2, or the package '
+    'of your CUDA version'
 )
-_WITHOUT_GPU: Final = 'without it ONNX models run, on the CPU'
+_WITHOUT_GPU: Final = 'otherwise only ONNX models run, on the CPU'
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Module:
     Attributes:
         version: version of the module; empty if the import failed.
         error: the exception, or how the process ended; empty if the import succeeded.
-        missing: whether the module is not installed, in contrast to broken.
+        missing: whether the module is not installed; False for a broken module.
         clash: whether the module was compiled for another release of a dependency, mostly NumPy.
     """
 
@@ -112,14 +112,14 @@ def _import(name: str) -> Module:
             [sys.executable, '-c', _IMPORT, name], capture_output=True, text=True, timeout=120
         )
     except subprocess.TimeoutExpired:
-        return Module('', 'importing it took more than 120 s')
+        return Module('', 'the import took more than 120 s')
     if ended.returncode < 0:
-        said = f'importing it ends the process by signal {-ended.returncode}'
+        said = f'the import ended the process with signal {-ended.returncode}'
         return Module('', said, clash=True)
     try:
         return Module(**json.loads(ended.stdout.splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
-        return Module('', f'importing it ends the process with exit code {ended.returncode}')
+        return Module('', f'the import ended the process with exit code {ended.returncode}')
 
 
 def check_packages(
@@ -142,7 +142,7 @@ def check_packages(
     else:
         fix = f'use Python {low[0]}.{low[1]} to {high[0]}.{high[1]}'
         yield Finding(_AREA, 'Python', 'yellow', f'{version}, which was not tested', fix)
-    source = 'source the setup.bash of ROS 2 and of the workspace, with the Python it is built for'
+    source = 'source the setup.bash of ROS 2 and of the workspace, and use the Python of ROS 2'
     fixes = {
         'numpy': 'sudo apt install python3-numpy',
         'cv2': 'sudo apt install python3-opencv',
@@ -159,7 +159,7 @@ def check_packages(
     if runtime.version:
         yield Finding(_AREA, 'ONNX Runtime', 'green', runtime.version)
     else:
-        fix = 'python3 -m pip install onnxruntime, in the environment that the node runs in'
+        fix = 'python3 -m pip install onnxruntime, in the environment of the node'
         found = f'{runtime.error}; ONNX models cannot run'
         level: Level = 'red' if needs_onnx else 'yellow'
         yield Finding(_AREA, 'ONNX Runtime', level, found, fix)
@@ -182,7 +182,7 @@ def _cv_bridge(module: Module) -> Finding:
 def _pillow(module: Module) -> Finding:
     if module.version:
         return Finding(_AREA, 'Pillow', 'green', module.version)
-    cannot = 'PNG and image files cannot be read, nor the CPU run models that antialias'
+    cannot = 'PNG and image files cannot be read, and the CPU cannot run models that antialias'
     found = f'{module.error}; {cannot}'
     return Finding(_AREA, 'Pillow', 'yellow', found, 'sudo apt install python3-pil')
 
@@ -191,7 +191,7 @@ def _simplejpeg(module: Module) -> Finding:
     if module.version:
         return Finding(_AREA, 'simplejpeg', 'green', module.version)
     instead = 'OpenCV decodes JPEG on the CPU, prints a line for each damaged file, and may return'
-    found = f'{module.error}; {instead} truncated files half grey'
+    found = f'{module.error}; {instead} truncated images with grey pixels'
     fix = _NUMPY_FIX if module.clash else INSTALL_SIMPLEJPEG
     return Finding(_AREA, 'simplejpeg', 'yellow', found, fix)
 
@@ -280,7 +280,7 @@ def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:
         elif version:
             yield Finding(_GPU_AREA, name, 'green', module.version)
         elif not module.missing:
-            fix = 'install it again, as one version with its libraries'
+            fix = 'install it again, with libraries of the same version'
             yield Finding(_GPU_AREA, name, bad, module.error, fix)
     if all(module.missing for module in there.values()):
         fix = (
