@@ -18,11 +18,11 @@ import rclpy
 from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from demo_recorder import Recorder
 from demo_results import other_classes, report_results
-from demo_tasks import TASKS
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.launch_arguments import demo_cameras
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.transport.advice import transport_environment
@@ -42,6 +42,13 @@ examples:
   scripts/demo --encoding nv12             images in YUV
   scripts/demo --size 1920x1080 --model digits.engine --default-transport
                                            enlarged scenes, an engine, no transport profile
+
+The output folder receives:
+  pictures/         each scene with its detections drawn; with --cameras, in a folder per camera
+  overview.jpg      the first scenes; with --cameras, overview_NAME.jpg for each camera
+  detections.json   a COCO data set, as detect_images writes it; with --cameras, the file names
+                    are NAME/scene_000.jpg. Scenes without a detections message are left out.
+  summary.json      the printed figures
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
 """
@@ -309,7 +316,7 @@ def parse_arguments():
     )
     parser.add_argument(
         '--task',
-        choices=TASKS,
+        choices=list(TASKS),
         default='detect',
         help='result of the model: boxes (the default), masks, oriented boxes or keypoints',
     )

@@ -8,7 +8,7 @@ import sys
 
 import cv2
 import numpy as np
-from demo_tasks import TOPICS, keypoints_of, measure_of, more_of, with_carried
+from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_carried
 
 from trt_perception.evaluation.annotated_shapes import read_shapes
 from trt_perception.evaluation.coco.annotations import read_annotations
@@ -17,7 +17,8 @@ from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.files.plain_text import escape_controls, join_first
 from trt_perception.images.detections import Detections
-from trt_perception.images.drawing import draw_detections
+from trt_perception.tools.detection_output import CocoResults
+from trt_perception.tools.detection_sources import DETECTIONS_FILE
 
 
 def report_results(options, cameras, sent):
@@ -28,29 +29,32 @@ def report_results(options, cameras, sent):
         cameras: dict from a camera's name to its record; '' is the name of an only camera.
         sent: the sent images of each camera: a dict with name and stamp_ns per image.
     """
-    messages, results, summaries = {}, {}, {}
+    command = {'command': shlex.join(['scripts/demo', *sys.argv[1:]])}
+    first = next(iter(cameras))
+    task = task_of(options.task, options.truth)
+    written = CocoResults(cameras[first].classes, command, task)
+    sizes = {image.file_name: image.size_wh for image in read_annotations(options.truth).images}
+    results, summaries = {}, {}
     for name, camera in cameras.items():
         stamps = {one['name']: one['stamp_ns'] for one in sent[name]}
-        messages[name] = {n: camera.detections.get(stamp) for n, stamp in stamps.items()}
         results[name] = {n: detections_of(options, camera, stamp) for n, stamp in stamps.items()}
         summaries[name] = measured_camera(options, camera, results[name])
-    command = {'command': shlex.join(['scripts/demo', *sys.argv[1:]])}
-    tables = {
-        name: rows(messages[name], results[name], camera.classes)
-        for name, camera in cameras.items()
-    }
-    first = next(iter(cameras))
+        for scene, stamp in stamps.items():
+            if has_arrived(options.task, camera, stamp):
+                # The path of the scene's picture below pictures/.
+                picture = f'{name}/{scene}' if name else scene
+                written.add(picture, sizes[scene], results[name][scene])
     if options.cameras:
         print_cameras(summaries)
-        summary, table = {'cameras': summaries}, tables
+        summary = {'cameras': summaries}
     else:
         print_table(summaries[first], options.task)
-        summary, table = summaries[first], tables[first]
+        summary = summaries[first]
     forget_images(options)
     write_json(options.output / 'summary.json', {**command, **summary}, 2)
-    write_json(options.output / 'detections.json', table, 1)
+    write_json(options.output / DETECTIONS_FILE, written.dataset())
     for name, camera in cameras.items():
-        write_images(options, name, camera.classes, results[name])
+        write_images(options, task, name, camera.classes, results[name])
     print(f'images, detections and summary: {options.output}/')
     if foreign := other_classes(options.truth, cameras[first].classes):
         print(f'note: {foreign}')
@@ -109,12 +113,17 @@ def other_classes(truth_file, classes):
     )
 
 
+def has_arrived(task, camera, stamp):
+    """Return whether an image's detections arrived, and the message of its task's own topic."""
+    return stamp in camera.detections and (task not in TOPICS or stamp in camera.carried)
+
+
 def detections_of(options, camera, stamp):
     """Return the detections of one image; empty if one of its messages is missing."""
     task = options.task
-    message, carried = camera.detections.get(stamp), camera.carried.get(stamp)
-    if message is None or (task in TOPICS and carried is None):
-        message = carried = None
+    message = carried = None
+    if has_arrived(task, camera, stamp):
+        message, carried = camera.detections[stamp], camera.carried.get(stamp)
     found = message.detections if message else []
     boxes = [(d.bbox.center.position.x, d.bbox.center.position.y) for d in found]
     centres = np.array(boxes, np.float64).reshape(-1, 2)
@@ -155,29 +164,7 @@ def accuracy(options, classes, results):
     return figures
 
 
-def rows(messages, results, names):
-    """Return class, score and box (x, y, width, height) of each detection, for each scene.
-
-    The value is None for a scene that the detector did not process.
-    """
-    return {
-        name: messages[name]
-        and [
-            {
-                'class': names[class_id],
-                'score': round(float(score), 4),
-                'bbox': [round(float(side), 2) for side in (*box[:2], *(box[2:] - box[:2]))],
-                **more_of(found, index),
-            }
-            for index, (box, score, class_id) in enumerate(
-                zip(found.xyxy, found.scores, found.class_ids, strict=True)
-            )
-        ]
-        for name, found in results.items()
-    }
-
-
-def write_json(path, content, indent):
+def write_json(path, content, indent=None):
     path.write_text(json.dumps(content, indent=indent) + '\n', encoding='utf-8')
 
 
@@ -194,15 +181,14 @@ def forget_images(options):
         overview.unlink()
 
 
-def write_images(options, camera, names, results):
+def write_images(options, task, camera, names, results):
     """Draw each scene's detections, and an overview of the first twelve."""
     folder = options.output / 'pictures' / camera
     folder.mkdir(exist_ok=True, parents=True)
-    skeleton = keypoints_of(options.truth)[1] if options.task == 'pose' else ()
     tiles = []
     for name, found in results.items():
         image = cv2.imread(str(options.scenes / name))
-        draw_detections(image, found, names, skeleton)
+        task.draw(image, found, names)
         cv2.imwrite(str(folder / name), image)
         if len(tiles) < 12 and image.shape[1] > image.shape[0]:
             scale = 300 / image.shape[0]

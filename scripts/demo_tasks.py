@@ -12,10 +12,11 @@ from trt_perception.evaluation.metrics.masks import Masks
 from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.evaluation.metrics.oriented_boxes import OrientedBoxes
 from trt_perception.images.detections import Detections, oriented_corners
+from trt_perception.model.tasks.pose import KeypointSpec, Pose
+from trt_perception.model.tasks.table import TASKS
 
 #: The name and message type of the additional topic of a task.
 TOPICS = {'segment': ('masks', Image), 'pose': ('keypoints', PointCloud2)}
-TASKS = ('detect', 'segment', 'obb', 'pose')
 
 
 class NumberedMasks:
@@ -92,21 +93,17 @@ def keypoints_of(truth_file):
     return category['keypoints'], [(a - 1, b - 1) for a, b in category['skeleton']]
 
 
+def task_of(name, truth_file):
+    """Return a task by its name. Poses have the truth's keypoints."""
+    if name == 'pose':
+        keypoints, skeleton = keypoints_of(truth_file)
+        return Pose(KeypointSpec(tuple(keypoints), 3, tuple(skeleton)))
+    return TASKS[name]()
+
+
 def measure_of(task, truth_file):
     """Return the measure that compares objects of a task with the truth."""
     if task == 'pose':
         names, _ = keypoints_of(truth_file)
         return Keypoints.for_model(names, (OKS_SIGMA,))
     return {'detect': BOXES, 'segment': Masks(), 'obb': OrientedBoxes()}[task]
-
-
-def more_of(found, index):
-    """Return a detection's results besides the box, for JSON. A mask becomes its pixel count."""
-    more = {}
-    if found.oriented is not None:
-        more['oriented_bbox'] = found.oriented[index].astype(float).round(4).tolist()
-    if found.keypoints is not None:
-        more['keypoints'] = found.keypoints[index].astype(float).round(2).tolist()
-    if found.masks is not None:
-        more['mask_pixels'] = int(found.masks.one(index)[2].sum())
-    return more
