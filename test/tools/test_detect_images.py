@@ -55,9 +55,7 @@ def test_skipped_folders_are_named(tiny, pictures, tmp_path, capsys):
     assert run(*arguments, tmp_path / '1', '--source', pictures) == 0
     assert set(detections(tmp_path / '1')) == set(COLORS)
     error = capsys.readouterr().err
-    expected = (
-        f"{pictures}: read without the folders in it: night; '{pictures}/**' is all of them\n"
-    )
+    expected = f"{pictures}: its subfolders were not read: night; '{pictures}/**' includes them\n"
     assert error == f'detect_images: {expected}'
     assert run(*arguments, tmp_path / '2', '--source', f'{pictures}/**') == 0
     assert set(detections(tmp_path / '2')) == {*COLORS, 'night/d.PNG'}

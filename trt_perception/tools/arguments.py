@@ -21,12 +21,12 @@ __all__ = [
 
 
 def integer_at_least(lowest: int) -> Callable[[str], int]:
-    """Return an argparse type that accepts integers from ``lowest`` on."""
+    """Return an argparse type for integers that are not below ``lowest``."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < lowest:
             raise argparse.ArgumentTypeError(
-                f'expected a whole number from {lowest} on (got {text!r})'
+                f'expected a whole number, at least {lowest} (got {text!r})'
             )
         return int(text)
 
@@ -60,7 +60,7 @@ def check_output_file(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir() or path.is_dir():
-        found, expected = 'no such folder, or a folder', 'a file to write, in a folder that exists'
+        found, expected = 'a folder, or a path in a missing folder', 'a file in an existing folder'
         raise ConfigError(str(path), found, expected=expected)
     if not path.exists() or path.is_file():  # a terminal or a pipe needs no new file
         _check_writable(path, path.parent)
@@ -78,7 +78,7 @@ def check_output_folder(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
-        found, expected = 'no such folder, or a file', 'a folder to write, in one that exists'
+        found, expected = 'a file, or a path in a missing folder', 'a folder in an existing folder'
         raise ConfigError(str(path), found, expected=expected)
     _check_writable(path, path if path.is_dir() else path.parent)
 
@@ -90,6 +90,6 @@ def _check_writable(path: Path, folder: Path) -> None:
     except OSError as error:
         raise ConfigError(
             str(path),
-            f'cannot be written: no file can be made in {folder.absolute()} ({error.strerror})',
+            f'cannot be written: no file can be created in {folder.absolute()} ({error.strerror})',
             fix='choose another place, or make that folder writable',
         ) from error

@@ -71,7 +71,7 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
     CPU                CPU time of all threads per frame, at full load
     GPU MiB            GPU memory of the pipeline
     load s             seconds to open the model
-    frames             frames of the measurement of latency, and of full load if different
+    frames             number of frames for latency, and for full load if different
   frames/s (p50, p99 of a batch, ms):
     depth N            with N batches in flight: frames/s, and latency at full load
   engine:
@@ -146,7 +146,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         options.max_latency_ms,
     )
     if any(given.startswith('pipeline_depth') for given in options.param):
-        raise ConfigError('--param pipeline_depth', 'is set by its own option', fix='use --depth')
+        raise ConfigError('--param pipeline_depth', 'cannot be set by --param', fix='use --depth')
     models = [read_model_file(path) for path in options.models]
     for depth in benchmark_options.depths:
         replace(config, pipeline_depth=depth)  # raises if the depth is out of range
@@ -184,7 +184,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
 
 
 def _measure(job: _Job) -> BenchmarkReport:
-    """Measure the models in turn on the same frames, and print the tables of each."""
+    """Measure all models on the same frames, and print the tables of each model."""
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
@@ -260,9 +260,9 @@ def _parser() -> argparse.ArgumentParser:
         f'Encodings: {", ".join(PIXEL_FORMATS)}',
     )
     _add_measurement_options(parser)
-    add_file_option(parser, '--json', 'write all figures, and a description of the machine')
+    add_file_option(parser, '--json', 'write all figures and the description of the machine')
     add_file_option(parser, '--plot', 'draw the figures (.png, .svg, .pdf; needs matplotlib)')
-    add('--steps-only', action='store_true', help='measure single steps, but no pipeline')
+    add('--steps-only', action='store_true', help='measure single steps only')
     add_model_arguments(parser)
     return parser
 
@@ -289,7 +289,7 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
         '--max-latency-ms',
         type=_parse_milliseconds,
         metavar='MS',
-        help='report the fastest batch and depth within this latency: p99 of a batch at full load',
+        help='report the fastest batch and depth whose p99 latency at full load is at most MS',
     )
     add(
         '--frames',
@@ -319,7 +319,7 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_encodings(text: str) -> tuple[str, ...]:
-    """Return the names without synonyms of earlier names. ``all`` starts with bgr8."""
+    """Return names of different encodings. ``all`` means all encodings, bgr8 first."""
     if text == 'all':
         text = ','.join(['bgr8', *PIXEL_FORMATS])
     unique: dict[str, str] = {}

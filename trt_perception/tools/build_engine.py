@@ -79,7 +79,7 @@ _print_message = functools.partial(print_message, 'build_engine')
 
 
 def _check_packages() -> None:
-    """Check that onnx is installed, before imports that need the package, even for --help."""
+    """Check that onnx is installed. Imports after this check need onnx, even for --help."""
     if importlib.util.find_spec('onnx') is None:
         raise EngineError(
             'building engines',
@@ -132,7 +132,7 @@ def _build(options: Any, report: Any) -> None:
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.ERROR, format='%(message)s'
     )
-    tqdm.monitor_interval = 0  # without the monitor thread of tqdm
+    tqdm.monitor_interval = 0  # 0 disables tqdm's monitor thread
     with tqdm(
         disable=None, leave=False, bar_format='{desc} {bar} {percentage:3.0f}% {elapsed}'
     ) as bar:

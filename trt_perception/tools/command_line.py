@@ -59,7 +59,7 @@ def print_message(tool: str, text: object) -> None:
 
 
 class ResultSaver:
-    """Writes the results of a tool. A result that cannot be saved does not prevent others.
+    """Writes the results of a tool. If one result cannot be saved, the others still are.
 
     Args:
         tool: name of the tool, for messages.

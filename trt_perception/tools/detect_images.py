@@ -79,7 +79,7 @@ class _DetectionRun:
     """State of one run: model, sources, results and times.
 
     Attributes:
-        seconds: detection time of an image, one entry for each batch.
+        seconds: detection time per image, one entry for each batch.
         problems: messages about images and videos that could not be read completely.
     """
 
@@ -148,7 +148,7 @@ class _DetectionRun:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     interrupted = (
-        f'interrupted; {DETECTIONS_FILE} was not written. Written images and videos are complete'
+        f'interrupted; {DETECTIONS_FILE} was not written. Finished images and videos are complete'
     )
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
@@ -166,10 +166,8 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, De
     for source in options.source:
         with contextlib.suppress(OSError):
             if left_out := skipped_image_folders(source):
-                found = f'{source}: read without the folders in it: {join_first(left_out)}'
-                print_message(
-                    'detect_images', f"{found}; '{source.rstrip('/')}/**' is all of them"
-                )
+                found = f'{source}: its subfolders were not read: {join_first(left_out)}'
+                print_message('detect_images', f"{found}; '{source.rstrip('/')}/**' includes them")
     return model, config, plan
 
 
@@ -240,14 +238,12 @@ def _parser() -> argparse.ArgumentParser:
         nargs='+',
         required=True,
         metavar='SOURCE',
-        help='folders, patterns, image and video files',
+        help='folders, glob patterns, image files or video files',
     )
     add('--output', type=parse_path, required=True, metavar='DIR', help='folder for the results')
     add('--overwrite', action='store_true', help='replace the results of an earlier run')
     add('--no-pictures', action='store_true', help='do not write annotated images and videos')
-    add(
-        '--classes', nargs='+', default=[], metavar='NAME', help='report only these (default: all)'
-    )
+    add('--classes', nargs='+', default=[], metavar='NAME', help='report only these classes')
     add_model_arguments(parser)
     return parser
 

@@ -93,7 +93,7 @@ class CocoResults:
         """Return the detections in COCO's results format, with the ids of ``dataset``."""
         left_out = ['id', 'area', 'iscrowd', 'num_keypoints']
         if not self._task.has_masks:
-            left_out.append('segmentation')  # the results format allows only run lengths
+            left_out.append('segmentation')  # polygons are not allowed in this format
         return [
             {key: value for key, value in row.items() if key not in left_out} for row in self._rows
         ]
@@ -176,11 +176,11 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         size = bgr.shape[1], bgr.shape[0]
         if self._writer is None:
             self._open(size)
-        if size != self._size:  # OpenCV skips such a frame silently
+        if size != self._size:  # OpenCV would skip this frame silently
             raise ConfigError(
                 str(self._path),
                 f'{size[0]}x{size[1]}',
-                expected=f'all frames to measure {self._size[0]}x{self._size[1]} pixels',
+                expected=f'the size of the first frame, {self._size[0]}x{self._size[1]} pixels',
             )
         self._task.draw(bgr, found, self._class_names)
         self._writer.write(bgr)
@@ -228,7 +228,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
 
 
 def _count_frames(path: Path, max_count: int) -> int:
-    """Return how many frames of a video can be decoded, counting to ``max_count`` at most."""
+    """Return how many frames of a video can be decoded, at most ``max_count``."""
     capture = cv2.VideoCapture(str(path))
     try:
         count = 0

@@ -141,7 +141,7 @@ def _check_targets(
         if target.resolve() in source_paths:
             raise ConfigError(
                 str(target),
-                'is a source, which the output would replace',
+                'is a source that the output would overwrite',
                 fix='choose another --output',
             )
     existing = [target for target in output_files if os.path.lexists(target)]

@@ -125,18 +125,20 @@ def _check_without_annotations(options: argparse.Namespace) -> None:
     if len(options.engine) == 1:
         raise ConfigError(
             '--engine',
-            'only one model, and no --annotations to compare its detections with',
-            fix='give annotations (COCO JSON), or a second --engine',
+            'one model without --annotations has nothing to compare its detections with',
+            fix='give --annotations (COCO JSON), or a second model',
         )
     for name in ('plot', 'worst', 'results', 'class_map', 'allow_missing', 'allow_subset'):
         if getattr(options, name):
             raise ConfigError(
-                f'--{name.replace("_", "-")}', 'needs --annotations', fix='give both or neither'
+                f'--{name.replace("_", "-")}',
+                'needs --annotations',
+                fix='give both options, or neither',
             )
 
 
 def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
-    """Return the path of each model by its file name, or by its path if file names repeat."""
+    """Map the name of each model to its path. Equal file names become the whole paths."""
     bare = [Path(path).name for path in paths]
     names = {
         path if bare.count(name) > 1 else name: path
@@ -161,7 +163,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
 
 
 def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
-    """Run the models in turn, with a progress bar on a terminal."""
+    """Run one model after the other, with a progress bar on a terminal."""
     results: list[ModelAccuracy] = []
     for name, classes in maps.items():
         with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
@@ -187,7 +189,7 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
 
 
 def _open_pipeline(job: _Job, name: str) -> Pipeline:
-    # Without mAP, scores below the node's threshold do not count, so the node's limits suffice.
+    # Without annotations there is no mAP, which would need scores below the node's threshold.
     open_model = open_for_evaluation if job.dataset.annotations else open_offline
     return open_model(job.models[name], job.configs[name].pipeline_options())
 
@@ -213,7 +215,7 @@ def _match_classes(
     known = {one for names in class_names.values() for one in names}
     maps = {}
     for name, own in class_names.items():
-        # Models may use different class names, so each entry must fit at least one model.
+        # Models may have different class names. Leave out entries for classes of other models.
         others = known - set(own)
         entries = {key: value for key, value in job.class_map.items() if key not in others}
         classes = job.dataset.class_map(
@@ -310,7 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--boxes-only',
         action='store_true',
-        help='measure only upright boxes, also for masks, keypoints and oriented boxes',
+        help='measure only upright boxes, even if the models have other shapes',
     )
     add(
         '--oks-sigma',
@@ -318,7 +320,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs='+',
         default=[],
         metavar='X',
-        help='precision of annotated keypoints for OKS: one value, or one for each keypoint '
+        help='sigma of OKS, the precision of annotations: one value, or one for each keypoint '
         f"(default: COCO's values for 17 keypoints, else {OKS_SIGMA})",
     )
     add('--allow-missing', action='store_true', help='skip annotated images that have no file')

@@ -189,6 +189,6 @@ def _format_figure(value: float | None, digits: int = 3) -> str:
 def _format_change(value: float | None, first: float | None) -> str:
     if value is None or first is None:
         return ''
-    # One digit more than the figures, because 0.000 next to different figures looks wrong.
+    # One digit more than in figures, because 0.000 between different figures looks wrong.
     text = f'{value - first:+.4f}'
     return '0.0000' if float(text) == 0 else text

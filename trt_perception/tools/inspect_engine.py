@@ -1,4 +1,4 @@
-"""Shows a model: file and manifest, and of an engine on a GPU tensors, memory and layers."""
+"""Shows a model's file and manifest, and on a GPU tensors, memory and layers of an engine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ examples:
   ros2 run trt_perception inspect_engine yolo.engine --update-manifest
   ros2 run trt_perception inspect_engine yolo.onnx
 
-Of an ONNX file without a manifest, the tool shows what the node recognises.
+For an ONNX file without a manifest, the tool shows what the node recognises.
 Without a GPU, the tool shows only file and manifest. The type of a layer is the narrowest type
 that the layer reads. FP32 and TF32 look the same. --times measures each layer alone and waits
 after each run, so the sum exceeds the time of the whole engine. Measure the whole engine with
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> EngineReport:
-    """Check the options and read the engine file and its manifest."""
+    """Check the options, and read the model file and its manifest."""
     for option in ('update_manifest', 'times'):
         if options.no_gpu and getattr(options, option):
             name = f'--{option.replace("_", "-")}'
@@ -153,13 +153,13 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
 
 
 def _manifest_file(engine: Path) -> Path:
-    """Return the path of the manifest, which is next to the engine or next to the linked file."""
+    """Return the path of the manifest: next to the engine, or next to the target of its link."""
     path = manifest_path(engine)
     return path if path.exists() else manifest_path(engine.resolve())
 
 
 def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) -> EngineReport:
-    """Load the engine and add its facts to the report, if there is a GPU and no --no-gpu."""
+    """Add properties of the loaded engine to the report, or why it was not loaded."""
     if options.no_gpu:
         return dataclasses.replace(report, why_not_loaded='--no-gpu')
     try:

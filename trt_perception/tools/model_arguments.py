@@ -24,18 +24,18 @@ __all__ = [
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
 _SET_ELSEWHERE: Final = {
-    'engine_path': 'give the model as the argument',
+    'engine_path': 'give the model as an argument of the tool',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
     **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
-    'class_filter': 'use --classes of detect_images: the other tools do not filter classes',
+    'class_filter': 'use detect_images --classes: other tools do not filter classes',
 }
 
 
 def suggest_tool_parameter(word: str) -> str:
-    """Return the parameter of ``--param`` that a mistyped option probably means; else empty."""
+    """Return the parameter of ``--param`` that a mistyped option probably means; may be empty."""
     name = suggest_parameter(word)
     return '' if name in _SET_ELSEWHERE else name
 
@@ -83,8 +83,8 @@ def add_parameter_option(parser: argparse._ActionsContainer) -> None:
         action='append',
         default=[],
         metavar='NAME=VALUE',
-        help='set a parameter of the node (docs/parameters.md), for models without a manifest, as '
-        'in model.decoder=dense or model.class_names="[cat, dog]"; can be repeated',
+        help='set a parameter of the node (docs/parameters.md), for example for a model without '
+        'a manifest: model.decoder=dense or model.class_names="[cat, dog]"; can be repeated',
     )
 
 
@@ -109,7 +109,7 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
 
 
 def read_parameters(words: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``--param`` by the names of the node's parameters.
+    """Return the values of ``--param``, by parameter name.
 
     Raises:
         ConfigError: a parameter does not exist, or another option sets it.

@@ -63,7 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add('model', type=parse_path, metavar='MODEL', help='engine or ONNX file')
-    add('--task', choices=tuple(TASKS), help='what the outputs describe of each object')
+    add(
+        '--task',
+        choices=tuple(TASKS),
+        help='task of the model: boxes, masks, oriented boxes or keypoints',
+    )
     names = parser.add_mutually_exclusive_group()
     text = "names of the classes in the network's order"
     names.add_argument('--class-names', nargs='+', default=[], metavar='NAME', help=text)
@@ -99,7 +103,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, PipelineOptions]:
     parameters = read_parameters(options.param)
     if twice := sorted(given.keys() & parameters.keys()):
         flag = '--' + twice[0].removeprefix('model.').replace('_', '-')
-        raise ConfigError(f'--param {twice[0]}', f'given twice, also as {flag}', fix='give one')
+        raise ConfigError(f'--param {twice[0]}', f'is also given as {flag}', fix='give only one')
     config = DetectorConfig.from_values({**given, **parameters})
     pipeline_options = config.pipeline_options()
     keypoints = tuple(options.keypoint_names)
