@@ -189,7 +189,7 @@ def pytest_sessionfinish(session):
     reporter = session.config.pluginmanager.getplugin('terminalreporter')
     reruns = len(reporter.stats.get('rerun', ())) if reporter else 0
     if reruns > MOST_RERUNS:
-        print(f'{reruns} tests waited in vain and ran once more; at most {MOST_RERUNS} may')
+        print(f'{reruns} tests timed out and passed when run again; at most {MOST_RERUNS} may')
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -57,7 +57,7 @@ def test_package_exports_only_the_public_names(golden_messages):
         getattr(tp, 'nothing')  # noqa: B009
 
 
-def test_one_image_is_what_the_node_finds(model, images):
+def test_call_with_one_image_gives_the_detections_of_the_pipeline(model, images):
     config = DetectorConfig.from_values({'engine_path': str(DIGITS)})
     pipeline = open_by_parameters(config)
     expected = detect_one(pipeline, frame_from_bgr(images[0]), Thresholds()).detections
@@ -68,7 +68,7 @@ def test_one_image_is_what_the_node_finds(model, images):
     assert same(found, expected)
 
 
-def test_a_list_keeps_its_order_and_may_mix_sizes(model, images):
+def test_list_of_images_of_different_sizes_gives_results_in_order(model, images):
     mixed = [images[0], images[1][:301, :211], images[2]]
     found = model(mixed)
     assert isinstance(found, list)
@@ -76,7 +76,7 @@ def test_a_list_keeps_its_order_and_may_mix_sizes(model, images):
     assert model([]) == []
 
 
-def test_thresholds_hold_for_one_call(model, images):
+def test_thresholds_of_a_call_do_not_affect_later_calls(model, images):
     before = model(images[0])
     high = model(images[0], confidence_threshold=float(np.median(before.scores)))
     assert 0 < len(high) < len(before)
@@ -87,7 +87,7 @@ def test_thresholds_hold_for_one_call(model, images):
     assert same(model(images[0]), before)
 
 
-def test_an_image_that_is_not_contiguous(model, images):
+def test_image_that_is_not_contiguous_gives_the_same_detections(model, images):
     wide = np.repeat(images[0], 2, axis=1)
     assert same(model(wide[:, ::2]), model(images[0]))
 
@@ -106,7 +106,7 @@ def test_an_image_that_is_not_contiguous(model, images):
     ],
     ids=['grey', 'four channels', 'float', 'a path', 'nothing', 'JPEG', 'empty', 'a view'],
 )
-def test_what_is_no_bgr_image_is_refused(model, image, golden_messages):
+def test_value_other_than_a_bgr_image_is_refused(model, image, golden_messages):
     with golden_messages.raises(ValueError):
         model([image])
     with golden_messages.raises(ValueError):
@@ -122,18 +122,18 @@ def test_what_is_no_bgr_image_is_refused(model, image, golden_messages):
         {'class_filter': '7'},
     ],
 )
-def test_thresholds_that_cannot_be(model, images, arguments, golden_messages):
+def test_invalid_thresholds_are_refused(model, images, arguments, golden_messages):
     with golden_messages.raises(tp.TrtPerceptionError):
         model(images[0], **arguments)
 
 
 @pytest.mark.parametrize('name', ['enabled', 'image_qos_depth', 'cameras'])
-def test_parameters_that_mean_something_to_a_node_only(name, golden_messages):
+def test_load_refuses_parameters_that_only_nodes_use(name, golden_messages):
     with golden_messages.raises(tp.TrtPerceptionError):
         tp.load(DIGITS, **{name: 1})
 
 
-def test_parameters_when_it_is_loaded(images, golden_messages):
+def test_load_applies_valid_parameters_and_refuses_invalid_values(images, golden_messages):
     names = [f'digit {index}' for index in range(10)]
     with tp.load(str(DIGITS), max_detections=2, model_class_names=names) as strict:
         assert strict.class_names == tuple(names)
@@ -146,7 +146,7 @@ def test_parameters_when_it_is_loaded(images, golden_messages):
         tp.load('nowhere.onnx')
 
 
-def test_numpy_values_of_parameters_are_python_values(images):
+def test_numpy_values_of_parameters_have_the_effect_of_python_values(images):
     names = np.array([f'digit {index}' for index in range(10)])
     arguments = {
         'confidence_threshold': np.float32(0.5),
@@ -172,7 +172,7 @@ def test_numpy_values_of_parameters_are_python_values(images):
         )
 
 
-def test_prefix_of_model_parameters_may_be_missing(images):
+def test_model_parameters_may_omit_their_prefix(images):
     names = [f'digit {index}' for index in range(10)]
     with tp.load(DIGITS, class_names=names, decoder='dense') as model:
         assert model.class_names == tuple(names)
@@ -225,7 +225,7 @@ def test_closed_model_refuses_images(images, golden_messages):
         model(images[0])
 
 
-def test_several_threads_take_turns(model, images):
+def test_threads_that_share_a_model_get_their_own_detections(model, images):
     expected = [model(image) for image in images]
     found = [None] * len(images)
 
@@ -280,7 +280,7 @@ def assert_supervision_takes(mapping, count):
         ('ultralytics_segment_26', {'mask'}),
     ],
 )
-def test_as_supervision_of_each_task_is_what_its_class_takes(export, more, tmp_path):
+def test_as_supervision_returns_valid_fields_for_each_task(export, more, tmp_path):
     told = recorded(export)
     written(told, tmp_path / 'model.onnx')
     with tp.load(tmp_path / 'model.onnx', confidence_threshold=0.02) as opened:
@@ -293,19 +293,19 @@ def test_as_supervision_of_each_task_is_what_its_class_takes(export, more, tmp_p
         assert mapping['data'][SUPERVISION_CORNERS].shape == (len(found), 4, 2)
 
 
-def test_as_supervision_of_nothing_is_what_its_class_takes():
+def test_as_supervision_returns_valid_fields_without_detections():
     assert_supervision_takes(tp.Detections.empty().as_supervision(), 0)
 
 
-def test_as_supervision_has_the_keywords_of_its_class(model, images):
+def test_as_supervision_of_a_detector_has_boxes_scores_and_classes(model, images):
     found = model(images[0])
     mapping = found.as_supervision()
     assert set(mapping) == {'xyxy', 'confidence', 'class_id'}
     assert_supervision_takes(mapping, len(found))
 
 
-def test_the_class_of_supervision_takes_it(model, images):
-    """Check also that the fields of the installed release equal the recorded fields."""
+def test_installed_supervision_accepts_the_fields(model, images):
+    """The fields of the installed release must also equal the recorded fields."""
     supervision = pytest.importorskip('supervision', reason='needs supervision')
     found = model(images[0])
     assert len(supervision.Detections(**found.as_supervision())) == len(found)
@@ -320,7 +320,7 @@ def test_the_class_of_supervision_takes_it(model, images):
         re.DOTALL | re.MULTILINE,
     ),
 )
-def test_the_examples_of_the_page_run(code, tmp_path):
+def test_examples_of_the_python_page_run(code, tmp_path):
     """Run each example in a folder with the files that docs/python.md mentions."""
     (tmp_path / 'model.onnx').symlink_to(DIGITS)
     (tmp_path / 'model.onnx.json').write_bytes(

@@ -94,7 +94,9 @@ def main():
 @pytest.mark.parametrize(
     ('statement', 'code'), [('return 1', 1), (STOP, 130), ('raise SystemExit(2)', 2)]
 )
-def test_signals_while_the_interpreter_exits_change_nothing(tmp_path, statement, code):
+def test_signals_while_the_interpreter_exits_do_not_change_the_exit_code(
+    tmp_path, statement, code
+):
     (tmp_path / 'tool.py').write_text(SIGNALS_AT_EXIT.format(statement=statement))
     command = [sys.executable, '-c', RUN]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -61,7 +61,7 @@ def test_oriented_boxes_reach_iou_0_5_and_3_5_degrees():
         else:
             right.append(False)
     assert np.mean(right) > SHARE
-    assert np.degrees(np.median(errors)) < 3.5  # upright boxes would give 12
+    assert np.degrees(np.median(errors)) < 3.5  # upright boxes have an error of 12 degrees
 
 
 def test_corners_reach_oks_0_5():
