@@ -47,7 +47,7 @@ def runs(control, clock, seconds_each, least=1):
     return done
 
 
-def test_frames_end_a_measurement(clock):
+def test_measurement_ends_after_the_requested_frames(clock):
     control = MeasurementControl(7)
     control.begin('x')
     assert runs(control, clock, 1000) == 7
@@ -65,7 +65,7 @@ def test_time_limit_ends_a_measurement_early(clock):
     assert runs(control, clock, 60, least=3) == 3
 
 
-def test_warm_up_takes_a_fifth_of_the_time_or_no_frames(clock):
+def test_warm_up_ends_after_its_frames_or_a_fifth_of_the_time_limit(clock):
     control = MeasurementControl(1000, warmup=100, seconds=10)
     control.begin_warm_up()
     assert runs(control, clock, 0.5, least=0) == 4
@@ -83,7 +83,7 @@ def test_stopped_measurement_ends_after_its_first_frame(clock):
     assert control.runs_that_fit(0.001, 500) == 1
 
 
-def test_runs_that_fit_into_the_time_limit(clock):
+def test_run_count_for_the_time_limit_is_at_least_1_and_at_most_the_requested_count(clock):
     assert MeasurementControl(1000, seconds=10).runs_that_fit(0.5, 1000) == 20
     assert MeasurementControl(1000, seconds=10).runs_that_fit(0.001, 1000) == 1000
     assert MeasurementControl(1000, seconds=10).runs_that_fit(60, 1000) == 1
@@ -113,7 +113,7 @@ def test_pipeline_measurement_ends_at_the_time_limit(clock, depth):
     pipeline.clock = tick
     report = measure_pipeline(pipeline, frames, Thresholds(), expected, control)
     assert report.latency_ms.count == 10
-    assert report.busy_latency_ms.count == 10 + depth - 1  # and the batches in flight
+    assert report.busy_latency_ms.count == 10 + depth - 1  # and the frames in flight
     assert not pipeline.flying
 
 
@@ -246,7 +246,7 @@ def test_seconds_limit_ends_a_measurement(model, tmp_path):
     ('given', 'seconds', 'frames'),
     [([], 10, 1000), (['--frames', 5], None, 5), (['--frames', 5, '--seconds', 3], 3, 5)],
 )
-def test_requested_frames_have_no_time_limit(model, given, seconds, frames):
+def test_frames_option_removes_the_default_time_limit(model, given, seconds, frames):
     options = benchmark_engine._parser().parse_args([str(model), *map(str, given)])
     wanted = benchmark_engine._prepare(options)[3]
     assert (wanted.seconds, wanted.count) == (seconds, frames)
@@ -255,7 +255,7 @@ def test_requested_frames_have_no_time_limit(model, given, seconds, frames):
 # Images with objects to detect.
 
 
-def test_the_demos_scenes_are_the_default():
+def test_demo_scenes_are_the_default_images():
     folder = demo_scenes_folder()
     assert folder.endswith('demo/scenes')
     frames = load_frames('', (640, 480), 'bgr8', 8)

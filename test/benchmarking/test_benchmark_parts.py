@@ -1,4 +1,4 @@
-"""Tests of the parts of the benchmark with known values: the order of enqueues and frames."""
+"""Tests of benchmark measurements with known values: order of frames, times, image sources."""
 
 import itertools
 
@@ -49,7 +49,7 @@ class RecordingPipeline:
 
 
 @pytest.mark.parametrize('depth', [1, 3])
-def test_the_pipeline_is_kept_full_and_in_order(depth):
+def test_measurement_fills_all_slots_and_keeps_the_order_of_frames(depth):
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20, 30)]
     pipeline = RecordingPipeline(depth)
     control = MeasurementControl(7)
@@ -65,7 +65,7 @@ def test_the_pipeline_is_kept_full_and_in_order(depth):
 
 
 @pytest.mark.parametrize(('batch', 'depth'), [(2, 1), (2, 3), (4, 2)])
-def test_batches_repeat_in_the_same_order(batch, depth):
+def test_batches_repeat_the_frames_in_the_same_order(batch, depth):
     widths = [8 + 2 * number for number in range(12)]
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in widths]
     pipeline = RecordingPipeline(depth, batch)
@@ -99,7 +99,7 @@ def test_synthetic_frames_differ_but_are_repeatable(encoding):
     assert [f.data.tobytes() for f in frames] == [f.data.tobytes() for f in again]
 
 
-def test_frames_from_a_folder_repeat(tmp_path):
+def test_frames_from_a_folder_repeat_up_to_the_requested_count(tmp_path):
     for name, size in (('a.png', (40, 30)), ('b.png', (50, 20))):
         cv2.imwrite(str(tmp_path / name), synthetic_image(size, seed=1))
     sizes = [(f.width, f.height) for f in load_frames(str(tmp_path), None, 'bgr8', 3)]
