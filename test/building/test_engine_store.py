@@ -185,7 +185,7 @@ def test_store_of_another_user_is_refused(tmp_path, golden_messages):
         EngineStore(folder)
 
 
-def test_store_that_cannot_be_created_is_reported(tmp_path, golden_messages):
+def test_store_that_cannot_be_created_is_refused(tmp_path, golden_messages):
     (tmp_path / 'file').write_text('')
     with golden_messages.raises(ConfigError):
         EngineStore(tmp_path / 'file' / 'store')

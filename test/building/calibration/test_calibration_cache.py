@@ -1,4 +1,4 @@
-"""Tests of the cache of ranges: ranges are reused only for equal inputs."""
+"""Tests of the cache of calibration ranges: ranges are reused only for equal inputs."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_second_calibration_reuses_ranges(tmp_path):
     assert len(list((tmp_path / 'new' / 'folder').iterdir())) == 5
 
 
-def test_images_are_decoded_once_and_never_if_ranges_are_reused(monkeypatch, tmp_path):
+def test_two_equal_calibrations_decode_each_image_once(monkeypatch, tmp_path):
     model, *_ = small_detectors.raw_maps()
     images = select_images(CALIBRATION, 8)
     decode, read = calibration_images.read_image, []
@@ -85,7 +85,7 @@ def test_written_ranges_are_read_back(tmp_path, golden_messages):
     golden_messages.add(sentence)
 
 
-def test_each_input_changes_the_file_name(tmp_path):
+def test_each_input_changes_the_name_of_the_cache_file(tmp_path):
     model, *_ = small_detectors.raw_maps()
     identity = calibration_identity(model, select_images(CALIBRATION, 8), SMALL)
     parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]

@@ -64,7 +64,7 @@ def test_pattern_and_single_file_are_sources(folder):
     assert names(select_images(folder / 'img2.png'), folder) == ['img2.png']
 
 
-def test_list_names_files_relative_to_itself(folder, golden_messages):
+def test_list_file_selects_images_relative_to_its_folder(folder, golden_messages):
     listed = folder / 'sub' / 'list.txt'
     listed.write_text(f'# chosen\n\n  ../img10.png\nimg3.png\n{folder}/img2.png\nimg3.png\n')
     found = [path.resolve() for path in select_images(listed).paths]
@@ -169,7 +169,7 @@ def test_images_that_are_alike_are_refused(tmp_path, golden_messages):
     rng = np.random.default_rng(0)
     for name, make in {
         'same': lambda _: make_image(0),
-        # A camera that never moved: noise does not make another scene.
+        # Images of a fixed camera differ only by noise.
         'noise': lambda _: make_image(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
         'flat': lambda number: np.full((48, 64, 3), 20 * number, np.uint8),
     }.items():
@@ -177,7 +177,7 @@ def test_images_that_are_alike_are_refused(tmp_path, golden_messages):
             check(fill(tmp_path / name, 9, make))
 
 
-def test_doubtful_images_are_counted(tmp_path, golden_messages):
+def test_warnings_count_duplicate_flat_and_small_images(tmp_path, golden_messages):
     def make(index):
         if index < 3:
             return make_image(0)

@@ -18,14 +18,14 @@ def histogram_of(*parts):
     return histogram
 
 
-def test_no_values_and_zeros_give_range_0():
+def test_range_of_no_values_or_zeros_is_0():
     for histogram in (histogram_of(), histogram_of(np.zeros((2, 3))), histogram_of([])):
         assert [histogram.choose_range(m) for m in ('minmax', 'percentile', 'entropy')] == [0] * 3
 
 
 @settings(deadline=None)
 @given(st.lists(FLOATS, max_size=5))
-def test_order_of_arrays_does_not_matter(parts):
+def test_histogram_does_not_depend_on_the_order_of_arrays(parts):
     one, other = histogram_of(*parts), histogram_of(*reversed(parts))
     together = histogram_of(np.concatenate([np.empty(0, np.float32), *parts]))
     for histogram in (other, together):
@@ -50,7 +50,7 @@ def test_percentile_equals_numpy_within_one_bin(scale):
     assert histogram.choose_range('minmax') == np.abs(values).max()
 
 
-def test_one_outlier_does_not_widen_the_range():
+def test_one_outlier_widens_only_the_minmax_range():
     values = np.random.default_rng(1).laplace(0, 1, 100_000).astype(np.float32)
     values = np.append(values, np.float32(500))
     histogram = histogram_of(values)
@@ -67,7 +67,7 @@ def test_smallest_floats_are_counted():
     assert histogram.counts[2048] == 1  # bins from 0 to 2
 
 
-def test_entropy_keeps_a_flat_distribution():
+def test_entropy_keeps_the_range_of_a_uniform_distribution():
     values = np.random.default_rng(2).uniform(-3, 3, 400_000).astype(np.float32)
     assert histogram_of(values).choose_range('entropy') > 2.8
 

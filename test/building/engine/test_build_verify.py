@@ -172,7 +172,7 @@ def test_auxiliary_inputs_get_zeros(engine):
         assert module.calls.count('set_tensor_address') == 3
 
 
-def test_dynamic_engine_is_timed_at_shapes_of_its_profile_only(engine, golden_messages):
+def test_dynamic_engine_is_timed_only_at_shapes_within_its_profile(engine, golden_messages):
     ranges = tuple((batch, 3, 48, 64) for batch in (1, 2, 4))
     model = engine(
         'fp16', inputs=(('images', (-1, 3, 48, 64), 'FLOAT'),), profiles=(ranges,), outputs=()

@@ -48,7 +48,7 @@ def test_reason_for_an_unusable_gpu_is_reported_if_a_gpu_is_required(monkeypatch
     assert find_tensorrt('tensorrt_rtx').unusable_gpu_reason == 'cuda-python: is missing'
 
 
-def test_old_releases_are_refused(monkeypatch, golden_messages):
+def test_old_tensorrt_release_is_refused(monkeypatch, golden_messages):
     monkeypatch.setitem(sys.modules, 'tensorrt', StandIn('8.6', '8.6.1'))
     with golden_messages.raises(EngineError):
         find_tensorrt('tensorrt')

@@ -51,7 +51,7 @@ def test_newer_releases_get_no_precision_flags(version, precision):
     assert built.strongly_typed
 
 
-def test_stand_ins_number_enumerations_differently():
+def test_stand_ins_give_enumerations_different_numbers():
     numbers = {
         int(StandIn(release, '1.0').BuilderFlag.VERSION_COMPATIBLE)
         for release in ('10.3', '10.7', '10.13', '11.4', 'RTX 1.7')
@@ -59,7 +59,7 @@ def test_stand_ins_number_enumerations_differently():
     assert len(numbers) > 1
 
 
-def test_the_stand_in_refuses_what_a_release_lacks(golden_messages):
+def test_stand_in_refuses_names_that_its_release_lacks(golden_messages):
     with golden_messages.raises(AttributeError):
         _ = StandIn('11.0', '11.0').IInt8EntropyCalibrator2
     assert not hasattr(StandIn('11.0', '11.0').BuilderFlag, 'FP16')
@@ -69,7 +69,7 @@ def test_the_stand_in_refuses_what_a_release_lacks(golden_messages):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_plan_records_its_build(version):
+def test_built_plan_has_its_flavour_version_gpu_and_tensors(version):
     module, tensorrt = stand_in(version)
     module.layers = [('a', '', 'FLOAT')] * 3
     built = build(tensorrt)
@@ -146,7 +146,7 @@ def test_all_options_reach_the_builder(version, tmp_path):
 
 
 @pytest.mark.parametrize('version', ALL)
-def test_missing_options_leave_the_builder_unchanged(version):
+def test_builder_keeps_its_defaults_without_options(version):
     module, tensorrt = stand_in(version)
     build(tensorrt, precision='fp32', timing_cache='off')
     config = {name for name, _ in module.calls if name.startswith('IBuilderConfig')}
@@ -271,7 +271,7 @@ def test_refit_needs_a_gpu_with_tensorrt_rtx(golden_messages):
     assert build(stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
 
 
-def test_operators_that_a_newer_release_may_have_are_accepted():
+def test_newer_compute_capability_is_set_in_the_builder():
     module, tensorrt = stand_in('1.7.1.116')
     build(tensorrt, compute_capabilities=['12.1'])
     assert module.called('IBuilderConfig.set_compute_capability') == [

@@ -39,7 +39,7 @@ def tensorrt():
 
 
 def small(sides=(1, 3, 16, 16), nodes=None, opset=19, dtype=TensorProto.FLOAT, weights=()):
-    """Return a model with one input of this shape. A text makes a dynamic dimension."""
+    """Return a model with one input of this shape. A string makes a dimension dynamic."""
     weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
     nodes = nodes or [helper.make_node('Conv', ['images', 'w'], ['y'], name='conv', pads=[1] * 4)]
     graph = helper.make_graph(
@@ -83,14 +83,14 @@ def test_digits_model_builds(tensorrt):
     assert built.strongly_typed
 
 
-def test_inner_types_do_not_change_inputs_and_outputs(tensorrt):
+def test_fp16_engine_has_the_inputs_of_the_fp32_engine(tensorrt):
     single = build(DIGITS.read_bytes(), tensorrt)
     double = build(half(DIGITS.read_bytes()), tensorrt, precision='fp16')
     assert double.inputs == single.inputs
     assert double.content != single.content
 
 
-def test_failed_build_does_not_take_the_messages_of_the_next(tensorrt, golden_messages):
+def test_each_failed_build_reports_its_own_messages(tensorrt, golden_messages):
     """TensorRT keeps the first logger of a process while any builder exists."""
     import tensorrt_rtx
 
@@ -149,7 +149,7 @@ def test_convolution_builds_in_each_type(tensorrt, precision, kind, target, side
 
 
 @pytest.mark.parametrize('targets', [['8.6'], ['8.0', '8.9'], ['12.0', '8.6']])
-def test_plan_has_its_compute_capabilities(tensorrt, targets):
+def test_plan_has_the_requested_compute_capabilities(tensorrt, targets):
     built = build(small(), tensorrt, compute_capabilities=targets)
     assert built.content[32] == sum(TARGET_BITS[target] for target in targets)
 
@@ -159,7 +159,7 @@ def test_default_targets_exclude_turing(tensorrt):
     assert bits & sum(TARGET_BITS.values()) == sum(TARGET_BITS.values()) - TARGET_BITS['7.5']
 
 
-def test_dynamic_model_builds_for_one_shape(tensorrt):
+def test_dynamic_model_builds_for_one_batch_size(tensorrt):
     built = build(small(('n', 3, 16, 16)), tensorrt, batch=2)
     assert built.inputs[0].shape == (-1, 3, 16, 16)
     assert [str(profile) for profile in built.profiles] == ['2x3x16x16']
@@ -184,7 +184,7 @@ def test_dynamic_model_builds_with_several_profiles(tensorrt):
     assert len(two.content) > len(one.content)
 
 
-def test_batch_and_input_size_give_a_shape(tensorrt):
+def test_batch_and_input_size_give_the_shape_of_the_profile(tensorrt):
     built = build(small(('n', 3, 'h', 'w')), tensorrt, batch=1, input_size='32x24')
     assert str(built.profiles[0]) == '1x3x24x32'
 
@@ -245,7 +245,7 @@ def test_invalid_plugin_library_is_refused(tensorrt, tmp_path, golden_messages):
     golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
 
 
-def test_all_builder_options_of_rtx_work(tensorrt):
+def test_tensorrt_rtx_builds_with_its_builder_options(tensorrt):
     built = build(
         small(),
         tensorrt,

@@ -185,7 +185,7 @@ def test_error_of_an_image_is_raised_after_the_build(no_gpu_memory, tmp_path, go
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize('callback', ['get_batch', 'read_calibration_cache', 'write'])
-def test_callbacks_raise_nothing_into_tensorrt(
+def test_callbacks_raise_no_exception_into_tensorrt(
     no_gpu_memory, monkeypatch, tmp_path, raised, callback
 ):
     """An exception in C++ would end the process, so it is raised after TensorRT has stopped."""
@@ -266,7 +266,9 @@ def calibration_cache(**scales):
 
 
 @pytest.mark.parametrize('scale', [0.0, 1e-42, np.nan, np.inf, -1.0])
-def test_ranges_are_not_kept_if_a_tensor_has_none(no_gpu_memory, tmp_path, scale, golden_messages):
+def test_ranges_are_not_cached_if_a_tensor_has_no_valid_scale(
+    no_gpu_memory, tmp_path, scale, golden_messages
+):
     module, tensorrt = stand_in('10.3.0.26')
     good = calibration_cache(images=0.0078, **{'/body/Conv_output_0': 0.031})
     poor = calibration_cache(images=0.0078, **{'/body/Conv: output': scale})
@@ -294,7 +296,7 @@ def test_ranges_are_not_kept_if_a_tensor_has_none(no_gpu_memory, tmp_path, scale
     assert kept.read_bytes() == good
 
 
-def test_calibration_data_are_required_exactly_with_tensorrts_tool(golden_messages):
+def test_calibration_data_are_required_only_with_tensorrts_tool(golden_messages):
     _, tensorrt = stand_in('10.3.0.26')
     for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, data())):
         with golden_messages.raises(ConfigError):

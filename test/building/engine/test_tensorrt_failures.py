@@ -66,7 +66,7 @@ def test_builder_creation_error_asks_for_a_gpu(monkeypatch, golden_messages):
     golden_messages.add(refusal(tensorrt))
 
 
-def test_plan_for_another_flavour_is_refused(golden_messages):
+def test_plan_of_another_flavour_is_refused(golden_messages):
     module, tensorrt = stand_in('10.3.0.26')
     module.build = lambda monitor, logger: b'vtrt' + bytes(100)
     golden_messages.add(refusal(tensorrt))
@@ -102,7 +102,7 @@ def test_ctrl_c_stops_the_build():
     assert not alive
 
 
-def test_progress_is_one_scale_over_nested_phases():
+def test_progress_combines_nested_phases_into_one_scale():
     module, tensorrt = stand_in('10.3.0.26')
     seen = []
     told = threading.Event()

@@ -1,4 +1,4 @@
-"""Tests of models with faults of exporters: unsorted nodes, float64, auxiliary inputs."""
+"""Tests of models with exporter faults: unsorted nodes, float64, auxiliary inputs."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_shuffled_nodes_are_sorted_for_onnx(seed):
         assert answers(model, x=x)[0].tolist() == answers(straight, x=x)[0].tolist()
 
 
-def test_sorted_nodes_do_not_move_and_cycles_stay_for_the_checker():
+def test_sorted_nodes_do_not_move_and_cycles_are_left_to_the_checker():
     from trt_perception.building.graph.graph_repair import sort_nodes
 
     model = nested()
@@ -216,7 +216,7 @@ def with_sizes(batch=1):
             numpy_helper.from_array(np.array(64, np.float32), 'network'),
         ]
     )
-    # Insert it before the image input, so that the order of inputs cannot help.
+    # The image must be found although it is not the first input.
     model.graph.input.insert(
         0, helper.make_tensor_value_info('orig_target_sizes', TensorProto.INT64, (batch, 2))
     )
@@ -243,7 +243,7 @@ def test_model_with_image_sizes_as_input_is_calibrated(batch, options, tmp_path,
     assert manifest.decoder.family == 'labels_boxes_scores'
     open_side = 1 if batch == 1 else -1
     assert TensorSpec('orig_target_sizes', (open_side, 2), 'int64') in manifest.inputs
-    model = parsed[0]  # for the comparison, an FP16 model may be parsed later
+    model = parsed[0]  # a later model is the FP16 model of the comparison
     assert sum(node.op_type == 'QuantizeLinear' for node in model.graph.node) == 2
 
 

@@ -34,7 +34,7 @@ def test_output_layers_are_found(family):
     assert find_head(model, macs(model)) == head
 
 
-def test_decoding_is_everything_behind_the_output_layers():
+def test_decoding_has_all_nodes_after_the_output_layers():
     model, layers, _ = small_detectors.anchor_free()
     behind = {node.name for node in model.graph.node[10:]} & set(find_head(model).decoding)
     kinds = {node.op_type for node in model.graph.node if node.name in behind}
@@ -49,7 +49,7 @@ def test_decoding_is_everything_behind_the_output_layers():
     assert not set(hidden) & set(find_head(model).decoding)
 
 
-def test_bin_weights_must_have_equal_steps():
+def test_bin_weights_with_unequal_steps_are_not_recognised():
     model, layers, fixed = small_detectors.anchor_free()
     node = next(node for node in model.graph.node if node.name == fixed[0])
     weights = next(t for t in model.graph.initializer if t.name == node.input[1])
@@ -61,7 +61,7 @@ def test_bin_weights_must_have_equal_steps():
     assert head.layers == tuple(sorted([layers[1], fixed[0]], key=lambda name: int(name[1:])))
 
 
-def test_residual_network_gets_a_strict_head():
+def test_strict_search_finds_no_output_layers_in_a_residual_network():
     model = small_detectors.features()
     loose = find_head(model)
     assert len(loose.layers) == 5  # the loose search goes through all residual blocks
@@ -123,7 +123,7 @@ def test_macs_equal_a_manual_count():
     ]
 
 
-def test_dynamic_dimensions_use_the_given_shapes():
+def test_macs_of_a_dynamic_model_follow_the_given_shapes():
     model, *_ = small_detectors.raw_maps()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'batch'
     once = sum(layer.macs for layer in count_layer_macs(model))
@@ -132,7 +132,7 @@ def test_dynamic_dimensions_use_the_given_shapes():
     assert four == 4 * once
 
 
-def test_constants_are_recognised():
+def test_constants_and_their_copies_are_recognised():
     one, two = np.float32([1]), np.float32([2])
     nodes = [
         helper.make_node('Constant', [], ['constant'], value=numpy_helper.from_array(one)),

@@ -303,7 +303,7 @@ def test_invalid_graph_is_refused(tmp_path):
 FEED = {'images': RANDOM.random((1, 3, 4, 4), np.float32)}
 
 
-def test_slimming_removes_only_useless_nodes():
+def test_slimming_removes_a_useless_node_and_keeps_the_results():
     model = small_model()
     slimmed, warning = slim(model, FEED)
     assert warning == ''
@@ -367,7 +367,7 @@ def test_difference_is_relative_to_the_largest_value(one, other, expected):
     assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_integers_must_be_equal():
+def test_difference_of_unequal_integers_is_infinite():
     assert onnx_slim._difference(np.array([1]), np.array([1])) == 0
     assert onnx_slim._difference(np.array([1]), np.array([2])) == np.inf
 

@@ -43,7 +43,7 @@ def test_query_decoder_is_found_by_the_number_of_queries(family, attention):
     assert {made[output.name].name for output in model.graph.output} <= set(found.nodes)
 
 
-def test_names_with_levels_give_one_pattern():
+def test_decoder_nodes_with_a_common_name_prefix_give_one_pattern():
     model, shapes = exported('rt_detr')
     nodes = set(find_query_decoder(model, shapes).nodes)
     for number, node in enumerate(model.graph.node):
@@ -73,6 +73,6 @@ def test_feature_map_as_wide_as_the_queries_is_not_in_the_decoder():
 
 
 @pytest.mark.parametrize('family', ['yolos'])
-def test_yolos_has_only_a_small_head_of_queries(family):
+def test_query_decoder_of_yolos_has_fewer_than_25_nodes(family):
     found = find_query_decoder(*exported(family))
     assert len(found.nodes) < 25

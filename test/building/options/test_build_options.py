@@ -150,7 +150,7 @@ def parse(*arguments):
     return given_options(parser.parse_args(arguments))
 
 
-def test_command_line_gives_typed_options_only():
+def test_command_line_returns_only_the_given_options():
     assert parse() == {}
     found = parse(
         *['--onnx', 'm.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
@@ -190,7 +190,7 @@ def test_text_instead_of_a_number_is_a_usage_error(capsys):
     assert '--store-keep-days: invalid ' in capsys.readouterr().err
 
 
-def test_option_table_is_complete():
+def test_options_have_adjacent_groups_descriptions_and_ranges():
     groups = [option.group for option in OPTIONS]
     assert groups == sorted(groups, key=groups.index)  # options of a group are adjacent
     for option in OPTIONS:

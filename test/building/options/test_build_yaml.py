@@ -99,7 +99,7 @@ def test_rules_apply_to_the_merged_options(tmp_path):
     assert load_options(config, {'validate': 'images'}).validate == 'images'
 
 
-def test_each_wrong_key_gets_a_line_and_a_sentence(tmp_path, golden_messages):
+def test_error_has_a_line_for_each_wrong_key(tmp_path, golden_messages):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nprecison: fp16\n\nbatch: many\n')
     golden_messages.add('\n'.join(sorted(refusal({'workspace_mib': -1}, config).splitlines())))
 

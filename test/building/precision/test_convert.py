@@ -46,7 +46,7 @@ def result_types(model):
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_fp16_computes_the_same_within_its_rounding(family):
+def test_fp16_model_gives_equal_results_within_rounding(family):
     model, layers, _ = FAMILIES[family]()
     done = convert_precision(model, 'fp16', strongly_typed=True)
     onnx.checker.check_model(done.model, full_check=True)
@@ -62,7 +62,7 @@ def test_fp16_computes_the_same_within_its_rounding(family):
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_bf16_computes_the_same_within_its_rounding(family):
+def test_bf16_model_gives_equal_results_within_rounding(family):
     model, layers, _ = FAMILIES[family]()
     done = convert_precision(model, 'bf16', strongly_typed=True)
     onnx.checker.check_model(done.model)
@@ -75,7 +75,7 @@ def test_bf16_computes_the_same_within_its_rounding(family):
     assert tensorrt_rtx_build.build(done.model.SerializeToString()) > 0
 
 
-def test_the_decoding_stays_in_fp32():
+def test_decoding_of_outputs_stays_in_fp32():
     model, _layers, fixed = small_detectors.anchor_free()
     done = convert_precision(model, 'fp16', strongly_typed=True)
     made = result_types(done.model)
@@ -210,7 +210,7 @@ def test_constant_nodes_and_casts_are_converted():
     assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
 
 
-def test_fp16_model_is_not_converted(golden_messages):
+def test_fp16_model_is_neither_converted_again_nor_to_another_type(golden_messages):
     model, *_ = small_detectors.anchor_free()
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     again = convert_precision(half, 'fp16', strongly_typed=True)

@@ -1,4 +1,4 @@
-"""Tests that an INT8 model for TensorRT's own calibration has data and no Q/DQ nodes."""
+"""Tests that an INT8 model for TensorRT's own calibration has batches and no Q/DQ nodes."""
 
 import shutil
 
@@ -55,7 +55,7 @@ def test_batches_have_each_image_once_preprocessed_as_at_run_time(batch):
     assert any('8 images' in warning for warning in made.warnings)
 
 
-def test_unusable_images_are_refused(tmp_path, golden_messages):
+def test_too_few_calibration_images_are_refused(tmp_path, golden_messages):
     for path in select_images(CALIBRATION, 8).paths[:3]:
         shutil.copy(path, tmp_path)
     with golden_messages.raises(ConfigError):

@@ -56,7 +56,7 @@ def session(model):
     )
 
 
-def test_calibration_saw_none_of_the_held_out_scenes():
+def test_calibration_images_include_no_demo_scene():
     demo = {path.read_bytes() for path in (ROOT / 'demo/scenes').glob('*.jpg')}
     assert len(demo) == 60
     assert not demo & {path.read_bytes() for path in CALIBRATION.glob('*.jpg')}
@@ -135,7 +135,7 @@ def test_products_of_two_activations_stay_in_float(images):
             assert kinds != {'DequantizeLinear'}
 
 
-def test_only_inputs_of_layers_are_quantised(quantised_digits):
+def test_output_of_a_convolution_is_not_quantised_before_its_activation(quantised_digits):
     graph = quantised_digits['int8'].model.graph
     made = {name: node for node in graph.node for name in node.output}
     read = [node for node in graph.node if node.op_type == 'QuantizeLinear']
@@ -199,7 +199,7 @@ def test_patterns_keep_more_layers_in_float(digits, golden_messages):
             quantise(digits, few, keep_float=[pattern])
 
 
-def test_dynamic_and_larger_batches_are_quantised(images):
+def test_quantised_weights_do_not_depend_on_the_batch_size(images):
     model, *_ = small_detectors.raw_maps()
     one = quantise(model, CalibrationImages(images, SMALL)).model
     for setting in ('batch', 4):
@@ -270,7 +270,7 @@ def changed(model, kind, place, tensor):
         ('DequantizeLinear', 1, np.float32(-1)),
     ],
 )
-def test_faults_that_tensorrt_refuses_are_found(
+def test_scale_or_zero_point_that_tensorrt_refuses_is_refused(
     quantised_digits, kind, place, tensor, golden_messages
 ):
     model, name = changed(quantised_digits['int8'].model, kind, place, tensor)
@@ -312,7 +312,7 @@ def test_missing_zero_points_and_old_opsets_are_refused(quantised_digits, golden
         check_quantised(half)
 
 
-def test_quantised_model_is_built_only_in_its_own_type(quantised_digits, golden_messages):
+def test_quantised_model_is_refused_in_other_precisions(quantised_digits, golden_messages):
     model = quantised_digits['int8'].model
     for precision in ('fp32', 'fp16', 'bf16'):
         with golden_messages.raises(EngineError):

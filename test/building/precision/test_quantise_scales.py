@@ -1,4 +1,4 @@
-"""Tests of the scales of data that are 0, nearly 0, too large or not finite."""
+"""Tests of the scales of tensors whose values are 0, nearly 0, too large or not finite."""
 
 import cv2
 import numpy as np
@@ -41,7 +41,7 @@ def bright(tmp_path):
 @pytest.mark.engine_build
 @pytest.mark.parametrize('target', TARGETS)
 def test_layers_of_inactive_data_stay_in_float(bright, target):
-    """If a camera later activates these layers, float is correct; a guessed scale would not be."""
+    """A later image may activate these layers, and then a guessed scale would be wrong."""
     model, tensor = with_branch(('Neg', None), ('Add', 0.35), ('Relu', None))
     done = quantise(model, CalibrationImages(bright, SMALL), target=target)
     (name,) = readers(model, tensor)

@@ -60,4 +60,4 @@ def test_comparison_uses_only_as_many_images_as_needed(
     again = compare_on_sample(pipeline, pipeline, images, lambda *_: None, 'FP32')[1]
     assert again == files
     if expected_count < image_count:
-        assert files != images[:expected_count]  # the sample is spread over all
+        assert files != images[:expected_count]  # the sample is spread over all images

@@ -185,7 +185,7 @@ def test_fp16_overflow_is_an_error_without_a_gpu(build, tmp_path):
     assert record.warning
 
 
-def test_too_few_detections_are_not_measured(build, golden_messages):
+def test_agreement_is_not_measured_with_too_few_detections(build, golden_messages):
     few = SCENES / 'scene_00[1-3].jpg'
     result = build(*INT8, '--validate', few)
     assert result.code == 0
@@ -218,7 +218,7 @@ def test_quantised_model_is_not_compared_with_itself(build, tmp_path, golden_mes
         golden_messages.add(record.warning)
 
 
-def test_model_that_onnx_runtime_cannot_run_is_not_measured(build, monkeypatch, golden_messages):
+def test_agreement_is_not_measured_if_onnx_runtime_fails(build, monkeypatch, golden_messages):
     def raise_engine_error(*_):
         raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
@@ -242,7 +242,7 @@ def test_engine_from_the_store_keeps_its_agreement(build, clip_quantisation, tmp
     assert build(*arguments, '--accept-disagreement').report['reused'] is False
 
 
-def test_int8_larger_than_fp16_is_warned_of(build):
+def test_int8_engine_larger_than_fp16_gives_a_warning(build):
     result = build(*INT8)
     sizes = result.report['performance']
     assert sizes['size_bytes'] > sizes['fp16_size_bytes'] > 0
@@ -275,10 +275,10 @@ def test_ctrl_c_during_the_comparison_leaves_no_files(tmp_path):
     assert (last['name'], last['status']) in (('validate', 'interrupted'), ('verify', 'skipped'))
 
 
-# With a stand-in for a GPU, which compares the engine itself with the original.
+# A stand-in for a GPU runs the engine, which is compared with the original model.
 
 
-def test_failing_comparison_is_not_measured_without_a_gpu(
+def test_failing_comparison_is_an_error_only_with_a_gpu(
     build, gpu_that_runs, monkeypatch, golden_messages
 ):
     def raise_engine_error(*_):
@@ -307,7 +307,7 @@ def test_engine_itself_is_compared_on_a_gpu(build, gpu_that_runs, words):
 
 
 @pytest.mark.parametrize('precision', ['tf32', 'fp16'])
-def test_each_precision_is_compared_on_a_gpu(
+def test_engine_that_disagrees_on_a_gpu_is_refused_in_each_precision(
     build, gpu_that_runs, tmp_path, precision, golden_messages
 ):
     spoiled = onnx.load(DIGITS)

@@ -45,7 +45,7 @@ def test_each_batch_size_has_its_own_profile(tmp_path, precision, capsys):
     assert '  1, 4, 8\n' in capsys.readouterr().out
 
 
-def test_single_batch_size_above_1_is_warned_of(tmp_path, capsys, golden_messages):
+def test_single_batch_size_above_1_gives_a_warning(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     assert run('--onnx', path, *KNOWN, '--batch', '4', '--json', tmp_path / 'r.json') == 0
     (warning,) = [text for text in report_of(tmp_path / 'r.json')['warnings'] if ' 4 ' in text]

@@ -84,7 +84,7 @@ def test_plugin_libraries_are_recorded_in_the_manifest(tmp_path):
     assert manifest_beside(tmp_path / 'net.engine').build.plugins == (expected,)
 
 
-def test_int8_with_calibration_and_validation(tmp_path, monkeypatch, golden_messages):
+def test_int8_build_uses_calibration_and_validation_images(tmp_path, monkeypatch, golden_messages):
     parsed = parsed_models(monkeypatch)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
     arguments = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
@@ -148,7 +148,7 @@ def test_report_distinguishes_options_from_manifest_values(tmp_path, golden_mess
         golden_messages.add('\n'.join(report_of(tmp_path / 'r.json')['input_model']['evidence']))
 
 
-def test_options_without_effect_are_warned_of(tmp_path, golden_messages):
+def test_options_without_effect_give_a_warning(tmp_path, golden_messages):
     arguments = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
     arguments += ('--json', tmp_path / 'r.json')
     for options in (('--keep-float', 'x', '--calibration-method', 'entropy'), ()):
@@ -158,7 +158,7 @@ def test_options_without_effect_are_warned_of(tmp_path, golden_messages):
         golden_messages.add('\n'.join(warnings))
 
 
-def test_calibration_of_a_quantised_model_is_warned_of(golden_messages):
+def test_calibration_of_a_quantised_model_gives_a_warning(golden_messages):
     arguments = {'onnx': 'a.onnx', 'precision': 'int8', 'calibration_images': 'images'}
     options = load_options(None, arguments)
     golden_messages.add(unused_calibration_options(options, quantised=True))
@@ -195,7 +195,7 @@ def test_open_shapes_become_profiles(tmp_path):
     assert profile['images'].max == (1, 3, 64, 64)
 
 
-def test_existing_engine_is_replaced_atomically(tmp_path, capsys):
+def test_existing_engine_is_replaced_without_leftover_files(tmp_path, capsys):
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
     first = (tmp_path / 'net.engine').read_bytes()
@@ -310,7 +310,7 @@ def simulate_gpu(monkeypatch, int8_ms, fp16_ms):
 
 
 @pytest.mark.parametrize(('int8_ms', 'slower'), [(2.0, True), (0.5, False)])
-def test_int8_slower_than_fp16_is_warned_of(
+def test_int8_engine_slower_than_fp16_gives_a_warning(
     tmp_path, monkeypatch, int8_ms, slower, golden_messages
 ):
     simulate_gpu(monkeypatch, int8_ms, 1.0)

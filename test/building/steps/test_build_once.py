@@ -24,7 +24,7 @@ def _count_event(event, arguments):
         _COUNTS[-1][event, Path(arguments[0])] += 1
 
 
-sys.addaudithook(_count_event)  # cannot be removed; counts only while a test uses `counted`
+sys.addaudithook(_count_event)  # permanent, but counts only during a test
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_convolutional_model_has_no_query_decoder(build):
 
 
 @pytest.mark.parametrize('family', ['rt_detr', 'detr'])
-def test_query_decoder_in_fp16_is_warned_of_and_can_be_kept_in_fp32(
+def test_query_decoder_in_fp16_gives_a_warning_and_can_be_kept_in_fp32(
     build, tmp_path, monkeypatch, family, golden_messages
 ):
     path = EXPORTS / family / 'model.onnx'

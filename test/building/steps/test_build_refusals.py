@@ -158,7 +158,7 @@ REFUSED = {
 }
 
 
-def test_refused_builds_have_messages_and_change_no_file(tmp_path, build_error):
+def test_refused_build_prints_a_message_and_changes_no_file(tmp_path, build_error):
     messages = []
     for name, (code, write) in REFUSED.items():
         (tmp_path / name).mkdir()

@@ -51,7 +51,9 @@ def equal_images(folder):
     return images
 
 
-def test_refused_images_have_messages_and_build_nothing(tmp_path, build_error, monkeypatch):
+def test_invalid_images_and_labels_are_refused_before_the_build(
+    tmp_path, build_error, monkeypatch
+):
     arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
     images, few = write_images(tmp_path / 'images'), write_images(tmp_path / 'few', 3)
     (tmp_path / 'empty').mkdir()

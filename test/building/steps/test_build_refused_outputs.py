@@ -21,7 +21,7 @@ INT8 = ('--precision', 'int8')
 pytestmark = pytest.mark.usefixtures('own_caches')
 
 
-def test_unwritable_quantised_model_is_refused(tmp_path, build_error):
+def test_invalid_path_of_the_quantised_model_is_refused(tmp_path, build_error):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
     arguments = ('--onnx', path, *KNOWN)
     calibrated = (*arguments, *INT8, '--calibration-images', images)
@@ -56,7 +56,7 @@ def test_full_disk_is_reported(tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_unwritable_folders_are_refused(tmp_path, build_error):
+def test_output_paths_that_cannot_be_written_are_refused(tmp_path, build_error):
     arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
     (tmp_path / 'file').write_bytes(b'')
     messages = []

@@ -24,7 +24,7 @@ FAMILIES = {
 
 @pytest.fixture(params=FAMILIES)
 def labelled_model(request, tmp_path):
-    """Return the task's measure, build arguments, and annotations equal to the model's output."""
+    """Return a task's measure and model, build arguments, and annotations equal to its output."""
     family, confidence = FAMILIES[request.param]
     recording = recorded(family)
     # Fix all shapes. Some recorded models have open shapes, but a constant network cannot.
@@ -43,7 +43,7 @@ def labelled_model(request, tmp_path):
     return request.param, model, ['--precision', 'fp16', '--validate', images], truth
 
 
-def test_accuracy_gate_measures_the_task(labelled_model, build):
+def test_accuracy_gate_uses_the_map_of_the_task(labelled_model, build):
     kind, model, words, truth = labelled_model
     words = [*words, '--annotations', truth, '--max-accuracy-drop', '0.05']
     result = build(*words, onnx_file=model)
@@ -72,7 +72,7 @@ def test_labels_without_task_fields_are_refused_before_the_build(
     golden_messages.add(message)
 
 
-def test_annotations_with_only_matching_boxes_measure_zero(labelled_model, build):
+def test_accuracy_is_0_if_only_the_boxes_match(labelled_model, build):
     kind, model, words, truth = labelled_model
     content = json.loads(truth.read_text())
     for entry in content['annotations']:
