@@ -54,7 +54,9 @@ def test_each_fault_of_a_package_gives_its_finding():
     golden.check('checks/packages.txt', text_of(scenes, good))
 
 
-def test_real_modules_are_imported(tmp_path, monkeypatch, golden_messages):
+def test_import_check_separates_installed_missing_and_failing_modules(
+    tmp_path, monkeypatch, golden_messages
+):
     (tmp_path / 'ends.py').write_text('import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n')
     (tmp_path / 'raises.py').write_text("print('noise')\nraise ImportError('compiled for 1')\n")
     (tmp_path / 'fine.py').write_text("print('noise')\n__version__ = '7.8'\n")
@@ -73,7 +75,7 @@ def test_real_modules_are_imported(tmp_path, monkeypatch, golden_messages):
     assert found['raises'].error == 'ImportError: compiled for 1'
     golden_messages.add(found['ends'].error)
     assert [name for name in names if found[name].missing] == ['no_such_module']
-    # The finding names a missing library, but omits what compiled code prints.
+    # The finding names a library that cannot be loaded, but omits text that modules print.
     assert 'lacks.so' in found['loads'].error
     golden_messages.add(found['leaves'].error)
     assert [name for name in names if found[name].clash] == ['ends', 'raises', 'old']
@@ -157,7 +159,7 @@ def test_each_of_several_gpus_gets_its_own_findings():
     assert [card.index for card in found] == [0]
 
 
-def test_jpeg_check_decodes_a_small_jpeg(monkeypatch):
+def test_jpeg_check_decodes_a_jpeg_and_frees_nvjpeg(monkeypatch):
     library = FakeNvJpeg()
     load = mock.Mock(return_value=(library, (13, 3, 2)))
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', load)

@@ -18,13 +18,13 @@ def test_exception_of_a_check_is_a_red_finding():
     assert 'RuntimeError: this broke' in two.found
 
 
-def test_only_findings_that_are_not_green_have_a_fix():
+def test_finding_needs_a_fix_exactly_if_it_is_not_green():
     for level in LEVELS:
         with pytest.raises(AssertionError):
             Finding('a', 'b', level, 'c', 'fix' if level == 'green' else '')
 
 
-def test_formats_of_a_report():
+def test_report_is_formatted_as_text_with_colours_and_as_json():
     findings = [
         Finding('one', 'a', 'green', 'good'),
         Finding('one', 'b', 'yellow', 'so so', 'do this'),
