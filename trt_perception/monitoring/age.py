@@ -14,9 +14,8 @@ _BEHIND_NS: Final = 600 * 10**9
 # A single impossible stamp is ignored. Impossible stamps for this long come from another clock.
 _PATIENCE_S: Final = 0.9
 _NO_CLOCK: Final = (
-    'use_sim_time is set and no clock is published on /clock, so the node cannot tell how old the '
-    'detections are: let the simulator publish it, or ros2 bag play --clock, or set use_sim_time '
-    'to false'
+    'use_sim_time is set, but no publisher sends /clock, so the age of the detections is unknown: '
+    'publish /clock with the simulator or ros2 bag play --clock, or set use_sim_time to false'
 )
 
 
@@ -36,12 +35,12 @@ class AgeOfOutput:
         """Add the stamp of an image whose detections are published now.
 
         Args:
-            stamp_ns: stamp of the image; 0 if the camera has no clock, so that the age is unknown.
-            clock_ns: time of the node's clock; 0 while that clock has no time yet.
+            stamp_ns: stamp of the image; 0 if the camera has no clock. The age is then unknown.
+            clock_ns: time of the node's clock; 0 if this clock has no time yet.
             time_s: time of a monotonic clock in seconds.
         """
         if not stamp_ns:
-            self._ages_ms.append(math.nan)  # so that older ages leave the window
+            self._ages_ms.append(math.nan)  # pushes older ages out of the window
             self._doubt = None
             return
         age_ns = clock_ns - stamp_ns
@@ -66,9 +65,9 @@ class AgeOfOutput:
 def _describe_clock_offset(age_ns: int) -> str:
     where = 'behind' if age_ns > 0 else 'ahead of'
     return (
-        f"the images are stamped {_span(abs(age_ns) * 1e-9)} {where} the node's clock, so nobody "
-        'knows how old the detections are: synchronise the clocks of camera and node (chrony, '
-        'PTP); play a recording with ros2 bag play --clock and the node with use_sim_time'
+        f"the stamps of the images are {_span(abs(age_ns) * 1e-9)} {where} the node's clock, so "
+        'the age of the detections is unknown: synchronise the clocks of camera and node (chrony, '
+        'PTP); for a recording, use ros2 bag play --clock and set use_sim_time to true'
     )
 
 

@@ -8,22 +8,23 @@ from trt_perception.monitoring.problem import Level, Problem
 
 __all__ = ['Announcer']
 
-# A lasting problem is logged again after _REPEAT_S, and a recurring problem after _QUIET_S.
+# A problem that lasts is logged every _REPEAT_S. A problem that recurs is logged at most every
+# _QUIET_S.
 _REPEAT_S: Final = 30.0
 _QUIET_S: Final = 10.0
 
 
 class Announcer:
-    """Makes log lines that announce new problems, repeat lasting ones, and report recovery."""
+    """Makes log lines for new problems, lasting problems, and recovery from a problem."""
 
     def __init__(self) -> None:
         self._last_kind = ''
         self._logged_s: dict[str, float] = {}
-        # Kind and start of the logged problem that still lasts.
+        # Kind of the problem that was logged and still lasts, and the time of its first log line.
         self._current: tuple[str, float] | None = None
 
     def line(self, problem: Problem, time_s: float) -> tuple[Level, str] | None:
-        """Return level and text of the log line that is due now; None if none is due."""
+        """Return level and text of the line to log now; None if no line is due."""
         fresh = problem.kind != self._last_kind
         self._last_kind = problem.kind
         if not problem.kind:

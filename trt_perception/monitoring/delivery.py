@@ -1,4 +1,4 @@
-"""Counts the images that were sent but never arrived, from reports of the middleware."""
+"""Counts the images that were sent but never arrived."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DeliveryCounter:
         """
         count = count % _UNKNOWN + count // _UNKNOWN
         self._lost += count
-        if self._several:  # `add_received` counts no gaps now
+        if self._several:  # `add_received` skips gaps of several publishers
             self._gaps += count
 
     def set_publishers(self, count: int, *, changed: bool) -> None:
@@ -72,8 +72,8 @@ class DeliveryCounter:
 
         Args:
             count: number of publishers.
-            changed: whether publishers came or went. The sequence numbers of a new publisher
-                start again.
+            changed: whether a publisher appeared or disappeared. A new publisher starts new
+                sequence numbers.
         """
         self._several = count > 1
         if changed:

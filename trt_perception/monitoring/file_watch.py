@@ -23,10 +23,10 @@ class FileWatch:
         identity = self._identify()
         if identity == self._identity:
             return ''
-        what = 'is gone from' if identity is None else 'was replaced on'
+        what = 'was removed' if identity is None else 'was replaced'
         return (
-            f'{self.path} {what} disk since it was loaded; the loaded model goes on; cleanup and '
-            'configure load what is there now'
+            f'{self.path} {what} after it was loaded; the node still uses the loaded model; to '
+            'load the current file, call cleanup and configure'
         )
 
     def _identify(self) -> tuple[int, int, int, int] | None:

@@ -34,7 +34,7 @@ class FrameTimes(NamedTuple):
 
 @dataclass
 class FrameStatistics:
-    """Counts since the start and the times of the last frames.
+    """Counts of frames since the start, and stage times of the last frames.
 
     Each frame is in flight from ``receive`` until exactly one call of ``publish``, ``drop`` or
     ``fail``: received == published + sum(dropped) + failed + in_flight. The caller must lock
@@ -89,7 +89,7 @@ class FrameStatistics:
 
     @classmethod
     def merge(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
-        """Return the sum of snapshots, with at most the same number of stage times from each."""
+        """Return the sum of snapshots. Each contributes at most the same number of stage times."""
         whole = cls()
         each = (whole.times.maxlen or 0) // max(1, len(parts))
         for part in parts:
@@ -106,7 +106,7 @@ class FrameStatistics:
 
     @cached_property
     def latency(self) -> Mapping[str, Percentiles]:
-        """Percentiles of a snapshot's stages, by field of FrameTimes; empty without times."""
+        """Percentiles of the stage times, by field of FrameTimes; empty without times."""
         stages = zip(*self.times, strict=True)  # empty without times
         return {
             stage: both

@@ -13,7 +13,7 @@ __all__ = ['PipelineStatistics']
 
 @dataclass
 class PipelineStatistics:
-    """Counts since the start and the times of the last batches. The caller must lock around calls.
+    """Counts since the start, and times of the last batches. The caller must lock around calls.
 
     Attributes:
         frames: number of frames that left the pipeline, including unreadable frames.

@@ -38,7 +38,7 @@ def with_notes(problem: Problem, same_name: str, notes: Sequence[str]) -> Proble
     Args:
         problem: problem of a camera, or of all cameras; its kind may be empty.
         same_name: sentence about other nodes with this node's name; empty if there are none.
-        notes: sentences about less urgent problems. They are only shown without a problem.
+        notes: sentences about less urgent problems; shown only if the problem has no kind.
     """
     if notes and not problem.kind:
         problem = Problem(Level.WARN, 'note', '; '.join(notes))
@@ -57,7 +57,7 @@ def with_unnamed_class(problem: Problem, error: str) -> Problem:
     """
     if not error:
         return problem
-    message = f'a class without a name was found, so all names may be wrong: {error}'
+    message = f'a detected class has no name, so all class names may be wrong: {error}'
     if problem.level == Level.ERROR:
         return Problem(Level.ERROR, problem.kind, f'{problem.message}; {message}')
     also = [problem.message] if problem.kind else []

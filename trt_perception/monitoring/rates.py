@@ -8,10 +8,10 @@ from typing import Final
 
 __all__ = ['EvenRate']
 
-# Updates at shorter intervals are ignored: intervals of single events are never regular.
+# Updates at shorter intervals are ignored, because the intervals of single events vary.
 _MIN_UPDATE_INTERVAL_S: Final = 0.4
-# A rate needs this duration and number of events. The ratio limits how much the rates between
-# updates may differ.
+# A rate needs this duration and number of events. The rates between two updates may differ by this
+# factor at most.
 _MIN_DURATION_S: Final = 0.9
 _MIN_EVENTS: Final = 3
 _MAX_RATE_RATIO: Final = 1.5
@@ -20,8 +20,8 @@ _MAX_RATE_RATIO: Final = 1.5
 class EvenRate:
     """Estimates the rate of events that the caller counts, while their intervals are regular.
 
-    A count divided by the time between two calls would include parts of intervals at the ends.
-    So the estimate uses the times of the events, and needs similar rates between updates.
+    The estimate uses the times of events. The time between two calls would be wrong, because it
+    includes parts of intervals at both ends.
 
     Args:
         updates: number of updates that are kept.

@@ -6,14 +6,14 @@ that names the fix. The time is an argument, so that tests need not wait.
 Kinds of problems, worst first:
 
 - no_output: a frame entered the pipeline but no result comes out; the pipeline hangs.
-- qos_mismatch: QoS or type of the camera prevents delivery.
+- qos_mismatch: QoS or message type of the publisher prevents delivery.
 - camera_gone: images arrived before, but the topic has no publisher now.
 - no_publisher: the topic never had a publisher.
 - not_arriving: the topic has a publisher, but no image has ever arrived.
 - stalled: images arrived before and the camera still exists, but sends no image.
 - always_bad_output: the model's outputs for all images of 10 s are invalid.
 - all_dropped: images arrive, but all are dropped because of errors.
-- unnamed_class: a class without a name was found since *configure*.
+- unnamed_class: a class that was detected since *configure* has no name.
 - same_name: other nodes have the same name. The message includes other problems.
 - engine_slower: the camera is faster than the model.
 - lost_in_transport: some images never reach the node.
@@ -49,13 +49,15 @@ _SILENCE_S: Final = 2 * PERIOD_S - 0.1
 # A camera takes seconds to start on a small machine. Discovery takes 3 s more if the first
 # discovery messages are lost.
 _START_LIMIT_S: Final = 10.0
-# Smaller shares of the images in the last two seconds, or fewer images, are not reported.
+# Drops and losses are reported if they exceed this share of the images in this window, and reach
+# this number.
 _WINDOW_S: Final = 2.0
 _MIN_SHARE: Final = 0.1
 _MIN_IMAGES: Final = 3
-# After this time of invalid outputs only, the decoder is wrong, not the images.
+# If all outputs are invalid for this time, the decoder is wrong, not the images.
 _BAD_OUTPUT_LIMIT_S: Final = 10.0
-# A frame may take this many times its usual time, and an image this many camera periods.
+# A frame is late after this multiple of its usual time, and an image after this many camera
+# periods.
 _LATE_FRAME_FACTOR: Final = 4.0
 _LATE_CAMERA_FACTOR: Final = 3.0
 # Reasons of drops that the user requested.
@@ -69,7 +71,7 @@ class TopicState:
 
     Attributes:
         publishers: number of publishers of the right type, with any QoS.
-        mismatch: why images of a publisher do not arrive, and the setting to change; else empty.
+        mismatch: why a publisher's images cannot arrive, and the setting to change; may be empty.
         elsewhere: other topics with images, and how to subscribe to them; empty if there are none.
         since_s: time of the last QoS change of the subscription, by the watchdog's clock; 0 if
             there was none.
@@ -82,7 +84,7 @@ class TopicState:
 
 
 class WatchedCamera(Protocol):
-    """The subscription of a camera, as the watchdog needs it. ImageInput implements it.
+    """The values of a camera's subscription that the watchdog reads. Implemented by ImageInput.
 
     Attributes:
         camera_name: empty if the node has only one camera.
@@ -126,8 +128,8 @@ class CameraWatchdog:
         camera: the subscription.
         start_s: time of the activation in seconds of a monotonic clock.
         frame_time_s: seconds that the model needs for a frame, measured in the warm-up.
-        batches_per_turn: number of batches until each camera had a turn, if all cameras send
-            faster than the model processes.
+        batches_per_turn: number of batches until each camera has had a turn, if all cameras send
+            faster than the model processes images.
         loss_fix: fix for large images that are lost in transport.
     """
 
@@ -148,14 +150,14 @@ class CameraWatchdog:
         self._start_s = start_s
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
         self._sent_rate, self._output_rate = EvenRate(), EvenRate()
-        # Since this time the camera is faster than the model.
+        # Start of the time in which the camera is faster than the model; None if it is not.
         self._slower_since_s: float | None = None
         self._received_s = start_s
         # Last time without a publisher. A camera that appears later also gets time to start.
         self._no_publisher_s = start_s
         # The median of the last periods is used, so that one long pause does not count as usual.
         self._periods: deque[float] = deque(maxlen=5)
-        # The last time at which a frame was finished or none was in flight.
+        # The last time when a frame was finished, or no frame was in flight.
         self._last_progress_s = start_s
         # Drops are counted since this snapshot: the last output, or the end of a silence.
         self._drops_since = self._snapshots[0]
@@ -200,7 +202,7 @@ class CameraWatchdog:
         )
         if now.received > last.received:
             if now.time_s - self._received_s > self._allowed_silence_s:
-                self._drops_since = last  # a new start after a silence
+                self._drops_since = last  # images arrive again after a silence
             if last.received:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
@@ -223,7 +225,7 @@ class CameraWatchdog:
 
     @property
     def _allowed_silence_s(self) -> float:
-        """Seconds without an image that are not a problem."""
+        """The longest time without an image that is not a problem, in seconds."""
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA_FACTOR * usual_s)
 
@@ -236,17 +238,17 @@ class CameraWatchdog:
         return Problem(
             Level.ERROR,
             'no_output',
-            f'images arrive on {self._topic}, but nothing has come out for {waited_s:.1f} s: the '
-            'pipeline does not finish its frame; if that lasts, end the node (Ctrl-C twice) and '
-            'try the model alone: ros2 run trt_perception benchmark_engine',
+            f'images arrive on {self._topic}, but the pipeline has finished no frame for '
+            f'{waited_s:.1f} s; if this continues, end the node (Ctrl-C twice) and run the model '
+            'alone: ros2 run trt_perception benchmark_engine',
         )
 
     def _expected_frame_s(self, counts: FrameStatistics) -> float:
-        """Return the usual seconds until a frame comes out, including the wait for its turn."""
+        """Return the usual seconds until a frame is finished, with the wait for other cameras."""
         latency = counts.latency
         if not latency:
             return self._batches_per_turn * self._frame_time_s
-        # A measured frame is recent: while its camera waited, newer frames replaced older frames.
+        # Measured times lack the wait for other cameras: newer frames replaced the waiting frames.
         others_s = (self._batches_per_turn - 1) * latency['compute'].p50_ms * 1e-3
         return latency['total'].p50_ms * 1e-3 + others_s
 
@@ -267,37 +269,37 @@ class CameraWatchdog:
         if silent_s < self._allowed_silence_s:  # the camera has just appeared
             return self._no_publisher(now, silent_s, topic)
         if now.received:
-            why = 'the camera has stalled, or its process was killed; look at its driver'
+            why = 'the camera has stalled, or its process was killed; check its driver'
             if now.not_delivered and self._camera.message_bytes >= LARGE_MESSAGE_BYTES:
                 # With best effort, the middleware reports no loss while all images are lost.
                 why = (
-                    f'either the camera has stalled: look at its driver; or the transport, which '
-                    f'has lost {now.not_delivered} before, loses all: {self._loss_fix}'
+                    'either the camera has stalled: check its driver; or the transport, which has '
+                    f'lost {now.not_delivered} images before, now loses all: {self._loss_fix}'
                 )
             return Problem(
                 Level.ERROR,
                 'stalled',
-                f'no image on {self._topic} for {silent_s:.1f} s, though its camera is still '
-                f'there: {why}',
+                f'no image on {self._topic} for {silent_s:.1f} s, although the topic still has a '
+                f'publisher: {why}',
             )
         return Problem(
             Level.WARN,
             'not_arriving',
-            f'a camera is there on {self._topic}, but no image has arrived for {silent_s:.1f} s: '
-            f'either it sends none, or the transport loses them: {self._loss_fix}',
+            f'{self._topic} has a publisher, but no image has arrived for {silent_s:.1f} s: '
+            f'either the camera sends no images, or the transport loses them: {self._loss_fix}',
         )
 
     def _no_publisher(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
         """Return the problem of a missing camera, or of a camera that may not have sent yet."""
         start = start_arguments('/its/topic', camera=self._camera.camera_name)
-        instead = topic.elsewhere or f'start the camera, or the node with {start}'
+        instead = topic.elsewhere or f'start the camera, or start the node with {start}'
         if now.received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
-            state = 'is back, and no image yet' if topic.publishers else gone
+            state = 'is back, but has not sent an image yet' if topic.publishers else gone
             return Problem(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
         alone = f'no publisher on {self._topic}; {instead}'
         if topic.publishers:
-            appeared = f'a camera has appeared on {self._topic}, and no image yet'
+            appeared = f'a camera has appeared on {self._topic}, but has not sent an image yet'
             return Problem(Level.OK, '', appeared)
         return Problem(Level.WARN, 'no_publisher', alone)
 
@@ -314,7 +316,7 @@ class CameraWatchdog:
             # One dropped image is not a trend: report only from _MIN_IMAGES images on.
             if sum(bad.values()) < _MIN_IMAGES:
                 return None
-            every = f'every image of the last {seconds:.1f} s that was wanted was dropped'
+            every = f'every image of the last {seconds:.1f} s was dropped, some because of errors'
         message = f'{every}: {_drop_summary(bad, refusal)}'
         if set(bad) == {'bad_output'} and seconds >= _BAD_OUTPUT_LIMIT_S:
             cure = 'the outputs do not fit the decoder: correct model.decoder or the manifest'
@@ -331,22 +333,23 @@ class CameraWatchdog:
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
         sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
         if sent_hz is not None and done_hz is not None and done_hz < (1 - _MIN_SHARE) * sent_hz:
-            # Do not show the share, because it covers other seconds than the rates.
+            # Do not show the share of replaced images: it covers another period than the rates.
             seen = (
-                f'the camera sends {sent_hz:.1f} Hz, of which the model takes {done_hz:.1f} Hz: '
-                'the other images'
+                f'the camera sends {sent_hz:.1f} Hz, but the model processes only '
+                f'{done_hz:.1f} Hz: the other images'
             )
         elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates are still unknown
             seen = (
-                f'images come faster than the model takes them: {replaced / received:.0%} of them'
+                'images arrive faster than the model processes them: '
+                f'{replaced / received:.0%} of them'
             )
         else:
             return None
         return Problem(
             Level.WARN,
             'engine_slower',
-            f'{seen} give way to newer ones; lower the rate of the camera, or take a faster '
-            'engine, to have every image processed',
+            f'{seen} are replaced by newer images; to process every image, lower the rate of the '
+            'camera or use a faster engine',
         )
 
     def _lost_in_transport(self, now: _CountSnapshot) -> Problem | None:
@@ -357,15 +360,15 @@ class CameraWatchdog:
         sent = lost + now.received - then.received
         if lost < _MIN_IMAGES or lost <= _MIN_SHARE * sent:
             return None
-        cure = 'if they come in bursts, raise image_qos.depth'
+        cure = 'if images arrive in bursts, raise image_qos.depth'
         if self._camera.message_bytes < LARGE_MESSAGE_BYTES:
-            cure += '; else lower the rate of the camera: they are small, and still too many'
+            cure += '; otherwise lower the rate of the camera: its images are small but too many'
         else:
             cure = f'{self._loss_fix}; {cure}'
         return Problem(
             Level.WARN,
             'lost_in_transport',
-            f'{lost} of {sent} images were sent and never reached the node: {cure}',
+            f'{lost} of {sent} sent images never reached the node: {cure}',
         )
 
     def _some_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
@@ -395,6 +398,6 @@ def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, in
 
 
 def _drop_summary(bad: Mapping[str, int], refusal: str) -> str:
-    """Return counts of dropped images in words; empty if there are none."""
+    """Return the counts of dropped images and the last error as text; empty without drops."""
     counts = ', '.join(f'{n} x {reason}' for reason, n in bad.items())
-    return f'{counts}; the last one: {refusal}' if bad else ''
+    return f'{counts}; last error: {refusal}' if bad else ''

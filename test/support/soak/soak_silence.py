@@ -73,7 +73,7 @@ def silence_of_pipelines(client, until, intake):
         until(
             detector,
             'engine slower',
-            'give way to newer ones',
+            'are replaced by newer images',
             lambda: send(command_image(SLOW), 10),
         )
         detector.to('deactivate', 'activate')
@@ -85,11 +85,11 @@ def silence_of_pipelines(client, until, intake):
             send(quick, 20)
             detector.program.send(signal.SIGCONT)
 
-        until(detector, 'lost in transport', 'were sent and never reached the node', burst)
+        until(detector, 'lost in transport', 'sent images never reached the node', burst)
         detector.to('deactivate', 'activate')
         detector.connect(quick)
         # Send the command repeatedly, because a later image may overwrite a single command.
-        until(detector, 'no output', 'nothing has come out', lambda: send(command_image(NEVER), 1))
+        until(detector, 'no output', 'finished no frame', lambda: send(command_image(NEVER), 1))
         detector.program.send(signal.SIGKILL)
     finally:
         detector.close()
