@@ -27,8 +27,8 @@ def write_atomically(
     """Write all files or none. Existing files are replaced.
 
     Args:
-        files: contents by path. The files appear in this order, so put the file that readers
-            look for last.
+        files: contents by path. The files appear in this order. The last one should be the file
+            that readers look for.
         mode: permissions of the files, restricted by the umask of the process.
         is_durable: wait until the files are on the disk and survive a loss of power.
 
@@ -138,10 +138,10 @@ def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
 
 
 def _back_up(path: Path, temporary: Path) -> Path | None:
-    """Give an existing file a second name, and return that name. Return None without a file."""
+    """Give an existing file a second name, and return that name; None if no file exists."""
     if not os.path.lexists(path):
         return None
-    backup = temporary.with_name(f'{temporary.name}.old')  # unique, as mkstemp made the name
+    backup = temporary.with_name(f'{temporary.name}.old')  # unique, because mkstemp made the name
     try:
         try:
             os.link(path, backup, follow_symlinks=False)
@@ -153,7 +153,7 @@ def _back_up(path: Path, temporary: Path) -> Path | None:
 
 
 def _sync_folders(folders: set[Path]) -> None:
-    """Make renames survive a loss of power, if the file system can."""
+    """Make renames survive a loss of power, if the file system supports this."""
     for folder in folders:
         with contextlib.suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

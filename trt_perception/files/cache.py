@@ -41,7 +41,7 @@ def read_cached(kind: str, key: str) -> bytes | None:
     path = cache_folder(kind) / key
     try:
         entry, _ = read_checked(path, _MAX_BYTES)
-        os.utime(path)  # record this use: the most recently used entries are kept
+        os.utime(path)  # marks the entry as recently used
     except (EngineError, OSError):
         return None
     content = entry[_DIGEST_BYTES:]
@@ -52,7 +52,7 @@ def read_cached(kind: str, key: str) -> bytes | None:
 
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
-    """Store an entry, and remove the oldest entries of its kind.
+    """Store an entry, and remove the least recently used entries above the limit.
 
     A cache that cannot be written only costs time, so the failure is logged as a warning.
     """

@@ -61,7 +61,7 @@ def read_record(kind: type[Record], section: JsonSection) -> Record:
 
 
 def read_record_leaving_other_keys(kind: type[Record], section: JsonSection) -> Record:
-    """Read all fields of a dataclass, and leave other keys of the section unread.
+    """Read all fields of a dataclass. Other keys of the section stay unread.
 
     Raises:
         ManifestError: a key is missing or of the wrong type, or a value is out of range.
@@ -133,7 +133,7 @@ def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
 
 
 def mapping_reader(read: FieldReader) -> FieldReader:
-    """Return a reader of objects with any keys as dicts, with one reader for all values."""
+    """Return a reader of objects with arbitrary keys as dicts. ``read`` reads each value."""
 
     def read_all(section: JsonSection, key: str) -> dict[str, Any]:
         inner = section.section(key)
@@ -143,5 +143,5 @@ def mapping_reader(read: FieldReader) -> FieldReader:
 
 
 def optional_reader(read: FieldReader, missing: Any = None) -> FieldReader:
-    """Return a reader that gives ``missing`` if the key is missing or null."""
+    """Return a reader that returns ``missing`` if the key is missing or null."""
     return lambda section, key: read(section, key) if section.has(key) else missing

@@ -133,13 +133,13 @@ class JsonSection:
         return self.finite(self.take(key, 'a number', (int, float)), key)
 
     def finite(self, value: object, key: str) -> float:
-        """Return a value as a finite number. ``key`` is its key, for the error."""
+        """Return a value as a finite number. ``key`` names the value in the error."""
         try:
             if not isinstance(value, bool) and isinstance(value, int | float):
                 number = float(value)
                 if math.isfinite(number):
                     return number
-        except OverflowError:  # JSON does not limit whole numbers
+        except OverflowError:  # JSON allows whole numbers beyond the range of float
             pass
         raise self.refusal(key, value, 'finite numbers')
 
@@ -178,7 +178,7 @@ class JsonSection:
         ]
 
     def unread_texts(self, except_key: str) -> Iterator[str]:
-        """Yield all keys and texts within the unread values, except those of one key."""
+        """Yield all keys and texts of the unread content, except in the value of one key."""
         left: list[object] = [
             {key: self._unread[key] for key in self._unread if key != except_key}
         ]
@@ -209,17 +209,17 @@ class JsonSection:
     def check_value(
         self, key: str, value: Value, check: Callable[[Value], Mistake | None]
     ) -> Value:
-        """Return the value of a key, unless the check returns a mistake."""
+        """Return the value. If the check returns a mistake, raise an error that names the key."""
         if mistake := check(value):
             raise self.error(self.subject(key), **mistake)
         return value
 
     def subject(self, key: str) -> str:
-        """Return the text by which errors name a key."""
+        """Return the subject of an error about a key."""
         return f'{self.location}: {key!r}'
 
     def format_value(self, value: object) -> str:
-        """Return the text by which errors show a value."""
+        """Return a value as text for an error."""
         return short_json(value)
 
 

@@ -117,7 +117,7 @@ class _LiteralReader:
             return items
         try:
             return dict(items)
-        except TypeError as error:  # a list as a key
+        except TypeError as error:  # a list or mapping cannot be a key
             raise ValueError('a key is a list or a mapping') from error
 
 
@@ -126,7 +126,7 @@ def _unescape(token: str) -> str:
         return token[1:-1]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # Python warns of invalid escapes in the text
+            warnings.simplefilter('ignore')  # Python warns about invalid escape sequences
             return str(ast.literal_eval(token))
     except SyntaxError as error:
         raise ValueError(f'a quoted string is invalid: {error.msg}') from error

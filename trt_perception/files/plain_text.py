@@ -1,7 +1,7 @@
 """Check names from untrusted sources, and make untrusted text safe to print.
 
 A file, a message or a library can hold any text. Some characters control a terminal, start a new
-line of the log, or reverse the direction of writing, so that readers see another text.
+line of the log, or reverse the writing direction, so that the reader sees a different text.
 
 Guarantees: a valid name is one short line of printable text. ``short_repr`` and
 ``escape_controls`` return no such characters, except that ``escape_controls`` keeps line ends
@@ -37,8 +37,8 @@ MAX_CLASSES: Final = 65536
 MAX_NAME_LENGTH: Final = 256
 #: The longest path that Linux accepts (PATH_MAX).
 MAX_PATH_LENGTH: Final = 4096
-# Unicode's control characters, its line ends, its twelve Bidi_Control characters, which set the
-# direction of writing, and halves of surrogate pairs, which no encoding can write.
+# Unicode's control characters, line ends, the twelve Bidi_Control characters, which set the
+# writing direction, and halves of surrogate pairs, which UTF-8 cannot encode.
 _CONTROLS: Final = re.compile(
     '[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]'
 )
@@ -93,9 +93,9 @@ def names_mistake(names: Sequence[object], *, distinct: bool = True) -> Mistake 
 
 
 def _are_all_valid(names: Sequence[Any]) -> bool:
-    """Return whether all names are valid, ten times as fast as a check of each name.
+    """Return True if all names are surely valid, in a tenth of the time of checking each name.
 
-    False may also mean that a valid name has characters outside ``str.isprintable``.
+    Valid names with characters that ``str.isprintable`` rejects also give False.
     """
     return (
         set(map(type, names)) == {str}
@@ -112,7 +112,7 @@ def closest_words(
 
     Args:
         word: the word as typed. Words above 100 characters have no similar words.
-        known: only the first 2000 words are compared, and fewer if ``word`` is long.
+        known: the known words. At most the first 2000 are compared, fewer if ``word`` is long.
         count: maximum number of returned words.
         cutoff: lowest similarity of a returned word, 0 to 1.
     """
@@ -157,13 +157,13 @@ def join_first(items: Collection[str], most: int = 5, separator: str = ', ') -> 
 
 
 def to_one_line(said: object, longest: int = 400) -> str:
-    """Return a library's message of several lines as one line, short enough for a message."""
+    """Return a library's message as one line, cut to ``longest`` characters."""
     text = ' '.join(str(said).split())
     return text[:longest] or type(said).__name__
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines, with the first column aligned left and the others right.
+    """Return a table as text. The first column is aligned left, other columns right.
 
     Args:
         rows: the column titles, then the cells. All rows have the same length.

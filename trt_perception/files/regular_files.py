@@ -25,7 +25,7 @@ def open_regular(path: Path) -> tuple[BinaryIO, os.stat_result]:
             reason.
     """
     try:
-        # Non-blocking, so that a FIFO is refused below and opening it does not block.
+        # Non-blocking, because opening a FIFO would block. The check below refuses a FIFO.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:  # NUL, or half of a surrogate pair
         raise OSError(errno.EINVAL, 'no file can have this name') from error
@@ -63,7 +63,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def read_user_file(path: Path, limit: int) -> bytes:
-    """Return the bytes of a file that the user named, as ``read_regular`` does.
+    """Return the bytes of a file that the user chose, with the checks of ``read_regular``.
 
     Raises:
         ConfigError: the file cannot be read, is too large, or is not a regular file.

@@ -19,7 +19,7 @@ from trt_perception.files.plain_text import MAX_CLASSES, name_mistake, short_rep
 
 __all__ = ['MAX_BYTES', 'read_yaml']
 
-#: For one megabyte, PyYAML takes seconds, and a thousand times as much memory.
+#: PyYAML needs seconds for a text of 1 MB, and a thousand times as much memory as the text.
 MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 16
 _MAX_COLLECTIONS: Final = 4096

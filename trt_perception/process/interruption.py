@@ -74,7 +74,8 @@ class Interruption:
             self._first_s = time.monotonic()
             for each in ENDING_SIGNALS:
                 signal.signal(each, self)
-            with contextlib.suppress(OSError):  # print may be interrupted
+            with contextlib.suppress(OSError):
+                # The signal may have interrupted a print call, and print is not reentrant.
                 os.write(2, self._message.encode())
             raise KeyboardInterrupt
         if time.monotonic() - self._first_s > REPEATED_SIGNAL_S:

@@ -26,8 +26,8 @@ class OptionParser(argparse.ArgumentParser):
         description: first line of the help.
         examples: last lines of the help, printed unchanged.
         usage: usage line; None lists the options.
-        parameter: returns the ROS parameter with this or a similar name, or an empty text.
-        before: shell arguments that are printed before a suggested parameter.
+        parameter: returns the ROS parameter whose name equals or resembles a word; empty if none.
+        before: the shell arguments to print before a suggested parameter.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, escape_controls('\n'.join(said)) + '\n')
 
     def _value_after(self, word: str) -> str:
-        """Return the value after an option: one word, several as a YAML list, or VALUE if none."""
+        """Return the words after an option: several words as a YAML list; VALUE without words."""
         place = list(self._given).index(word) + 1
         words = list(itertools.takewhile(lambda each: each[:1] != '-', self._given[place:]))
         return f'[{", ".join(words)}]' if len(words) > 1 else ''.join(words) or 'VALUE'
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Exit with argparse's error for unknown words."""
+        """Print argparse's error for unknown words, and exit with code 2."""
         self._given = words
         self.error(f'unrecognized arguments: {" ".join(words)}')
 

@@ -1,7 +1,7 @@
-"""Standard output and error that never raise, so that a full disk behind ``>`` stops no work.
+"""Standard output and error whose writes never raise, so that a full disk stops no program.
 
-Otherwise a print may raise in the middle of the work, or Python ends with exit code 120 and an
-unclear message.
+With Python's own streams, ``print`` may raise in the middle of the work, or Python ends with exit
+code 120 and an unclear message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason']
 
 
 class GuardedStream:
-    """A text stream that drops text if writing fails. It has all other attributes of the stream.
+    """A text stream that drops text if writing fails. It forwards all other attributes.
 
     Args:
         stream: standard output or error; None if it was closed before the start.
