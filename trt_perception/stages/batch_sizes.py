@@ -11,13 +11,13 @@ def batch_sizes(ranges: Sequence[tuple[int, int]], max_frames: int) -> tuple[int
     """Return the batch sizes to prepare. Each size gets a context and a CUDA graph.
 
     A profile with a fixed size gives this size. A profile with a range gives both ends and the
-    powers of two between them. Above its smallest size, a batch then fills more than half of the
-    places in its prepared size.
+    powers of two between them. So a batch above the smallest size fills more than half of its
+    prepared size.
 
     Args:
         ranges: smallest and largest batch of each profile.
-        max_frames: largest number of frames that arrive together. The last size is the smallest
-            that holds this number. If no size holds it, the last size is the largest of all.
+        max_frames: largest number of frames that arrive together. Sizes above the smallest
+            sufficient size are left out.
 
     Returns:
         The sizes, smallest first.

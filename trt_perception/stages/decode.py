@@ -20,7 +20,7 @@ from trt_perception.stages.selection import passing_indices, select_detections
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
 
 
-# Networks may output infinity or NaN. A later step removes such boxes, so warnings are useless.
+# Networks may output infinity or NaN. A later step removes such boxes, so no warning is needed.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')
 def decode(
     outputs: Sequence[OutputArray],
@@ -45,7 +45,7 @@ def decode(
         no name, or the boxes have another unit than the decoder expects.
 
     Raises:
-        EngineError: the outputs do not fit the decoder, whatever the image shows.
+        EngineError: the outputs do not fit the decoder for any image.
     """
     results: list[TaskResult | OutputError] = []
     images = _inputs_by_image(outputs, spec, thresholds)

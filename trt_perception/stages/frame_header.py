@@ -83,7 +83,7 @@ class FrameHeaderWriter:
     def content(
         self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
     ) -> npt.NDArray[np.uint8]:
-        """Return a header without the offset of the pixels. Similar frames share this content.
+        """Return a header without the pixel offset. Frames of equal form have equal content.
 
         Args:
             frame: the image.
@@ -127,7 +127,7 @@ class FrameHeaderWriter:
         Args:
             target: uint8, at least ``size`` bytes, usually page-locked memory.
             content: result of ``content`` for the frame.
-            pixels: offset in bytes from the header to the first pixel, in device addresses.
+            pixels: the first pixel's device address minus the header's device address.
         """
         target[: content.size] = content
         _PIXELS.pack_into(target.data, _PIXELS_OFFSET, pixels)

@@ -22,7 +22,7 @@ from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS,
 __all__ = ['MAX_CANDIDATES', 'RESULT_HEAD', 'RESULT_ROW', 'FrameKernels']
 
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
-#: The C types of a pixel mask, whose values are 0 and 1.
+#: C types for the data types of a pixel mask. Its values are 0 and 1, so 8-bit types are equal.
 _MASK_TYPES: Final = {
     **_C_TYPES,
     'int64': 'long long',
@@ -39,7 +39,8 @@ MAX_CANDIDATES: Final = 1024
 RESULT_HEAD: Final = np.dtype(
     [('count', '<i4'), ('passed', '<i4'), ('best_score', '<f4'), ('all_nan', '<i4')]
 )
-#: The rows follow, in source pixels. Each row ends with the values of the task.
+#: The rows follow, in source pixels (oriented boxes in network pixels). Each row ends with the
+#: values of the task.
 RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
 
 
@@ -58,8 +59,8 @@ class FrameKernels:
         has_decode_kernels: whether ``decode`` can be called. True if the decoder has
             ``anchor_row_layout``, and at most 1024 boxes enter NMS.
         has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.
-        result_row: dtype of a result row: RESULT_ROW, and in ``task_values`` the unchanged values
-            after the scores. Oriented boxes are in network pixels, before the rotation.
+        result_row: dtype of a result row: the fields of RESULT_ROW, then ``task_values`` as the
+            network outputs them. An oriented box is in network pixels, before its rotation.
         header: writes the frame headers that the kernels read.
         scratch_bytes: device memory of the decoding kernels for each frame of a batch. Must be
             cleared before the first launch.
@@ -67,7 +68,7 @@ class FrameKernels:
 
     Raises:
         CudaError: NVRTC is missing or fails.
-        EngineError: the cells of the grids and the anchors of the output differ in number.
+        EngineError: the number of grid cells differs from the number of anchors in the output.
     """
 
     def __init__(self, device: Device, spec: ModelSpec, limits: DecodingLimits) -> None:
@@ -260,7 +261,7 @@ def _source(constants: Mapping[str, object], names: Sequence[str]) -> str:
 
 
 def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
-    """Map the name of each constant in the letterbox kernel's source to its value."""
+    """Map the name of each constant in the kernel source for the letterbox to its value."""
     preprocessing = spec.preprocessing
     width, height = preprocessing.input_size
     gain, bias = preprocessing.gain_and_bias()
@@ -281,7 +282,7 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
 
 
 def _pixel_mask_constants(mask: TensorSpec) -> dict[str, object]:
-    """Map the name of each constant in the source of the pixel mask's kernel to its value."""
+    """Map the name of each constant in the kernel source for the pixel mask to its value."""
     _, rows, columns = mask.shape
     return {'MASK_T': _MASK_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
 

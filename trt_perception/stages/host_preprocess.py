@@ -40,7 +40,7 @@ _CONVERSIONS: Final[dict[str, int]] = {
 
 
 def pixels_and_bgr_order(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int, int, int]]:
-    """Return a frame's pixels as 8-bit channels, and the channels of blue, green and red.
+    """Return a frame's pixels with 8 bits per channel, and the order of their channels.
 
     Returns:
         uint8 (height, width, channels), a view of the frame if the format is packed; and the
@@ -146,7 +146,8 @@ class HostPreprocessor:
         self._channels = self._tensor.transpose(0, 3, 1, 2) if is_nhwc else self._tensor
         # Arithmetic is in float32. Other types are converted once, at the end.
         self._plane = None if preprocessing.dtype == 'float32' else np.empty((height, width), 'f4')
-        # For each place of the tensor: the geometry whose padding is written; None before it is.
+        # For each place in the batch: the geometry of the padding that the tensor contains; None
+        # before the first frame.
         self._padded: list[Letterbox | None] = [None] * batch
 
     def __call__(self, frame: Frame, place: int = 0) -> tuple[npt.NDArray[Any], Letterbox]:

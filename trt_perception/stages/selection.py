@@ -30,9 +30,9 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
 _HIGHEST_SCORE: Final = 1.1
-# Limits for the check of the unit, because boxes may reach beyond the image. Boxes are not in
-# pixels if all lie within 1.5 pixels. Boxes are not fractions if all reach beyond 4 times the
-# input.
+# Limits of `_check_unit`, which allow that correct boxes reach beyond the image. Boxes are not in
+# pixels if all coordinates are below 1.5. Boxes are not fractions of the input if each box has a
+# coordinate above 4.
 _MAX_OVERHANG: Final = 0.5
 _MAX_INPUTS: Final = 4
 # Values of an oriented box: centre, size and angle.
@@ -143,7 +143,7 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
 
 
 def _within_image(xyxy: Floats, letterbox: Letterbox) -> Floats:
-    """Convert boxes relative to the image without padding to network pixels.
+    """Convert boxes that are relative to the unpadded image to network pixels.
 
     A transformer with the input ``pixel_mask`` outputs such boxes, because it ignores the padding.
 
@@ -256,7 +256,7 @@ def _check_unit(
     if wrong:
         raise OutputError(
             f'decoder {decoder}',
-            f'coordinates up to {largest.max():.4g}, as in boxes in {found}',
+            f'coordinates up to {largest.max():.4g}, typical of boxes in {found}',
             expected=f'boxes in {wanted}',
             fix='correct model.decoder or the manifest: rtdetr_end_to_end reads rows of '
             'centre, size, '

@@ -67,7 +67,7 @@ def _make_logger(trt: Any) -> Any:
         'INTERNAL_ERROR': logging.ERROR,
         'ERROR': logging.ERROR,
         'WARNING': logging.WARNING,
-        'INFO': logging.DEBUG,  # memory use and timing of TensorRT's steps
+        'INFO': logging.DEBUG,  # memory use and duration of TensorRT's steps
     }
 
     class Logger(trt.ILogger):  # type: ignore[misc]

@@ -86,15 +86,16 @@ def load_plugins(
         The identities of the libraries, in the same order.
 
     Raises:
-        EngineError: a library is missing or truncated, has another owner than root or this user,
-            or is writable for everybody. Or TensorRT refuses a library; the message has TensorRT's
-            reason. Or a needed library is neither given nor loaded; then no library is loaded.
+        EngineError: a library is missing, truncated or writable for everybody, or belongs to
+            another user; a needed library is neither given nor already loaded; or TensorRT
+            refuses a library, with its reason in the message. Before the last case, no library is
+            loaded.
     """
     opened: list[_Library] = []
     with _LOCK:
         loaded = _LOADED.setdefault(trt, {})
         try:
-            # If opening a library fails, `extend` has kept the libraries before it.
+            # `extend` adds one library at a time, so `finally` closes them if a later one fails.
             opened.extend(_open(Path(path)) for path in libraries)
             identities = tuple(library.identity for library in opened)
             _require(needed, identities, loaded, engine)
@@ -140,7 +141,7 @@ def _open(path: Path) -> _Library:
         file, size, resolved = open_checked(path.expanduser(), _MAX_BYTES)
     except EngineError as error:
         raise type(error)(subject, error.found, expected=error.expected, fix=error.fix) from error
-    except RuntimeError as error:  # there is no home folder to replace ~
+    except RuntimeError as error:  # ~ cannot be replaced, because no home folder is known
         raise EngineError(subject, str(error)) from error
     try:
         content = read_exactly(file, size, path)
@@ -155,8 +156,8 @@ def _open(path: Path) -> _Library:
 
 
 def _load(trt: Any, library: _Library) -> None:
-    # The path of the open file leads to exactly the checked file. But a library that finds others
-    # in its own folder needs its real path.
+    # Load the library through its open file, because this file was checked. A library that looks
+    # for other libraries in its own folder needs its real path instead.
     digest = library.identity.sha256
     file = _NOT_UNLOADED.get(digest, library.file)
     opened = f'/proc/self/fd/{file.fileno()}'
@@ -169,7 +170,7 @@ def _load(trt: Any, library: _Library) -> None:
 
 
 def _is_in_linker(path: str) -> bool:
-    """Return whether the dynamic linker still has a library that it opened by this path."""
+    """Return whether a library that was loaded by this path is still in the dynamic linker."""
     try:
         ctypes.CDLL(path, os.RTLD_NOLOAD)
     except OSError:
@@ -199,7 +200,7 @@ def _is_truncated(content: bytes) -> bool:
 def _register(trt: Any, path: str) -> str:
     """Register the plugins of a library. Return TensorRT's errors; '' without errors.
 
-    An error recorder gets these errors instead of the logger.
+    TensorRT reports these errors to an error recorder instead of the logger.
     """
 
     class Recorder(trt.IErrorRecorder):  # type: ignore[misc]

@@ -86,9 +86,9 @@ class TensorRtEngine:
                 for kind in (mode.INPUT, mode.OUTPUT)
             )
             if self.inputs and all(tensor.shape[:1] == (-1,) for tensor in self.inputs):
-                # TensorRT-RTX 1.4 reports the batch of the first profile.
+                # TensorRT-RTX 1.4 reports the outputs with the batch of the first profile.
                 self.outputs = tuple(map(_with_open_batch, self.outputs))
-            # If inputs have variable shapes, outputs may too. create_context checks them later.
+            # Variable inputs may have variable outputs. create_context checks these outputs later.
             if not any(side < 0 for tensor in self.inputs for side in tensor.shape):
                 self._refuse_open_shapes(self.outputs)
         except BaseException:
@@ -100,8 +100,8 @@ class TensorRtEngine:
         """Return the batch sizes for which to create contexts; see ``batch_sizes``.
 
         Args:
-            image: the image input with its final shape. Only an engine with fixed batch uses the
-                batch of this shape.
+            image: the image input with its final shape. Its batch size counts only if the engine
+                has a fixed batch.
             max_frames: largest number of frames that arrive together.
         """
         own = next(tensor for tensor in self.inputs if tensor.name == image.name)
@@ -121,7 +121,7 @@ class TensorRtEngine:
         auxiliary_inputs: Sequence[TensorSpec] = (),
         share: TensorRtContext | None = None,
     ) -> TensorRtContext:
-        """Return a context for one input shape. The context owns its memory.
+        """Return a context for one input shape.
 
         Args:
             image: the image input with its final shape.
@@ -192,7 +192,7 @@ class TensorRtEngine:
         return self._log.last_errors()
 
     def close(self) -> None:
-        """Free the engine. The caller must close all its contexts before."""
+        """Free the engine. The caller must close all its contexts first."""
         self._runtime_config = None
         self._engine = None
         self._runtime_cache = None
@@ -202,7 +202,7 @@ class TensorRtEngine:
         module, ours = self.header.module, self._trt.__version__
         try:
             self._runtime = self._trt.Runtime(self._log.logger)
-        except Exception as error:  # TensorRT returns a null pointer, and the bindings raise
+        except Exception as error:  # raised by the bindings if TensorRT returns a null pointer
             raise EngineError(
                 f'{module} {ours}',
                 f'cannot start on {device.name}: {error}. TensorRT reported: '
@@ -219,7 +219,7 @@ class TensorRtEngine:
             f'{device.compute_capability[0]}.{device.compute_capability[1]}, {free} of {total} '
             'MiB free) '
             f'cannot load it. TensorRT reported: {self._log.last_errors()}',
-            fix=f'unless memory is short, {self._rebuild_fix}',
+            fix=f'if enough GPU memory is free, {self._rebuild_fix}',
         )
 
     def _refuse_open_shapes(self, outputs: tuple[TensorSpec, ...]) -> None:
@@ -227,8 +227,8 @@ class TensorRtEngine:
         if any(side < 0 for tensor in outputs for side in tensor.shape):
             raise EngineError(
                 self._name,
-                f'the shape of an output depends on the data ({tensors_text(outputs)}), which a '
-                'CUDA graph cannot hold',
+                f'the shape of an output depends on the data ({tensors_text(outputs)}), but a '
+                'CUDA graph needs fixed shapes',
                 fix='run the ONNX model instead, or export the detector without NMS',
             )
 
@@ -265,7 +265,7 @@ class TensorRtEngine:
         return config
 
     def _find_profile(self, image: TensorSpec) -> tuple[int, bool]:
-        """Return the first profile that includes a shape, and whether its own shapes vary."""
+        """Return the first profile that includes a shape, and whether its shapes vary."""
         ranges = []
         for profile, (low, high) in enumerate(self._profile_ranges(image.name)):
             if _is_within(low, image.shape, high):
@@ -361,7 +361,7 @@ class TensorRtContext:
 
 
 def _with_open_batch(tensor: TensorSpec) -> TensorSpec:
-    """Return an output with a variable batch if its reported batch is above 1."""
+    """Return an output with its batch as variable if the reported batch is above 1."""
     several = len(tensor.shape) > 1 and tensor.shape[0] > 1
     return replace(tensor, shape=(-1, *tensor.shape[1:])) if several else tensor
 
