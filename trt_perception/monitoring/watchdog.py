@@ -56,8 +56,7 @@ _MIN_SHARE: Final = 0.1
 _MIN_IMAGES: Final = 3
 # If all outputs are invalid for this time, the decoder is wrong, not the images.
 _BAD_OUTPUT_LIMIT_S: Final = 10.0
-# A frame is late after this multiple of its usual time, and an image after this many camera
-# periods.
+# A frame is late after this many times its usual time, an image after this many camera periods.
 _LATE_FRAME_FACTOR: Final = 4.0
 _LATE_CAMERA_FACTOR: Final = 3.0
 # Reasons of drops that the user requested.
@@ -339,10 +338,7 @@ class CameraWatchdog:
                 f'{done_hz:.1f} Hz: the other images'
             )
         elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates are still unknown
-            seen = (
-                'images arrive faster than the model processes them: '
-                f'{replaced / received:.0%} of them'
-            )
+            seen = f'the camera is faster than the model: {replaced / received:.0%} of the images'
         else:
             return None
         return Problem(
