@@ -302,6 +302,10 @@ env_open() {
   env_activate
   # The package's own file, because colcon's local_setup.bash fails if the path has a space.
   env_source "$ENV_INSTALL/trt_perception/share/trt_perception/package.bash"
+  # Messages of the package name its tools with these words in front. A shell without this environment needs them.
+  printf -v TRT_PERCEPTION_RUN '%q' "$ENV_ROOT/scripts/run"
+  [ "$ENV_DISTRO" = jazzy ] || TRT_PERCEPTION_RUN+=" --distro $ENV_DISTRO"
+  export TRT_PERCEPTION_RUN
 }
 
 # Keep this run's topics on this machine and in a separate domain, unless the user chose a domain. The lock

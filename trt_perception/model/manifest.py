@@ -13,7 +13,6 @@ both files stays undetected.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS, read_task, write_task
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.tool_command import tool_command
 
 __all__ = [
     *('MANIFEST_MAX_BYTES', 'Manifest', 'manifest_path', 'serialise_manifest'),
@@ -184,12 +184,12 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
     """
     if engine.suffix == '.onnx':
         return 'see docs/manifest.md for the manifest of an ONNX file'
-    words = ['ros2', 'run', 'trt_perception', 'build_engine', '--onnx']
     options = dict(manifest.build.options) if manifest and manifest.build else {}
     first_path = str(options.pop('onnx', ''))
     name = manifest.onnx.file if manifest and manifest.onnx else engine.stem + '.onnx'
     sibling = engine.with_name(name)
-    words += [
+    words = [
+        '--onnx',
         str(sibling) if sibling.is_file() or not first_path else first_path,
         '--output',
         str(engine),
@@ -201,4 +201,4 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
         elif value != ():
             values = value if isinstance(value, tuple) else (value,)
             words += [f'--{flag}', *(str(item) for item in values)]
-    return shlex.join(words)
+    return tool_command('build_engine', *words)

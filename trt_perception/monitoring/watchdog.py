@@ -38,6 +38,7 @@ from typing import Final, Protocol
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
+from trt_perception.process.tool_command import tool_command
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
 __all__ = ['PERIOD_S', 'CameraWatchdog', 'TopicState', 'WatchedCamera']
@@ -239,7 +240,7 @@ class CameraWatchdog:
             'no_output',
             f'images arrive on {self._topic}, but the pipeline has finished no frame for '
             f'{waited_s:.1f} s; if this continues, end the node (Ctrl-C twice) and run the model '
-            'alone: ros2 run trt_perception benchmark_engine',
+            f'alone: {tool_command("benchmark_engine", "MODEL")}',
         )
 
     def _expected_frame_s(self, counts: FrameStatistics) -> float:

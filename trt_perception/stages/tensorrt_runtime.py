@@ -23,6 +23,7 @@ from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
+from trt_perception.process.tool_command import tool_command
 from trt_perception.stages.batch_sizes import batch_sizes
 from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_plugins import load_plugins
@@ -375,7 +376,7 @@ def _open_shape_fix(image: TensorSpec) -> str:
     return (
         'build the engine for one shape, because some releases cannot run variable shapes on some '
         'GPUs (TensorRT-RTX 1.4 on compute capability 9.0): '
-        f'ros2 run trt_perception build_engine --shapes {"x".join(map(str, image.shape))}'
+        + tool_command('build_engine', '--shapes', 'x'.join(map(str, image.shape)))
     )
 
 

@@ -46,12 +46,12 @@ _MIN_FRAMES: Final = 8
 _DEFAULT_SECONDS: Final = 10.0
 _EXAMPLES: Final = """\
 examples:
-  ros2 run trt_perception benchmark_engine yolo.engine
-  ros2 run trt_perception benchmark_engine fp32.engine fp16.engine --json result.json
-  ros2 run trt_perception benchmark_engine model.onnx --image photo.jpg --seconds 30
-  ros2 run trt_perception benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
-  ros2 run trt_perception benchmark_engine yolo.engine --encoding all --steps-only
-  ros2 run trt_perception benchmark_engine yolo.engine --batch 1,4,8 --max-latency-ms 20
+  benchmark_engine yolo.engine
+  benchmark_engine fp32.engine fp16.engine --json result.json
+  benchmark_engine model.onnx --image photo.jpg --seconds 30
+  benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
+  benchmark_engine yolo.engine --encoding all --steps-only
+  benchmark_engine yolo.engine --batch 1,4,8 --max-latency-ms 20
 
 Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
   step:

@@ -26,15 +26,15 @@ __all__ = ['main']
 
 _EXAMPLES: Final = """\
 examples:
-  ros2 run trt_perception build_engine --onnx yolo.onnx
-  ros2 run trt_perception build_engine --onnx yolo.onnx --precision int8 \\
+  build_engine --onnx yolo.onnx
+  build_engine --onnx yolo.onnx --precision int8 \\
       --calibration-images images/ --validate held_out/ --annotations held_out.json \\
       --max-accuracy-drop 0.01
-  ros2 run trt_perception build_engine --onnx dynamic.onnx \\
+  build_engine --onnx dynamic.onnx \\
       --shapes 1x3x320x320:1x3x640x640:1x3x1280x1280
-  ros2 run trt_perception build_engine --onnx yolo.onnx --runtime tensorrt_rtx \\
+  build_engine --onnx yolo.onnx --runtime tensorrt_rtx \\
       --compute-capabilities 8.6 8.9 --json report.json
-  ros2 run trt_perception build_engine --config build.yaml --workspace-mib 4096
+  build_engine --config build.yaml --workspace-mib 4096
 
 The tool writes yolo.engine and its manifest yolo.engine.json next to the ONNX file. It replaces an
 existing engine only when the new engine is complete. Build on the machine that runs the engine:

@@ -44,11 +44,11 @@ __all__ = ['main', 'update_manifest']
 
 _EXAMPLES: Final = """\
 examples:
-  ros2 run trt_perception inspect_engine yolo.engine
-  ros2 run trt_perception inspect_engine yolo.engine --times 50 --layers 20
-  ros2 run trt_perception inspect_engine yolo.engine --json yolo.json --no-gpu
-  ros2 run trt_perception inspect_engine yolo.engine --update-manifest
-  ros2 run trt_perception inspect_engine yolo.onnx
+  inspect_engine yolo.engine
+  inspect_engine yolo.engine --times 50 --layers 20
+  inspect_engine yolo.engine --json yolo.json --no-gpu
+  inspect_engine yolo.engine --update-manifest
+  inspect_engine yolo.onnx
 
 For an ONNX file without a manifest, the tool shows what the node recognises.
 Without a GPU, the tool shows only file and manifest. The type of a layer is the narrowest type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -41,10 +42,10 @@ __all__ = ['main', 'recognised_manifest']
 
 _EXAMPLES: Final = """\
 examples:
-  ros2 run trt_perception write_manifest yolo.engine --task segment --class-names-file names.txt
-  ros2 run trt_perception write_manifest pose.onnx --task pose --class-names car \\
+  write_manifest yolo.engine --task segment --class-names-file names.txt
+  write_manifest pose.onnx --task pose --class-names car \\
     --keypoint-names front_left front_right rear_left rear_right
-  ros2 run trt_perception write_manifest yolo.onnx --class-names cat dog --param model.scale=1.0
+  write_manifest yolo.onnx --class-names cat dog --param model.scale=1.0
 
 The tool runs the model once, and writes MODEL.json next to the model. Values that are not given
 come from the model. An engine needs its GPU.
@@ -157,3 +158,7 @@ def _manifest(model: ModelFile, spec: ModelSpec) -> Manifest:
         class_names=spec.class_names,
         notes={},
     )
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-
 from trt_perception.model.tensors import ModelInfo
+from trt_perception.process.tool_command import tool_command
 
 __all__ = ['manifest_command']
 
@@ -17,5 +16,5 @@ def manifest_command(model: ModelInfo, task: str, *further: str) -> str:
         task: name of the task.
         further: more options and their values, one word each.
     """
-    words = ['ros2', 'run', 'trt_perception', 'write_manifest', model.path or model.name]
-    return shlex.join([*words, '--task', task, '--class-names-file', 'names.txt', *further])
+    words = [model.path or model.name, '--task', task, '--class-names-file', 'names.txt', *further]
+    return tool_command('write_manifest', *words)
