@@ -28,8 +28,8 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
         raise ConfigError(
             "parameter 'engine_path'",
             'is empty',
-            fix='set an engine or ONNX file: '
-            'ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx',
+            fix='name an engine or ONNX file: engine_path:=/path/to/model.onnx '
+            '(detect.launch.py) or --ros-args -p engine_path:=/path/to/model.onnx (detector_node)',
         )
     model = read_model_file(path)
     return HostPipeline(model, options) if model.is_onnx else CudaPipeline(model, options)
