@@ -27,7 +27,7 @@ def changed_annotations(key, **values):
     return content
 
 
-def test_annotations_are_read(tmp_path):
+def test_annotations_are_read_with_defaults_for_missing_keys(tmp_path):
     content = truth([(1, 'dog', BOX, {'iscrowd': 1, 'area': 5}), (1, 'cat', (0, 0, 3, 7))])
     del content['annotations'][1]['area'], content['annotations'][1]['iscrowd']
     del content['images'][0]['width'], content['images'][0]['height']

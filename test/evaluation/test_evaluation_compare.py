@@ -43,7 +43,7 @@ def compared(one, other, class_names=CLASSES):
     return compare_detections(one, other, class_names)
 
 
-def test_no_detections_agree():
+def test_f1_is_unknown_without_detections():
     agreement = compared([], [])
     assert agreement.overall.f1 is None
     assert agreement.classes == {}
@@ -82,7 +82,7 @@ def test_agreement_matches_boxes_within_a_class(one, other, matched, mean_iou, f
     assert swapped.overall.f1 == pytest.approx(f1)
 
 
-def test_agreement_by_class_and_scores():
+def test_agreement_has_f1_by_class_and_the_largest_score_difference():
     one = [found(('cat', 0.9, BOX), ('dog', 0.75, BOX)), found(('dog', 0.5, BOX))]
     other = [found(('cat', 0.5, BOX), ('dog', 0.5, NEAR)), found()]
     agreement = compared(one, other)
@@ -164,7 +164,7 @@ def test_comparison_without_annotations_measures_agreement_only(tmp_path):
     assert (entry['fp32']['detections'], entry['other']['detections']) == (1, 2)
 
 
-def test_nothing_found_is_no_drop(tmp_path):
+def test_drop_is_0_if_no_model_finds_anything(tmp_path):
     models = {'reference': WrittenModel({}), 'other': WrittenModel({})}
     report = compare_models(models, pictures(tmp_path, 1), progress=ignore_progress)
     assert report.drop('other') == 0
@@ -250,7 +250,7 @@ def test_figures_of_digits_equal_pycocotools(digits, tmp_path):
     assert (ours.images, ours.objects) == (60, 430)
 
 
-def test_digits_equal_the_figures_of_the_independent_evaluation(digits):
+def test_figures_of_digits_equal_the_recorded_independent_evaluation(digits):
     recorded = json.loads((ROOT / 'models' / 'digits.metrics.json').read_text())['demo']
     metrics = digits[1].metrics
     # Another release of OpenCV decoded and resized the images, so single grey levels differ.
@@ -258,7 +258,7 @@ def test_digits_equal_the_figures_of_the_independent_evaluation(digits):
     assert metrics.figures['mAP'] == pytest.approx(recorded['mAP50_95'], abs=0.002)
 
 
-def test_digits_at_the_nodes_threshold_are_what_a_node_finds(digits):
+def test_evaluation_with_annotations_keeps_the_detections_above_the_nodes_threshold(digits):
     dataset, model, pipeline = digits
     few = Dataset(dataset.images[:5])
     direct = evaluate_model('again', pipeline, few, None, progress=ignore_progress)

@@ -134,7 +134,7 @@ def test_category_without_objects_has_no_figure(tmp_path):
     }
 
 
-def test_curve_is_precision_by_recall(tmp_path):
+def test_precision_curve_has_a_value_for_each_recall(tmp_path):
     boxes = [(0, 'cat', BOX), (1, 'cat', BOX)]
     answers = {
         0: found(('cat', 0.9, BOX), ('cat', 0.8, (0, 0, 50, 50))),
@@ -180,7 +180,7 @@ def test_random_cases_equal_pycocotools(tmp_path, seed):
     assert list(metrics.figures.values()) == pytest.approx(expected, abs=1e-12)
 
 
-def test_rows_are_coco_results():
+def test_coco_rows_have_image_category_box_and_score():
     detections = found(('dog', 0.5, (10.25, 20.5, 30, 40)), ('cat', 0.25, (1, 2, 3, 4)))
     assert coco_rows(5, found(), (1, 2)) == []
     assert coco_rows(5, detections, (None, 90)) == [
@@ -210,6 +210,6 @@ def test_rows_of_oriented_boxes_have_corners():
     assert corners == {(10, 20), (40, 20), (40, 60), (10, 60)}
 
 
-def test_nothing_is_printed(tmp_path, capfd):
+def test_metrics_are_measured_without_printing(tmp_path, capfd):
     measure(tmp_path, truth([(0, 'cat', BOX)]), {0: found(('cat', 0.9, BOX))})
     assert capfd.readouterr() == ('', '')

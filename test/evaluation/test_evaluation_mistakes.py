@@ -47,7 +47,9 @@ def true(category, xywh=BOX, crowd=False):
         ([('cat', 0.9, BOX)], [true(CAT, NEAR), true(CAT)], [(0, 1)], [], [], [0]),
     ],
 )
-def test_detections_are_judged(detections, truth, right, wrong, false, missed):
+def test_detections_and_objects_are_right_wrong_false_or_missed(
+    detections, truth, right, wrong, false, missed
+):
     mistakes = match_detections(found(*detections), truth, MAP)
     assert list(mistakes.right) == right
     assert list(mistakes.wrong_class) == wrong
@@ -70,7 +72,7 @@ def test_detections_inside_a_crowd_are_not_mistakes():
         assert mistakes.ignored == expected
 
 
-def test_ignored_classes_and_categories():
+def test_ignored_classes_and_categories_are_not_mistakes():
     only_dogs = ClassMap((None, DOG), {DOG: 'dog'}, ('cat',), ('cat',))
     mistakes = match_detections(
         found(('cat', 0.9, BOX), ('dog', 0.8, BOX)), [true(CAT)], only_dogs
@@ -173,7 +175,7 @@ def test_file_list_removes_only_own_images(tmp_path, content):
 
 @needs('matplotlib')
 @pytest.mark.parametrize(('count', 'classes'), [(1, 0), (1, 30), (2, 1), (2, 30)])
-def test_any_figures_can_be_plotted(tmp_path, count, classes):
+def test_plot_is_written_for_any_number_of_models_and_categories(tmp_path, count, classes):
     recalls = np.linspace(0, 1, 101)
     names = [f'category {number}' for number in range(classes)]
     metrics = Metrics(

@@ -59,7 +59,7 @@ def shapes_of(runs, boxes=None):
 
 
 @pytest.mark.parametrize('seed', range(5))
-def test_masks_overlap_by_their_pixels(seed):
+def test_mask_overlap_equals_the_overlap_of_pixels(seed):
     masks = blobs(np.random.default_rng(seed), 14)
     runs = [encoded(whole) for whole in masks]
     flat = np.array(masks, float).reshape(len(masks), -1)
@@ -85,7 +85,7 @@ def test_masks_are_written_as_pycocotools_writes_them():
     assert list(found_ones.runs) == [encoded(whole) for whole in wholes]
 
 
-def test_empty_masks_overlap_by_their_boxes():
+def test_empty_masks_are_compared_by_their_boxes():
     nothing, something = (encoded(np.full((5, 10), there)) for there in (False, True))
     boxes = np.array([[0.0, 0, 10, 5], [0, 0, 5, 5]])
 
@@ -96,7 +96,7 @@ def test_empty_masks_overlap_by_their_boxes():
     assert iou.tolist() == [[1, 0], [0.5, 0]]
 
 
-def test_mask_that_was_not_read_overlaps_with_nothing():
+def test_object_without_a_mask_overlaps_with_no_mask():
     plain = AnnotatedObject(1, (0, 0, 10, 5), 50, crowd=False)
     mask = encoded(np.ones((5, 10), bool))
     true = Shapes.from_annotations([plain, replace(plain, mask=mask)])
@@ -112,7 +112,7 @@ def test_invalid_run_lengths_are_refused(text):
         decode_counts(text)
 
 
-def test_masks_stay_with_their_detections():
+def test_selected_detections_keep_their_masks():
     plain = found(
         ('cat', 0.9, (0, 0, 9, 9)), ('dog', 0.8, (1, 1, 9, 9)), ('cat', 0.7, (2, 2, 9, 9))
     )
@@ -157,7 +157,7 @@ def overlap_of_pairs(one, other, *crowd):
     return np.concatenate([np.diag(oriented_overlaps(one[g], other[g], *crowd)) for g in groups])
 
 
-def test_equal_nested_and_touching_oriented_boxes():
+def test_equal_nested_and_touching_oriented_boxes_have_known_overlaps():
     rng = np.random.default_rng(4)
     boxes = random_oriented(rng, 200)
     swapped = boxes[:, [0, 1, 3, 2, 4]] + [0, 0, 0, 0, np.pi / 2]
@@ -176,7 +176,7 @@ def test_equal_nested_and_touching_oriented_boxes():
     assert oriented_overlaps(boxes[:0], boxes).shape == (0, 200)
 
 
-def test_upright_oriented_boxes_are_boxes():
+def test_overlap_of_upright_oriented_boxes_equals_box_iou():
     rng = np.random.default_rng(5)
     boxes = random_oriented(rng, 40)
     boxes[:, 4] = 0

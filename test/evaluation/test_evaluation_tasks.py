@@ -117,7 +117,7 @@ def test_wrong_shapes_are_refused(tmp_path):
     golden.check('evaluation/shapes.txt', '\n'.join(lines))
 
 
-def test_masks_need_the_size_of_their_image(tmp_path, golden_messages):
+def test_mask_of_an_image_without_a_size_is_refused(tmp_path, golden_messages):
     content = truth([(0, 'cat', BOX, {'segmentation': SQUARE})])
     del content['images'][0]['width'], content['images'][0]['height']
     with golden_messages.raises(ConfigError):

@@ -255,7 +255,7 @@ def test_gate_refuses_labels_without_masks_before_the_build(tmp_path, golden_mes
 
 
 def matching_and_different(task, folder):
-    """Return detections of a task, and objects: once matching, once different."""
+    """Return a matching detection, a detection with only the right box, and the objects."""
     turned = np.array([[150, 130, 120, 30, np.pi / 6]], np.float32)
     corners = [[100, 100, 2], [200, 100, 2], [200, 160, 2], [0, 0, 0]]
     more = {
