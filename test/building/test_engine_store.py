@@ -176,7 +176,7 @@ def test_store_that_others_may_write_is_refused(tmp_path, golden_messages):
     golden_messages.add(str(caught.value).replace(f'owner {os.geteuid()}', 'owner OURS'))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason='only root can give a folder away')
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root to change the owner of a folder')
 def test_store_of_another_user_is_refused(tmp_path, golden_messages):
     folder = tmp_path / 'theirs'
     folder.mkdir()

@@ -17,7 +17,7 @@ def list_names(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_no_files_change_nothing(tmp_path):
+def test_writing_no_files_changes_nothing(tmp_path):
     write_atomically({})
     assert list_names(tmp_path) == {}
 

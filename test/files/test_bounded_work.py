@@ -1,7 +1,7 @@
-"""Tests that work grows with the size of the input, and not with its square.
+"""Tests that the time for an input grows linearly with its size.
 
-Each limit is a multiple of the time that this thread needs for a fixed loop. The limit is hundreds
-of times the time of the work, so other processes and slow machines do not matter.
+Each limit is a multiple of the time that this thread needs for a fixed loop. It is hundreds of
+times the expected time, so other processes and slow machines do not matter.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def at_most(loops):
     assert taken < loops * loop_s()
 
 
-def test_most_class_names_in_metadata_are_read_quickly():
+def test_maximum_number_of_class_names_in_metadata_is_read_quickly():
     # Names have the form of Ultralytics metadata. They are short, as longer texts are not read.
     names = {index: f'{index:x}' for index in range(MOST)}
     names[MOST - 1] = names[MOST - 2]
@@ -70,7 +70,7 @@ def test_most_class_names_in_metadata_are_read_quickly():
     assert len(set(found.class_names)) == MOST
 
 
-def test_most_class_names_in_config_json_are_read_quickly():
+def test_maximum_number_of_class_names_in_config_json_is_read_quickly():
     config = {
         'model_type': 'yolos',
         'id2label': dict(zip(map(str, range(MOST)), TWICE, strict=True)),
@@ -90,7 +90,7 @@ def test_class_filter_with_thousands_of_names_is_fast():
         assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
 
-def test_repeated_names_are_found_quickly(golden_messages):
+def test_repeated_names_are_refused_quickly(golden_messages):
     with at_most(2000), golden_messages.raises(ConfigError):
         load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
     with at_most(2000), golden_messages.raises(ConfigError):
@@ -125,7 +125,7 @@ def test_image_files_with_one_name_in_thousands_of_folders_get_names_quickly():
     )
 
 
-def test_wrong_names_are_compared_with_few_known_names(tmp_path, golden_messages):
+def test_thousands_of_unknown_options_are_refused_quickly(tmp_path, golden_messages):
     path = tmp_path / 'build.yaml'
     path.write_text('\n'.join(f'workspace_mib{number}: 1' for number in range(10_000)))
     with at_most(4000), golden_messages.raises(ConfigError):

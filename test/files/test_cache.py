@@ -68,7 +68,7 @@ def test_world_writable_entry_is_ignored(entry, mode):
     assert read_cached('kernels', 'key') is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason='giving files away needs root')
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root to change the owner of a file')
 def test_entry_of_another_user_is_ignored(entry):
     os.chown(entry, 12345, -1)
     assert read_cached('kernels', 'key') is None

@@ -54,7 +54,7 @@ def test_control_characters_in_names_are_refused(golden_messages):
         golden_messages.add(mistake['expected'])
 
 
-def test_lists_of_names_are_checked(golden_messages):
+def test_list_of_repeated_invalid_or_too_many_names_is_refused(golden_messages):
     assert names_mistake(()) is None
     assert names_mistake(['a', 'b']) is None
     assert names_mistake(['a', 'a'], distinct=False) is None
@@ -102,7 +102,7 @@ def test_short_repr_cuts_long_values(value, text):
     assert short_repr(value) == text
 
 
-def test_closest_words_are_found():
+def test_closest_words_returns_only_similar_words():
     assert closest_words('confidence_treshold', ['iou_threshold', 'confidence_threshold']) == [
         'confidence_threshold'
     ]

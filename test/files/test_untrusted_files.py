@@ -1,7 +1,7 @@
 """Tests with hundreds of damaged engines and manifests.
 
-Bytes that differ from their manifest must not reach TensorRT. A stand-in for its runtime records
-every plan that it receives.
+Bytes that differ from their manifest must not reach TensorRT. A stand-in for TensorRT's
+runtime records every plan that it receives.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ pytest_plugins = ['support.fuzz.untrusted_fixtures']
 NOBODY = 65534
 STRANGER = 12345
 as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason='giving files away and becoming somebody else needs root'
+    os.geteuid() != 0, reason='needs root to change the owner of files and the user'
 )
 
 
@@ -133,7 +133,7 @@ SPOILED = {
 @pytest.mark.parametrize('damage', SPOILED, ids=lambda damage: damage.__name__)
 def test_spoiled_engines_never_reach_tensorrt(damage, engine_files, received_plans):
     if damage is change_owner and os.geteuid() != 0:
-        pytest.skip('giving files away needs root')
+        pytest.skip('needs root to change the owner of a file')
     for seed in range(SPOILED[damage]):
         engine_files.reset()
         damage(random.Random(seed), engine_files)
@@ -203,7 +203,7 @@ def test_malformed_manifests_are_refused(engine_files, received_plans):
 
 
 def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(engine_files, received_plans):
-    """Some flips produce another valid manifest. It must still describe the engine."""
+    """A flip may produce another valid manifest, which must still describe the engine."""
     whole = json.dumps(described(PLAN)).encode()
     rng = random.Random(3)
     outcomes = Counter()

@@ -47,7 +47,7 @@ def link(path, target):
     new.replace(path)
 
 
-def test_links_may_be_swapped_while_they_are_opened(engine_files, received_plans):
+def test_link_swapped_during_opening_loads_only_the_described_plan(engine_files, received_plans):
     good, evil = engine_files.folder / 'good', engine_files.folder / 'evil'
     good.write_bytes(PLAN)
     evil.write_bytes(OTHER)
