@@ -1,4 +1,4 @@
-"""Decode JPEG and PNG. Sizes are checked before decoding, and bombs are refused."""
+"""Tests of decoding JPEG and PNG: sizes are checked first, and bombs are refused."""
 
 import io
 import re
@@ -66,7 +66,7 @@ def refusing(asked):
 
 
 def by_pillow(kind, **options):
-    """Return an image file that Pillow wrote, because OpenCV reads the file."""
+    """Return an image file that Pillow wrote, not OpenCV."""
     file = io.BytesIO()
     Image.fromarray(picture()[..., ::-1]).save(file, kind, **options)
     return file.getvalue()
@@ -83,7 +83,7 @@ WRITTEN = {
         '.jpg', picture(), [cv2.IMWRITE_JPEG_RST_INTERVAL, 1]
     )[1].tobytes(),
     'jpeg with a comment': by_pillow('jpeg', comment=b'\xff\xc0' * 100),
-    'jpeg and what a driver leaves behind it': by_pillow('jpeg') + bytes(4096),
+    'jpeg with bytes after its end': by_pillow('jpeg') + bytes(4096),
     'jpeg with fill bytes': by_pillow('jpeg').replace(b'\xff\xdb', b'\xff\xff\xff\xdb'),
 }
 
@@ -117,7 +117,7 @@ def test_other_bytes_between_segments_are_reported_as_damage(golden_messages):
     [cv2.imencode(kind, picture())[1].tobytes() for kind in ('.bmp', '.webp', '.tiff', '.ppm')],
     ids=['bmp', 'webp', 'tiff', 'ppm'],
 )
-def test_other_formats_never_reach_their_decoders(content, monkeypatch, golden_messages):
+def test_files_of_other_formats_reach_no_decoder(content, monkeypatch, golden_messages):
     monkeypatch.setattr(compressed, 'decode_jpeg', None)
     monkeypatch.setattr(compressed, 'decode_png', None)
     message = refusal(content, 'not_decodable')
@@ -163,7 +163,7 @@ def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
     ],
     ids=['4:2:0', '4:4:4', 'baseline'],
 )
-def test_coefficients_need_at_most_the_memory_of_the_pixels(options, most_side, monkeypatch):
+def test_jpeg_whose_coefficients_need_too_much_memory_is_refused(options, most_side, monkeypatch):
     """Without this limit, libjpeg needed 2 GB for a progressive file of 1 KB."""
     asked = []
     monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
@@ -175,7 +175,7 @@ def test_coefficients_need_at_most_the_memory_of_the_pixels(options, most_side, 
     assert len(asked) == 1
 
 
-def test_coefficients_of_a_scan_without_all_components_have_the_same_limit(monkeypatch):
+def test_scan_without_all_components_has_the_same_limit_of_coefficients(monkeypatch):
     """libjpeg expects further scans, so it keeps the coefficients of all components."""
     asked = []
     monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
@@ -192,7 +192,7 @@ def test_jpeg_with_only_fill_bytes_is_refused():
     refusal(b'\xff\xd8' + b'\xff' * 50_000_000, 'not_decodable')
 
 
-def test_decoded_size_other_than_the_declared_one_is_refused(monkeypatch, golden_messages):
+def test_image_with_another_size_than_declared_is_refused(monkeypatch, golden_messages):
     monkeypatch.setattr(compressed, 'decode_png', lambda _: DecodedImage(picture(9, 9)))
     golden_messages.add(refusal(by_pillow('png'), 'not_decodable'))
 

@@ -1,4 +1,4 @@
-"""Decode or refuse the damaged and unusual JPEGs that cameras send, without printing a line."""
+"""Tests that damaged and unusual JPEGs are decoded or refused without printing a line."""
 
 import importlib.metadata
 
@@ -115,7 +115,7 @@ def test_opencv_decodes_without_simplejpeg(monkeypatch):
 
 
 @needs_simplejpeg
-def test_messages_of_the_pinned_version_are_as_the_translation_expects():
+def test_pinned_simplejpeg_gives_the_messages_that_the_package_translates():
     import simplejpeg
 
     def message(content):
@@ -142,7 +142,7 @@ def test_messages_of_the_pinned_version_are_as_the_translation_expects():
 
 
 @needs_simplejpeg
-def test_other_errors_of_the_decoder_are_refused(capfd):
+def test_files_with_other_decoder_errors_are_refused(capfd):
     whole = WHOLE['progressive']
     at = whole.rindex(b'\xff\xc4') + 5
 
@@ -164,7 +164,7 @@ def test_header_of_another_size_is_refused():
 
 
 @needs_simplejpeg
-def test_warning_travels_with_the_frame():
+def test_decoded_frame_has_the_warning_of_its_file():
     content = np.frombuffer(HARMLESS['spare bytes before EOI'], np.uint8)
 
     frame = JpegFrameReader()(content)

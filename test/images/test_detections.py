@@ -1,4 +1,4 @@
-"""Select detections of an image with all their values."""
+"""Tests that selected detections keep all their values."""
 
 from dataclasses import fields
 
@@ -35,7 +35,7 @@ def test_selected_detections_keep_all_their_values():
             assert value.reshape(2, -1)[:, 0].tolist() == [2, 0], field.name
 
 
-def test_fields_without_values_stay_none():
+def test_selection_keeps_missing_fields_as_none():
     taken = Detections.empty().take(np.zeros(0, np.bool_))
 
     assert (len(taken), taken.keypoints, taken.oriented, taken.masks) == (0, None, None, None)

@@ -1,4 +1,4 @@
-"""Draw boxes at their positions with readable labels, and change no other pixels."""
+"""Tests that boxes are drawn at their positions with readable labels."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ NAMES = ['cat', 'dog', 'a name that is much longer than its box is wide', 'Zwöl
 
 
 def drawn(rows, size=(320, 240), background=0):
-    """Return the image with detections, and its changed pixels. Rows: box, score and class."""
+    """Draw rows of box, score and class. Return the image and its changed pixels."""
     picture = np.full((size[1], size[0], 3), background, np.uint8)
     detections = Detections(
         np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
@@ -23,13 +23,13 @@ def drawn(rows, size=(320, 240), background=0):
     return picture, (picture != background).any(axis=2)
 
 
-def test_no_detections_change_nothing():
+def test_image_without_detections_is_not_changed():
     picture, changed = drawn([])
     assert not changed.any()
     assert picture.shape == (240, 320, 3)
 
 
-def test_outline_is_at_the_box():
+def test_outline_follows_the_box_and_leaves_its_inside_visible():
     picture, changed = drawn([([60.4, 100.2, 200.3, 180.6], 0.5, 0)])
     outline = [
         picture[100, 60:201],
@@ -98,7 +98,7 @@ def test_neighbouring_classes_have_different_bright_colours():
             assert np.abs(color - other).max() > 20
 
 
-def test_all_boxes_are_drawn_and_later_ones_are_on_top():
+def test_each_of_several_boxes_is_drawn():
     _, changed = drawn([([10 + 30 * i, 100, 30 + 30 * i, 120], 0.9, 0) for i in range(9)])
     for index in range(9):
         assert changed[120, 10 + 30 * index : 30 + 30 * index].all()
@@ -126,7 +126,7 @@ def test_lines_and_label_grow_with_the_image():
 
 
 def with_keypoints(points, skeleton):
-    """Return the changed pixels outside the box and its label."""
+    """Draw keypoints. Return the changed pixels outside the box and its label."""
     box = np.array([[200, 150, 210, 160]], np.float32)
     found = Detections(box, np.array([0.5], np.float32), np.array([0], np.int32))
     plain, changed = np.zeros((2, 240, 320, 3), np.uint8)
@@ -154,13 +154,13 @@ def test_keypoints_and_boxes_do_not_cover_labels():
     assert np.array_equal(plain[label], changed[label])
 
 
-def test_keypoints_are_drawn_and_joined():
+def test_keypoints_with_a_sufficient_score_are_drawn_and_joined():
     points = [(50, 40, 0.9), (100, 40, 0.25), (50, 200, 0.24)]
     changed = with_keypoints(points, ())
     assert changed[37:44, 47:54].any()
     assert changed[37:44, 97:104].any()
-    assert not changed[:, 60:90].any(), 'nothing joins them'
-    assert not changed[190:].any(), 'what the network does not believe in is left out'
+    assert not changed[:, 60:90].any(), 'no line joins the points'
+    assert not changed[190:].any(), 'the keypoint below 0.25 is left out'
     changed = with_keypoints(points, ((0, 1), (0, 2)))
     assert changed[40, 50:101].all()
     assert not changed[60:].any()
@@ -186,8 +186,8 @@ def test_oriented_boxes_are_drawn_rotated():
     reach = 30 * 2**0.5  # distance to a corner
     for x, y in [(160 + reach, 120), (160 - reach, 120), (160, 120 + reach)]:
         assert changed[round(y) - 2 : round(y) + 3, round(x) - 2 : round(x) + 3].any()
-    assert changed[140:143, 180:183].any(), 'the middle of a side'
-    assert not changed[150:, 190:].any(), 'nothing where the upright box has its corner'
+    assert changed[140:143, 180:183].any(), 'the middle of a side is drawn'
+    assert not changed[150:, 190:].any(), 'the corner of the upright box is not drawn'
     assert not changed[115:125, 155:165].any()
     far = np.array([[160, 120, 1e30, 1e30, 0.3]], np.float32)
     draw_detections(picture, replace(found, oriented=far), NAMES)

@@ -1,4 +1,4 @@
-"""Wrap the bytes of each encoding as a Frame, or raise an ImageError with its reason."""
+"""Tests that bytes of each encoding become a Frame or an ImageError with a reason."""
 
 import array
 
@@ -15,18 +15,18 @@ def view(data=bytes(12), width=2, height=2, step=6, encoding='bgr8', **more):
     return Frame.view(data, width=width, height=height, step=step, encoding=encoding, **more)
 
 
-def test_the_encodings_are_those_of_the_design():
+def test_supported_encodings_equal_the_expected_list():
     assert {name: entry.name for name, entry in PIXEL_FORMATS.items()} == ENCODINGS
 
 
 @pytest.mark.parametrize('encoding', ENCODINGS)
-def test_rows_and_height_are_inverse(encoding):
+def test_number_of_byte_rows_and_image_height_are_inverse(encoding):
     for height in (4, 6, 480, MAX_SIDE - 1):
         assert PIXEL_FORMATS[encoding].byte_row_count(height) == byte_rows(encoding, height)
         assert PIXEL_FORMATS[encoding].image_height(byte_rows(encoding, height)) == height
 
 
-def test_the_table_cannot_be_changed():
+def test_table_of_pixel_formats_cannot_be_changed():
     with pytest.raises(TypeError):
         PIXEL_FORMATS['mine'] = PIXEL_FORMATS['bgr8']
 
@@ -94,16 +94,16 @@ def test_view_shows_changes_of_its_buffer_and_stays_read_only():
     assert not view(bytes(12)).data.flags.writeable
 
 
-def test_byte_order_is_kept():
+def test_frame_keeps_the_byte_order():
     assert view(bytes(2), 1, 1, 2, 'mono16', big_endian=True).big_endian
     assert not view(bytes(2), 1, 1, 2, 'mono16').big_endian
 
 
-# The fault, and the reason for its counter. The golden file has the messages.
+# Each fault with the expected reason. The golden file has the messages.
 REFUSED = {
     'no encoding': ({'encoding': ''}, 'unknown_encoding'),
     'unknown encoding': ({'encoding': '32FC1'}, 'unknown_encoding'),
-    'encodings have a case': ({'encoding': 'BGR8'}, 'unknown_encoding'),
+    'encoding in capital letters': ({'encoding': 'BGR8'}, 'unknown_encoding'),
     'no bytes': ({'data': b''}, 'bad_length'),
     'no width': ({'width': 0}, 'bad_size'),
     'no height': ({'height': 0}, 'bad_size'),
@@ -128,7 +128,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(('change', 'reason'), REFUSED.values(), ids=REFUSED.keys())
-def test_refusals_name_reason_expected_and_found(change, reason, golden_messages):
+def test_invalid_image_is_refused_with_its_reason(change, reason, golden_messages):
     with golden_messages.raises(ImageError) as caught:
         view(**change)
     assert caught.value.reason == reason
@@ -153,7 +153,7 @@ def test_image_above_the_byte_limit_is_refused(golden_messages):
         (['nv12', 'nv21'], (1, 1)),
     ],
 )
-def test_odd_sizes_are_refused_with_shared_chroma(encodings, size_wh, golden_messages):
+def test_odd_sizes_are_refused_if_pixels_share_chroma(encodings, size_wh, golden_messages):
     width, height = size_wh
     for encoding in encodings:
         step = row_bytes(encoding, width)

@@ -1,4 +1,4 @@
-"""Refuse camera images that request too much memory, or that decoders read differently."""
+"""Tests that images are refused if they need too much memory or if decoders may differ."""
 
 import io
 import json
@@ -26,7 +26,7 @@ BGR = cv2.GaussianBlur(np.random.default_rng(4).integers(0, 256, (21, 37, 3), np
 
 
 def pillow(kind, mode='RGB', **options):
-    """Return the image as a file from Pillow, because OpenCV reads the file."""
+    """Return the image as a file that Pillow wrote, not OpenCV."""
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(BGR[..., ::-1])).convert(mode).save(file, kind, **options)
     return file.getvalue()
@@ -34,7 +34,7 @@ def pillow(kind, mode='RGB', **options):
 
 @pytest.fixture
 def refusal(monkeypatch):
-    """Return a function that returns the refusal of a file. No decoder must receive the file."""
+    """Return a function that returns the refusal of a file. No decoder may receive the file."""
     monkeypatch.setattr(compressed, 'decode_jpeg', None)
     monkeypatch.setattr(compressed, 'decode_png', None)
 
@@ -104,7 +104,9 @@ PNGS = {
 JPEGS = {
     'a frame for each of two readers': two_faced(),
     'frame behind marker 00': put(JPEG, FIRST, b'\xff\0\xff\xc2' + FRAME),
-    'frame behind marker 00 and all else': put(JPEG, FIRST, b'\xff\0\0\x04\0\0\xff\xc0' + FRAME),
+    'frame behind marker 00 and all other segments': put(
+        JPEG, FIRST, b'\xff\0\0\x04\0\0\xff\xc0' + FRAME
+    ),
     'frame behind bytes of no segment': put(JPEG, FIRST, b'\1\2\3\xff\xc0' + FRAME),
     'two frames': put(JPEG, FIRST, b'\xff\xc0' + FRAME),
     'a frame behind the pixels': put(JPEG, -2, b'\xff\xc0' + FRAME),
@@ -182,7 +184,7 @@ def test_decoder_receives_only_the_parts_for_the_pixels(monkeypatch):
 
 
 @pytest.mark.unmeasured
-def test_changed_files_never_need_more_memory_or_time():
+def test_changed_files_never_exceed_the_limits_of_memory_and_time():
     """Change lengths, sizes, markers, chunks and tags. Check memory, time and image size."""
     script = Path(__file__).parents[1] / 'support' / 'fuzz' / 'picture_fuzz.py'
     done = subprocess.run(

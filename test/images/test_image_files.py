@@ -1,4 +1,4 @@
-"""Read image files to the same pixels as OpenCV, and refuse damaged or too large files."""
+"""Tests that image files give the same pixels as OpenCV, or are refused."""
 
 import io
 import os
@@ -265,7 +265,7 @@ def test_other_formats_do_not_reach_a_decoder(content, tmp_path, golden_messages
     golden_messages.add(message)
 
 
-def test_empty_file_is_called_empty(tmp_path, golden_messages):
+def test_message_about_an_empty_file_says_that_it_is_empty(tmp_path, golden_messages):
     golden_messages.add(refusal(tmp_path / 'image.png', b'')[1])
 
 
@@ -289,7 +289,7 @@ def test_damaged_tiff_prints_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ('', '')
 
 
-def test_path_without_a_readable_file(tmp_path):
+def test_missing_file_pipe_and_too_large_file_are_refused(tmp_path):
     os.mkfifo(tmp_path / 'pipe.png')
     (tmp_path / 'large.png').touch()
     os.truncate(tmp_path / 'large.png', image_files.MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Find the image files of a folder, a pattern or a path."""
+"""Tests of finding the image files of a folder, a pattern or a path."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_circular_links_are_not_followed(folder):
 
 @pytest.mark.parametrize('source', ['~nobody_is_called_so/a.jpg', 'x' * 300, 'x' * 5000])
 @pytest.mark.parametrize('find', [find_images, find_image_files])
-def test_paths_that_cannot_exist(source, find, tmp_path, golden_messages):
+def test_path_that_cannot_exist_is_refused(source, find, tmp_path, golden_messages):
     with golden_messages.raises(ConfigError):
         find(source)
     (tmp_path / 'list.txt').write_text(source)

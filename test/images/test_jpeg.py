@@ -1,4 +1,4 @@
-"""Rewrite plain JPEGs with equal pixels for other decoders than libjpeg."""
+"""Tests that plain JPEGs are rewritten with equal pixels, for decoders other than libjpeg."""
 
 import io
 import random
@@ -68,23 +68,23 @@ USUAL = {
     'with a profile, EXIF and a comment': written(
         icc_profile=bytes(range(256)) * 300, exif=b'Exif\0\0' + bytes(50), comment=b'\xff\xc0'
     ),
-    'with what a driver leaves behind it': written() + bytes(4096),
+    'with bytes after its end': written() + bytes(4096),
     'with fill bytes': written().replace(b'\xff\xdb', b'\xff\xff\xff\xdb'),
     'without JFIF': with_parts(lambda _, parts: parts.pop(0)),
-    'extended, and of 8 bits all the same': FILE.replace(b'\xff\xc0', b'\xff\xc1'),
+    'extended sequential with 8 bits': FILE.replace(b'\xff\xc0', b'\xff\xc1'),
     'components 0, 1 and 2': with_parts(
         lambda body, _: (
             body[0xC0].__setitem__(slice(6, None, 3), b'\0\1\2'),
             body[0xDA].__setitem__(slice(1, -3, 2), b'\0\1\2'),
         )
     ),
-    'tables twice, the later ones right': with_parts(
+    'two tables, of which the second is right': with_parts(
         lambda body, parts: parts.insert(0, [0xDB, b'\0' + bytes(range(1, 65))])
     ),
     'without Huffman tables, as Motion JPEG': without_tables(FILE, 0xC4),
     "without chroma's tables for AC": with_parts(lambda _, parts: parts.pop(-3)),
     'grey without Huffman tables': without_tables(PLAIN['35x23 grey'], 0xC4),
-    'an interval that is withdrawn': with_parts(
+    'a restart interval that a second segment sets to 0': with_parts(
         lambda _, parts: parts.__setitem__(slice(0, 0), [[0xDD, b'\0\5'], [0xDD, b'\0\0']])
     ),
 }
@@ -223,7 +223,7 @@ def test_each_format_that_the_cpu_decodes_is_logged_once(caplog):
     assert [r.message for r in caplog.records] == [f'{said}PNG', f'{said}progressive JPEG']
 
 
-def test_speed_of_the_last_file_is_remembered():
+def test_reader_expects_the_decoding_speed_of_its_last_file():
     frames = JpegFrameReader()
     assert not frames.is_fast_to_decode
     png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded(jpeg_fuzz.scene(2600, 1700))
@@ -241,7 +241,7 @@ def with_comments(content, size):
     return content[:2] + comment * (size // len(comment) + 1) + content[2:]
 
 
-def test_long_head_of_a_file_is_not_kept():
+def test_reader_does_not_keep_long_headers():
     file = array(with_comments(FILE, 10_000_000))
     frames = JpegFrameReader()
 
@@ -341,7 +341,7 @@ def simple_scan_end(content, at):
 
 @pytest.mark.parametrize('look', [1, 2, 7, 64, 2**20])
 def test_end_and_markers_of_a_scan_are_found(monkeypatch, look, golden_messages):
-    """Markers, fill bytes and ends at each position of the searched chunks."""
+    """Random bytes put markers, fill bytes and ends at every position of a searched chunk."""
     monkeypatch.setattr(compressed, '_SEARCH_BYTES', look)
     rng = np.random.default_rng(look)
     found = Counter()

@@ -1,4 +1,4 @@
-"""Check the letterbox and its inverse against exact arithmetic."""
+"""Tests of the letterbox and its inverse against exact arithmetic."""
 
 from fractions import Fraction
 
@@ -48,7 +48,7 @@ def test_letterbox_has_the_expected_size_and_padding(source, network, resized, l
 
 @settings(deadline=None, max_examples=100)
 @given(sizes, sizes, modes)
-def test_agrees_with_exact_arithmetic(source, network, mode):
+def test_letterbox_agrees_with_exact_arithmetic(source, network, mode):
     fitted = Letterbox.fit(source, network, mode)
     resized, left, top = placed(source, network, mode)
     assert (fitted.resized_wh, fitted.pad_left, fitted.pad_top) == (resized, left, top)
@@ -56,7 +56,7 @@ def test_agrees_with_exact_arithmetic(source, network, mode):
 
 @settings(deadline=None, max_examples=100)
 @given(sizes, sizes)
-def test_letterbox_fills_one_side_keeps_the_shape_and_centres(source, network):
+def test_letterbox_fills_one_side_keeps_the_shape_and_is_centred(source, network):
     fitted = Letterbox.fit(source, network, 'letterbox')
     width, height = fitted.resized_wh
     assert width == network[0] or height == network[1]
@@ -73,13 +73,13 @@ def test_letterbox_fills_one_side_keeps_the_shape_and_centres(source, network):
 
 @given(sizes, sizes)
 @settings(deadline=None, max_examples=50)
-def test_top_left_has_the_same_size_without_leading_padding(source, network):
+def test_top_left_letterbox_has_the_same_size_without_leading_padding(source, network):
     centred = Letterbox.fit(source, network, 'letterbox')
     expected = Letterbox(source, network, centred.resized_wh, 0, 0)
     assert Letterbox.fit(source, network, 'letterbox_top_left') == expected
 
 
-def test_top_left_by_hand():
+def test_top_left_letterbox_maps_known_boxes():
     fitted = Letterbox.fit((1920, 1080), (640, 640), 'letterbox_top_left')
     assert fitted == Letterbox((1920, 1080), (640, 640), (640, 360), 0, 0)
     boxes = np.float32([[0, 0, 640, 360], [10, 20, 30, 40], [0, 360, 640, 640]])
@@ -123,7 +123,7 @@ def test_empty_boxes_keep_their_shape_and_dtype():
     assert mapped.dtype == np.float32
 
 
-def test_corners_of_the_image_return_exactly():
+def test_corners_of_the_image_are_mapped_back_exactly():
     for source, network, resized, left, top in TABLE:
         fitted = Letterbox.fit(source, network, 'letterbox')
         whole = boxes([left, top, left + resized[0], top + resized[1]])
@@ -155,7 +155,7 @@ def test_mapped_boxes_stay_inside_the_image(source, network, mode, box):
     assert (mapped <= np.array(source * 2)).all()
 
 
-def test_argument_is_not_changed():
+def test_to_source_does_not_change_its_argument():
     box = boxes([-5, -5, 700, 700])
     Letterbox.fit((100, 50), (64, 64), 'letterbox').to_source(box)
     assert box.tolist() == [[-5, -5, 700, 700]]
@@ -191,6 +191,6 @@ def test_only_sampled_rows_affect_the_resized_image(every, count):
         assert (cv2.resize(changed, (4, count)) != wanted).any()
 
 
-def test_irregular_rows_return_none():
+def test_row_pattern_is_none_for_irregular_rows():
     for height, size in ((1081, 640), (1080, 600), (1080, 1920), (100, 480)):
         assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_row_pattern is None
