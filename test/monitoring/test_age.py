@@ -84,7 +84,7 @@ def test_clock_that_starts_late_is_not_reported():
     assert percentiles(age.ages_ms()) == (0.0, 0.0)
 
 
-def test_ages_are_those_of_the_last_images():
+def test_ages_include_only_the_last_images():
     age = AgeOfOutput(window=2)
     for milliseconds in (500, 10, 20):
         age.add_stamp(NOW - milliseconds * 10**6, NOW, 0.0)

@@ -66,7 +66,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(('events', 'expected'), TABLE.values(), ids=TABLE.keys())
-def test_not_delivered_after_events(events, expected):
+def test_events_give_the_expected_count_of_undelivered_images(events, expected):
     assert not_delivered_after(*events) == expected
 
 

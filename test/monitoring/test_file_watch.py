@@ -7,7 +7,7 @@ import pytest
 from trt_perception.monitoring.file_watch import FileWatch
 
 
-def test_unchanged_file_has_no_change(tmp_path):
+def test_unchanged_file_is_not_reported(tmp_path):
     path = tmp_path / 'model.onnx'
     path.write_bytes(b'one')
     file_watch = FileWatch(str(path))

@@ -88,7 +88,7 @@ def test_percentiles_ignore_frames_before_the_window():
     assert 198 <= latency['total'].p99_ms <= 199
 
 
-def test_empty_detections_have_shapes_and_dtypes():
+def test_empty_detections_have_the_expected_shapes_and_types():
     none = Detections.empty()
     assert len(none) == 0
     assert (none.xyxy.shape, none.scores.shape, none.class_ids.shape) == ((0, 4), (0,), (0,))

@@ -19,5 +19,5 @@ def test_percentiles_equal_numpy(count):
     assert (found.p50_ms, found.p99_ms) == pytest.approx(tuple(expected), rel=1e-12)
 
 
-def test_percentiles_of_equal_values():
+def test_percentiles_of_equal_values_are_that_value():
     assert percentiles(0.1 for _ in range(77)) == (0.1, 0.1)

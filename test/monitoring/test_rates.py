@@ -54,7 +54,7 @@ def test_rate_after_a_pause_or_a_change_is_the_new_rate():
     assert rate_of(slower, HALVES) == pytest.approx(10)
 
 
-def test_update_at_every_event():
+def test_rate_is_correct_if_updated_at_every_event():
     times_s = every(1 / 30, 0.0, 4.0)
     # Delayed events: the intervals alternate between 3 ms and 63 ms.
     delayed = [time_s + 0.03 * (i % 2) for i, time_s in enumerate(times_s)]

@@ -214,7 +214,7 @@ def test_graph_is_not_queried_while_images_arrive():
 
 
 @pytest.mark.parametrize('known_by', ['warm-up', 'frames'])
-def test_no_output_allows_for_the_time_of_other_cameras(known_by):
+def test_no_output_problem_allows_for_the_turns_of_other_cameras(known_by):
     # 20 cameras take turns of 0.1 s. This camera sends 30 Hz, so its published frames are recent.
     activation = SimulatedActivation(frame_time_s=0.1, batches_per_turn=20)
     if known_by == 'frames':
