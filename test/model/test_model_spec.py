@@ -165,7 +165,7 @@ def test_input_size_replaces_dynamic_dimensions(shape, golden_messages):
     assert spec.input.shape == (1, 3, 48, 64)
 
 
-def test_data_type_is_that_of_the_input_tensor():
+def test_preprocessing_has_the_data_type_of_the_input_tensor():
     half = TensorSpec('images', (1, 3, 48, 64), 'float16')
     assert resolve(SUFFICIENT_VALUES, inputs=[half]).preprocessing.dtype == 'float16'
 

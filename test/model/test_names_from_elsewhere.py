@@ -112,7 +112,7 @@ SOURCES = [
 @pytest.mark.parametrize('source', SOURCES, ids=lambda source: source.__name__)
 def test_bad_name_is_refused_in_a_short_message(source, kind, tmp_path):
     if (source, kind) == (by_file_of_names, 'newline'):
-        pytest.skip('a new line is a new name there')
+        pytest.skip('a line break separates names in this file')
     name = HOSTILE[kind]
     with pytest.raises(TrtPerceptionError) as caught:
         source(name, tmp_path)

@@ -31,7 +31,7 @@ def test_ultralytics_export_needs_no_parameters(golden_messages):
     golden_messages.add('\n'.join(found.evidence))
 
 
-def test_metadata_replace_dynamic_dimensions(golden_messages):
+def test_metadata_give_the_size_of_a_dynamic_input(golden_messages):
     opened = TensorSpec('images', (-1, 3, -1, -1), 'float32')
     found = recognised(
         tensors(output0=(-1, 84, -1)), {**ULTRALYTICS, 'imgsz': '[480, 640]'}, inputs=(opened,)
@@ -145,7 +145,7 @@ def test_class_names_in_each_form_of_exporters_are_read(names, expected):
     ],
     ids=lambda names: names[:20],
 )
-def test_parameters_are_needed_for_invalid_class_names(names, golden_messages):
+def test_model_with_invalid_class_names_is_refused(names, golden_messages):
     message = refusal(tensors(output0=(1, 6, 8400)), {**ULTRALYTICS, 'names': names})
     golden_messages.add(message)
     assert len(message) < 3000
@@ -194,7 +194,7 @@ def test_small_number_of_anchors_is_ambiguous(golden_messages):
     )
 
 
-def test_dynamic_dimensions_fit_the_decoder_of_the_exporter():
+def test_decoder_of_the_exporter_accepts_dynamic_outputs():
     # The exporter of Hugging Face writes these shapes if all axes are dynamic.
     outputs = tensors(logits=(-1, -1, -1), pred_boxes=(-1, -1, -1))
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'a', '1': 'b'}}
@@ -270,7 +270,7 @@ def test_tensor_name_is_ignored_if_its_shape_contradicts():
 
 
 @pytest.mark.parametrize('names', [('background', 'person'), ('background', 'horse')])
-def test_17_keypoints_of_a_person_are_those_of_coco(names):
+def test_17_keypoints_are_those_of_coco_only_for_a_person(names):
     outputs = tensors(a=(-1, 4), b=(-1,), c=(-1, 17, 3), d=(-1, 17))
     labels = TensorSpec('e', (-1,), 'int64')
     found = recognised((*outputs, labels), class_names=names)

@@ -58,7 +58,7 @@ DETR_PROCESSORS = [
     ],
     ids=str,
 )
-def test_bilinear_image_processor_antialiases(values):
+def test_bilinear_image_processor_uses_antialiasing(values):
     assert recognise_outputs(SOFTMAX, config=processor(**values)).preprocessing.antialias
 
 
@@ -115,7 +115,7 @@ def test_antialias_is_listed_with_all_other_missing_parameters():
         ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
     ],
 )
-def test_models_trained_with_pil_antialias_without_a_config(shapes, shown):
+def test_models_trained_with_pil_use_antialiasing_without_a_config(shapes, shown):
     outputs = tuple(TensorSpec(name, shape, 'float32') for name, shape in shapes.items())
     given = ModelOverrides({}, class_names=COCO, **shown)
     found = recognise(ModelInfo('x.onnx', IMAGE, outputs), given)
@@ -126,7 +126,7 @@ def test_models_trained_with_pil_antialias_without_a_config(shapes, shown):
     'shapes',
     [DENSE, {'output0': (1, 300, 84)}, {'dets': (1, 300, 4), 'labels': (1, 300, 80)}],
 )
-def test_models_trained_with_opencv_or_tensors_do_not_antialias(shapes):
+def test_models_trained_with_opencv_or_tensors_use_no_antialiasing(shapes):
     assert not recognise_outputs(shapes, COCO).preprocessing.antialias
 
 
@@ -190,7 +190,7 @@ def test_evidence_has_the_parameter_names_of_its_program(parameter_name, golden_
     golden_messages.add('\n'.join(found.evidence))
 
 
-def test_listed_parameters_suffice():
+def test_listed_parameters_are_sufficient():
     assert recognise_outputs(DENSE, COCO).preprocessing.resize == 'letterbox'
     said = {'resize': 'stretch', 'color_order': 'bgr', 'scale': 1.0}
     assert recognise_outputs(NMS, COCO, **said).preprocessing.color_order == 'bgr'

@@ -29,7 +29,7 @@ def test_task_parameter_gives_the_results_of_metadata(tmp_path, task):
         assert_equal_detections(two(image), one(image))
 
 
-def test_person_has_the_keypoints_of_coco(tmp_path):
+def test_task_pose_gives_a_person_the_keypoints_of_coco(tmp_path):
     told = recorded('ultralytics_pose')
     written(told, tmp_path / 'model.onnx')
     height, width = ast.literal_eval(dict(told['metadata'].tolist())['imgsz'])
@@ -71,6 +71,6 @@ def test_manifest_and_another_task_are_refused(golden_messages, tmp_path):
         tp.load(write_tiny_model(tmp_path / 'tiny.onnx'), model_task='obb')
 
 
-def test_task_of_a_detector_is_accepted():
+def test_task_detect_is_accepted_for_a_detector():
     with tp.load(DIGITS, model_task='detect') as model:
         assert len(model(cv2.imread(str(sorted(SCENES.glob('*.jpg'))[5])))) > 0

@@ -183,7 +183,7 @@ def masked(prototypes, rows=38, metadata=()):
     return outputs, {**ULTRALYTICS, **NAMES, 'task': 'segment', **dict(metadata)}
 
 
-def test_number_of_coefficients_is_that_of_prototypes():
+def test_task_has_as_many_mask_coefficients_as_prototypes():
     found = recognised(*masked((1, 32, 160, 160)))
     assert (found.decoder, found.task) == (PRESETS['dense'].decoder, Segment(32))
     assert recognised(*masked((1, 8, 160, 160), rows=14)).task.mask_coefficients == 8
@@ -236,7 +236,7 @@ def test_keypoint_names_come_from_the_metadata(said, names):
     assert found == Pose(KeypointSpec(names, 3))
 
 
-def test_17_keypoints_of_the_class_person_are_those_of_coco():
+def test_17_keypoints_of_a_person_get_names_and_skeleton_of_coco():
     whole = {**OF_POSE, 'kpt_shape': '[17, 3]'}
     person = {**whole, 'names': "{0: 'person'}"}
     assert task_of(person, 56) == Pose(COCO_KEYPOINTS)

@@ -1,4 +1,4 @@
-"""Reads model files and manifests: which files are trusted, and which are refused."""
+"""Tests of reading model files and manifests: which are trusted, and which are refused."""
 
 import hashlib
 import io
@@ -213,7 +213,7 @@ def test_refusal_of_a_changed_engine_names_the_build_command(tmp_path, golden_me
 
 
 @pytest.mark.parametrize('change', [{'size_bytes': 8}, {'sha256': '0' * 64}])
-def test_size_and_hash_must_both_match_the_manifest(tmp_path, change):
+def test_file_with_a_wrong_size_or_hash_in_its_manifest_is_refused(tmp_path, change):
     path = write_model(tmp_path, onnx={**identity('tiny.onnx', CONTENT), **change})
     refusal(path, ManifestError)
 
@@ -323,7 +323,7 @@ def test_metadata_of_ultralytics_before_a_plan_are_read(tmp_path):
     }
 
 
-def test_manifest_describes_the_file_with_its_metadata(tmp_path):
+def test_size_in_the_manifest_includes_the_metadata_before_a_plan(tmp_path):
     path = write_engine_with_prefix(tmp_path, b'{"task": "detect"}')
     content = path.read_bytes()
     write_model(tmp_path, 'yolo.engine', content)

@@ -1,4 +1,4 @@
-"""External weights of ONNX files are all found, and the runtime refuses the files."""
+"""Tests that all external weights of ONNX files are found, and such models are refused."""
 
 import subprocess
 import threading
@@ -30,7 +30,7 @@ from trt_perception.process import interruption
 
 
 @pytest.mark.parametrize('place', PLACES)
-def test_external_weights_are_found_in_each_place_of_a_tensor(place):
+def test_external_weights_are_found_at_each_place_in_a_model(place):
     content = PLACES[place](outside('weights.bin')).SerializeToString()
     assert find_external_weights(content) == ('weights.bin',)
     assert find_external_weights(PLACES[place](inside()).SerializeToString()) == ()
@@ -95,7 +95,7 @@ UNBOUNDED = {
 
 
 @pytest.mark.parametrize('kind', UNBOUNDED)
-def test_parts_without_a_bound_in_onnx_runtime_are_refused(kind, golden_messages):
+def test_nesting_that_onnx_runtime_does_not_limit_is_refused(kind, golden_messages):
     with golden_messages.raises(EngineError):
         find_external_weights(UNBOUNDED[kind]().SerializeToString(), 'm.onnx')
 
@@ -185,7 +185,9 @@ def test_deeply_nested_graphs_are_refused(golden_messages):
 
 
 @pytest.mark.parametrize('location', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])
-def test_runtime_refuses_external_weights_unread(location, tmp_path, monkeypatch, golden_messages):
+def test_model_with_external_weights_is_refused_when_it_opens(
+    location, tmp_path, monkeypatch, golden_messages
+):
     """ONNX Runtime itself reads files in the working folder, outside it, and at any path."""
     work = tmp_path / 'work'
     work.mkdir()

@@ -1,4 +1,4 @@
-"""External weights in unusual encodings are found, as other readers do, or refused."""
+"""Tests that external weights in unusual encodings are found, or the model is refused."""
 
 import contextlib
 import json
@@ -104,7 +104,7 @@ def test_unusual_encodings_of_data_location_are_refused(number, golden_messages)
         find_external_weights(content)
 
 
-def test_tensor_in_two_merged_parts_is_found():
+def test_external_weights_of_a_tensor_in_two_parts_are_found():
     """Protobuf merges the two parts of a tensor."""
     parts = (TensorProto(data_location=1), TensorProto(name='w'))
     parts[1].external_data.add(key='location', value='weights.bin')
