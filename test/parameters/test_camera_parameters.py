@@ -58,7 +58,7 @@ def test_camera_has_the_nodes_values_except_its_own():
     assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
 
 
-def test_description_of_a_camera_parameter_names_its_camera(golden_messages):
+def test_description_of_a_camera_parameter_has_the_name_of_its_camera(golden_messages):
     rows = camera_rows(['front', 'rear'])
     assert [name for name in rows if name.startswith('camera.front.')] == [
         f'camera.front.{row.name}' for row in CAMERA_PARAMETERS
@@ -102,7 +102,7 @@ def test_invalid_camera_parameters_are_refused(name, value, golden_messages):
         'model.keypoints',
     ],
 )
-def test_suggestion_for_a_misspelt_camera_parameter(name, golden_messages):
+def test_misspelt_camera_parameter_gets_a_suggestion(name, golden_messages):
     golden_messages.add(unknown_parameter(name, ['front', 'rear']).fix)
 
 
@@ -134,7 +134,7 @@ def test_camera_parameter_without_cameras_is_refused(golden_messages):
     golden_messages.add(unknown_parameter('camera', ['front']).fix)
 
 
-def test_changes_of_node_and_camera_values(golden_messages):
+def test_changed_node_value_applies_to_cameras_without_an_own_value(golden_messages):
     configs = NodeConfig.from_values({**TWO_CAMERAS, 'camera.rear.enabled': False})
     configs = configs.with_changes(
         {'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {}
@@ -193,7 +193,7 @@ VALUES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(VALUES, max_size=6))
-def test_values_after_random_requests(requests):
+def test_random_changes_give_each_camera_the_expected_values(requests):
     configs = NodeConfig.from_values({'cameras': list(NAMES)})
     node = {'max_rate_hz': 0.0, 'enabled': True}
     own = {}
@@ -207,7 +207,7 @@ def test_values_after_random_requests(requests):
             assert configs.values()[f'camera.{camera}.{row}'] == expected
 
 
-def test_64_cameras_with_their_own_values():
+def test_64_cameras_keep_their_own_values():
     names = [f'camera_{number}' for number in range(64)]
     values = {'cameras': names}
     rng = random.Random(5)

@@ -116,7 +116,7 @@ def test_table_has_every_field_of_the_config():
     assert sorted(row.field for row in PARAMETERS) == sorted(fields)
 
 
-def test_order_of_the_table_starts_with_engine_path_and_frame_parameters():
+def test_table_starts_with_engine_path_and_frame_parameters():
     of_frame = [field.name for field in dataclasses.fields(FrameParameters)]
     assert [row.field for row in PARAMETERS][: 1 + len(of_frame)] == ['engine_path', *of_frame]
 

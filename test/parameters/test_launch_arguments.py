@@ -129,7 +129,7 @@ def test_every_wrong_value_is_reported():
     assert len(str(caught.value).splitlines()) == 3
 
 
-# Topics of images.
+# Image topics.
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_topics_that_do_not_fit_the_cameras_are_refused(topic, cameras, golden_m
         *('device', 'param_file', 'name_space', 'sim_time', 'camera', 'devices'),
     ],
 )
-def test_name_near_an_argument_is_a_mistake(name, golden_messages):
+def test_name_similar_to_an_argument_is_a_mistake(name, golden_messages):
     [sentence], far = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     golden_messages.add(sentence)
     assert not far
 
 
 @pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])
-def test_name_far_from_all_arguments_gives_a_warning(name, golden_messages):
+def test_name_unlike_all_arguments_gives_a_warning(name, golden_messages):
     near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert not near
     golden_messages.add(sentence)
@@ -227,7 +227,7 @@ def test_unknown_name_is_reported_once_and_a_declared_name_never():
     assert len(near) == 1
 
 
-# Parameters that the node gets.
+# Parameters that reach the node.
 
 
 @pytest.fixture(scope='module')
@@ -273,17 +273,17 @@ def test_arguments_override_every_section_of_the_file(overrides_of, tmp_path, se
         *('ä€😀', 'a\tb\\n', '/x' * 300 + ' y.onnx', '- a', '*a', '!b', '2026-01-01', 'off'),
     ],
 )
-def test_text_arrives_unchanged(overrides_of, tmp_path, text):
+def test_text_argument_reaches_the_node_unchanged(overrides_of, tmp_path, text):
     assert overrides_of(write_given_file(tmp_path, {'engine_path': text})) == {'engine_path': text}
 
 
 @pytest.mark.parametrize('value', [['front', 'on'], ['1e5'], [0, 1]])
-def test_lists_arrive_unchanged(overrides_of, tmp_path, value):
+def test_list_reaches_the_node_unchanged(overrides_of, tmp_path, value):
     assert [*overrides_of(write_given_file(tmp_path, {'x': value}))['x']] == value
 
 
 @pytest.mark.parametrize('value', [1e-05, 0.00392156862745098, 1e22, -1.0, 0, -7, 2**40, True])
-def test_numbers_arrive_unchanged(overrides_of, tmp_path, value):
+def test_numbers_reach_the_node_unchanged(overrides_of, tmp_path, value):
     [found] = overrides_of(write_given_file(tmp_path, {'x': value})).values()
     assert (found, type(found)) == (value, type(value))
 
