@@ -20,7 +20,7 @@ __all__ = ['BenchmarkProgress', 'MeasurementControl', 'stop_on_interrupt']
 
 # Maximum duration of a warm-up as a share of the measurement's time limit.
 _WARM_UP_SHARE: Final = 0.2
-# Intervals of progress reports on a terminal, and in other outputs. A report takes as long as a
+# Time between progress reports on a terminal, and in other outputs. A report takes as long as a
 # frame of a fast model.
 _BAR_INTERVAL_S: Final = 0.5
 _LINE_INTERVAL_S: Final = 10.0
@@ -63,7 +63,7 @@ class BenchmarkProgress:
             self._print_line(name)
 
     def frame(self, what: str, done: int, count: int, seconds: float) -> None:
-        """Report the progress of a measurement at intervals. Called for each frame.
+        """Report progress, at most once per interval. Call this method for each frame.
 
         Args:
             what: name of the measurement's part.
@@ -135,7 +135,7 @@ class MeasurementControl:
         self._begin(what, self.count if max_frames is None else max_frames, self.seconds)
 
     def begin_warm_up(self, min_frames: int = 0) -> None:
-        """Start the clock of a warm-up, whose maximum is at least ``min_frames``."""
+        """Start the clock of a warm-up of at most ``warmup`` or ``min_frames`` frames."""
         share = None if self.seconds is None else self.seconds * _WARM_UP_SHARE
         self._begin('warming up', max(self.warmup, min_frames), share)
 
@@ -147,7 +147,7 @@ class MeasurementControl:
         """Return whether to start another frame.
 
         Args:
-            done: number of frames that started before.
+            done: number of frames that have started.
             min_frames: number of frames that start even after a stop or the time limit, unless
                 ``begin`` set a lower maximum.
         """
@@ -177,7 +177,7 @@ def stop_on_interrupt(control: MeasurementControl) -> Iterator[None]:
     ONNX Runtime could leave an invalid state.
     """
     previous_handler = signal.getsignal(signal.SIGINT)
-    if previous_handler in (signal.SIG_IGN, None):  # a shell in the background ignores it
+    if previous_handler in (signal.SIG_IGN, None):  # background jobs ignore it
         yield
         return
 

@@ -23,7 +23,7 @@ DEFAULT_SIZE: Final = (1920, 1080)
 def demo_scenes_folder() -> str:
     """Return the folder of the demo's photographs of digits; empty if it is not installed."""
     package = Path(__file__).parents[1]
-    # In a checkout, the folder is next to the package; otherwise, where colcon installs data.
+    # In a checkout, the folder is next to the package. colcon installs it below share.
     places = [package.parent, *(prefix / 'share' / package.name for prefix in package.parents)]
     folders = (place / 'demo' / 'scenes' for place in places)
     return next((str(folder) for folder in folders if folder.is_dir()), '')

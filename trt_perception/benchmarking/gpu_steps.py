@@ -36,13 +36,13 @@ def measure_steps(
 ) -> dict[str, StageTime]:
     """Measure the time of each step on one frame.
 
-    The engine is always measured. Other steps are missing in the result if they do not exist or
-    begin after a stop. The upload does not exist if the GPU shares the host's memory. Graphs with
-    the engine do not exist if TensorRT cannot capture it.
+    The engine is always measured. The result has no other steps that begin after a stop. It has
+    no upload if the GPU shares the host's memory, and no graphs with the engine if TensorRT cannot
+    capture the engine.
 
     Args:
         slot: slot without queued work on its stream and without its own graph.
-        frame: frame of all steps.
+        frame: the frame that all steps process.
         thresholds: thresholds of the decoding step.
         control: limits the launches of the engine. The other steps run about equally often.
 
@@ -93,7 +93,7 @@ def measure_steps(
 def _measure_masks(
     slot: CudaSlot, result: KernelDecoder, measure: Callable[[str, Callable[[], None], int], None]
 ) -> None:
-    """Measure the additional time of a frame while its mask image has a subscriber."""
+    """Measure the kernel that draws the mask image. It runs only for subscribers."""
     letterbox = slot.places[0].letterbox
     image = result.new_mask_image(letterbox)
     if image is not None:

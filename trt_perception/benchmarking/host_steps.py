@@ -28,7 +28,7 @@ def measure_host_steps(
 
     Args:
         pipeline: pipeline with no frames in flight.
-        frames: used in turn.
+        frames: used in order, repeatedly if necessary.
         thresholds: thresholds of all frames.
         control: ends the measurement. In the warm-up before it, each frame runs at least once,
             unless the run was stopped.

@@ -61,7 +61,7 @@ class StageTime:
 
     Attributes:
         mean_ms: total time of consecutive runs divided by their number.
-        alone_ms: time of single runs; None if it would measure mainly the launch.
+        alone_ms: time of single runs; None for short steps, whose launch takes longer.
     """
 
     mean_ms: float
@@ -142,11 +142,11 @@ def measure_pipeline(
 
     Args:
         pipeline: pipeline with no frames in flight.
-        frames: used in turn; at least as many batches as are in flight.
+        frames: used in order, repeatedly; at least as many batches as are in flight.
         thresholds: thresholds of all frames.
         expected: detections of each frame, from ``detect_all``.
         control: ends each of the two runs, and the warm-up before each.
-        batch: frames per batch, at most the pipeline's.
+        batch: frames per batch, at most ``pipeline.batch``.
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin_warm_up()
@@ -188,7 +188,7 @@ def detect_all(
 
     Args:
         pipeline: pipeline with no frames in flight.
-        frames: a multiple of the batch.
+        frames: their number is a multiple of ``batch``.
         thresholds: thresholds of all frames.
         control: can stop the run.
         batch: frames per batch.
@@ -204,7 +204,7 @@ def detect_all(
 
 @dataclass(frozen=True)
 class _BatchFeeder:
-    """Enqueues batches of frames in turn into a pipeline."""
+    """Enqueues frames in batches, and starts again after the last frame."""
 
     pipeline: Pipeline
     frames: Sequence[Frame]
@@ -238,7 +238,7 @@ def _run_one_by_one(
 
 @dataclass
 class _SaturatedRun:
-    """Results of a run at full load. Lists hold seconds of batches, in the order of the frames."""
+    """Results of a run at full load. Each list of times has one entry for each batch."""
 
     wall_s: float
     cpu_s: float

@@ -45,16 +45,16 @@ class BenchmarkOptions:
     """Options of the measurements.
 
     Attributes:
-        depths: batches in flight, one measurement each; always 1 on the CPU. Empty measures no
-            pipeline.
+        depths: numbers of batches in flight, with one measurement for each; always 1 on the CPU.
+            If empty, no pipeline is measured.
         count: maximum frames of each measurement.
         warmup: frames before each measurement that are not counted.
         seconds: maximum seconds of each measurement; None sets no limit.
         provider: execution provider of ONNX Runtime, for ONNX files.
         pipeline: options of the pipeline. ``depths`` and ``batches`` replace its depth and batch.
         thresholds: thresholds of all frames.
-        batches: frames per batch, one measurement each. Batches above the model's maximum are
-            not measured.
+        batches: numbers of frames per batch, with one measurement for each. Batches above the
+            model's maximum are not measured.
         max_latency_ms: latency limit for ``best_within_limit``; None sets no limit.
     """
 
@@ -155,10 +155,10 @@ def measure_model(
 
     Args:
         model: engine or ONNX file.
-        frames: used in turn; at least as many as the maximum in flight.
+        frames: used in order, repeatedly; at least as many as the maximum in flight.
         options: options of the measurements.
         control: ends each measurement.
-        encodings: one frame of each encoding to compare, for engines.
+        encodings: one frame of each encoding to compare; used only for engines.
 
     Returns:
         The results, and the detections of each frame, which are empty if no pipeline was measured.

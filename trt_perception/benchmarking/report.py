@@ -131,7 +131,7 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
         )
     unequal = sum(pipeline.unequal for pipeline in report.pipelines)
     if unequal:
-        parts.append(f'the detections of {unequal} frames differ from the first run of the frame')
+        parts.append(f'the detections of {unequal} frames differ from their first run')
     return '\n\n'.join(parts) + '\n'
 
 
@@ -142,7 +142,7 @@ def agreement_text(agreement: Agreement) -> str:
     if both.f1 is None or both.mean_iou is None:
         return f'{counts}, no pairs'
     return (
-        f'F1 {both.f1:.4f}, mean IoU {both.mean_iou:.4f} ({counts}), scores within '
+        f'F1 {both.f1:.4f}, mean IoU {both.mean_iou:.4f} ({counts}), scores differ by at most '
         f'{agreement.max_score_difference:.4f}'
     )
 
@@ -218,7 +218,7 @@ def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
         lines.append(f'most frames/s: {_setting_text(report.best)}')
     if max_latency_ms is not None:
         found = report.best_within_limit
-        words = _setting_text(found) if found else 'no setting, at full load'
+        words = _setting_text(found) if found else 'no setting reaches this at full load'
         lines.append(f'most frames/s within {max_latency_ms:g} ms: {words}')
     return ['\n'.join(lines)] if lines else []
 
