@@ -25,8 +25,8 @@ def read_shapes(
         categories: ids of the measured categories. Objects of other categories stay unchanged.
 
     Returns:
-        The annotations with ``mask``, ``keypoints`` or ``oriented`` for each object. If the file
-        has no area, the area is the area of the mask or oriented box.
+        The annotations with ``mask``, ``keypoints`` or ``oriented`` for each object. An object
+        without area in the file gets the area of its mask or oriented box.
 
     Raises:
         ConfigError: the shape of an object is missing, malformed or of another size, or

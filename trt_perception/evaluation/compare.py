@@ -114,7 +114,7 @@ class AccuracyReport:
         return difference
 
     def drop(self, name: str) -> float:
-        """Return the loss of accuracy relative to the reference, for the gate of a build.
+        """Return the loss of accuracy relative to the reference, for the check of a build.
 
         With annotations, the loss is the drop of mAP50, negative if mAP50 rose. Otherwise, the
         loss is 1 - F1 of the agreement, and 0 if neither model detected anything.
@@ -192,9 +192,9 @@ def compare_models(
             raise ConfigError(
                 f'{name} and {first}',
                 'different class names, so their detections cannot be compared',
-                fix='build both from one model',
+                fix='build both engines from one model',
             )
-    # The gate of a build measures only some of the annotated images.
+    # The accuracy check of a build uses only some of the annotated images.
     dataset = Dataset.read(images, annotations, allow_missing=True)
     measure = common_measure({name: one.spec.task for name, one in models.items()})
     classes = dataset.class_map(models[first].spec.class_names)

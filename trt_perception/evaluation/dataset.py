@@ -69,7 +69,7 @@ class Dataset:
             ConfigError: there are no images, or the images do not fit the annotations.
         """
         if not images:
-            raise ConfigError('images to compare models on', 'none', fix='give at least one image')
+            raise ConfigError('images for the evaluation', 'none', fix='give at least one image')
         if annotations is None:
             return cls(tuple(DatasetImage(n, path, None) for n, path in enumerate(images, 1)))
         truth = read_annotations(annotations)
@@ -112,7 +112,7 @@ class Dataset:
     ) -> ClassMap | None:
         """Match a model's classes with the annotated categories. Return None without annotations.
 
-        The arguments are those of ``match_classes``.
+        ``match_classes`` explains the arguments.
 
         Raises:
             ConfigError: names do not match, or pycocotools is not installed.

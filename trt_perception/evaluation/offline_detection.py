@@ -39,7 +39,7 @@ __all__ = [
 
 #: Detections above this score enter mAP. Lower scores do not visibly change mAP.
 MIN_SCORE: Final = 0.001
-#: At this score, thousands of boxes enter NMS. The node keeps only 1024.
+#: Maximum boxes before NMS. Thousands exceed MIN_SCORE; the node keeps only 1024.
 MAX_CANDIDATES: Final = 30_000
 _DECODED_AHEAD: Final = 4
 _DECODER_THREADS: Final = 2
@@ -183,7 +183,7 @@ def read_ahead(
     Args:
         images: pairs of file and required (width, height) in pixels; None allows any size.
         on_unreadable: called with the reason for each file that cannot be read; the file is
-            skipped. None raises the error instead.
+            skipped. If None, the error is raised instead.
 
     Yields:
         Index of the file, and the image: uint8 (height, width, 3), BGR.

@@ -46,7 +46,7 @@ class AnnotatedObject:
     Attributes:
         category_id: id of the object's category.
         xywh: left, top, width, height in source pixels. Width and height may be 0.
-        area: area in square pixels: the outline's if the file has an outline.
+        area: square pixels, from the file; if missing, of the box, mask or oriented box.
         crowd: whether the box contains many objects. A crowd is never found or missed, and
             detections inside it are not mistakes.
         mask: run lengths; None if ``annotated_shapes`` read no masks.
@@ -136,14 +136,14 @@ def _read_categories(content: CocoSection) -> dict[int, str]:
 def _check_box_format(
     path: Path, images: Mapping[int, CocoImage], boxes: Mapping[int, Sequence[AnnotatedObject]]
 ) -> None:
-    """Refuse boxes in the formats of other tools, which would silently measure as 0."""
+    """Refuse boxes in formats of other tools, because no detection would match them."""
     every = [(images[id_].size_wh, box.xywh) for id_, found in boxes.items() for box in found]
     if all(max(xywh) <= 1 for _, xywh in every):
         raise ConfigError(
             f'{path}: "bbox"',
             f'fractions of the image, such as {every[0][1]}',
             expected='pixels',
-            fix='multiply them by its width and height',
+            fix='multiply the boxes by width and height of their image',
         )
     sized = [(size, xywh) for size, xywh in every if size is not None]
     outside = [

@@ -98,7 +98,7 @@ def match_classes(
             _describe_mismatch(
                 class_names, annotations, without_category, without_class, set(ids) & annotated_ids
             ),
-            fix='give evaluate_engine a class map (--class-map FILE), a JSON file of '
+            fix='give evaluate_engine a class map (--class-map FILE), a JSON file such as '
             '{"class name": "category name", "another": null}'
             + (
                 ', or --allow-subset, to measure common names only'
@@ -170,7 +170,7 @@ def _describe_mismatch(
             f'{len(categories)}): {_list_with_nearest(without_class, class_names)}'
         )
     if not without_category and not without_class:
-        lines.append('  no category of the classes has annotated objects')
+        lines.append('  no object is annotated in the categories of the classes')
     return '\n'.join(lines)
 
 

@@ -26,11 +26,11 @@ def match_images(
 ) -> list[tuple[CocoImage, Path]]:
     """Find the file of each annotated image.
 
-    A file belongs to an image if its path ends with the ``file_name`` of the image. If no path
-    does, the bare name decides, because annotations often contain folders that were not copied.
+    A file belongs to an image if its path ends with the ``file_name`` of the image. If there is no
+    such file, folders are ignored, because annotations often name folders that were not copied.
 
     Args:
-        annotations: annotations, whose order the result keeps.
+        annotations: the annotated images. The result has their order.
         images: image files. Files that the annotations do not list are skipped.
         allow_missing: whether to skip annotated images that have no file.
 
@@ -52,8 +52,8 @@ def match_images(
         if len(found) > 1:
             raise ConfigError(
                 str(annotations.path),
-                f'image {image.file_name!r} may be any of {found[0]} and {found[1]}',
-                fix='give the folder in which this file_name starts',
+                f'image {image.file_name!r} fits both {found[0]} and {found[1]}',
+                fix='give the folder to which this file_name is relative',
             )
         if found:
             pairs.append((image, found[0]))
@@ -65,7 +65,7 @@ def match_images(
 
 
 def _files_by_path_end(images: Sequence[Path], count: int) -> dict[tuple[str, ...], list[Path]]:
-    """Map the last ``count`` parts of a path to the files whose paths end with these parts."""
+    """Return the files grouped by the last ``count`` parts of their paths."""
     found: dict[tuple[str, ...], list[Path]] = {}
     for path in images:
         found.setdefault(path.parts[-count:], []).append(path)
@@ -100,7 +100,7 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
         str(path),
         sizes[0],
         expected=f'{size_wh[0]}x{size_wh[1]} pixels, as annotated',
-        fix='use the image in the size in which it was annotated',
+        fix='use the image at its annotated size',
     )
 
 
@@ -111,14 +111,14 @@ def _missing_files_error(
     if len(missing) < total:
         return ConfigError(
             str(annotations.path),
-            f'{len(missing)} of the {total} images in it have no file: '
+            f'{len(missing)} of {total} annotated images have no file: '
             f'{join_first(missing, _MAX_LISTED)}',
-            fix='add them, or give evaluate_engine --allow-missing',
+            fix='add the files, or give evaluate_engine --allow-missing',
         )
     there = join_first([path.name for path in images], _MAX_LISTED)
     return ConfigError(
         str(annotations.path),
-        f'none of the {total} images in it has a file: it names '
-        f'{join_first(missing, _MAX_LISTED)}, the {len(images)} files given are {there}',
+        f'none of the {total} annotated images has a file. The annotations name '
+        f'{join_first(missing, _MAX_LISTED)}; the given files ({len(images)}) are {there}',
         fix='give the folder of the annotated images',
     )

@@ -32,8 +32,8 @@ def coco_rows(
     Args:
         image_id: id of the image.
         detections: detections in source pixels.
-        category_ids: category of each class of the model. Detections of a class with None are
-            left out.
+        category_ids: category of each class of the model. Detections of a class without
+            category (None) are left out.
 
     Returns:
         ``bbox`` is left, top, width, height in source pixels, rounded to 1e-4. ``score`` is

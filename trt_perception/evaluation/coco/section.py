@@ -60,7 +60,7 @@ class CocoSection(JsonSection):
         return self.error(self.subject(key), found, expected=expected, fix=fix)
 
     def entries(self, key: str, most: int = MAX_ID) -> Iterator[CocoSection]:
-        """Yield the objects of the list at a key, which may have ``most`` objects."""
+        """Yield the objects of the list at a key, at most ``most`` objects."""
         entries = self.get(key)
         if not isinstance(entries, list):
             found = 'none' if entries is None else f'a {type(entries).__name__}'

@@ -81,12 +81,12 @@ def compare_detections(
     class_names: Sequence[str],
     measure: Measure = BOXES,
 ) -> Agreement:
-    """Pair the detections of each class in each image, largest IoU first, down to 0.5.
+    """Pair the detections of each class and image. Pairs have an IoU of at least 0.5.
 
     Args:
         reference: detections of the first model, one entry for each image.
         candidate: detections of the second model in the same images.
-        class_names: class names of both models; empty measures only all classes together.
+        class_names: class names of both models; if empty, classes are not measured separately.
         measure: which shapes of the objects are compared.
     """
     ious: dict[int, list[float]] = defaultdict(list)
@@ -118,7 +118,7 @@ def filter_by_score(run: Iterable[Detections], confidence: float) -> list[Detect
 
 
 def match_by_iou(overlap: _Overlap, lowest: float = 0.5) -> list[tuple[int, int]]:
-    """Return pairs of row and column, largest overlap first. Rows and columns occur once at most.
+    """Return pairs (row, column), largest overlap first. Each row and column occurs at most once.
 
     Args:
         overlap: float64 (n, m), overlaps of all pairs, 0 to 1.

@@ -55,8 +55,8 @@ class Metrics:
         images: number of measured images.
         objects: number of annotated objects in these images, without crowds.
         figures: ``mAP`` at IoU 0.50 to 0.95; ``mAP50`` and ``mAP75`` at one IoU; ``mAP_small``
-            for objects below 32² square pixels, ``mAP_medium`` from there to 96², ``mAP_large``
-            above; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95. For
+            for objects below 32² square pixels, ``mAP_medium`` below 96², ``mAP_large`` for
+            others; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95. For
             keypoints, ``mAP_small`` is None and ``AR20`` replaces ``AR100``.
         classes: metrics by category name.
         recalls: float64 (101,), 0 to 1.
@@ -102,8 +102,8 @@ def compute_metrics(
 
     Args:
         annotations: ground truth, with the shapes that the measure compares.
-        image_ids: ids of the measured images. Images without objects may have false detections.
-        categories: measured categories, name by id.
+        image_ids: ids of the measured images, including images without objects.
+        categories: names of the measured categories by id.
         rows: detections from ``coco_rows``. Rows of other images and categories are ignored.
         measure: which shapes of the objects are compared.
 
@@ -113,7 +113,7 @@ def compute_metrics(
     truth = _ground_truth_rows(annotations, image_ids, categories, measure)
     found = [r for r in rows if r['image_id'] in image_ids and r['category_id'] in categories]
     evaluation = _evaluate(sorted(image_ids), sorted(categories), truth, found, measure)
-    precision = evaluation.eval['precision']  # IoU, recall, category, area, limit
+    precision = evaluation.eval['precision']  # axes: IoU, recall, category, area, limit
     classes, curves = {}, {}
     objects = Counter(row['category_id'] for row in truth if not row['ignore'])
     detections = Counter(row['category_id'] for row in found)
@@ -182,7 +182,7 @@ def _evaluate(
         for rows in (truth, _result_rows(found, measure)):
             table = tables()
             table.dataset = {
-                # Only polygons need the image size, but all masks are run lengths here.
+                # pycocotools needs the size only for polygons. Here, all masks are run lengths.
                 'images': [{'id': id_, 'height': 0, 'width': 0} for id_ in image_ids],
                 'categories': [{'id': id_} for id_ in category_ids],
                 'annotations': rows,

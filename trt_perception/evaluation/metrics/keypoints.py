@@ -38,8 +38,8 @@ class Keypoints(Measure):
 
     Attributes:
         names: names of an object's keypoints, in the model's order.
-        sigmas: precision of the annotations of each keypoint, for OKS: the standard deviation
-            divided by the square root of the object's area.
+        sigmas: for OKS, the standard deviation of each keypoint's annotations, divided by the
+            square root of the object's area.
     """
 
     kind: ClassVar[str] = 'keypoints'
@@ -80,7 +80,7 @@ class Keypoints(Measure):
         return {'of': self.kind, 'oks_sigmas': list(self.sigmas)}
 
     def check_category(self, category: CocoSection) -> None:
-        """Refuse keypoints in another order than the model's, because all would mismatch."""
+        """Refuse keypoints in another order than the model's, which would not match."""
         names = category.get('keypoints')
         if not isinstance(names, list) or names == list(self.names):
             return
@@ -96,7 +96,7 @@ class Keypoints(Measure):
         box: AnnotatedObject,
         size_wh: tuple[int, int] | None,  # noqa: ARG002
     ) -> AnnotatedObject:
-        """Return a copy of an object with its keypoints. A crowd may have none."""
+        """Return a copy of an object with its keypoints. A crowd may have no keypoints."""
         key, count = 'keypoints', len(self.names)
         points = entry.get(key)
         if points is None and box.crowd:
@@ -113,7 +113,7 @@ class Keypoints(Measure):
             fix = 'use annotations of the keypoints that the model was trained with'
             raise entry.error_at(key, f'{len(points)} numbers', expected, fix)
         if max(map(abs, points)) > MAX_COORDINATE:
-            raise entry.error_at(key, 'a point far outside', 'pixels')
+            raise entry.error_at(key, 'a point far outside the image', 'pixels')
         if wrong := [flag for flag in points[2::3] if flag not in (0, 1, 2)]:
             expected = '0 (not labelled), 1 (hidden) or 2 (visible)'
             raise entry.error_at(key, f'a visibility of {wrong[0]}', expected)
@@ -146,7 +146,7 @@ class Keypoints(Measure):
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
         """Return OKS of all pairs: float64 (n, m); 0 if no keypoint is labelled.
 
-        ``other`` gives the areas and the labelled keypoints.
+        Areas come from ``other``. Only keypoints that are labelled in ``other`` count.
         """
         apart = one.keypoints[:, None, :, :2] - other.keypoints[None, :, :, :2]
         spread = 2 * (2 * np.array(self.sigmas)) ** 2 * (other.areas[:, None] + _EPSILON)

@@ -27,7 +27,7 @@ _KEY: Final = 'segmentation'
 # Maximum length of an object's outline. pycocotools samples five points per pixel and needs about
 # 50 bytes per pixel.
 _MAX_OUTLINE_PIXELS: Final = 2**22
-# Maximum letters or numbers of a mask's run lengths. Reading needs 100 bytes for each.
+# Maximum number of characters or integers in a mask's run lengths. Each needs 100 bytes.
 _MAX_RUNS: Final = 2**24
 
 
@@ -124,14 +124,14 @@ def _fill_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -
             or len(polygon) % 2
             or not all(map(is_finite, polygon))
         ):
-            expected = 'polygons, lists of x, y, x, y … of three points or more; or run lengths'
+            expected = 'polygons of at least three points, as lists x, y, x, y …; or run lengths'
             raise entry.refusal(_KEY, polygon, expected)
         # Drawing a polygon takes time and memory in proportion to the length of its outline.
         if min(polygon) < -max(size_wh) or max(polygon) > 2 * max(size_wh):
             expected = f'points within {width}x{height} pixels'
-            raise entry.error_at(_KEY, 'a point far outside', expected)
+            raise entry.error_at(_KEY, 'a point far outside the image', expected)
     if sum(map(_outline_length, polygons)) > _MAX_OUTLINE_PIXELS:
-        expected = f'one of at most {_MAX_OUTLINE_PIXELS} pixels'
+        expected = f'an outline of at most {_MAX_OUTLINE_PIXELS} pixels'
         raise entry.error_at(_KEY, 'a longer outline', expected)
     mask = pycocotools('mask')
     runs = mask.merge(mask.frPyObjects(polygons, height, width))
@@ -157,7 +157,7 @@ def _check_run_lengths(
     try:
         runs = _read_counts(counts, width * height)
     except ValueError as error:
-        expected = f'run lengths of {width * height} pixels together'
+        expected = f'run lengths of {width * height} pixels in total'
         where = f'{entry.subject(_KEY)}: "counts"'
         raise entry.error(where, str(error), expected=expected) from error
     return {'size': [height, width], 'counts': encode_counts(runs)}

@@ -32,7 +32,7 @@ class Measure:
         kind: name of the measured shape in reports.
         similarity: name of the similarity in reports, such as IoU.
         coco_kind: name of the shape in pycocotools.
-        has_shapes: whether the annotations hold more shapes than boxes.
+        has_shapes: whether other shapes than boxes are compared, and must be read.
         has_masks: whether masks are compared.
         has_angles: whether the angles of boxes are compared.
     """
@@ -76,7 +76,7 @@ class Measure:
         return {'of': self.kind}
 
     def check_category(self, category: CocoSection) -> None:
-        """Check that a category describes its objects as the model does.
+        """Check that the keypoints of an annotated category fit the model.
 
         Raises:
             ConfigError: the category differs from the model.

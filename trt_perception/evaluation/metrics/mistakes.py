@@ -79,7 +79,7 @@ class MistakeCounts:
 
     Attributes:
         right: number of correct detections.
-        wrong_class: number of detections with the class of another category.
+        wrong_class: number of detections with a correct box and a wrong class.
         false: number of detections without an object.
         missed: number of objects without a detection.
         confusions: (category of the object, category of the detection, count), most frequent
@@ -130,9 +130,9 @@ def match_detections(
 ) -> ImageMatches:
     """Match the detections of one image with its objects.
 
-    The matching follows COCO at IoU 0.50. In order of falling score, each detection takes the free
-    object of its class with the largest overlap. The remaining detections and objects that overlap
-    have the wrong class.
+    The matching follows COCO at IoU 0.50. Each detection, best score first, takes the free object
+    of its class with the largest overlap. If a remaining detection overlaps a remaining object,
+    the detection has the wrong class.
 
     Args:
         found: detections in source pixels, best score first.

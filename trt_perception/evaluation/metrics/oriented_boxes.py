@@ -97,7 +97,7 @@ def _fit_to_corners(entry: CocoSection) -> tuple[float, ...]:
     corners = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
     if not isinstance(corners, list) or len(corners) != 8 or not all(map(is_finite, corners)):
         nothing = outline in (None, [])
-        found = 'none' if nothing else 'none, and another shape in "segmentation"'
+        found = 'none' if nothing else 'none, and "segmentation" has another shape'
         corner_text = 'one polygon of four corners, [[x, y, x, y, x, y, x, y]]'
         raise entry.error_at(
             _KEY, found, f'{_LAYOUT}, or in "segmentation" {corner_text}', BOXES_ONLY_FIX
@@ -111,7 +111,7 @@ def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
     """Replace COCOeval.computeIoU for oriented boxes: return the IoU of all pairs.
 
     Returns:
-        float64 (detections, objects), best score first; an empty list if either is missing.
+        float64 (detections, objects), best score first; [] without detections or objects.
     """
     truth = evaluation._gts[image_id, category_id]
     found = evaluation._dts[image_id, category_id]
@@ -169,7 +169,7 @@ def _clip(outline: Floats, start: Floats, normal: Floats) -> Floats:
     """Clip outlines by lines: (n, k, 2) becomes (n, 2k, 2), because each edge yields two points.
 
     Args:
-        outline: corners.
+        outline: (n, k, 2), corners of each outline.
         start: (n, 2), a point on the line.
         normal: (n, 2), unit vector towards the side to keep.
     """

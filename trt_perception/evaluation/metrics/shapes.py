@@ -58,7 +58,7 @@ class Shapes:
 
     @classmethod
     def from_annotations(cls, objects: Sequence[AnnotatedObject]) -> Shapes:
-        """Return the shapes of annotated objects. Shapes that were not read have no overlap."""
+        """Return the shapes of annotated objects. A shape that was not read overlaps nothing."""
         xywh = np.array([one.xywh for one in objects], np.float64).reshape(-1, 4)
         most = max((len(one.keypoints or ()) for one in objects), default=0)
         points = [one.keypoints or (0.0,) * most for one in objects]

@@ -26,7 +26,7 @@ class Outline:
 
     Attributes:
         xyxy: the upright box.
-        corners: float32 (4, 2), corners of an oriented box; else None.
+        corners: float32 (4, 2), corners of an oriented box; None for other objects.
         mask: run lengths; None without masks.
         points: x and y of the labelled keypoints, (k, 2); empty without keypoints.
     """

@@ -39,7 +39,7 @@ COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
 _LONGEST_SIDE: Final = 1280
 _SHORTEST_SIDE: Final = 480
 _CELL_SIZE: Final = (480, 400)
-#: Lists the written files, so that the next run can remove them.
+#: Name of a file that lists the written files, so that the next run can remove them.
 _LIST_FILE: Final = 'pictures.json'
 _LIST_MAX_BYTES: Final = 4 * 1024**2
 _OUTPUT_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
