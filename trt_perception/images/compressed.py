@@ -1,11 +1,11 @@
 """Check JPEG and PNG files, and decode them to pixels.
 
 Guarantees: a file of a few kilobytes cannot request gigabytes of memory or minutes of work.
-Truncated files are refused, and are never returned half grey (the module ``decoders`` names the
-package that this needs). Decoders alone guarantee neither. They allocate any length that a part of
-the file declares. This module therefore checks the length of each part against the file. The
-decoder receives a new file with only the parts that the pixels need. Parts that two readers could
-interpret differently do not reach the decoder.
+Truncated files are refused, and never decoded to a half grey image (only with simplejpeg, see the
+module ``decoders``).
+Decoders alone would allocate any length that a part of the file declares. This module therefore
+checks the length of each part against the file. The decoder receives a new file with only the
+parts that the pixels need. Parts that two readers could interpret differently are not included.
 Limitation: flipped bits inside the pixel data of a JPEG are not detected.
 """
 
@@ -110,7 +110,7 @@ class CheckedImageFile:
         Raises:
             ImageError: with the reason ``not_decodable``.
         """
-        if self.parts[0] == JPEG_START:  # JpegFrameReader checks the markers of its own JPEGs
+        if self.parts[0] == JPEG_START:  # JpegFrameReader checks the markers of plain JPEGs itself
             _check_restarts(self.parts, self.scans.markers)
         file = b''.join(self.parts)
         is_jpeg = file.startswith(JPEG_START)
@@ -216,7 +216,7 @@ def _png_parts(content: memoryview) -> Iterator[bytes]:
 def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes | memoryview]:
     """Yield the start, tables, frame, scans and end of a JPEG in order, with their markers.
 
-    Also fills ``scans``.
+    Also sets the attributes of ``scans``.
     """
     content = file.data
     yield JPEG_START
@@ -286,10 +286,10 @@ def _segment_size(content: memoryview, offset: int) -> int:
 
 
 def _check_frame_header(segment: memoryview) -> None:
-    """Check a frame header: length, bits, height, width, count, and 3 bytes for each component."""
+    """Check the length, the bits per component and the number of components of a frame header."""
     components = segment[7] if len(segment) > 7 else 0
     if components not in (1, 3, 4) or len(segment) != 8 + 3 * components or segment[2] != 8:
-        raise damaged_error('JPEG', 'the frame header lacks 8 bits, or 1, 3 or 4 components')
+        raise damaged_error('JPEG', 'the frame header lacks 8 bits and 1, 3 or 4 components')
 
 
 def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memoryview) -> None:
@@ -313,9 +313,9 @@ def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memo
 def _check_restarts(parts: Sequence[bytes | memoryview], markers: bytes) -> None:
     """Refuse a file with one scan of all components that lacks its last restart markers.
 
-    libjpeg reports only the first problem of a file. If this problem is spare bytes before a
-    marker, the report hides a later truncation. If only markers before the last one are missing,
-    the file is not truncated.
+    libjpeg reports only the first problem of a file. Spare bytes before a marker are such a
+    problem, and hide a later truncation. If the last marker exists but earlier markers are
+    missing, the file is not truncated.
     """
     frame = next(part for part in parts if part[1] in _JPEG_FRAME_MARKERS)
     intervals = [part[4:6] for part in parts if part[1] == _JPEG_RESTART_INTERVAL]
@@ -353,8 +353,8 @@ def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]
     """
     markers: list[bytes] = []
     for start in range(offset, file.size - 1, _SEARCH_BYTES):
-        piece = file[start : start + _SEARCH_BYTES + 1]  # + 1: a marker has two bytes
-        # 1 for each byte 0xff with a non-zero byte after it.
+        piece = file[start : start + _SEARCH_BYTES + 1]  # + 1 for a marker at the end
+        # True for each byte 0xff that a non-zero byte follows.
         marked = np.equal(piece[:-1], 0xFF).view(np.uint8)
         marked = np.minimum(marked, piece[1:], out=marked).view(np.bool_)
         place = int(marked.argmax())
@@ -371,7 +371,7 @@ def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]
 
 
 def truncated_error(kind: str) -> ImageError:
-    """Return the error for a file without its end."""
+    """Return the error for a truncated file."""
     return ImageError('not_decodable', kind, 'truncated file: it ends inside one of its parts')
 
 
@@ -382,7 +382,7 @@ def unsupported_error(kind: str, found: str, expected: str, fix: str = '') -> Im
 
 def too_large_error(kind: str, found: str, most: str) -> ImageError:
     """Return the error for a file above one of the limits."""
-    fix = 'use a smaller image, or configure the camera for a smaller one'
+    fix = 'use a smaller image, or reduce the image size of the camera'
     return ImageError('too_large', kind, found, expected=f'at most {most}', fix=fix)
 
 

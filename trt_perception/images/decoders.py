@@ -4,8 +4,8 @@ Guarantees with simplejpeg: nothing is printed for a damaged JPEG, and a truncat
 also if it ends with an EOI marker. Without simplejpeg, OpenCV decodes JPEGs. It may print a line
 for a damaged file, and may return the missing part in grey.
 Pillow decodes PNGs, because libpng in OpenCV also prints a line for each damaged file.
-Non-guarantees: a progressive JPEG that ends between two scans is a whole file of lower quality. If
-the compressed pixels of a PNG end early, with right checksums, the other pixels are black.
+Non-guarantees: a progressive JPEG that ends between two scans is decoded with lower quality. If
+the compressed pixels of a PNG end early but all checksums are right, the other pixels are black.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = [
     *('load_simplejpeg', 'pillow_to_bgr'),
 ]
 
-#: What to do if simplejpeg is missing.
+#: The fix if simplejpeg is missing.
 INSTALL_SIMPLEJPEG: Final = 'python3 -m pip install simplejpeg'
 #: Pillow's modes for grey pixels of 16 bits.
 GREY_16_BITS: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
 
-# Parts of libjpeg's messages, in lower case. libjpeg keeps the first message of a file only.
+# Parts of libjpeg's messages, in lower case. libjpeg reports only the first problem of a file.
 _TRUNCATED: Final = ('premature end', 'found marker 0xd9 instead of rst')
-# simplejpeg knows the usual chroma samplings only. OpenCV decodes all.
+# simplejpeg supports only the usual chroma samplings. OpenCV supports all.
 _UNUSUAL_SAMPLING: Final = 'could not determine subsampling'
 
 
 class _Defect(Enum):
-    """What an error of simplejpeg says about a file."""
+    """The defect of a file, according to an error of simplejpeg."""
 
     TRUNCATED = auto()
     UNUSUAL_SAMPLING = auto()
@@ -103,7 +103,7 @@ def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
 
 
 def _defect_of(error: ValueError) -> _Defect:
-    """Translate an error of simplejpeg, which has only the text of libjpeg's first message."""
+    """Return the defect that an error of simplejpeg describes. The error has only a text."""
     text = str(error).lower()
     if any(part in text for part in _TRUNCATED):
         return _Defect.TRUNCATED

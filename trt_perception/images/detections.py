@@ -175,15 +175,15 @@ class Detections:
         scores: float32 (n,) in (0, 1].
         class_ids: int32 (n,), indices into the model's class names.
         keypoints: float32 (n, k, 3), None without the task ``pose``. x and y in source pixels,
-            inside the image, and a score from 0 to 1. The score is 1 if the model has none.
+            inside the image, and a score from 0 to 1. The score is 1 if the model outputs none.
         oriented: float32 (n, 5), None without the task ``obb``. Centre x and y, width and height
             in source pixels, and the angle of the width's axis. The box touches the image, and
             its centre may be outside. The angle is in radians from -π/2 to π/2, from x to y, which
             is clockwise on the screen. ``xyxy`` is then the upright box around the oriented box,
             clipped to the image.
         masks: coefficients and prototypes of the masks, None without the task ``segment``.
-        numbered: mask numbers that the GPU draws. Replaces ``masks`` in pipelines that compute
-            masks themselves. None for frames whose masks were not requested.
+        numbered: masks that the GPU computes; replaces ``masks`` in pipelines that compute
+            masks. None for frames whose masks were not requested.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -213,7 +213,7 @@ class Detections:
 
     @property
     def pictured(self) -> NumberedMasks | None:
-        """The masks that can be drawn as numbers, None without masks."""
+        """The masks that ``number`` can write into an image; None without masks."""
         return self.masks if self.numbered is None else self.numbered
 
     def take(self, which: npt.NDArray[Any]) -> Detections:

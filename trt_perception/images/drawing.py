@@ -55,7 +55,7 @@ def draw_detections(
 def _draw_masks(
     bgr: npt.NDArray[np.uint8], numbered: NumberedMasks, class_ids: Sequence[int]
 ) -> None:
-    """Tint each pixel in the colour of its mask's class. Of several masks, the best counts."""
+    """Tint each pixel in the colour of its mask's class. The best mask wins."""
     numbers = np.empty(bgr.shape[:2], np.uint16)
     numbered.number(numbers)
     colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)
@@ -83,7 +83,7 @@ def _draw_keypoints(
 
 
 def _line_width(bgr: npt.NDArray[np.uint8]) -> int:
-    """Return a line width in pixels in proportion to the image: 1 for each 640 pixels."""
+    """Return the line width for an image in pixels: 1 per 640 pixels of its longer side."""
     return max(1, round(max(bgr.shape[:2]) / 640))
 
 

@@ -197,7 +197,7 @@ class DeferredFrame:
 
     Args:
         read: reads the frame. Raises ImageError if the image is invalid.
-        is_fast_to_decode: a guess: the image is a JPEG that a GPU decodes in about 2 ms.
+        is_fast_to_decode: whether the image probably is a JPEG that a GPU decodes in 2 ms.
 
     Attributes:
         read: function without arguments that returns the Frame.
@@ -218,7 +218,7 @@ class PipelineInput(Protocol):
 
     @property
     def is_decoded(self) -> bool:
-        """Whether ``read`` returns decoded pixels without further work."""
+        """Whether the pixels are decoded already, so that ``read`` takes no time."""
 
     @property
     def is_fast_to_decode(self) -> bool:

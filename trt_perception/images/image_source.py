@@ -44,10 +44,10 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
         subfolders: also return files in subfolders of a folder, except hidden ones.
 
     Raises:
-        ConfigError: the source does not exist or has no images. The message says which is true.
+        ConfigError: the source does not exist or has no images. The message says which.
     """
     path = Path(os.path.expanduser(source))
-    # Path.is_dir raises an exception for too long names.
+    # Unlike os.path.isdir, Path.is_dir raises an exception for too long names.
     if os.path.isdir(path):
         found = _visible_below(path) if subfolders else list(path.iterdir())
         what = 'this folder contains'
@@ -160,7 +160,7 @@ class ImageSource:
                 if size_wh not in (
                     (width, height),
                     (height, width),
-                ):  # phone videos declare the turned size
+                ):  # a phone's video may declare the size before rotation
                     raise ConfigError(
                         str(path),
                         f'damaged video: frame {index} measures {width}x{height}, the file says '
@@ -175,7 +175,7 @@ class ImageSource:
 
 
 def _declared_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
-    """Return the width and height that a video declares, after checking them. Decodes no frame."""
+    """Return the width and height that a video declares, and check them. Decode no frame."""
     if not video.isOpened():
         raise ConfigError(str(path), 'cannot be decoded as a video')
     width = int(video.get(cv2.CAP_PROP_FRAME_WIDTH))

@@ -44,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 # Largest plain JPEG, enough for 8K video. A small file with many pixels must not make the decoder
 # keep gigabytes of memory.
 _MAX_PIXELS: Final = 2**25
-# Cameras send heads of less than 1 KB. Each reader keeps one head.
+# Maximum size of the headers that a reader keeps. Cameras send headers of less than 1 KB.
 _MAX_KEPT_BYTES: Final = 2**16
 _BGR: Final = PIXEL_FORMATS['bgr8']
 _NO_PIXELS: Final = np.empty(0, np.uint8)
@@ -100,9 +100,9 @@ class JpegFrameReader:
     """Reads the compressed images of one camera. Plain JPEGs stay undecoded, others are decoded.
 
     A camera's JPEGs usually have identical headers up to the entropy-coded data. For these files,
-    the reader reuses the parsed headers of the last file, up to 64 KiB. Each format that is not
-    plain is logged once.
-    Several threads may call a reader at once, in any order: no frame depends on earlier frames.
+    the reader reuses the parsed headers of the last file, up to 64 KiB. It logs each other format
+    once.
+    Several threads may call a reader at once, because no frame depends on earlier frames.
 
     Attributes:
         is_fast_to_decode: whether the last file was a JPEG that a GPU decodes in about 2 ms.
@@ -111,8 +111,8 @@ class JpegFrameReader:
     def __init__(self) -> None:
         self._logged_formats: set[str] = set()
         self._log_lock = threading.Lock()
-        # The headers of the last plain JPEG as bytes and parsed. One tuple, so that threads
-        # replace both at once.
+        # The headers of the last plain JPEG as bytes, and its format. They are one tuple, so that
+        # a thread replaces both at once.
         self._last_format: tuple[bytes, _JpegFormat] | None = None
         self.is_fast_to_decode = False
 
@@ -153,7 +153,7 @@ class JpegFrameReader:
             _LOG.warning('The CPU decodes compressed images of this format: %s', file_format)
 
     def _frame_in_last_format(self, file: npt.NDArray[np.uint8]) -> Frame | None:
-        """Return the frame of a file with the headers of the last one, else None."""
+        """Return the frame if the file has the same headers as the last file, else None."""
         last = self._last_format
         if last is None:
             return None
@@ -174,8 +174,8 @@ class _NotPlainError(Exception):
     """The file is not a plain JPEG.
 
     Attributes:
-        file_format: a short description of the file, with few possible texts. Each text is logged
-            once.
+        file_format: a short description of the file. Each description is logged once, so there
+            are only few.
     """
 
     def __init__(self, file_format: str) -> None:
@@ -217,7 +217,7 @@ class _JpegFormat:
 
 
 def as_plain_jpeg(image_file: CheckedImageFile) -> Frame | str:
-    """Return a plain JPEG as an undecoded frame, or a short description of another file.
+    """Return a plain JPEG as an undecoded frame. Return a short description of other files.
 
     Args:
         image_file: a checked JPEG or PNG.
