@@ -38,7 +38,7 @@ PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 QUANTISED: Final[tuple[Precision, ...]] = ('int8', 'fp8')
 #: Possible purposes of the images on which an engine was compared with the original model.
 IMAGE_ORIGINS: Final = ('validation', 'calibration', 'none')
-#: Stands for the precisions of the layers if the engine could not be loaded after the build.
+#: Replaces the precisions of the layers if the engine could not be inspected after the build.
 UNVERIFIED: Final = 'unverified'
 
 OptionValue = str | int | float | bool | tuple[str | int | float, ...]
@@ -136,7 +136,7 @@ class AccuracyRecord:
         images: number of validation images.
         measure: name of the measure. With labels, the name is ``mAP50`` for the task detect, and
             ``mAP50 of masks``, ``… of keypoints`` or ``… of oriented boxes`` for other tasks.
-            Without labels, it is ``agreement``, with the detections of the original model.
+            Without labels, the name is ``agreement``: the reference is the original model.
         reference: the measure of the original model in FP32, 0…1.
         built: the measure of the built engine, 0…1.
         runtime: the library that ran the built engine.
@@ -248,7 +248,7 @@ class BuildRecord:
         tensorrt: the TensorRT that built the engine.
         gpu: the GPU on which the engine was built; None if the machine had no GPU.
         cuda: the versions of driver and runtime; None if the machine had no GPU.
-        options: maps an option of build_engine to its value, without defaults.
+        options: maps an option of build_engine to its value. Options with defaults are left out.
         profiles: for each optimisation profile, maps an input's name to its range.
         precision: the requested precision, and the precisions of the built layers.
         calibration: the calibration of INT8 ranges; None if the build had no calibration.

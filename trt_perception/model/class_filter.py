@@ -13,7 +13,7 @@ __all__ = ['class_filter_ids']
 _MAX_LISTED: Final = 20
 
 
-@functools.lru_cache(maxsize=2)  # called again after a change of any live parameter
+@functools.lru_cache(maxsize=2)  # called after each change of a live parameter
 def class_filter_ids(
     class_filter: tuple[str, ...], class_names: tuple[str, ...]
 ) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """The base classes of decoders, which read a model's outputs, and of their presets.
 
-Each decoder class reads one family of outputs. The fields of the class are the constants that the
-tensors do not show. A manifest has these constants under "decoder". A preset is a value of the
-parameter ``model.decoder``. The modules of ``model/decoders`` define classes and presets, and
-``model/decoders/table.py`` lists them.
+Each decoder class reads one family of outputs. The fields of the class are constants that the
+shapes of the outputs do not show. A manifest has these constants under "decoder". A preset is a
+value of the parameter ``model.decoder``. The modules of ``model/decoders`` define classes and
+presets, and ``model/decoders/table.py`` lists them.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ImageContext:
     Attributes:
         index: index of the image in the batch.
         network_wh: width and height of the network's input in pixels.
-        task: what the outputs describe of each object.
-        find_passing: returns the indices of passing boxes. A decoder may call this function early,
-            and convert only the boxes that pass.
+        task: the model's task, which defines the values of each object.
+        find_passing: returns the indices of the boxes that pass the thresholds. A decoder may
+            call this function early, and convert only these boxes.
     """
 
     index: int
@@ -115,7 +115,7 @@ class Decoder(ABC):
 
         Args:
             classes: the number of class names; None if unknown.
-            task: what the outputs describe of each object.
+            task: the model's task, such as ``detect`` or ``pose``.
 
         Returns:
             Empty if the decoder does not support the task.
@@ -130,7 +130,7 @@ class Decoder(ABC):
         Args:
             arrays: the outputs of the image, without the batch axis, in the order of ``outputs``.
             image: the image's index in the batch, network size and task.
-            select: runs the steps after reading, which all decoders of objects share.
+            select: selects detections from the candidates, equally for all decoders of objects.
 
         Raises:
             EngineError: the outputs have values or sizes that this family cannot have.

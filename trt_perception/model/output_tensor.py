@@ -72,7 +72,7 @@ def assign_outputs(
     Args:
         wanted: the outputs that the decoder reads.
         outputs: all outputs in the model's order, with -1 for a dynamic dimension.
-        allow_dynamic: a dynamic dimension matches any number of a wanted shape.
+        allow_dynamic: whether a dynamic dimension of an output matches any number.
 
     Returns:
         The index of each wanted output; None if the outputs do not match, or match in several

@@ -45,7 +45,7 @@ class Dense(ObjectDecoder):
     family: ClassVar[str] = 'dense'
     documented_outputs: ClassVar[str] = 'one output with N anchors as rows'
     documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in network pixels'
-    documented_scores: ClassVar[str] = 'probabilities; with objectness multiplied by it'
+    documented_scores: ClassVar[str] = 'probabilities, multiplied by the objectness if present'
     needs_nms: ClassVar[bool] = True
     allows_task_values: ClassVar[bool] = True
 

@@ -54,8 +54,8 @@ class Detr(ObjectDecoder):
     )
     documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
     documented_scores: ClassVar[str] = (
-        'sigmoid: each class of a query separately; softmax: the best class of a query, and the '
-        'last class is "no object"'
+        'sigmoid: each class of a query has a score; softmax: only the best class, and the last '
+        'class is "no object"'
     )
     has_normalised_boxes: ClassVar[bool] = True
     is_transformer: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class Detr(ObjectDecoder):
     ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         width = class_axis_size(classes)
-        if self.activation == 'softmax':  # one more for "no object"
+        if self.activation == 'softmax':  # one more class, "no object"
             width = 'C + 1' if isinstance(width, str) else width + 1
         return (
             OutputTensor('logits', ('B', 'Q', width), tensor_names=_LOGITS),
@@ -117,13 +117,13 @@ PRESETS: Final = (
         'rfdetr',
         Detr('sigmoid'),
         'RF-DETR, RF-DETR-Seg',
-        'dets, labels; with masks also masks',
+        'dets, labels; RF-DETR-Seg also masks',
         # Training and prediction of RF-DETR resize tensors, without antialiasing.
         {**IMAGENET, 'resize': 'stretch'},
         transformers=('rf_detr',),
         image_processors=('RfDetr',),
         tensor_names=(frozenset({'dets', 'labels'}), frozenset({'dets', 'labels', 'masks'})),
-        background='RF-DETR trained with own classes has one more, the background: name it last',
+        background='RF-DETR trained with own classes adds a background class: name it last',
     ),
     DecoderPreset(
         'detr_sigmoid',

@@ -25,7 +25,7 @@ _CLASSES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
 
 @dataclass(frozen=True)
 class EfficientNms(ObjectDecoder):
-    """The decoder of final boxes in network pixels with their number."""
+    """The decoder of final boxes in network pixels, with an output that counts the boxes."""
 
     family: ClassVar[str] = 'efficient_nms'
     documented_outputs: ClassVar[str] = (

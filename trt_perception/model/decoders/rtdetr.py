@@ -61,7 +61,7 @@ class RtdetrUltralytics(ObjectDecoder):
                 "the model's output",
                 'rows of box, score and class (all last values are 0 or 1), as Ultralytics '
                 'exports RT-DETR since 8.4.47',
-                fix='set model.decoder to rtdetr_end_to_end, or make the manifest again',
+                fix='set model.decoder to rtdetr_end_to_end, or write the manifest again',
             )
         return best_class_candidates(
             normalised_to_xyxy(rows[:, :4], image.network_wh), rows[:, 4:]
@@ -74,7 +74,7 @@ class RtdetrEndToEnd(ObjectDecoder):
 
     family: ClassVar[str] = 'rtdetr_end_to_end'
     documented_outputs: ClassVar[str] = (
-        'K rows: box, score, class from 0; a query may stand for several classes'
+        'K rows: box, score, class from 0; a query may give several rows'
     )
     documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
     has_normalised_boxes: ClassVar[bool] = True

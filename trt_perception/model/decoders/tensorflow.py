@@ -57,7 +57,7 @@ PRESETS: Final = (
         Tensorflow(),
         "TensorFlow's detection API",
         'detection_boxes, detection_classes, detection_scores, num_detections',
-        # The model itself normalises, and resizes again.
+        # The model contains the normalisation and another resize.
         {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0},
     ),
 )

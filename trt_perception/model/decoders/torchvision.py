@@ -93,7 +93,7 @@ PRESETS: Final = (
         Torchvision(),
         'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
         'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
-        # The model itself normalises, and resizes again.
+        # The model contains the normalisation and another resize.
         {**RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
         background='Label 0 of torchvision is the background and stands first in the class names',
     ),

@@ -16,7 +16,7 @@ IMAGENET: Final[PreprocessingFields] = {
     'std': (0.229, 0.224, 0.225),
 }
 ULTRALYTICS: Final[PreprocessingFields] = {**RGB_255, 'resize': 'letterbox'}
-#: With antialiasing, because PIL resized the training images. Ultralytics resizes training images
+#: PIL resized the training images of these models, so resizing antialiases. Ultralytics resizes
 #: with OpenCV, which does not antialias.
 STRETCH: Final[PreprocessingFields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
 DETR: Final[PreprocessingFields] = {

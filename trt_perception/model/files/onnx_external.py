@@ -29,8 +29,8 @@ _VARINT: Final = 0
 _BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 _MAX_MESSAGE_DEPTH: Final = 64
-# For each message that may contain tensors: the fields with messages that may contain tensors,
-# with the names of these messages, and the numbers of all other fields.
+# The known fields of each message on the way from a model to its tensors. The mapping has the
+# numbers of the fields to follow, and the names of their messages. The set has all other numbers.
 _FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
     'Model': (
         {7: 'Graph', 20: 'TrainingInfo', 25: 'Function'},

@@ -69,7 +69,7 @@ def find_decoders(
     info: ExporterInfo,
     parameter_name: Callable[[str], str],
 ) -> tuple[str, ...]:
-    """Return the names of the decoders that fit a model. A single name is unambiguous.
+    """Return the names of all decoders that fit a model.
 
     Args:
         model: the loaded model.
@@ -138,7 +138,7 @@ def _has_query_rows(outputs: Sequence[OutputTensor]) -> bool:
 def add_task_of_outputs(
     model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...]
 ) -> ExporterInfo:
-    """Return the information with the task that outputs besides the boxes prove.
+    """Return the information with the task, if outputs besides the boxes prove the task.
 
     The masks of RF-DETR are recognised by the names of outputs or by config.json. The masks and
     keypoints of torchvision are recognised by shapes that only this exporter writes. 17 keypoints
@@ -174,7 +174,7 @@ def add_task_of_outputs(
 def _filter_by_exporter(
     decoders: list[str], outputs: tuple[TensorSpec, ...], info: ExporterInfo
 ) -> list[str]:
-    """Return the fitting decoders that the exporter of the model writes."""
+    """Return the decoders whose outputs the exporter of the model writes."""
     sets = info.decoder_candidates
     names = {tensor.name for tensor in outputs}
     if not sets:
@@ -219,10 +219,10 @@ def _refuse_other_networks(model: ModelInfo, parameter_name: Callable[[str], str
 def _refuse_anchor_outputs(
     model: ModelInfo, decoders: list[str], parameter_name: Callable[[str], str]
 ) -> None:
-    """Refuse boxes and scores of anchors. Only their number differs from a transformer's queries.
+    """Refuse boxes and scores of anchors, which look like a transformer's queries.
 
     Raises:
-        EngineError: there are too many rows for queries, and only transformers fit the shapes.
+        EngineError: only transformers fit the shapes, but there are too many rows for queries.
     """
     row_count = _max_row_count(model.outputs)
     queries = [name for name in decoders if any('Q' in one.shape for one in _box_outputs(name))]
@@ -264,8 +264,7 @@ def _refuse_extra_channels(
             meanings.append(f'objectness (set {parameter_name("decoder")} to dense_objectness)')
         fewer = classes + extra - 1
         meanings.append(
-            f'scores of other classes (correct the class names: {fewer + 1} names, or {fewer} '
-            'with objectness)'
+            f'scores of more classes (set {fewer + 1} class names, or {fewer} with objectness)'
         )
     if surpluses:
         raise EngineError(
@@ -299,8 +298,8 @@ def _filter_by_anchor_count(
 ) -> list[str]:
     """Return the decoders that the number of anchors allows.
 
-    The anchors may be along the last or the middle axis. A decoder of anchors (N) needs one row
-    per anchor of each cell. Other decoders do not have such rows. A decoder with strides needs as
+    The anchors may be along the last or the middle axis. A decoder whose shape contains N needs
+    one row for each anchor. Other decoders do not fit such rows. A decoder with strides needs as
     many anchors as its grids have cells.
 
     Args:

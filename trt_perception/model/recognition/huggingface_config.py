@@ -82,8 +82,8 @@ def _read_image_processor(
     """Return fields of Preprocessing and the input size; ({}, None) if a setting is invalid.
 
     An image processor computes (x * rescale_factor - image_mean) / image_std on RGB values. A
-    size with width and height stretches the image. Other sizes keep the aspect ratio, and the
-    processor fills the rest, right and below, with 0 after normalisation.
+    size with width and height stretches the image. Other sizes keep the aspect ratio. The
+    processor then pads the image right and below with 0 after normalisation.
     """
     size = processor.get('size')
     scale = processor.get('rescale_factor', 1 / 255)
@@ -99,8 +99,8 @@ def _read_image_processor(
         'resize': 'stretch' if has_fixed_size else 'letterbox_top_left',
         'scale': float(scale) if processor.get('do_rescale', True) else 1.0,
     }
-    # Without this key, the class of the processor decides. Assume that it normalises if the file
-    # contains means. Without means, the decision is unknown: None.
+    # Without this key, the default of the processor's class applies. Assume normalisation if the
+    # file contains means. Otherwise normalisation is unknown: None.
     normalises = processor.get('do_normalize', True if 'image_mean' in processor else None)
     if normalises is False:
         fields['mean'], fields['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)

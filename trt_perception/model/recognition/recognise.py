@@ -89,7 +89,7 @@ class ModelDescription:
         class_names: in the order of the network's outputs.
         evidence: one sentence for each finding, in the form observation -> conclusion.
         task: the model's task, such as ``detect`` or ``pose``.
-        assumption: a sentence about preprocessing that no source states; empty if all is stated.
+        assumption: a sentence about assumed preprocessing; empty without assumptions.
     """
 
     decoder: Decoder
@@ -103,17 +103,17 @@ class ModelDescription:
 def apply_overrides(
     manifest: Manifest, overrides: ModelOverrides, evidence: tuple[str, ...] = ()
 ) -> ModelDescription:
-    """Describe a model by its manifest. Values that the user has set replace the manifest's.
+    """Describe a model by its manifest. Values that the user has set replace values of the file.
 
     Raises:
-        EngineError: the user has set another task. The manifest lacks the values of this task.
+        EngineError: the user has set another task, whose values the manifest lacks.
     """
     if overrides.task not in ('', manifest.task.name):
         raise EngineError(
             overrides.parameter_name('task'),
             overrides.task,
             expected=f'{manifest.task.name}, as in the manifest',
-            fix='leave it out, or correct the manifest',
+            fix='do not set this parameter, or correct the manifest',
         )
     return ModelDescription(
         PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
@@ -189,7 +189,7 @@ def recognise(
 def _with_task(
     model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...], overrides: ModelOverrides
 ) -> ExporterInfo:
-    """Return the information with the task of the user, or else of the outputs."""
+    """Return the information with the task that the user has set or the outputs prove."""
     info = add_task_of_outputs(model, info, class_names)
     if not overrides.task:
         return info
@@ -206,7 +206,7 @@ def _usual_preprocessing(
     Args:
         chosen: preset of the decoder; empty if several fit.
         info: information from the exporter.
-        evidence: gets a sentence if the exporter did not describe the preprocessing.
+        evidence: list to which a sentence is added if the exporter gives no preprocessing.
     """
     usual = PRESETS[chosen].preprocessing if chosen else {}
     if not usual and info.is_yolo_export:
@@ -220,7 +220,7 @@ def _usual_preprocessing(
 
 
 def _assumption(usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOverrides) -> str:
-    """Return the sentence about usual preprocessing that neither exporter nor user states.
+    """Return a sentence about assumed preprocessing; empty if the exporter or user states all.
 
     Ultralytics and YOLOv5 train all their models with the same preprocessing, so their metadata
     state it.
@@ -253,7 +253,7 @@ def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
 def _with_output_shapes(
     model: ModelInfo, size: tuple[int, int], find_output_shapes: FindOutputShapes
 ) -> ModelInfo:
-    """Return the model with the shapes of outputs for a black image, if shapes are dynamic."""
+    """Return the model, with the output shapes for a black image instead of dynamic shapes."""
     found, auxiliary_inputs = split_inputs(model.name, model.inputs)
     image = with_fixed_size(found, size)
     has_dynamic_outputs = any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)

@@ -77,7 +77,7 @@ def refuse_missing_info(
     inputs, outputs = tensors_text(model.inputs), tensors_text(model.outputs)
     seen = [f'inputs: {inputs}', f'outputs: {outputs}', *evidence]
     decoders = state.decoders or state.decoders_with_other_names
-    # If exporter and number of anchors exclude all decoders, offer those that the shapes allow.
+    # If exporter and number of anchors exclude all decoders, offer all that fit the shapes.
     by_shape = (
         () if decoders else find_decoders_by_shape(model, state.class_count or None, state.task)
     )
@@ -88,8 +88,8 @@ def refuse_missing_info(
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
             fix='export a detector whose outputs docs/decoders.md lists',
         )
-    # If only some decoders have a usual preprocessing, the parameters of the preprocessing are
-    # needed only with the others.
+    # Decoders with a usual preprocessing do not need the parameters of the preprocessing. If other
+    # decoders fit too, a sentence lists what these other decoders need.
     without_preprocessing = [fit for fit in class_counts if fit not in state.with_preprocessing]
     needs_all = len(without_preprocessing) == len(class_counts)
     missing = _missing_parameters(
@@ -116,7 +116,7 @@ def refuse_missing_info(
 
 
 def _parameter_words(missing: Mapping[str, str]) -> list[str]:
-    """Return the options of the command that sets missing values, except class names."""
+    """Return the command-line options for the missing values, except class names."""
     keys = [key for key in missing if key != 'class_names']
     return [word for key in keys for word in ('--param', f'model.{key}=VALUE')]
 
@@ -177,7 +177,7 @@ def _may_hold_task_values(decoder: Decoder) -> bool:
 
 @functools.cache
 def _value_counts_before_classes() -> frozenset[int]:
-    """Return the possible numbers of other values on the axis of the classes, for all decoders."""
+    """Return how many other values the decoders expect on the axis of the classes."""
     return frozenset(
         side
         for preset in PRESETS.values()

@@ -26,14 +26,14 @@ def requested_task(
 
     Args:
         model: the loaded model.
-        found: the task that metadata or outputs show. If it has the name, it is returned.
+        found: the task that metadata or outputs show. Returned unchanged if it has this name.
         class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         name: a name in TASKS.
         keypoint_names: names of the keypoints, in the order of the outputs. If empty, objects of a
             class ``person`` have COCO's keypoints.
 
     Raises:
-        EngineError: the outputs do not show the rest of the task.
+        EngineError: the outputs do not show the values that the task needs.
     """
     if name == Pose.name and keypoint_names:
         return _pose(model, class_names, keypoint_names)
@@ -44,8 +44,8 @@ def requested_task(
     if class_names and 'person' not in class_names:
         raise EngineError(
             model.name,
-            'task pose without names of keypoints, and without the class "person", whose '
-            'keypoints would be those of COCO',
+            'task pose without names of keypoints; only models with the class "person" have '
+            'default names, the names of COCO',
             fix='write a manifest: '
             + manifest_command(model, name, '--keypoint-names', 'NAME', 'NAME'),
         )

@@ -75,10 +75,10 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
 def _ultralytics_decoder_candidates(metadata: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Return sets of decoders for an Ultralytics export, the smallest set first.
 
-    Newer releases write the class of the network's head, which settles the question. In older
-    releases, the release number distinguishes the two layouts of RT-DETR, and the export settings
-    say whether a YOLO outputs final boxes. The description is the weakest evidence, because it
-    contains file names that the user chose.
+    Newer releases write the class of the network's head, which distinguishes YOLO and RT-DETR. In
+    older releases, the release number distinguishes the two layouts of RT-DETR, and the export
+    settings say whether a YOLO outputs final boxes. The description is the weakest evidence,
+    because it contains file names that the user chose.
     """
     head = metadata.get('head', '')
     if head:

@@ -51,7 +51,7 @@ class Obb(Task):
     ) -> tuple[Floats, DetectionFields]:
         """Return the upright boxes around oriented boxes, and the oriented boxes.
 
-        Oriented boxes are not clipped. If one does not touch the image, its upright box becomes
+        Oriented boxes are not clipped. If a box does not touch the image, its upright box becomes
         empty. Both axes of a letterbox have nearly the same ratio, so the size is scaled along the
         box's own axes. Angles that differ by half a turn describe the same box, so angles become
         -π/2 to π/2.
@@ -84,7 +84,7 @@ class Obb(Task):
 
 
 def _touches_image(oriented: Floats, size_wh: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return whether the image reaches into each box on both axes of the box: bool (n,).
+    """Return whether the image overlaps each box along both axes of the box: bool (n,).
 
     If the upright box around the oriented box also overlaps the image, the oriented box and the
     image have common points.
@@ -97,7 +97,7 @@ def _touches_image(oriented: Floats, size_wh: tuple[int, int]) -> npt.NDArray[np
     boxes = oriented.astype(np.float64)
     cos, sin = np.cos(boxes[:, 4]), np.sin(boxes[:, 4])
     axes = np.stack([np.stack([cos, sin], axis=1), np.stack([-sin, cos], axis=1)], axis=1)
-    # Corners of the image on the axes of each box, (n, 2 axes, 4 corners).
+    # Positions of the image's corners along the axes of each box, (n, 2 axes, 4 corners).
     places = np.einsum('nad,ncd->nac', axes, corners[None] - boxes[:, None, :2])
     half = boxes[:, 2:4] / 2
     is_reached = (places.min(axis=2) < half) & (places.max(axis=2) > -half)

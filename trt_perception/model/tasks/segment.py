@@ -27,7 +27,7 @@ from trt_perception.model.tensors import ModelInfo, tensors_text
 
 __all__ = ['MASKS', 'Segment', 'mask_geometry']
 
-#: An image whose pixels have the number of their object.
+#: Publishes an image in which each pixel has the number of its object.
 MASKS: Final = Topic('masks', 'sensor_msgs/Image', depth=1, on_demand=True)
 
 
@@ -78,7 +78,7 @@ class Segment(Task):
         return replace(self, mask_coefficients=prototypes[0].shape[1])
 
     def manifest_mistake(self, family: str, *, has_own_outputs: bool) -> Mistake | None:
-        """Return a mistake if both or none of coefficients and separate masks are given."""
+        """Return a mistake if coefficients and separate masks are both given or both missing."""
         given = self.mask_coefficients > 0
         if given != has_own_outputs:
             return None
@@ -142,7 +142,7 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
 
 
 def _parts_per_pixel(letterbox: Letterbox, columns: int) -> int:
-    """Return the fewest parts per prototype pixel for which the padding has whole parts."""
+    """Return the fewest parts of a prototype pixel so that the padding ends between two parts."""
     stride = max(1, letterbox.network_wh[0] // max(1, columns))
     sides = [
         side - resized
