@@ -43,7 +43,7 @@ def load(path: str | Path, **parameters: Any) -> Model:
         path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).
         parameters: parameters of the node, with ``_`` for ``.`` in their names, such as
             ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``. The
-            prefix ``model_`` may be missing. NumPy scalars and arrays are accepted as numbers
+            prefix ``model_`` may be left out. NumPy scalars and arrays are accepted as numbers
             and lists.
 
     Raises:
@@ -56,7 +56,7 @@ def load(path: str | Path, **parameters: Any) -> Model:
 
 
 class Model:
-    """A loaded model. ``load`` returns it. As a context manager, it closes itself at the end.
+    """A loaded model. ``load`` returns it. A ``with`` block closes the model at its end.
 
     Attributes:
         class_names: names of the classes; ``class_ids`` of Detections are indices into this tuple.
@@ -70,8 +70,8 @@ class Model:
         if only_of_node := sorted(NODE_ONLY_PARAMETERS & self._values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
-                'it applies to a node only',
-                fix='leave it out',
+                'applies to nodes only',
+                fix='leave this parameter out',
             )
         config = DetectorConfig.from_values(self._values)
         options = config.pipeline_options()
@@ -161,7 +161,7 @@ class Model:
         results: list[Result] = []
         waiting: deque[int] = deque()
         try:
-            # Each slot takes one batch; when all slots are in use, collect the oldest batch.
+            # Each slot takes one batch. If all slots are in use, collect the oldest batch first.
             for index, chunk in enumerate(split_into_batches(frames, pipeline.batch)):
                 if len(waiting) == pipeline.depth:
                     results += collect_all(pipeline, waiting.popleft())
@@ -227,6 +227,6 @@ def _checked_frame(image: Any) -> Frame:
         raise ValueError(
             'an image must be a uint8 array (height, width, 3) in BGR order, as cv2.imread '
             f'returns it (got {", ".join(received)}); '
-            'cv2.imread reads files, cv2.cvtColor converts'
+            'use cv2.imread to read files, and cv2.cvtColor to convert colours'
         )
     return frame_from_bgr(image)

@@ -55,7 +55,7 @@ def _run_main(module: str, interrupted: int = 130) -> int:
             name = module.rpartition('.')[2]
             print(f'{name}: standard output is not complete: {problem}', file=sys.stderr)
         return code or int(bool(problem))
-    except KeyboardInterrupt:  # raised while the rest of the output is written
+    except KeyboardInterrupt:  # raised while the last output is written
         return interrupted
     finally:
         ignore_signals()

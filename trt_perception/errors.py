@@ -6,7 +6,7 @@
     ├── EngineError     an engine or ONNX file cannot be used
     │   ├── MissingFileError    the file cannot be opened
     │   ├── ManifestError   the manifest is malformed or does not describe the file
-    │   ├── MissingModelInfoError   parameters must say how to feed or read the model
+    │   ├── MissingModelInfoError   parameters must complete a model's description
     │   ├── UnavailableError    this release or machine lacks support for build options
     │   └── OutputError     the outputs for one image are invalid; carries the drop reason
     │       └── UnnamedClassError   a detected class has no name
@@ -131,11 +131,11 @@ class ManifestError(EngineError):
 
 
 class MissingModelInfoError(EngineError):
-    """Raised when parameters must say how to feed or read a model.
+    """Raised when parameters must complete the description of a model.
 
     Attributes:
-        missing: maps each parameter that must be given, without ``model.``, to its choices.
-        seen: sentences with the findings about the model.
+        missing: maps each missing parameter, without ``model.``, to its possible values.
+        seen: sentences about the known values of the model.
     """
 
     def __init__(

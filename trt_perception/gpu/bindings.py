@@ -23,7 +23,7 @@ __all__ = [
     'versions',
 ]
 
-# After one of these errors the context is lost: all later calls of the process fail too.
+# After one of these errors, the context is lost, and all later calls of the process fail.
 _STICKY: Final = (
     'cudaErrorIllegalAddress',
     'cudaErrorLaunchFailure',
@@ -90,7 +90,7 @@ def call(function: str, *arguments: Any) -> Any:
     """
     found = _call_function(runtime(), function, arguments)
     if found[0]:  # success is 0 in all three libraries
-        # Clear CUDA's last error. Otherwise TensorRT, which reads the last error, would report it.
+        # Clear CUDA's last error, because TensorRT would read and report it.
         runtime().cudaGetLastError()
         raise cuda_error(function, found[0])
     return _returned_value(found)

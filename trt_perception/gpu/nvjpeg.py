@@ -143,7 +143,7 @@ class NvJpeg(Resource):
         return JpegDecoder(self, self._handle)
 
     def close(self) -> None:
-        """Free the handle. The caller must close all decoders before."""
+        """Free the handle. The caller must close all decoders first."""
         if self._handle:
             handle, self._handle = self._handle, _POINTER()
             self.library.nvjpegDestroy(handle)
@@ -236,7 +236,7 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
     """Load nvJPEG once, and return the library and its version (major, minor, patch).
 
     Raises:
-        CudaError: no usable library exists. The message names the first unusable one.
+        CudaError: no usable library exists. The message names the first unusable library.
     """
     failures = []
     for path in _library_paths():
@@ -248,7 +248,7 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
         except OSError as error:
             if Path(
                 path
-            ).is_absolute():  # for a bare name, the error only means that it is missing
+            ).is_absolute():  # for a bare name, the error only says that the file is missing
                 failures.append(str(error))
             continue
         except AttributeError as error:  # a different library with the same name
@@ -272,7 +272,7 @@ def _version_number(library: Any, kind: int) -> int:
 def _library_paths() -> Iterator[str]:
     """Yield paths in NVIDIA's wheels, names for the loader, and paths in the CUDA toolkit."""
     spec = None
-    with contextlib.suppress(ImportError, ValueError):  # a broken package `nvidia`
+    with contextlib.suppress(ImportError, ValueError):  # the package `nvidia` is broken
         spec = importlib.util.find_spec('nvidia')
     for root in (spec and spec.submodule_search_locations) or ():
         for folder in _WHEEL_FOLDERS:
