@@ -1,4 +1,4 @@
-"""Run cameras made of images, the detector node and a recorder over real DDS."""
+"""Run simulated cameras, the detector node and a recorder, connected by DDS."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def main():
 
 
 def scale_scenes(options):
-    """Write the scenes and their truth in another size below the output; use them for the run."""
+    """Write the scenes and their truth in another size to the output folder, and use them."""
     width, height = options.size
     folder = options.output / 'scenes'
     folder.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def scale_scenes(options):
         x, y = scales[annotation['image_id']]
         annotation['bbox'] = (np.array(annotation['bbox']) * (x, y, x, y)).tolist()
         for key in ('segmentation', 'oriented_bbox', 'keypoints', 'num_keypoints'):
-            annotation.pop(key, None)  # these are not measured in another size
+            annotation.pop(key, None)  # annotations that are not scaled here
     options.scenes, options.truth = folder, options.output / 'truth.json'
     options.truth.write_text(json.dumps(content), encoding='utf-8')
 
@@ -154,7 +154,7 @@ def run_processes(options, recorder, processes, logs):
         recorder, processes, lambda: recorder.state == 'active', 60, 'the detector to be active'
     )
     check_task(options, recorder.task)
-    wait_for(recorder, processes, recorder.ready, 10, 'what it publishes')
+    wait_for(recorder, processes, recorder.ready, 10, 'its class names and topics')
     for camera in recorder.cameras.values():
         if foreign := other_classes(options.truth, camera.classes):
             print(f'note: {foreign}', file=sys.stderr)
@@ -241,7 +241,7 @@ def check_task(options, task):
         return
     if options.task != 'detect':
         raise RuntimeError(f'{said}, expected {options.task}; give --task {task}')
-    print(f'note: {said}: its boxes alone are measured; --task {task}', file=sys.stderr)
+    print(f'note: {said}: only its boxes are measured; use --task {task}', file=sys.stderr)
 
 
 def check(process, name):

@@ -80,9 +80,9 @@ class Camera:
         return (self.counts()['published'] or 0) - len(self.detections)
 
     def complete(self):
-        """Return whether all published messages have arrived. Only the middleware may lose some.
+        """Return whether all published detections have arrived, and the newest masks or keypoints.
 
-        A newer image's masks may replace masks that are not sent yet, but never the newest masks.
+        Masks of older images may be missing, because the node skips masks that are late.
         """
         newest = max(self.detections, default=None)
         carried = self._topic is None or newest is None or newest in self.carried

@@ -64,7 +64,7 @@ class Target:
         self._host = gpu.PinnedBuffer(2**20)
 
     def decode(self, frame, fill):
-        """Return the reason for missing pixels, the pixels, and whether the guards are intact."""
+        """Return the reason of a refusal, the pixels, and whether the guards are intact."""
         pixels = frame.height * frame.step
         size = pixels + 2 * _GUARD
         if size > self._device.size:

@@ -1,9 +1,9 @@
 """Send damaged serialised images through the intake's reader and the detector.
 
 Each message must be refused as bad_message, or read with the same result as by rclpy, and counted
-once. A child process does the work, so that the script sees a crash. Exit codes: 0 no error,
-1 errors, 2 wrong usage,
-130 interrupted.
+once. A child process does the work, so that the script sees a crash.
+
+Exit codes: 0 no error, 1 errors, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations

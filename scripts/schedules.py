@@ -24,26 +24,28 @@ from trt_perception.tools.arguments import integer_at_least  # noqa: E402
 EXAMPLES = """\
 examples:
   scripts/schedules                          1,000 schedules, a minute or two
-  scripts/schedules --count 1 --seed 417     repeat one of them
+  scripts/schedules --count 1 --seed 417     repeat one schedule
 """
 
 
 def parse():
     parser = OptionParser(
         'scripts/schedules',
-        'Random schedules of 1 to 64 cameras, in batches of 1 to 16: fair, in order and counted, '
-        'without idle time, and no message kept after its use.',
+        'Run random schedules of 1 to 64 cameras in batches of 1 to 16. Check fairness, order, '
+        'counts, idle time and the release of messages.',
         EXAMPLES,
     )
     parser.add_argument(
         '--count', type=integer_at_least(1), default=1000, help='schedules (default 1000)'
     )
-    parser.add_argument('--seed', type=int, default=0, help='seed of the first one (default 0)')
+    parser.add_argument(
+        '--seed', type=int, default=0, help='seed of the first schedule (default 0)'
+    )
     parser.add_argument(
         '--messages',
         type=integer_at_least(1),
         default=2000,
-        help='about how many each (default 2000)',
+        help='approximate messages of a schedule (default 2000)',
     )
     return parser.parse_args()
 

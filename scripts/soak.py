@@ -46,19 +46,19 @@ NAMES = (
 def parse():
     parser = OptionParser(
         'scripts/soak',
-        'Long tests of promises, with the measured figures.',
+        'Test promises over a long time, and print the measured figures.',
         EXAMPLES,
     )
     parser.add_argument(
         '--minutes',
         type=float,
         default=10.0,
-        help='duration of overload and many_cameras; scales the others: 10 means 200 cycles '
-        'and signals, 10,000 frames and more (default 10)',
+        help='minutes of overload and many_cameras (default 10); the other soaks scale with this '
+        'number: 10 gives 200 cycles and signals, 10,000 frames',
     )
     parser.add_argument('--only', default='', metavar='NAMES', help=f'some of {", ".join(NAMES)}')
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write the figures to FILE')
-    parser.add_argument('--model', type=Path, help='engine or ONNX file; default: a tiny one')
+    parser.add_argument('--model', type=Path, help='engine or ONNX file (default: a tiny model)')
     parser.add_argument(
         '--intake', choices=['auto', 'rclpy'], default='auto', help="the node's image_intake"
     )

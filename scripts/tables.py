@@ -139,7 +139,7 @@ def detect_launch():
 
 
 def demo_launch():
-    """Return the arguments that demo.launch.py adds, or gives another default."""
+    """Return the arguments that demo.launch.py adds or gives a different default."""
     tree = ast.parse((ROOT / 'launch' / 'demo.launch.py').read_text(encoding='utf-8'))
     rows = []
     for node in ast.walk(tree):
@@ -148,7 +148,7 @@ def demo_launch():
             default, description = given['default_value'], given['description'].value
             text = getattr(default, 'value', None)
             if text is None:  # a path below the share folder
-                walk = ast.walk(default)  # the last part of the path first
+                walk = ast.walk(default)  # in reverse order of the path
                 parts = [each.value for each in walk if isinstance(each, ast.Constant)]
                 text = '/'.join(['…', *parts[::-1]])
             rows.append((f'`{node.args[0].value}`', text and f'`{text}`', description))
@@ -190,7 +190,7 @@ def usage(action):
         flag = flag.replace('--no-', '--[no-]')
     typed = f'{flag} {value}{" …" if action.nargs == "+" else ""}'.strip()
     typed = typed if action.required else f'[{typed}]'
-    return typed.replace(' ', '\xa0')  # no line breaks inside
+    return typed.replace(' ', '\xa0')  # prevents line breaks within an argument
 
 
 def exit_codes():
@@ -260,7 +260,7 @@ def yes_or_no(family):
 
 
 def preprocessing():
-    """Return one row for each preset with a standard training."""
+    """Return one row for each decoder preset that has a usual preprocessing."""
     head = ('`model.decoder`', 'resize', 'antialias', 'padding', 'colours', 'scale', 'mean, std')
     rows = []
     for name, preset in PRESETS.items():

@@ -1,7 +1,7 @@
 """Build a TensorRT engine from an ONNX file with a manifest, and write the engine's manifest.
 
-The script uses the installed one of tensorrt and tensorrt_rtx. Tensors keep the types that they
-have in the ONNX file.
+The script uses tensorrt, or tensorrt_rtx if only that is installed. Tensors keep the types of the
+ONNX file.
 
     python scripts/benchmarks/build_reference_engine.py reference_fp16.onnx reference_fp16.engine
 
@@ -34,7 +34,7 @@ def build(trt, content, batches):
     """Return the bytes of a plan with a profile for each batch size."""
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
-    # Looked up by name: its number differs between releases.
+    # Look the flag up by name, because its number differs between releases.
     flag = getattr(trt.NetworkDefinitionCreationFlag, 'STRONGLY_TYPED', None)
     network = builder.create_network(0 if flag is None else 1 << int(flag))
     if network is None:

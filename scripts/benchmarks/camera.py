@@ -1,7 +1,7 @@
 """Measure the node's CPU time per image of one camera, split by activity.
 
 A camera publishes 1080p images at a steady rate, raw (bgr8, 6.2 MB) or as JPEG (about 380 KB). The
-node is the real node with an empty pipeline, which returns ten boxes. The node publishes them.
+real node runs an empty pipeline, which returns ten boxes, and publishes these boxes.
 The benchmark measures image_intake auto and rclpy, with the settings of detect.launch.py. --svg
 draws the picture of docs/benchmarks.md.
 """

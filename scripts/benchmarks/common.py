@@ -44,7 +44,7 @@ SAMPLE_VALUES = 251
 
 
 def number_of(pixels):
-    """Return the number that an image begins with.
+    """Return the number at the beginning of an image.
 
     Raises:
         ValueError: a sample of the pixels does not match this number.

@@ -104,7 +104,7 @@ def main():
 
 
 def send(detector, frame, count):
-    """Submit a frame repeatedly. Wait for each to be taken, so that no frame is replaced."""
+    """Submit a frame repeatedly, each time after the previous frame has left the detector."""
     for _ in range(count):
         while detector.statistics()[0].in_flight >= 1:
             time.sleep(50e-6)

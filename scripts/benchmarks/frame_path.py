@@ -268,13 +268,13 @@ def compare(options):
     save('frame_path', {'figures': figures, 'ratio': ratio, 'transport': environment})
     if options.default_transport or options.intake == 'rclpy':
         print(f'CPU time per 1080p frame, node / bare subscriber: median {ratio:.3f}')
-        return 0  # the baseline holds another figure
+        return 0  # the stored baseline has other settings
     name = 'CPU time, node / bare subscriber'
     return gate.gate('frame_path', {name: ratio}, store=options.store_baseline)
 
 
 def threads_of(rounds):
-    """Return the CPU time of a node's threads without wait and take as text: medians of rounds."""
+    """Return a text with the CPU time of the node's threads: medians without wait and take."""
     intake, worker, executor = (
         statistics.median(figures.get(f'{name}_ms', 0.0) for figures in rounds)
         for name in ('intake', 'worker', 'executor')

@@ -2,7 +2,7 @@
 
     python scripts/benchmarks/jpeg_pipeline.py MODEL [--size 1920x1080] [--json FILE]
 
-For comparison, OpenCV decodes in front of the same pipeline, alternately in the same run.
+For comparison, the same run also decodes files with OpenCV before the pipeline, alternately.
 """
 
 from __future__ import annotations

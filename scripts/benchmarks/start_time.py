@@ -2,9 +2,9 @@
 
     python3 scripts/benchmarks/start_time.py model.engine --json start_time.json
 
-*none* starts with an empty cache folder, *kernels* with the compiled CUDA kernels only. *all* also
-has the code that TensorRT-RTX compiled just in time. TensorRT has no such cache, so the last two
-are equal for its engines. The result is the median of the rounds.
+The case *none* starts with an empty cache folder, and *kernels* with compiled CUDA kernels. The
+case *all* also has the code that TensorRT-RTX compiled just in time. TensorRT has no such cache,
+so *kernels* and *all* are equal for its engines. The result is the median of the rounds.
 """
 
 from __future__ import annotations
