@@ -1,1 +1,1 @@
-"""Every parameter: table, checks, values for one camera, YAML sections, launch arguments."""
+"""The node's parameters: table, checks, camera parameters, YAML sections, launch arguments."""

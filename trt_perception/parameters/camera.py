@@ -34,8 +34,8 @@ _ROWS: Final = {row.name: row for row in PARAMETERS}
 _PREFIX: Final = 'camera.'
 # Fixes for arguments of detect.launch.py that are not parameters of the node.
 _LAUNCH_ARGUMENT_FIXES: Final = {
-    'image_topic': 'a topic is remapped: -r image:=/its/topic, of several cameras '
-    '-r front/image:=/its/topic; or image_topic:=/its/topic of detect.launch.py',
+    'image_topic': 'remap the topic with -r image:=/its/topic (several cameras: '
+    '-r front/image:=/its/topic), or start detect.launch.py image_topic:=/its/topic',
 }
 
 
@@ -57,7 +57,7 @@ def suggest_parameter(word: str) -> str:
     """Return the node's parameter with this or a similar name; empty if there is none.
 
     The word may also be an option, such as ``class-names``, without its dashes.
-    A name of a topic or service of the node gives no parameter, because no such name is similar.
+    Names of the node's topics and services give no parameter: they are not similar enough.
     """
     names = [*_ROWS, 'use_sim_time']
     if word in names or is_camera_parameter(word):
@@ -85,15 +85,15 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
     own = [row.name for row in CAMERA_PARAMETERS]
     ends = [end] if end in own else closest_words(end, own)
     if camera in cameras:
-        found, fix = 'not known', f'a camera may have {", ".join(own)}'
+        found, fix = 'not known', f'the parameters of a camera are {", ".join(own)}'
         close = [camera]
         if end in _ROWS:
             ends = []
-            fix = f"'{end}' is the same for all cameras; {fix} for itself"
+            fix = f"'{end}' applies to the whole node; {fix}"
     else:
         found = f'there is no camera {short_repr(camera)}'
         fix = f'the cameras are {join_first(cameras, MAX_CAMERAS)} (parameter cameras)'
-        fix = fix if cameras else 'name it in the parameter cameras'
+        fix = fix if cameras else 'add it to the parameter cameras'
         close = closest_words(camera, cameras)
     if close and ends:
         fix = f"did you mean '{_PREFIX}{close[0]}.{ends[0]}'? {fix}"
@@ -273,7 +273,7 @@ def _camera_rows(camera: str) -> tuple[Parameter, ...]:
         dataclasses.replace(
             row,
             name=f'{_PREFIX}{camera}.{row.name}',
-            description=f'{row.description} For camera {camera}; until it is set: {row.name}.',
+            description=f'{row.description} For camera {camera}; by default, as {row.name}.',
         )
         for row in CAMERA_PARAMETERS
     )

@@ -78,10 +78,10 @@ def _cameras_mistake(names: Sequence[str]) -> Mistake | None:
         return Mistake(found=str(len(names)), expected=f'at most {MAX_CAMERAS} names')
     for name in names:
         if not _CAMERA_NAME.fullmatch(name):
-            expected = 'names of 1 to 64 letters, digits and underscores, a letter first'
+            expected = 'names of 1 to 64 letters, digits and underscores that begin with a letter'
             return Mistake(found=short_repr(name), expected=expected)
         if name == _NODE_STATUS_NAME:
-            expected = 'another name: the status of this name belongs to the node'
+            expected = 'another name, because the status of the node has this name'
             return Mistake(found=short_repr(name), expected=expected)
     return names_mistake(names)
 
@@ -112,7 +112,7 @@ def _triple_mistake(key: str, values: Sequence[float]) -> Mistake | None:
 def manifest_only_fix(name: str) -> str:
     """Return the fix for a parameter name that is only a key of manifests, otherwise ''."""
     is_key = name.removeprefix('model.').replace('model_', '') in TASK_KEYS
-    return 'only a manifest has further values of a task (docs/manifest.md)' if is_key else ''
+    return 'set this value in a manifest (docs/manifest.md) instead' if is_key else ''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +311,7 @@ class DetectorConfig(FrameParameters):
     )
     model_task: str = parameter_field(
         '',
-        'What the outputs describe of each object. Empty: from the manifest, else from the model.',
+        'What the model returns for each object. Empty: from the manifest, else from the model.',
         name='model.task',
         choices=('', *TASKS),
     )
@@ -396,5 +396,5 @@ def _rows() -> tuple[Parameter, ...]:
     return tuple(rows)
 
 
-#: The table: `engine_path`, the inherited rows, then the order of DetectorConfig.
+#: The table: `engine_path`, the inherited rows, then the other fields of DetectorConfig in order.
 PARAMETERS: Final = _rows()

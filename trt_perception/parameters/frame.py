@@ -11,7 +11,7 @@ __all__ = ['FrameParameters', 'Thresholds']
 
 @dataclass(frozen=True)
 class FrameParameters:
-    """Numbers of one frame that decoding reads. Each field is a row of the parameter table.
+    """Numeric parameters that decoding reads for each frame. Each field is a row of the table.
 
     The kernels read each field as a float32 of the same name in `struct FrameHeader`.
     """
@@ -26,7 +26,7 @@ class FrameParameters:
     )
     iou_threshold: float = parameter_field(
         0.45,
-        'Of two boxes of one class with a larger intersection over union (IoU), the one with the '
+        'If two boxes of one class have a larger intersection over union (IoU), the box with the '
         'lower score is dropped.',
         minimum=0.0,
         maximum=1.0,
@@ -40,8 +40,8 @@ class Thresholds(FrameParameters):
 
     Attributes:
         class_ids: indices of the classes to keep; empty keeps all classes.
-        wants_masks: the frame's masks are needed as an image. Pipelines whose kernels draw the
-            masks skip this work otherwise.
+        wants_masks: whether the frame needs a mask image. If False, pipelines whose kernels draw
+            masks skip this work.
     """
 
     class_ids: tuple[int, ...] = ()

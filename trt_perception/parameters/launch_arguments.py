@@ -34,7 +34,7 @@ _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 _SIM_TIME: Final = Parameter(
     'use_sim_time', '', 'bool', False, 'Take the time from /clock, as with a simulator or a bag.'
 )
-# Lists of short values without commas.
+# Lists that a launch argument can set, because their values are short and contain no comma.
 _SHORT_LISTS: Final = ('cameras', 'device_ids', 'plugin_libraries')
 _ARGUMENTS: Final = {
     parameter.name: parameter
@@ -44,7 +44,7 @@ _ARGUMENTS: Final = {
 _LISTS: Final = {
     parameter.name: parameter for parameter in PARAMETERS if parameter.name not in _ARGUMENTS
 }
-# Configurations that launch and launch_ros read.
+# Names that launch and launch_ros read themselves. They are not mistyped arguments.
 _LAUNCH_CONFIGURATIONS: Final = (
     *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
     *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
@@ -63,7 +63,7 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 # Placeholder for the camera's name in image_topic.
 _CAMERA: Final = '{camera}'
 
-# Other packages use these names for the argument.
+# Names in other packages, and the arguments here with the same meaning.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
 _EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
 
@@ -88,7 +88,7 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'log_level': ('info', f'One of {levels}.'),
         'transport_profile': (
             str(profile),
-            'Fast DDS profile for large images, unless the environment names one. none: the '
+            'Fast DDS profile for large images, if the environment names no other. none: the '
             'default transport.',
         ),
     }
@@ -148,15 +148,15 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
     """
     braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
     if braces:
-        expected = f'only braces of {_CAMERA}'
+        expected = f'no braces except {_CAMERA}'
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     several = len(cameras) > 1
     if several and topic and _CAMERA not in topic:
-        expected = f'a topic for each of {", ".join(cameras)}, as in /{_CAMERA}/image_raw'
+        expected = f'one topic for each of {", ".join(cameras)}, such as /{_CAMERA}/image_raw'
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     if not cameras and _CAMERA in topic:
-        fix = 'name the cameras: cameras:=front,rear, or by cameras in params_file'
-        raise ConfigError('image_topic', f'{short_repr(topic)}, and no cameras', fix=fix)
+        fix = 'name the cameras with cameras:=front,rear or in params_file'
+        raise ConfigError('image_topic', f'{short_repr(topic)} without names of cameras', fix=fix)
     if not topic:
         return []
     if not cameras:
@@ -187,8 +187,8 @@ def demo_cameras(text: str) -> tuple[str, ...]:
 def parameter_file_text(values: Mapping[str, Any]) -> str:
     """Return the text of a parameter file that overrides all files before it.
 
-    rcl merges sections with the same name, and later section names override earlier names. No
-    user's file has this section name, so that it comes last.
+    rcl merges sections with the same name, and a section name that first appears later overrides
+    earlier ones. No user's file has the name ``/**/**``, so this section overrides all others.
     """
     return yaml.dump({'/**/**': {'ros__parameters': dict(values)}}, Dumper=_Dumper)
 
@@ -203,8 +203,8 @@ def unknown_arguments(
         declared: names of the existing arguments.
 
     Returns:
-        Sentences about names similar to an argument, which are surely mistakes; and sentences
-        about all other names.
+        Sentences about names that are surely mistakes, because they resemble an argument or are
+        parameters; and sentences about all other names.
     """
     near, far = [], []
     for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
@@ -213,14 +213,14 @@ def unknown_arguments(
         if is_camera_parameter(name):
             names = ', '.join(row.name for row in CAMERA_PARAMETERS)
             near.append(
-                f"'{name}' is of one camera, which may have {names}: write it into a copy of "
-                'config/cameras.yaml, and give that as params_file:=/path/to/my.yaml'
+                f"'{name}' is no argument; camera parameters are {names}: write them into a copy "
+                'of config/cameras.yaml, and pass this file as params_file:=/path/to/my.yaml'
             )
             continue
         if name in _LISTS:
             near.append(
                 f"'{name}' is a list, and a launch argument holds a single value: write it into "
-                f'a copy of config/detect.yaml, as {_example(_LISTS[name])}, and give that file '
+                f'a copy of config/detect.yaml, as {_example(_LISTS[name])}, and pass this file '
                 'as params_file:=/path/to/my.yaml'
             )
             continue

@@ -31,17 +31,17 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
     """
     sentences = []
     for option, given in itertools.pairwise(arguments):
-        others, cure = [], 'leave the name out'
+        others, cure = [], 'remove the node name'
         if option == '--params-file':
             others = foreign_sections(Path(given), node)
-            cure = f'name one of its sections {node} or /**'
+            cure = f'rename one of its sections to {node} or /**'
         elif option in ('-p', '--param'):
             name, colon, _ = given.partition(':=')[0].rpartition(':')
             others = [f'/{name}'] if colon and not _matches(name, node) else []
         if others:
             names = [other if other.isprintable() else short_repr(other) for other in others]
             sentences.append(
-                f'nothing in {given} is for this node, {node}, but for {join_first(names)}: {cure}'
+                f'{given} sets nothing of this node, {node}, only of {join_first(names)}: {cure}'
             )
     return sentences
 

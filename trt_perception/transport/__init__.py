@@ -1,1 +1,1 @@
-"""Settings for the transport of large images, and shared memory that killed processes left."""
+"""Settings for the transport of large images, and a check for unfinished shared memory."""

@@ -77,7 +77,7 @@ def may_be_camera(topic: str) -> bool:
 def suggest_image_topic(
     topics: Mapping[str, str], image: str, transport: str, camera: str = ''
 ) -> str:
-    """Return a sentence with the published image topics and the command to use the best one.
+    """Return a sentence with the published image topics and the arguments for the nearest one.
 
     Args:
         topics: type of each published topic, without the topics of the node itself.
@@ -99,8 +99,8 @@ def suggest_image_topic(
             sources.append((base, 'compressed', name))
     if not sources:
         return ''
-    # First the other transport of this topic, then the topic if its /compressed was named. Then
-    # topics in the same namespace, then topics that contain the camera's name.
+    # Nearest first: the other transport of this topic; the raw topic, if `image` ends with
+    # /compressed; topics with most leading parts in common; topics with the camera's name.
     nearest = (image, image.removesuffix('/compressed'))
     sources.sort(
         key=lambda s: (
@@ -143,24 +143,24 @@ def loss_fix(
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')
     buffers = (
-        'from another machine, raise net.core.rmem_max on both sides or send less: lower the '
-        'rate of the camera, or take compressed images with '
+        'if the camera runs on another machine, raise net.core.rmem_max on both machines, lower '
+        'the rate of the camera, or use compressed images with '
         f'{start_arguments(transport="compressed", camera=camera)}'
     )
     if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
-        cure = f'give {middleware} larger buffers or shared memory; {buffers}'
+        cure = f'configure {middleware} with larger buffers or shared memory; {buffers}'
     elif not own:
         cure = (
-            'the default transport holds no large image: start the node with detect.launch.py, '
-            f'and the camera in a shell after {_export(profile)}'
+            'the default transport loses large images: start the node with detect.launch.py, and '
+            f'start the camera in a shell after {_export(profile)}'
         )
     else:
         cure = (
-            'on this machine, give the camera the profile that the node has: start it in a shell '
-            f'after {_export(own)}; {buffers}'
+            'if the camera runs on this machine, start it with the profile of the node, in a '
+            f'shell after {_export(own)}; {buffers}'
         )
     if reliability == 'best_effort':
-        cure += '; a camera that offers reliable loses fewer'
+        cure += '; a camera with reliable QoS loses fewer images'
     return cure
 
 

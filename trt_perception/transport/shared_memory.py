@@ -3,7 +3,7 @@
 Processes on one machine communicate through the ports /dev/shm/fastrtps_port* (fastdds_port* since
 Fast DDS 3). A process that opens a port waits, without a time limit, until the creator has
 initialised it. Meanwhile, the process sends nothing. If the creator was killed, the wait never
-ends. So each process that sends to this port, or gets its number at the start, hangs in native
+ends. So each process that sends to this port, or gets its number at startup, hangs in native
 code until the file is repaired.
 """
 
@@ -25,7 +25,7 @@ SHARED_MEMORY: Final = Path('/dev/shm')
 _PORT: Final = re.compile(r'fast(rtps|dds)_port\d+')
 # Creating a port takes less than a millisecond, but the process may wait for a CPU core.
 _MAX_CREATION_S: Final = 5.0
-# boost::interprocess stores the state in the first word: 0 and 1, then 2 when initialised.
+# boost::interprocess stores a state in the first word: 0 or 1 at first, 2 when initialised.
 _INITIALISED: Final = 2
 _WORD: Final = struct.Struct('=I')
 
@@ -50,7 +50,7 @@ def _is_unfinished(path: Path) -> bool:
             start = file.read(_WORD.size)
     except PermissionError:  # file of another user
         return facts.st_size == 0
-    except OSError:  # removed in between, or not a file
+    except OSError:  # removed meanwhile, or not a file
         return False
     return len(start) < _WORD.size or _WORD.unpack(start)[0] < _INITIALISED
 
