@@ -108,7 +108,7 @@ class CudaPipeline:
         returns_prototypes: bool = False,
     ) -> None:
         self.depth = options.depth
-        self._busy_slots: set[int] = set()  # numbers of slots
+        self._busy_slots: set[int] = set()  # indices of slots
         self._closing = ExitStack()
         with ExitStack() as undo:
             # If a later step fails, all earlier resources are freed.
@@ -124,7 +124,7 @@ class CudaPipeline:
             max_batch = options.max_batch or MAX_BATCH
             for stream in streams:
                 sizes.append(self._open_contexts(engine, spec, stream, max_batch))
-                max_batch = sizes[-1][-1].batch  # a size that fails in one slot fails in all
+                max_batch = sizes[-1][-1].batch  # a size that failed is not tried again
             self.spec = sizes[0][0].spec
             self.batch = sizes[0][-1].batch
             _check_input(model.path.name, self.spec)
@@ -260,7 +260,7 @@ class CudaPipeline:
 
     def close(self) -> None:
         """Free all memory, graphs and streams. May be called again."""
-        # Callbacks run in reverse order. If this one fails, all others still run.
+        # Callbacks run in reverse order, so this one is first. If it fails, all others still run.
         self._closing.callback(self._device.use)
         self._closing.close()
 
@@ -268,7 +268,7 @@ class CudaPipeline:
 def _resolve_spec(
     model: ModelFile, options: PipelineOptions, engine: TensorRtEngine, stream: Stream
 ) -> ModelSpec:
-    """Return the specification of the model. Contexts on the stream tell the output shapes."""
+    """Return the specification of the model, with output shapes from contexts on the stream."""
     name = model.path.name
     return resolve_model_spec(
         ModelInfo(
@@ -315,5 +315,5 @@ def _check_input(name: str, spec: ModelSpec) -> None:
             name,
             f'{spec.input.dtype}{list(spec.input.shape)}',
             expected='on the GPU, a float image input of shape (1, 3, height, width)',
-            fix='export the model so (tf2onnx: --inputs-as-nchw), or run the ONNX file',
+            fix='export the model in this shape (tf2onnx: --inputs-as-nchw), or run the ONNX file',
         )

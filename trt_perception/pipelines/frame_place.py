@@ -264,7 +264,7 @@ class FramePlace:
         if self._staged is None:
             self._stage_pixels(_PLACEHOLDER_FRAME)
             self.upload()
-        # Traceback and cause refer to the image, and the caller may store the error.
+        # Traceback and cause would keep the image in memory while the caller stores the error.
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
 

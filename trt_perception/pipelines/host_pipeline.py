@@ -100,7 +100,7 @@ class HostPipeline:
         self._auxiliary = constant_inputs(auxiliary, size, self.batch)
         self._preprocessor = HostPreprocessor(self.spec.preprocessing, self.batch)
         self._limits = options.limits
-        # Whether the model works for several frames. None: has an open batch, not tried yet.
+        # Whether the model works for several frames; None for an open batch that is not tried yet.
         self._accepts_batches: bool | None = None if self._is_open else True
         self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
 

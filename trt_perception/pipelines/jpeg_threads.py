@@ -235,7 +235,7 @@ class JpegThreads:
         batch, undecoded = waiting
         try:
             if not ready:
-                # Once per thread is enough. Each call of CUDA releases the GIL, which takes time.
+                # Only once per thread, because a CUDA call releases the GIL, which is slow.
                 self._device.use()
             self._fill(undecoded, decoder, batch.slot.stream)
         except BaseException as error:

@@ -113,7 +113,7 @@ class Detector(Generic[Message]):
             worker.join()
         with self._state.lock:
             for worker in self._workers:
-                worker.abandon_frames()  # of a thread that ended without `on_worker_failed`
+                worker.abandon_frames()  # if its thread ended without `on_worker_failed`
 
     @property
     def is_alive(self) -> bool:
@@ -171,7 +171,7 @@ class Detector(Generic[Message]):
             worker.abandon_frames()
             first = not self._fault_reported
             self._fault_reported = True
-        # The traceback refers to messages, and the handler may store the error.
+        # The traceback would keep messages in memory while the handler stores the error.
         traceback.clear_frames(error.__traceback__)
         if first:
             self._fault_handler.on_fault(error)

@@ -35,7 +35,8 @@ Message = TypeVar('Message')
 _POLL_INTERVAL_SHARE: Final = 0.03
 _POLL_INTERVAL_LIMITS_S: Final = (80e-6, 2e-3)
 # Poll right after the enqueue, because a host pipeline is always done: it computes in `collect`.
-# Poll next after 95 % of the shortest recent compute time. A slow batch raises it by at most 25 %.
+# Poll next after 95 % of the shortest recent compute time, which a slow batch raises by at most
+# 25 %.
 _SECOND_POLL_SHARE: Final = 0.95
 _MAX_SLOWDOWN: Final = 1.25
 
@@ -264,7 +265,7 @@ class PipelineWorker(Generic[Message]):
             frame.copied_s = now_s if image.is_decoded else batch.started_s
 
     def _next_poll_s(self, batch: _Batch[Message]) -> float:
-        """Return the seconds until the pipeline is asked again whether a batch is done."""
+        """Return the seconds until the next poll of a batch."""
         lower_s, upper_s = _POLL_INTERVAL_LIMITS_S
         interval_s = min(max(_POLL_INTERVAL_SHARE * self._last_compute_s, lower_s), upper_s)
         expected_s = _SECOND_POLL_SHARE * self._shortest_compute_s.get(len(batch.frames), 0.0)
@@ -324,7 +325,7 @@ class PipelineWorker(Generic[Message]):
         with self._state.lock:
             frames.remove(frame)
             self._state.camera_statistics[frame.camera_index].drop(error.reason)
-        # The traceback refers to the message, and the handler may store the error.
+        # The traceback would keep the message in memory while the handler stores the error.
         handler = self._state.cameras[frame.camera_index].handler
         handler.on_image_error(frame.message, error.with_traceback(None))
 
