@@ -36,7 +36,7 @@ def name_cameras(context):
 
 
 def start_cameras(context):
-    """Return a node for each camera. It uses the same transport profile as the detector."""
+    """Return a node for each camera, with the transport profile of the detector."""
     names = LaunchConfiguration('cameras').perform(context).split(',')
     return [
         Node(
@@ -78,9 +78,9 @@ def generate_launch_description():
                 'Empty: one camera.',
             ),
             LogInfo(
-                msg='until Ctrl-C; see the boxes with: ros2 topic echo /detections, and the '
-                'images on the topic /debug_image, in RViz or rqt; with cameras:=front,rear on '
-                '/front/detections and so on'
+                msg='The demo runs until Ctrl-C. Boxes: ros2 topic echo /detections. Images: the '
+                'topic /debug_image in RViz or rqt. With cameras:=front,rear, the topics are '
+                '/front/detections and so on.'
             ),
             OpaqueFunction(function=name_cameras),
             # This file comes first: it checks the arguments and sets transport_profile for

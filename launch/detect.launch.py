@@ -74,7 +74,7 @@ def check_arguments(context):
     # True if `ros2 launch` started this file, or demo.launch.py in the same folder.
     alone = len(launched.entities) == 1 and folders == [Path(__file__).resolve().parent]
     declared = {argument.name for argument in launched.get_launch_arguments()}
-    # If another file includes this file, its arguments are in the launch configurations.
+    # Arguments of a file that includes this file are in the launch configurations.
     names = context.argv if alone else context.launch_configurations
     near, far = unknown_arguments(names, declared | set(ARGUMENTS))
     if alone and near:
@@ -114,8 +114,8 @@ def given_parameters(values, alone):
         cure = (
             ''
             if alone
-            else '\nan included launch file sees all arguments of the one that includes it: '
-            'if they have another purpose, include it in '
+            else '\ndetect.launch.py also sees all arguments of the launch file that includes it. '
+            'If they have another purpose there, include detect.launch.py in '
             'GroupAction([…], forwarding=False)'
         )
         raise ValueError(f'{error}{cure}') from error
