@@ -75,7 +75,7 @@ def open_model(configs: NodeConfig, open_pipeline: OpenPipeline) -> OpenModel:
 
 
 class AutostartOwner(Protocol):
-    """The node as Autostart needs it. DetectorNode implements it.
+    """The methods and attributes of the node that Autostart needs. DetectorNode implements them.
 
     Attributes:
         needs_parameter: whether the last transition failed because of the value of a parameter.
@@ -102,7 +102,7 @@ class AutostartOwner(Protocol):
         """Close all pipelines of a model that *configure* did not take. Reports errors."""
 
     def show_attempt(self, text: str) -> None:
-        """Show on /diagnostics what the node does about its error; '' if it does nothing."""
+        """Show on /diagnostics how the node reacts to its error; '' shows nothing."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Autostart:
         self._opened_signal = node.create_guard_condition(self._on_opened)
         self._is_own_transition = False
         self._waits_for_parameter = False
-        self._failures = 0  # since the delays started at the first value
+        self._failures = 0  # since the delays last started at the first value
         self._active_since_s: float | None = None
 
     def start(self) -> None:
@@ -150,7 +150,7 @@ class Autostart:
         self._start_timer(0.0)
 
     def on_fault(self) -> None:
-        """Start the attempts after a fault, if the node starts by itself."""
+        """Start the attempts after a fault, if the parameter autostart is true."""
         if self._owner.configs.node.autostart:
             self._schedule()
 
@@ -160,7 +160,7 @@ class Autostart:
         If autostart was switched off, end the attempts.
         """
         if not self._owner.configs.node.autostart:
-            if self._opening is None:  # otherwise `_on_opened` ends them, without waiting
+            if self._opening is None:  # otherwise `_on_opened` ends them when the thread is done
                 self.stop()
         elif self._waits_for_parameter:
             self._waits_for_parameter = False
@@ -220,7 +220,7 @@ class Autostart:
         )
         try:
             thread.start()
-        except RuntimeError:  # no more threads can start: load in the executor
+        except RuntimeError:  # the system cannot start a thread: load in the executor
             self._open_model(opening)
         else:
             opening.thread = thread
@@ -237,14 +237,14 @@ class Autostart:
     def _on_opened(self) -> None:
         opening = self._opening
         if opening is None or not opening.is_done:
-            return  # the signal of a model that was discarded
+            return  # the signal belongs to a discarded model
         if opening.configs.fixed_values() != self._owner.configs.fixed_values():
             self._discard_model()
             self._attempt()
             return
         with self.own_transition():
             result = self._node.trigger_configure()
-        self._discard_model()  # if configure failed before it took the model
+        self._discard_model()  # needed if configure failed before it took the model
         if result == TransitionCallbackReturn.SUCCESS:
             self._activate()
         else:
@@ -273,7 +273,7 @@ class Autostart:
             self._show(f'{state}; attempt {self._failures} follows in {delay_s:g} s')
 
     def _show(self, text: str) -> None:
-        """Log and show what the node does about its error."""
+        """Log and show how the node reacts to its error."""
         self._owner.show_attempt(text)
         self._node.get_logger().warning(text)
 

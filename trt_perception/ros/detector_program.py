@@ -20,7 +20,7 @@ from trt_perception.ros.topics import unused_remappings
 __all__ = ['main']
 
 _EXAMPLES: Final = """\
-Everything is a parameter (docs/parameters.md), given behind --ros-args:
+All settings are parameters (docs/parameters.md), which follow --ros-args:
   detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true
   detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw -p autostart:=true
 

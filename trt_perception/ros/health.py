@@ -79,7 +79,9 @@ class NodeHealth:
                 DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=NO_EVENTS
             )
         timer = steady_timer(self._node, period_s, self.publish)
-        if self._timer is not None:  # only now: if the new timer fails, the old one stays
+        if (
+            self._timer is not None
+        ):  # destroyed last, so that the old timer stays if the new one fails
             self._node.destroy_timer(self._timer)
         self._timer = timer
 

@@ -145,7 +145,7 @@ class NodeParameters:
         return ''
 
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
-        """Return which camera parameters override the changed parameters of the node, else ''."""
+        """Return a sentence about camera parameters that override these changes; '' if none do."""
         names = [
             name
             for change in changes
@@ -154,7 +154,7 @@ class NodeParameters:
         return f'cameras keep their own values: {join_first(names)}' if names else ''
 
     def _convert_types(self, changes: list[RosParameter]) -> list[RosParameter]:
-        """Convert integers to doubles, and type empty lists, before rclpy checks the types."""
+        """Convert integers to doubles, and give empty lists a type, before rclpy checks types."""
         own = list(changes)
         for i, change in enumerate(changes):
             row = self._declared.get(change.name)
@@ -263,7 +263,7 @@ def _read_start_values(node: Node) -> NodeConfig:
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
         if cameras is None and is_camera_parameter(name):
-            continue  # the intended cameras are unknown
+            continue  # the value of `cameras` is invalid, which is one mistake
         if mistake := _mistake(name, value, rows.get(name), cameras or ()):
             mistakes.append(mistake)
         else:
@@ -329,7 +329,7 @@ def _suggested_text(parameter: Parameter | None, value: Any) -> str:
         words = [item if isinstance(item, str) else json.dumps(item) for item in items]
         meant = words if is_list else words[0]
         check_value(parameter, parameter_value(parameter, meant))
-    except (ConfigError, TypeError):  # bytes are not text
+    except (ConfigError, TypeError):  # JSON has no bytes
         return ''
     text = _yaml(meant)
     return text if len(text) <= _MAX_HINT_LENGTH else ''

@@ -106,14 +106,14 @@ class ReplayImages(Node):
         if self._unreadable:
             self.get_logger().error(f'{len(self._unreadable)} images could not be read')
         if self._log is not None:
-            with contextlib.suppress(OSError):  # reported when the line was written
+            with contextlib.suppress(OSError):  # the write has already reported the error
                 self._log.close()
         self.destroy_node()
         return self._exit_code
 
     def _all_images(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         readable = True
-        while readable:  # otherwise a loop over only broken files would never end
+        while readable:  # ends a loop in which no file is readable
             readable = False
             for image in self._source:
                 readable = self._options.loop
@@ -121,7 +121,7 @@ class ReplayImages(Node):
 
     def _on_unreadable(self, reason: str) -> None:
         self._exit_code = 1
-        if reason not in self._unreadable:  # once, even with --loop
+        if reason not in self._unreadable:  # --loop reads the same file again
             self._unreadable.add(reason)
             self.get_logger().error(log_text(reason))
 
@@ -133,7 +133,7 @@ class ReplayImages(Node):
         if count < wanted and not self._sent:
             self.get_logger().info(
                 f'waiting for {wanted} subscribers of {self._publisher.topic_name} '
-                f'(there are {count})',
+                f'(found {count})',
                 throttle_duration_sec=5.0,
             )
             return
@@ -145,7 +145,7 @@ class ReplayImages(Node):
             self._exit_code = 1
             self.done = True
             if not isinstance(error, ConfigError):
-                raise  # the executor logs the error, and `done` ends the program
+                raise  # the executor logs the error
             self.get_logger().error(log_text(error))
 
     def _publish_next(self) -> None:
@@ -227,9 +227,9 @@ def _parser() -> OptionParser:
         type=number_between(0, 10_000),
         default=0,
         metavar='N',
-        help='send nothing before N subscribers are there',
+        help='wait for N subscribers before the first image',
     )
     parser.add_argument(
-        '--log', metavar='FILE', help='write name and stamp of each image sent, one JSON line each'
+        '--log', metavar='FILE', help='write a JSON line with name and stamp of each sent image'
     )
     return parser

@@ -116,7 +116,7 @@ class NodeCamera:
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
         """
         assert self._choice is not None
-        self.close_input()  # an earlier call may have failed
+        self.close_input()  # closes what an earlier, failed call left open
         self._input = ImageInput(
             self._node, self.config, self._choice, intake, detector, camera_index
         )
@@ -181,7 +181,9 @@ class NodeCamera:
         """Log an image that was dropped. The worker has already counted it."""
         was_read = isinstance(error, OutputError) or error.reason == 'not_published'
         if isinstance(message, SerializedMessage) and message.lease is not None and not was_read:
-            message.lease.message_bytes = 0  # memory for a refused image need not be kept
+            message.lease.message_bytes = (
+                0  # a refused image does not count for the sizes of buffers
+            )
         self.health.log_dropped_image(error)
 
     def wants_masks(self) -> bool:

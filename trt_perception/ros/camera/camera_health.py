@@ -105,8 +105,8 @@ class CameraHealth:
     Attributes:
         name: name of the camera.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
-        masks_skipped: number of images of the last activation without a mask image, because an
-            earlier one was not done.
+        masks_skipped: number of images of the last activation without a mask image, because the
+            thread was still busy with an earlier mask image.
         decoder_warnings: number of published images of the last activation whose file has a defect
             that the JPEG decoder could repair.
     """
@@ -186,7 +186,7 @@ class CameraHealth:
         self.decoder_warnings += 1
         if self.decoder_warnings == 1:
             self._log.warning(
-                f'a JPEG has a defect, and is processed: {log_text(warning)}; '
+                f'a JPEG has a defect, but was decoded: {log_text(warning)}; '
                 '/diagnostics counts such images as decoder_warnings'
             )
 

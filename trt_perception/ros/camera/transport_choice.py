@@ -55,7 +55,7 @@ def simplejpeg_advice(configs: Sequence[DetectorConfig]) -> str:
         return ''
     return (
         f'simplejpeg is missing ({problem}), so OpenCV decodes JPEGs on the CPU, prints a line '
-        f'for each damaged one, and may return it half grey: {INSTALL_SIMPLEJPEG}'
+        f'for each damaged file, and may return a half grey image: {INSTALL_SIMPLEJPEG}'
     )
 
 

@@ -41,16 +41,16 @@ _PARAMETERS = 'trt_perception.ros.doctor.parameters'
 
 _CORRECT_PARAMETERS = 'correct the parameters above, then run doctor again'
 _EXAMPLES = """examples:
-  doctor                                            this machine and shell, and all cameras
-  doctor yolo.engine                                and whether this engine can run here
-  doctor yolo.onnx --image-topic /front/image_raw   and this camera
-  doctor --params-file my.yaml                      and what a node with these parameters would do
-  doctor --params-file my.yaml --image-topic '/{camera}/image_raw'   and each camera it names
+  doctor                                            check machine, shell and all cameras
+  doctor yolo.engine                                also check whether this engine can run here
+  doctor yolo.onnx --image-topic /front/image_raw   also check this model and this camera
+  doctor --params-file my.yaml                      check a node with these parameters
+  doctor --params-file my.yaml --image-topic '/{camera}/image_raw'   check each camera in the file
   doctor yolo.onnx --param model.decoder:=yolox_raw --param 'model.class_names:=[cat, dog]'
-  doctor --json > doctor.json                       for a bug report
+  doctor --json > doctor.json                       write a report for an issue
 
-green: as it should be; yellow: works, but not for everything or not as well; red: does not work.
-Run it in the shell that starts the detector, with its virtual environment.
+green: no problem; yellow: works, but not in every case or not at full speed; red: does not work.
+Run doctor in the shell that starts the detector, with the same virtual environment.
 
 exit codes: 0 nothing is red, 1 something is red, 2 wrong usage, 130 interrupted
 """
@@ -63,7 +63,9 @@ def main(args: list[str] | None = None) -> int:
     if parser.suggestion(options.model):
         parser.refuse([options.model])
     if options.image_topic and not options.seconds:
-        parser.error('--image-topic needs --seconds above 0: with 0 no topic is listened to')
+        parser.error(
+            '--image-topic needs --seconds above 0, because 0 disables all checks of topics'
+        )
     findings: list[Finding] = []
     code = 130
     try:
@@ -91,8 +93,8 @@ class _Inputs:
 
     Attributes:
         options: options of the command line.
-        values: maps parameters of the node that differ from the defaults to their values; None if
-            unreadable.
+        values: maps the name of each node parameter that differs from its default to its value;
+            None if the parameters cannot be read.
         gpus: GPUs that the GPU check found.
     """
 
@@ -158,10 +160,10 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
     arguments += [word for given in options.param for word in ('-p', given)]
     report = _run_module(_PARAMETERS, [options.node, *arguments], 60)
     for mistake in report['mistakes']:
-        fix = 'correct it: the node would not start, with exit code 2'
+        fix = 'correct the parameter, because the node would exit with code 2'
         yield Finding('parameters', 'parameters', 'red', mistake, fix)
     for sentence in report['unused']:
-        fix = 'name the section as the message says, or give --node the name that the node has'
+        fix = "rename the section as described, or pass the node's full name with --node"
         yield Finding('parameters', 'parameters', 'yellow', sentence, fix)
     if not report['mistakes']:
         inputs.values = report['values']
@@ -184,7 +186,7 @@ def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
 
 def _check_model(inputs: _Inputs) -> Iterable[Finding]:
     if inputs.values is None:
-        found = 'not checked: its parameters cannot be read'
+        found = 'not checked, because the parameters cannot be read'
         return [Finding('model', 'model', 'yellow', found, _CORRECT_PARAMETERS)]
     if not (inputs.model or inputs.has_parameters):
         return []
@@ -223,14 +225,16 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
     plans = None
     try:
         if not is_readable and '{camera}' in (options.image_topic or ''):
-            found = 'not looked for: the parameters, which name the cameras, cannot be read'
+            found = (
+                'not checked, because the parameters with the names of the cameras cannot be read'
+            )
             yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT_PARAMETERS)
         else:
             plans = _camera_plans(options, configs)
     except ConfigError as error:
-        fix = "give --image-topic as in '/{camera}/image_raw'"
+        fix = "write the topic as in --image-topic '/{camera}/image_raw'"
         if not cameras:
-            fix = "name the cameras: -p 'cameras:=[front, rear]', or by --params-file"
+            fix = "name the cameras with -p 'cameras:=[front, rear]' or in a --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
     request = {
         # Without plans, the transport of the detector is unknown.
@@ -298,12 +302,12 @@ def _run_module(module: str, arguments: list[str], timeout_s: float) -> Any:
     )
     if ended.returncode:
         reason = ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}']
-        raise RuntimeError(f'not without ROS 2: {reason[-1]}')
+        raise RuntimeError(f'this check needs ROS 2: {reason[-1]}')
     return json.loads(ended.stdout.splitlines()[-1])
 
 
 def _parse_parameter(text: str) -> str:
-    """Return ``NAME:=VALUE`` as ROS reads it, also for other spellings."""
+    """Return a parameter as ``NAME:=VALUE``, the form that ROS reads. Accepts other spellings."""
     given = split_assignment(text)
     if given is None:
         raise argparse.ArgumentTypeError(
@@ -323,19 +327,19 @@ def _parser() -> OptionParser:
         # The rules of ROS 2 without substitutions. rclpy has them, but may be missing.
         type=text_matching(
             rf'(~?/)?{part}(/{part})*',
-            'a topic as /front/image_raw: names of letters, digits and underscores, none '
-            'beginning with a digit, with / between them',
+            'a topic such as /front/image_raw: names of letters, digits and underscores that do '
+            'not begin with a digit, separated by /',
         ),
         metavar='TOPIC',
-        help='topic that the detector is to read; where parameters name several cameras, with '
-        '{camera} for the name of each',
+        help='image topic of the detector; for several cameras, {camera} stands for the name of '
+        'each camera',
     )
     parser.add_argument(
         '--seconds',
         type=number_between(0.0, 600.0),
         default=3.0,
-        help='how long to listen to cameras once they are found, which takes up to 4 s more '
-        '(default 3); 0 does not ask the graph, and goes without --image-topic',
+        help='seconds to listen to the cameras, after up to 4 s to find them (default 3); 0 '
+        'skips the checks of topics, and excludes --image-topic',
     )
     parser.add_argument(
         '--device',
@@ -350,18 +354,18 @@ def _parser() -> OptionParser:
         default=[],
         type=_parse_parameter,
         metavar='NAME:=VALUE',
-        help="a parameter that the node will be given; the model argument is its 'engine_path'",
+        help="a parameter of the node; the argument model sets its 'engine_path'",
     )
     parser.add_argument(
         '--params-file',
         action='append',
         default=[],
         metavar='FILE',
-        help='a parameter file that it will be given',
+        help='a parameter file of the node',
     )
     parser.add_argument(
         '--node',
-        type=text_matching(f'(/{name})+', 'a full name, as /front/detector'),
+        type=text_matching(f'(/{name})+', 'a full name, such as /front/detector'),
         default='/detector',
         metavar='NAME',
         help='full name of the node that the parameter file is for (default /detector)',

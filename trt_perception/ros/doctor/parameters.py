@@ -69,7 +69,7 @@ def main() -> None:
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'OFF'
     print(json.dumps(read_parameters(sys.argv[1], sys.argv[2:])))
     sys.stdout.flush()
-    os._exit(0)  # nothing needs an orderly end
+    os._exit(0)  # skips the cleanup, which no other process needs
 
 
 if __name__ == '__main__':

@@ -99,8 +99,8 @@ class _Graph:
 
     Attributes:
         reports: observation of each topic of images.
-        other_types: maps a camera topic without images to a text that names the node and the type
-            of another publisher.
+        other_types: maps each camera topic whose publishers send no images to a text with the node
+            and the message type of a publisher.
         same_names: number of nodes for each name that several nodes share.
         statuses: maps the name of each status on /diagnostics to the status.
         intake: finding of the image intake.
@@ -153,8 +153,8 @@ def _intake_finding(context: rclpy.Context) -> Finding:
     try:
         check_intake(context)
     except RclError as error:
-        found = f'rclpy takes the images, for twice the CPU: {error}'
-        fix = 'nothing, if the CPU suffices; else report it, with the versions of ROS 2'
+        found = f'rclpy takes the images, which doubles the CPU time: {error}'
+        fix = 'if the CPU load is too high, report this error with your version of ROS 2'
         return Finding('cameras', 'image intake', 'yellow', found, fix)
     found = 'a separate thread takes the images, through the C interface of ROS 2'
     return Finding('cameras', 'image intake', 'green', found)
@@ -170,7 +170,7 @@ def _listen(
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
         if now < look_s:
-            continue  # first take further messages, which may already wait
+            continue  # take all waiting messages before querying the graph again
         look_s = now + _LOOK_S
         for topic, kinds in node.get_topic_names_and_types():
             # Skip debug images: a subscriber would make a detector draw them.
@@ -187,7 +187,7 @@ def _listen(
 
 
 def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
-    """Map each topic whose publishers publish no images to node and type of a publisher."""
+    """Map each topic whose publishers send no images to a text about one publisher."""
     found = {}
     for topic in topics:
         publishers = node.get_publishers_info_by_topic(topic)
@@ -204,7 +204,7 @@ class _TopicListener:
     A topic is often discovered before its publishers, because a detector subscribes to the topic.
 
     Attributes:
-        publishers: reliability of each publisher with the type of the subscription.
+        publishers: reliability of each publisher whose type the subscription has.
     """
 
     def __init__(self, node: Node, topic: str) -> None:
@@ -250,7 +250,7 @@ class _TopicListener:
                 self._kind, self._topic, heard, qos, raw=True
             )
         except rclpy_implementation.RCLError:
-            # The executor frees a subscription of another type in its next round: retry then.
+            # The executor frees the subscription of the other type in its next round. Retry then.
             self._requested = None
 
     def camera_report(self) -> CameraReport:

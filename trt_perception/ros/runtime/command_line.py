@@ -68,7 +68,7 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
         if option == '--params-file':
             with contextlib.suppress(OSError, ValueError):  # rcl reports the error
                 if stat.S_ISFIFO(os.stat(value).st_mode):
-                    found = 'a pipe, and ROS reads it several times'
+                    found = 'a pipe, which ROS cannot read several times'
                     raise ConfigError(f'--params-file {value}', found, expected='a file')
 
 

@@ -1,4 +1,4 @@
-"""Passes log messages of the package to the ROS log, and keeps foreign text harmless there."""
+"""Passes log messages of the package to the ROS log, where foreign text cannot forge lines."""
 
 from __future__ import annotations
 

@@ -51,11 +51,15 @@ def _with_refusals(
         # A request that repeats a name very often would block the executor.
         count = max(len(getattr(request, name, ())) for name in _LIST_FIELDS)
         if count > _MAX_PARAMETERS and count > (most := _max_parameters(node)):
-            reason = f'at most {most} in one request (got {count})'
+            reason = f'a request may name at most {most} parameters (got {count})'
             return _refusal(service, request, reason)
         if twice := _repeated_name(request):
-            return _refusal(service, request, f'each once in one request (got {twice} twice)')
-        if kind is SetParameters and count != 1:  # set each parameter alone
+            return _refusal(
+                service,
+                request,
+                f'a request may name each parameter only once (got {twice} twice)',
+            )
+        if kind is SetParameters and count != 1:  # one handler call for each parameter
             for parameter in request.parameters:
                 single = SetParameters.Request(parameters=[parameter])
                 response.results.extend(answer(single, SetParameters.Response()).results)
@@ -63,7 +67,7 @@ def _with_refusals(
         for parameter in request.parameters if kind in _SETTERS else ():
             if parameter.value.type not in _TYPES:  # rclpy would raise
                 reason = (
-                    f'parameter {short_repr(parameter.name)} must be of a type that ROS 2 has, '
+                    f'parameter {short_repr(parameter.name)} must have a type of ROS 2, '
                     f'{min(_TYPES)} to {max(_TYPES)} (got type {parameter.value.type})'
                 )
                 return _refusal(service, request, reason)

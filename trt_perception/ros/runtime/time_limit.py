@@ -43,7 +43,9 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
             faulthandler.dump_traceback(_STDERR)
             os._exit(EXIT_TIME_LIMIT)
 
-    with contextlib.suppress(RuntimeError):  # no more threads can start: run without a limit
+    with contextlib.suppress(
+        RuntimeError
+    ):  # the system cannot start a thread: run without a limit
         faulthandler.dump_traceback_later(seconds + _FALLBACK_DELAY_S, file=_STDERR, exit=True)
         threading.Thread(target=watch, name='time_limit', daemon=True).start()
     try:
