@@ -81,7 +81,7 @@ def test_status_has_the_expected_level_and_message(facts, level, words):
     assert values['state'] == facts['state']
 
 
-def test_counts_and_times_of_a_status():
+def test_status_contains_counts_and_times():
     counts = FrameStatistics(
         received=10,
         published=4,
@@ -134,7 +134,7 @@ def test_losses_are_unknown_with_several_publishers(golden_messages):
     golden_messages.add(values['not delivered'])
 
 
-def test_values_before_the_first_image():
+def test_status_before_the_first_image_has_no_times():
     _, values = status_of(state='active')
     assert values['received'] == '0'
     assert not any('p50' in name for name in values)

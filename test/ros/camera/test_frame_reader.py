@@ -184,7 +184,7 @@ def test_reader_keeps_no_memory_of_a_message(reader, content):
     ids=['raw', 'compressed'],
 )
 @pytest.mark.parametrize('frame_id', ['front' + '\0' * 4000, 'front\0' + 'x' * 2**24])
-def test_reader_keeps_little_of_a_message(reader, message, frame_id):
+def test_reader_keeps_no_long_text_of_a_message(reader, message, frame_id):
     message.header.frame_id = 'y' * len(frame_id)
     content = written(message, '<')[0].replace(b'y' * len(frame_id), frame_id.encode())
     incoming = arrived(content)
@@ -209,7 +209,7 @@ def test_reader_keeps_little_of_a_message(reader, message, frame_id):
     ],
     ids=['raw', 'compressed'],
 )
-def test_rclpy_messages_are_read_and_too_large_ones_refused(read, message):
+def test_rclpy_messages_are_read_and_too_large_messages_are_refused(read, message):
     assert read(message) == b'abc'
     with pytest.raises(ImageError) as caught:
         read(SerializedMessage(np.empty(0, np.uint8), 2**30, None))

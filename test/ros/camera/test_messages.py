@@ -215,7 +215,7 @@ def test_unknown_encoding_without_cv_bridge_says_how_to_get_it(monkeypatch):
     reason='cv_bridge is not installed (it is not on PyPI): sudo apt install ros-jazzy-cv-bridge',
 )
 class TestWithCvBridge:
-    def test_its_encodings_are_read(self):
+    def test_encoding_that_only_cv_bridge_supports_is_read(self):
         values = np.array([[[1, 2, 3, 255], [100, 150, 200, 255]]], np.uint16) * 257
         message = image_of('bgra16', values.tobytes(), 2, 1, 16)
         frame = messages.frame_from_image(message)
@@ -223,12 +223,12 @@ class TestWithCvBridge:
         difference = frame_to_bgr(frame).astype(int) - [[[1, 2, 3], [100, 150, 200]]]
         assert np.abs(difference).max() <= 1
 
-    def test_what_it_cannot_read_is_refused(self):
+    def test_encoding_that_cv_bridge_does_not_support_is_refused(self):
         message = image_of('no_such_encoding', bytes(6), 2, 1, 6)
         words = 'no_such_encoding', 'cv_bridge'
         assert_refused(messages.frame_from_image, message, 'unknown_encoding', *words)
 
-    def test_too_few_bytes_are_refused(self):
+    def test_image_with_too_few_bytes_for_cv_bridge_is_refused(self):
         message = image_of('bgra16', bytes(8), 2, 1, 16)
         assert_refused(messages.frame_from_image, message, 'unknown_encoding', 'bgra16')
 

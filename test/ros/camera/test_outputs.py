@@ -79,7 +79,7 @@ def test_label_info_has_names_and_threshold(client, outputs, labels):
 
 
 @pytest.mark.parametrize('count', [0, 3, 300])
-def test_detections_arrive_whole(client, outputs, count):
+def test_all_detections_of_an_image_arrive(client, outputs, count):
     messages, subscription = client.subscribe(Detection2DArray, 'detections')
     frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
     boxes = np.arange(count)[:, None] + np.array([0.0, 0.0, 10.0, 20.0])
@@ -155,7 +155,7 @@ def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd
     outputs.publish(Header(frame_id='first'), frame, seen)
     client.spin_until(lambda: not errors, 'the refusal of the first masks')
     publish_masks(client, outputs, 'second', frame, seen)
-    client.spin_until(lambda: len(found) >= 2 and images, 'all of both images')
+    client.spin_until(lambda: len(found) >= 2 and images, 'both detections and the second masks')
     assert [message.header.frame_id for message in images] == ['second']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
     assert f'masks were not published: {type(error).__name__}' in capfd.readouterr().err
@@ -182,7 +182,7 @@ def test_masks_that_were_not_made_are_not_published(client, node):
     outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
     after = Detections(*boxes, numbered=Drawn())
     publish_masks(client, outputs, 'after', frame, after)
-    client.spin_until(lambda: len(found) >= 2 and images, 'all of both images')
+    client.spin_until(lambda: len(found) >= 2 and images, 'both detections and the second masks')
     assert [message.header.frame_id for message in images] == ['after']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
     outputs.close()
@@ -239,11 +239,11 @@ def test_refused_label_info_is_published_later(client, outputs, labels):
     assert outputs._retry_timer is None
 
 
-def test_the_newest_threshold_wins(client, outputs, labels):
+def test_newest_threshold_cancels_the_retry_of_an_older_one(client, outputs, labels):
     refuse(outputs, BUSY)
     outputs.publish_label_info(0.5)
     outputs.publish_label_info(0.75)
-    assert outputs._retry_timer is None, 'nothing publishes the one before later'
+    assert outputs._retry_timer is None, 'the older threshold is not published later'
     client.spin_until(lambda: labels and labels[-1].threshold == 0.75, 'the newest threshold')
 
 

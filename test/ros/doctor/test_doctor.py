@@ -71,7 +71,7 @@ def test_truncated_model_is_red(tmp_path):
     assert found['model', 'file']['level'] == 'red'
 
 
-def test_text_report_has_its_exit_code():
+def test_text_report_lists_red_findings_and_exits_with_1():
     ended = run_doctor('missing.onnx', '--seconds', '0')
     assert ended.returncode == 1
     assert '  red    file: missing.onnx: ' in ended.stdout
@@ -169,7 +169,7 @@ def test_help_explains_exit_codes(capsys):
     assert re.search(r'codes: 0 .+, 1 .+, 2 ', capsys.readouterr().out)
 
 
-def test_findings_of_cameras_over_dds(client):
+def test_each_problem_of_a_camera_has_a_finding(client):
     """A good camera, a silent one, one with an unknown encoding, and two with invalid messages."""
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
     space = f'/doctor_{os.getpid()}'
@@ -219,7 +219,7 @@ def test_findings_of_cameras_over_dds(client):
         client.node.destroy_timer(timer)
         for publisher in (*publishers.values(), *result_publishers):
             client.node.destroy_publisher(publisher)
-    assert not subscribed_results  # otherwise a detector would have drawn images
+    assert not subscribed_results  # a subscriber would make a detector draw images
     assert set(found) == set(names)
     assert found['good']['level'] == 'green', found
     assert '64x48 bgr8' in found['good']['found']
@@ -244,7 +244,7 @@ def other_node():
     rclpy.shutdown(context=context)
 
 
-def test_findings_of_a_nodes_cameras_over_dds(client, other_node):
+def test_each_camera_of_a_node_has_a_finding(client, other_node):
     """Three cameras of the parameter: a good one, one with another type, and a missing one."""
     space = f'/doctor_{os.getpid()}'
     publisher = client.node.create_publisher(Image, f'{space}/front/raw', QoSProfile(depth=5))
@@ -294,7 +294,7 @@ def test_findings_of_a_nodes_cameras_over_dds(client, other_node):
     assert findings_by_name[f'front: {space}/front/raw']['level'] == 'green', findings_by_name
     assert (
         '/test_client' in findings_by_name[f'rear: {space}/rear/raw']['found']
-    )  # publishes another type
+    )  # the node that publishes another type
     for name in ('rear', 'top'):
         missing = findings_by_name[f'{name}: {space}/{name}/raw']
         assert missing['level'] == 'red'
@@ -335,7 +335,7 @@ def test_problem_of_a_camera_is_reported_once():
     assert status_findings('GPU lost', front=good, rear=good) == ['red detector: GPU lost']
 
 
-def test_listener_learns_of_publishers_after_the_topic(client, other_node):
+def test_listener_finds_publishers_that_appear_after_the_topic(client, other_node):
     topic = f'/doctor_{os.getpid()}/late'
     node = client.node
     executor = SingleThreadedExecutor(context=other_node.context)
@@ -394,7 +394,7 @@ def test_planned_topics_follow_cameras_and_namespace():
         (None, {'image_transport': 'auto', 'engine_path': 'a.onnx'}, [], [('', 'raw')]),
     ],
 )
-def test_cameras_requested_from_the_graph_process(monkeypatch, topic, values, levels, plans):
+def test_graph_process_gets_the_plans_of_the_cameras(monkeypatch, topic, values, levels, plans):
     requests = []
     monkeypatch.setattr(doctor, '_run_module', lambda *request: requests.append(request) or [])
     options = argparse.Namespace(

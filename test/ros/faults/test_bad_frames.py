@@ -226,7 +226,7 @@ def test_invalid_raw_frames_over_dds_are_counted(client, model, start_detector):
     assert dropped == {'unknown_encoding', 'bad_size', 'odd_size', 'bad_step', 'bad_length'}
 
 
-def test_invalid_messages_over_dds_do_not_affect_both_byte_orders(client, model, start_detector):
+def test_both_byte_orders_are_read_after_invalid_messages(client, model, start_detector):
     detector = start_detector({'engine_path': str(model), 'autostart': True})
     detector.connect()
     picture = picture_of(COLOR)

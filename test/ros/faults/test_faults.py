@@ -136,7 +136,9 @@ def wait_for_report(fault, detector, begun):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'configure'], ids=lambda fault: fault.name
 )
-def test_fault_in_configure(get_node, fault, tmp_path, check_report):
+def test_fault_in_configure_is_reported_and_can_be_repaired(
+    get_node, fault, tmp_path, check_report
+):
     if fault.name == 'file unreadable' and os.geteuid() == 0:
         pytest.skip('root can read every file')
     if fault.on_gpu and REAL and not fault.real:
@@ -169,7 +171,9 @@ def test_fault_in_configure(get_node, fault, tmp_path, check_report):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'activate'], ids=lambda fault: fault.name
 )
-def test_fault_in_activate(get_node, fault, tmp_path, check_report):
+def test_fault_in_activate_is_reported_and_can_be_repaired(
+    get_node, fault, tmp_path, check_report
+):
     node = get_node('host')
     detector = node.detector
     node.switch()
@@ -205,7 +209,7 @@ def test_fault_in_activate(get_node, fault, tmp_path, check_report):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'active'], ids=lambda fault: fault.name
 )
-def test_fault_while_active(get_node, fault, tmp_path, check_report):
+def test_fault_while_active_leads_to_the_documented_state(get_node, fault, tmp_path, check_report):
     node = get_node('gpu' if fault.on_gpu else 'host')
     detector = node.detector
     node.switch()
@@ -235,7 +239,7 @@ def test_fault_while_active(get_node, fault, tmp_path, check_report):
 @pytest.mark.parametrize(
     'fault', [f for f in FAULTS if f.phase == 'start'], ids=lambda fault: fault.name
 )
-def test_fault_at_the_start(fault, tmp_path, golden_messages):
+def test_fault_at_the_start_ends_the_process_with_an_error(fault, tmp_path, golden_messages):
     (tmp_path / 'broken.yaml').write_text('/**:\n  ros__parameters:\n    class_filter: [red\n')
     arguments = [
         str(tmp_path / argument) if argument.endswith('.yaml') else argument

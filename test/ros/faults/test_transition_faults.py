@@ -19,7 +19,7 @@ TRANSITIONS = ('configure', 'activate', 'deactivate', 'cleanup', 'shutdown')
 
 @pytest.mark.unmeasured
 @pytest.mark.timeout(600)
-def test_fault_at_every_step_of_a_transition():
+def test_fault_at_any_step_of_a_transition_leads_to_the_documented_state():
     command = script('nodes/transition_faults.py')
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]

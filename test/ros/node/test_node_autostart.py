@@ -1,4 +1,4 @@
-"""A node with autostart: it configures itself at its start and after faults, over real DDS."""
+"""Tests of autostart over DDS: the node configures itself at its start and after faults."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Images for which the model's output is invalid: the node drops these images only."""
+"""Tests of images for which the model's output is invalid: the node drops only these images."""
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.parameter import Parameter

@@ -119,7 +119,7 @@ def test_camera_parameter_follows_the_node_until_it_is_set(make_holder):
     assert holder.parameters.camera_config('front').max_rate_hz == 10.0
 
 
-def test_node_is_told_of_each_change_once(make_holder):
+def test_each_change_is_reported_to_the_node_once(make_holder):
     holder = make_holder(TWO)
     assert holder.received_changes == []
     holder.set(camera__front__enabled=False)

@@ -27,7 +27,7 @@ OK = DiagnosticStatus.OK
 LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
-def test_thresholds_of_one_camera(cameras, detector):
+def test_thresholds_of_one_camera_do_not_affect_another(cameras, detector):
     front, rear, _ = cameras
     labels = {
         camera.name: detector.subscribe(LabelInfo, f'{camera.name}/label_info', LATCHED)
@@ -68,7 +68,7 @@ def wait_for_numbers(detector, *numbers):
     )
 
 
-def test_camera_is_switched_off_and_on(cameras, detector, golden_messages):
+def test_camera_can_be_switched_off_and_on(cameras, detector, golden_messages):
     front, rear, left = cameras
     detector.set_well(**{'camera.rear.enabled': False})
     detector.wait_for_log('INFO', 'enabled', of='rear')
@@ -113,7 +113,7 @@ def test_camera_is_switched_off_and_on(cameras, detector, golden_messages):
     assert names_found(front) == ['red', 'red', 'green']
 
 
-def test_rate_limit_of_one_camera(cameras, detector):
+def test_rate_limit_of_one_camera_does_not_affect_the_others(cameras, detector):
     front, rear, left = cameras
     detector.set_well(**{'camera.rear.max_rate_hz': 0.1})
     publish = steady([front, left])
@@ -159,7 +159,7 @@ def test_fixed_parameter_and_unknown_class_of_a_camera_are_refused(
     assert successful
 
 
-def test_cameras_are_replaced_while_unconfigured(cameras, detector, golden_messages):
+def test_cameras_can_be_replaced_while_unconfigured(cameras, detector, golden_messages):
     for camera in cameras:
         camera.destroy_publisher()
     [(successful, reason)] = detector.set({'cameras': ['front', 'back']})

@@ -55,7 +55,7 @@ def assert_works_again(detector):
         (scripted_node.RAISE_IN_PUBLISH, 'IndexError'),
     ],
 )
-def test_fault_while_a_frame_is_processed(scripted_detector, number, cause):
+def test_node_recovers_from_a_fault_while_a_frame_is_processed(scripted_detector, number, cause):
     for _ in range(2):
         scripted_detector.camera.publish(command_image(number))
         assert_unconfigured_with_cause(scripted_detector, cause)
@@ -65,7 +65,7 @@ def test_fault_while_a_frame_is_processed(scripted_detector, number, cause):
     assert scripted_detector.program.count('pipeline closed') == 2
 
 
-def test_fault_with_other_frames_in_flight(scripted_detector):
+def test_node_recovers_from_a_fault_with_other_frames_in_flight(scripted_detector):
     scripted_detector.enqueue(
         scripted_node.HELD_THEN_RAISE, scripted_node.SLOW, scripted_node.SLOW
     )
@@ -73,7 +73,7 @@ def test_fault_with_other_frames_in_flight(scripted_detector):
     assert_works_again(scripted_detector)
 
 
-def test_fault_during_deactivate(scripted_detector):
+def test_node_recovers_from_a_fault_during_deactivate(scripted_detector):
     scripted_detector.enqueue(scripted_node.HELD_THEN_RAISE)
     assert scripted_detector.change_state('deactivate') is False
     assert_unconfigured_with_cause(scripted_detector, 'collect broke')
@@ -93,7 +93,7 @@ def test_refused_transition_does_not_change_how_a_fault_ends(scripted_detector):
     ('path', 'cause'),
     [('raise while loading', 'loading broke'), ('raise in warm-up', 'warm-up broke')],
 )
-def test_fault_in_configure(scripted_detector, path, cause):
+def test_node_recovers_from_a_fault_in_configure(scripted_detector, path, cause):
     scripted_detector.bring_to('unconfigured')
     scripted_detector.set_well(engine_path=path)
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_fault_in_configure(scripted_detector, path, cause):
     assert_works_again(scripted_detector)
 
 
-def test_fault_during_shutdown(start_detector):
+def test_node_is_finalized_after_a_fault_during_shutdown(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
     detector.bring_to('active')
     detector.connect(command_image(0, frame_id=HANDSHAKE))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.each_distro
 RED = (200, 0, 0)
 
 
-def test_every_transition_of_two_lifecycles(start_detector, model):
+def test_two_lifecycles_reach_the_expected_states(start_detector, model):
     detector = start_detector({'engine_path': str(model)})
     graph = detector.client.node
     image, detections = detector.topic('image'), detector.topic('detections')

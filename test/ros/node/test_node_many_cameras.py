@@ -196,7 +196,7 @@ def test_invalid_messages_of_one_camera_are_reported(cameras, detector):
     )
 
 
-def test_images_of_one_camera_change_size_and_validity(cameras):
+def test_images_of_changing_size_and_validity_do_not_affect_other_cameras(cameras):
     front, rear, left = cameras
     publish = steady([front, left])
     sizes = [(16, 12), (1280, 960), (4, 3), (2048, 1536), (64, 48)]

@@ -15,7 +15,7 @@ SWAPPED = ('-r', 'left/image:=right/image', '-r', 'right/image:=left/image')
 
 
 @pytest.mark.parametrize('intake', ['auto', 'rclpy'])
-def test_swapped_topics_of_two_cameras(start_detector, model, intake):
+def test_cameras_with_swapped_topics_get_the_remapped_images(start_detector, model, intake):
     parameters = {'engine_path': str(model), 'cameras': list(SOURCES), 'image_intake': intake}
     detector = start_detector(parameters, arguments=SWAPPED, camera_qos=None)
     detector.bring_to('active')

@@ -1,4 +1,4 @@
-"""Tests of NAME:=VALUE, a remapping to ROS: parameters and options in this form are refused."""
+"""Tests of NAME:=VALUE, which ROS reads as a remapping: parameters in this form are refused."""
 
 import contextlib
 import io
