@@ -40,7 +40,7 @@ def test_invalid_output_affects_no_other_frame_of_the_batch(tmp_path):
         assert isinstance(detect_one(pipeline, frames[0], Thresholds()), Result)
 
 
-def test_class_without_a_name_is_the_error_of_its_image(tmp_path, golden_messages):
+def test_class_without_a_name_is_an_error_of_its_image(tmp_path, golden_messages):
     config = DetectorConfig(
         engine_path=str(write_label_model(tmp_path / 'labels.onnx')),
         model_decoder='end_to_end',
@@ -55,7 +55,7 @@ def test_class_without_a_name_is_the_error_of_its_image(tmp_path, golden_message
             detect_one(pipeline, frame_from_bgr(WHITE), Thresholds())
 
 
-def test_trial_run_and_python_api_raise(tmp_path):
+def test_trial_run_and_python_api_raise_the_error_of_an_invalid_output(tmp_path):
     path = str(write_tiny_model(tmp_path / 'tiny.onnx'))
     bad = DetectorConfig(engine_path=path, model_scale=3 / 255)
     with pytest.raises(OutputError):

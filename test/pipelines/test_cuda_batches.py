@@ -76,7 +76,7 @@ def open_batched_pipeline(late_pipeline, engine, **options):
 @pytest.mark.parametrize('engine', ENGINES)
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_each_frame_reaches_its_place(late_pipeline, engine, graph, integrated):
+def test_each_frame_of_a_batch_reaches_its_own_place(late_pipeline, engine, graph, integrated):
     gpu, pipeline, sizes = open_batched_pipeline(
         late_pipeline, engine, graph=graph, integrated=integrated
     )
@@ -155,7 +155,7 @@ def test_unneeded_batch_sizes_are_not_prepared(late_pipeline, tmp_path, most, ex
     pipeline.close()
 
 
-def test_two_slots_do_not_mix(late_pipeline):
+def test_two_slots_keep_their_own_frames(late_pipeline):
     gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'profiles 1, 2, 5')
     for turn in range(4):
         enqueued = []

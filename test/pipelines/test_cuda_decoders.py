@@ -150,7 +150,9 @@ def test_engine_with_wrong_output_shapes_is_refused(install_standins, golden_mes
         open_by_parameters(config_for(path, 'rtdetr'))
 
 
-def test_wrong_cell_count_is_refused_before_compiling(install_standins, golden_messages):
+def test_engine_with_a_wrong_cell_count_is_refused_before_compiling(
+    install_standins, golden_messages
+):
     path, recorder = install_standins((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'yolox_raw'))
@@ -169,7 +171,7 @@ def test_ultralytics_engine_needs_no_parameters(install_standins):
     pipeline.close()
 
 
-def test_engine_with_open_shapes_reports_its_output_shapes(install_standins):
+def test_engine_with_open_shapes_is_recognised_by_its_computed_output_shapes(install_standins):
     inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
     profile = tuple((1, 3, side, side) for side in (320, 640, 960))
     path, _ = install_standins(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))

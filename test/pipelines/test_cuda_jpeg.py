@@ -49,7 +49,7 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_raw_frames_and_jpegs_alternate(jpeg_pipeline, integrated):
+def test_alternating_raw_frames_and_jpegs_keep_their_pixels(jpeg_pipeline, integrated):
     gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
     for seed in range(6):
         frame = jpeg(seed, 30 + seed, 20)

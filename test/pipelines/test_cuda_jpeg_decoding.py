@@ -1,4 +1,4 @@
-"""Tests of JPEG files on a real GPU: equal boxes in order, with any frames between them.
+"""Tests of JPEG files on a real GPU: tensors and boxes equal the host's and stay in order.
 
 The expected input tensor is the host's preprocessing of the pixels that OpenCV decodes.
 test/pipelines/test_cuda_jpeg.py does the same with stand-ins for GPU and nvJPEG.
@@ -74,7 +74,9 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_overlapping_slots_give_the_same_boxes(open_patch_pipeline, integrated, graph):
+def test_overlapping_slots_give_the_tensors_of_single_frames(
+    open_patch_pipeline, integrated, graph
+):
     """All four slots are busy with JPEGs and decoded frames. Sizes change from frame to frame."""
     pipeline = open_patch_pipeline(
         integrated=integrated, graph=graph, depth=4, image_transport='compressed'
@@ -99,7 +101,9 @@ def test_overlapping_slots_give_the_same_boxes(open_patch_pipeline, integrated, 
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_messages_are_read_in_the_threads(open_patch_pipeline, integrated, graph):
+def test_files_read_in_overlapping_slots_give_the_tensors_of_single_frames(
+    open_patch_pipeline, integrated, graph
+):
     """Files of different sizes and kinds, some truncated, run in all slots at the same time."""
     pipeline = open_patch_pipeline(
         integrated=integrated, graph=graph, depth=4, image_transport='compressed'
@@ -240,7 +244,7 @@ def test_memory_is_flat_over_open_and_close_of_decoders(open_patch_pipeline):
     assert lost < 64 * 2**20
 
 
-def test_both_opencv_decoders_read_the_demo_scenes_equally(scenes):
+def test_cpu_decoder_reads_the_demo_scenes_as_opencv_does(scenes):
     for content in scenes[0]:
         frame = decode_on_cpu(jpeg_of(content))
         expected = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)

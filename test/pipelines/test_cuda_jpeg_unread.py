@@ -67,7 +67,7 @@ def deferred(file, read, *, is_fast=False):
 @pytest.mark.parametrize('late', [False, True])
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_all_files_are_read_in_the_threads_or_at_once(
+def test_all_files_are_read_in_threads_or_in_the_worker(
     jpeg_pipeline, library, integrated, graph, late
 ):
     """Sizes, kinds and counts change from batch to batch, in one or two busy slots.
@@ -201,7 +201,7 @@ def test_thresholds_are_those_passed_to_enqueue(jpeg_pipeline):
     assert [header_of(pipeline, 0, place)[2] for place in range(3)] == [0.25, 0.5, 0.75]
 
 
-def of_one_that_is_gone():
+def frame_with_unreadable_message():
     """Return a frame whose message is unreadable, and a weak reference to the message."""
 
     def read(file):
@@ -216,7 +216,7 @@ def of_one_that_is_gone():
 
 def test_kept_error_does_not_keep_the_message(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(depth=1)
-    frame, gone = of_one_that_is_gone()
+    frame, gone = frame_with_unreadable_message()
     gc.disable()
     try:
         pipeline.enqueue(0, [frame], [Thresholds()])

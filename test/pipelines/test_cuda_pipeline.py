@@ -126,7 +126,7 @@ def test_demo_scenes_give_the_detections_of_the_host(engine, use_cuda_graph):
     assert missing == 0
 
 
-def test_sizes_encodings_and_thresholds_change_from_frame_to_frame(engine):
+def test_changing_sizes_encodings_and_thresholds_give_the_boxes_of_the_host(engine):
     host = open_by_parameters(DetectorConfig(engine_path=str(ONNX)))
     device = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     rng = np.random.default_rng(0)

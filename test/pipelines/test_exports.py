@@ -72,7 +72,7 @@ def assert_same(found, xyxy, scores, labels, pixels, probability):
 
 
 @pytest.mark.parametrize('family', DECODER)
-def test_decoding_equals_the_library(family, tmp_path):
+def test_decoded_outputs_equal_the_detections_of_the_library(family, tmp_path):
     values = expected(family)
     spec = open_copied_export(family, tmp_path).spec
     size = tuple(int(side) for side in values['target_wh'])
@@ -218,7 +218,7 @@ def test_torchvision_keypoints_equal_the_library(tmp_path):
     assert np.ptp(values['keypoints'][:, :, :2], axis=1).min() > 1  # the points differ
 
 
-def test_scores_of_torchvisions_keypoints_are_their_heatmaps_at_the_point(tmp_path):
+def test_keypoint_scores_of_torchvision_are_sigmoids_of_the_output(tmp_path):
     values, _, found = detect_recorded_image('keypoint_rcnn', tmp_path)
     session = onnxruntime.InferenceSession(EXPORTS / 'keypoint_rcnn' / 'model.onnx')
     image = values['image'].transpose(2, 0, 1).astype(np.float32) / 255

@@ -179,7 +179,7 @@ def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
         collect_all(pipeline, 0)
 
 
-def test_without_metadata_two_classes_are_not_guessed(tmp_path, golden_messages):
+def test_model_with_two_classes_is_refused_without_metadata(tmp_path, golden_messages):
     told = recorded('ultralytics_rtdetr')
     values = written(told, tmp_path / 'best.onnx', metadata={})
     with golden_messages.raises(EngineError):

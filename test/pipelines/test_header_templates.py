@@ -17,7 +17,7 @@ def test_stored_headers_equal_new_headers():
     kinds = [(encoding, width) for encoding in ('bgr8', 'mono16') for width in (8, 20)]
     frames = [random_frame(rng, encoding, width, 10, 0) for encoding, width in kinds]
     thresholds = [Thresholds(step / 200, class_ids=(step % 40,)) for step in range(200)]
-    # More kinds than are kept, each several times and in any order.
+    # Use more combinations than are stored, several times and in random order.
     for _ in range(3000):
         frame = frames[int(rng.integers(len(frames)))]
         own = thresholds[int(rng.integers(len(thresholds)))]

@@ -234,7 +234,7 @@ def one_by_one():
 
 
 @pytest.mark.parametrize('batch', USED)
-def test_node_uses_the_batch_size_of_the_file(twins, batch):
+def test_pipeline_uses_the_batch_size_of_the_file(twins, batch):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(twins[batch])))
     assert pipeline.batch == USED[batch]
     pipeline.close()

@@ -105,13 +105,13 @@ def test_missing_model_values_are_named_in_the_error(tmp_path, golden_messages):
         open_pipeline(write_onnx(tmp_path, described=False))
 
 
-def test_colour_order_reaches_the_network(tmp_path):
+def test_parameter_color_order_swaps_red_and_blue(tmp_path):
     pipeline = open_pipeline(write_onnx(tmp_path), model__color_order='bgr')
     # Red and blue are swapped, so the centre is 0.8 * 64 and the score 0.4.
     assert detect(pipeline, picture(CAT)) == [([44.8, 44.8, 57.6, 48.0], 0.4, 0)]
 
 
-def test_boxes_return_to_the_pixels_of_a_larger_source(tmp_path):
+def test_boxes_are_in_the_pixels_of_a_larger_source(tmp_path):
     # A source of 128 x 48 pixels is stretched to 64 x 48. A letterbox has 64 x 24 from row 12.
     pipeline = open_pipeline(write_onnx(tmp_path), model__resize='stretch')
     rgb = np.zeros((48, 128, 3), np.uint8)

@@ -72,7 +72,7 @@ def drawn(images, size_wh, number):
     return image
 
 
-def test_mask_image_is_copied_out(images):
+def test_mask_image_is_copied_to_the_given_array(images):
     image = drawn(images, (3, 2), 7)
     out = np.zeros((2, 3), np.uint16)
     image.number(out)

@@ -6,11 +6,11 @@ from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.warm_up import grey_frame
 
 
-def test_detections_are_what_a_task_of_objects_found():
+def test_result_of_a_detector_has_its_detections():
     found = Detections.empty()
     assert Result(found, 0.0, grey_frame()).detections is found
 
 
-def test_other_results_are_not_taken_for_detections(golden_messages):
+def test_result_without_detections_raises_an_error_on_access(golden_messages):
     with golden_messages.raises(EngineError):
         _ = Result('cat', 0.0, grey_frame()).detections

@@ -54,7 +54,7 @@ class Counted(NumpyMemory):
 
     def __init__(self, size):
         if not Counted.left:
-            raise MemoryError('there is none left')
+            raise MemoryError('no memory is left')
         Counted.left -= 1
         super().__init__(size)
 
@@ -76,7 +76,7 @@ def test_frames_are_copied_to_pipeline_memory(monkeypatch):
     assert sorted(Counted.freed) == sorted(frame.memory.pointer for frame in placed)
     Counted.left, Counted.freed = 1, []
     with pytest.raises(MemoryError), copy_to_pipeline_memory(pipeline, frames):
-        pytest.fail('there was memory for one only')
+        pytest.fail('only one buffer has memory')
     assert len(Counted.freed) == 1
 
 
@@ -91,7 +91,7 @@ class OnDevice:
         self.device = options.device_id
         self.most = options.max_batch
         if self.device == 9:
-            raise EngineError('device', 'none of this number')
+            raise EngineError('device', 'does not exist')
         OnDevice.open.append(self.device)
 
     def enqueue(self, slot, frames, thresholds):
