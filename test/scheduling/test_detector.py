@@ -26,9 +26,9 @@ pytestmark = [
 
 @pytest.fixture
 def naps(monkeypatch):
-    """Return a list of one number: for how many seconds the worker sleeps at present.
+    """Return a list with the number of seconds for which the worker currently sleeps.
 
-    The number changes with the worker. It is 0 while the worker is awake.
+    The number is 0 while the worker is awake.
     """
     now = [0.0]
 
@@ -96,7 +96,7 @@ def test_frames_overlap_and_are_published_in_order():
         assert run.published == [0, 1, 2]
 
 
-def test_a_finished_frame_is_collected_without_another_message():
+def test_finished_frame_is_collected_without_another_message():
     pipeline = FakePipeline(3, automatic=False)
     with Recorder(pipeline) as run:
         for number in range(5):
@@ -159,7 +159,7 @@ def test_worker_sleeps_while_it_has_no_task(naps):
         assert pipeline.asked == asked
 
 
-def test_a_second_slot_is_not_needed_for_a_slow_stream():
+def test_slow_stream_uses_one_slot_at_a_time():
     pipeline = FakePipeline(3)
     with Recorder(pipeline) as run:
         for number in range(10):
@@ -169,7 +169,7 @@ def test_a_second_slot_is_not_needed_for_a_slow_stream():
     assert pipeline.events[1::2] == [('collect', number) for number in range(10)]
 
 
-def test_thresholds_change_from_the_next_frame_on():
+def test_changed_thresholds_apply_from_the_next_frame_on():
     pipeline = FakePipeline(3, automatic=False)
     first, second = Thresholds(0.1, 0.2), Thresholds(0.3, 0.4, class_ids=(1,))
     with Recorder(pipeline, thresholds=first) as run:

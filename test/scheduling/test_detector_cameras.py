@@ -108,7 +108,7 @@ def test_each_frame_has_the_thresholds_of_its_camera(pipeline):
         assert pipeline.thresholds[number(camera, 1)] is run.cameras[camera].thresholds
 
 
-def test_a_camera_is_switched_off_and_on(pipeline):
+def test_messages_are_dropped_while_their_camera_is_disabled(pipeline):
     run = busy(pipeline, cameras=2)
     run.submit(number(1))
     run.cameras[0].enabled = run.cameras[1].enabled = False
@@ -142,7 +142,7 @@ def test_messages_above_the_rate_of_a_camera_are_dropped():
     assert run.counts(1) == (41, 21, {'rate_limit': 20}, 0, 0)
 
 
-def test_the_pipeline_works_while_a_result_is_published(pipeline):
+def test_waiting_messages_are_enqueued_before_a_result_is_published(pipeline):
     seen = []
     run = Recorder(pipeline, cameras=3)
     # While a result is published, the slot contains the messages that waited before it.
@@ -198,7 +198,7 @@ def test_batch_waits_at_most_the_maximum_delay():
         wait_until(lambda: run.published == [number(0)])
 
 
-def test_counts_of_a_camera_do_not_count_for_another():
+def test_each_camera_has_its_own_counts_and_times():
     with Recorder(FakePipeline(), cameras=3) as run:
         for index in range(5):
             run.submit(number(2, index))

@@ -275,5 +275,5 @@ def test_detector_can_be_restarted_100_times():
     received, published, dropped, failed, in_flight = recorder.counts()
     assert (received, failed, in_flight) == (100, 0, 0)
     assert published + dropped.get('inactive', 0) == 100
-    assert published >= 34, 'every third message was waited for'
+    assert published >= 34, 'the test waits for every third message'
     assert recorder.published == sorted(recorder.published)

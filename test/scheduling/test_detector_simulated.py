@@ -79,7 +79,7 @@ def test_dead_camera_does_not_delay_others():
     assert [len(published) for published in world.published] == [100, 30, 100]
 
 
-def test_a_delay_fills_batches():
+def test_maximum_delay_fills_batches():
     """Images of eight cameras arrive within 20 ms. With the delay, they form one batch."""
     sent = [even(10.0, 5, 0.02 * camera) for camera in range(8)]
     without = World(Schedule(sent, batch=8, depth=4, batch_s=lambda n: 0.001)).run()

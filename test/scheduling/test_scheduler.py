@@ -15,7 +15,7 @@ def taken(scheduler, *offers):
     return scheduler.next_batch()
 
 
-def test_newest_wins_in_each_mailbox():
+def test_newest_message_replaces_the_waiting_message_of_its_camera():
     scheduler = Scheduler(4)
     assert scheduler.put(0, 'a', 0.0) is None
     assert scheduler.put(1, 'b', 0.1) is None
@@ -36,7 +36,7 @@ def test_least_recently_served_camera_is_first_then_the_older_message():
     assert scheduler.next_batch() == ['f']
 
 
-def test_a_batch_has_one_message_of_each_camera():
+def test_batch_has_one_message_of_each_camera():
     scheduler = Scheduler(3)
     assert taken(scheduler, (0, 'a'), (0, 'b'), (0, 'c')) == ['c']
     assert taken(scheduler, *((camera, camera) for camera in (4, 3, 0, 2, 1))) == [4, 3, 2]
@@ -127,7 +127,7 @@ def test_rate_is_limited_on_average_and_in_bursts(gaps):
 
 
 @pytest.mark.parametrize(('camera_hz', 'rate_hz'), [(60, 25), (30, 29), (100, 1), (1000, 30)])
-def test_a_faster_camera_comes_close_to_the_rate(camera_hz, rate_hz):
+def test_messages_of_a_faster_camera_are_allowed_at_nearly_the_rate(camera_hz, rate_hz):
     times = [number / camera_hz for number in range(camera_hz * 20)]
     assert 0.95 * rate_hz * 20 <= len(passes(rate_hz, times)) <= rate_hz * 20 + 2
 
