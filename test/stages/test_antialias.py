@@ -81,7 +81,7 @@ def frames(encoding, mode='stretch', make=random_frame):
 
 @pytest.mark.parametrize('encoding', FORMATS)
 @pytest.mark.parametrize('mode', MODES)
-def test_host_equals_pil(encoding, mode):
+def test_host_preprocessing_equals_pil(encoding, mode):
     preprocess = HostPreprocessor(Preprocessing(NETWORK, mode, **LEVELS))
     for frame in frames(encoding, mode):
         tensor, _ = preprocess(frame)
@@ -90,7 +90,7 @@ def test_host_equals_pil(encoding, mode):
 
 
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_host_is_within_one_level_of_the_definition(encoding):
+def test_host_differs_from_the_definition_by_at_most_about_one_level(encoding):
     # PIL rounds to bytes between its two passes. The conversion from YUV to bytes adds its own
     # error.
     limit = 1.7 if ENCODINGS[encoding] in YUV else 1.0
@@ -133,7 +133,7 @@ def kernel(request):
 
 @needs_compiler
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_kernel_equals_pil(kernel, encoding):
+def test_kernel_preprocessing_equals_pil(kernel, encoding):
     preprocessing, letterbox = kernel
     for frame in frames(encoding, preprocessing.resize):
         found = letterbox(frame)[0].transpose(1, 2, 0)
@@ -142,7 +142,7 @@ def test_kernel_equals_pil(kernel, encoding):
 
 @needs_compiler
 @pytest.mark.parametrize('antialias', [False, True])
-def test_kernel_reads_the_corpus_like_the_host(antialias):
+def test_kernel_gives_the_input_of_the_host_for_the_corpus(antialias):
     preprocessing = Preprocessing((96, 64), antialias=antialias)
     letterbox, host = HostLetterbox(preprocessing), HostPreprocessor(preprocessing)
     for case in corpus(600):

@@ -22,7 +22,7 @@ def written(thresholds, pixels=0):
     return content.tobytes()
 
 
-def test_each_threshold_is_written():
+def test_each_threshold_changes_the_header():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED.items()}
     # Kernels that read headers do not depend on wants_masks.
     names = {field.name for field in dataclasses.fields(Thresholds)} - {'wants_masks'}

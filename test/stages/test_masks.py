@@ -144,7 +144,7 @@ def test_empty_output_gives_an_empty_result():
 
 
 def masks_of(pixels):
-    """Return Masks with one mask of these pixels, one prototype pixel for each."""
+    """Return Masks with one mask, in which each prototype pixel is one of the given pixels."""
     height, width = pixels.shape
     box = np.array([[0, 0, width, height]], np.float32)
     prototypes = np.where(pixels, 1, -1).astype(np.float32)[None]

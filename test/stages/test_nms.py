@@ -51,9 +51,9 @@ TABLE = {
     'the same box twice': ([UNIT, UNIT], [0, 0], 0.5, [0]),
     'the same box, two classes': ([UNIT, UNIT], [0, 1], 0.5, [0, 1]),
     'IoU at the threshold stays': ([UNIT, HALF], [0, 0], 0.5, [0, 1]),
-    'IoU above the threshold goes': ([UNIT, HALF], [0, 0], 0.4999, [0]),
+    'IoU above the threshold is dropped': ([UNIT, HALF], [0, 0], 0.4999, [0]),
     'threshold 1 keeps equal boxes': ([UNIT, UNIT], [0, 0], 1.0, [0, 1]),
-    'threshold 0 keeps boxes apart': ([UNIT, APART], [0, 0], 0.0, [0, 1]),
+    'threshold 0 keeps separate boxes': ([UNIT, APART], [0, 0], 0.0, [0, 1]),
     'threshold 0 keeps boxes that touch': ([UNIT, TOUCHING], [0, 0], 0.0, [0, 1]),
     'threshold 0 drops any overlap': ([UNIT, [9, 9, 19, 19]], [0, 0], 0.0, [0]),
     # The first box drops the second box, which therefore cannot drop the third box.
@@ -225,7 +225,7 @@ def test_random_cases_agree_with_both_operators():
     st.lists(st.sampled_from([0.1, 0.25, 0.5, 0.5000001, 0.9, 1.0]), max_size=40),
     st.integers(1, 50),
 )
-def test_best_candidates_is_a_sort_by_score_then_index(scores, limit):
+def test_best_candidates_are_sorted_by_score_then_index(scores, limit):
     found = best_candidates(np.array(scores, np.float32), limit)
     single = [float(np.float32(score)) for score in scores]
     expected = sorted(range(len(scores)), key=lambda index: (-single[index], index))[:limit]

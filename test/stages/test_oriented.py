@@ -149,7 +149,7 @@ def test_boxes_are_mapped_to_image_pixels(name, angle, expected):
 
 
 @pytest.mark.parametrize('name', FORMS)
-def test_a_box_whose_centre_is_outside_the_image_keeps_its_geometry(name):
+def test_box_with_its_centre_outside_the_image_keeps_its_geometry(name):
     found = run(name, [[66, 5, 30, 10]], [0.0], [0.9])
     assert np.allclose(found.oriented, [[132, -6, 60, 20, 0]])
     assert np.allclose(found.xyxy, [[102, 0, 128, 4]])
@@ -216,7 +216,7 @@ def test_size_beyond_float32_is_removed(name, size):
 def test_suppression_depends_on_the_angle():
     rows, scores = [[30, 24, 30, 4], [30, 24, 30, 4], [31, 24, 30, 4]], [0.9, 0.8, 0.7]
     found = run('dense', rows, [0.0, np.pi / 2, np.pi], scores)
-    assert found.scores.tolist() == pytest.approx([0.9, 0.8]), 'a cross is two objects'
+    assert found.scores.tolist() == pytest.approx([0.9, 0.8]), 'crossed boxes are two objects'
     assert len(run('end_to_end', rows, [0.0, np.pi / 2, np.pi], scores)) == 3
 
 

@@ -106,7 +106,7 @@ def overlap(one, other):
     return common / (np.prod(one[2:] - one[:2]) + np.prod(other[2:] - other[:2]) - common)
 
 
-def test_the_pixel_mask_is_that_of_the_processors():
+def test_pixel_mask_equals_that_of_the_processors():
     for size, _, mask in cameras():
         if size != OTHER_GEOMETRY:
             letterbox = Letterbox.fit(size, (96, 64), 'letterbox_top_left')
@@ -121,7 +121,7 @@ def test_the_pixel_mask_is_that_of_the_processors():
     [((64, 96), 'int64'), ((16, 32), 'bool'), ((64, 96), 'int32'), ((64, 96), 'float32')],
 )
 @pytest.mark.parametrize('mode', ['letterbox_top_left', 'letterbox'])
-def test_the_kernel_writes_the_mask_of_each_frame(shape, dtype, mode):
+def test_kernel_writes_the_pixel_mask_of_each_frame(shape, dtype, mode):
     spec = spec_of(TASKS['detect'], (96, 64), 3, 100)
     mask = TensorSpec('pixel_mask', (4, *shape), dtype)
     spec = replace(spec, auxiliary_inputs=(mask,))

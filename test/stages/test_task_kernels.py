@@ -126,7 +126,7 @@ def test_detections_equal_those_of_the_host(name, transposed):
 
 
 @pytest.mark.parametrize('name', ['detect', 'obb'])
-def test_invalid_outputs_are_those_of_the_host(name):
+def test_kernels_and_host_find_the_same_invalid_outputs(name):
     spec = spec_of(TASKS[name], (96, 64), 5, 70, batch=4)
     kernels = emulated(spec, max_detections=12, class_agnostic=False)
     check_invalid_outputs(kernels, HostMachine(), spec, DetectorConfig(max_detections=12))
@@ -186,7 +186,7 @@ def test_limits_of_candidates_and_detections_are_obeyed(name, limits, passing):
     assert max(counts) > 5
 
 
-# Padding at the top, at the left, without padding, inside a prototype pixel, and below one row.
+# Images with padding at the top, at the left, nowhere, or within a prototype pixel.
 IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 
 

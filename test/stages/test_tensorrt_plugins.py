@@ -167,7 +167,7 @@ def test_only_a_library_with_neighbours_is_loaded_by_its_path(tmp_path, origin, 
     assert name.startswith('/proc/self/fd/') == (not origin)
 
 
-def test_refusals_of_libraries_say_the_reason(tmp_path, library, golden_messages):
+def test_refused_library_is_reported_with_the_reason(tmp_path, library, golden_messages):
     (tmp_path / 'broken.so').write_bytes(b'no plugin library')
     (tmp_path / 'open.so').write_bytes(LIBRARY)
     (tmp_path / 'open.so').chmod(0o666)
