@@ -124,7 +124,7 @@ def in_thread(work):
         raise errors[0]
 
 
-def test_use_sets_the_current_device_of_the_thread(gpus):
+def test_device_use_sets_the_current_device_of_the_thread(gpus):
     first, second = gpu.Device(0), gpu.Device(1)
     for device in (first, second, second, first, second, first):
         device.use()

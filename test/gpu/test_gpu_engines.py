@@ -85,6 +85,6 @@ def test_engine_with_nms_inside_is_refused(tmp_path):
         open_by_parameters(DetectorConfig(engine_path=str(path)))
 
 
-def test_the_letterbox_of_a_reference_frame_has_padding():
+def test_letterbox_of_a_reference_frame_has_padding():
     # Without padding, the tests above could not show that boxes are mapped back to the image.
     assert Letterbox.fit((200, 90), SIZE, 'letterbox').pad_top > 0

@@ -204,7 +204,7 @@ def test_plan_for_another_gpu_is_refused_or_computes_correctly(path, tmp_path, r
 
 @needs_tensorrt
 @pytest.mark.parametrize('share', [0.0, 0.05, 0.5, 0.99])
-def test_a_truncated_plan_is_refused(path, plan, recorder, share):
+def test_truncated_plan_is_refused(path, plan, recorder, share):
     load_and_expect_refusal(path, plan[: max(64, int(len(plan) * share))], 'cannot load it')
 
 

@@ -131,7 +131,7 @@ def test_letterbox_equals_the_host_letterbox(device, encoding, antialias):
 
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
+def test_letterbox_of_small_frames_equals_the_host_letterbox(device, encoding, antialias):
     """The frames are small, so that scripts/sanitize can run this test under compute-sanitizer."""
     spec = spec_for(Preprocessing((96, 64), antialias=antialias))
     kernels = FrameKernels(device, spec, DecodingLimits())
@@ -144,7 +144,7 @@ def test_small_frames_stay_within_their_bytes(device, encoding, antialias):
 
 
 @pytest.mark.parametrize('encoding', FORMATS)
-def test_small_frames_may_start_at_any_offset(device, encoding):
+def test_letterbox_accepts_pixels_at_any_offset(device, encoding):
     """In a message, pixels start at a multiple of 4. The kernel accepts any offset."""
     spec = spec_for(Preprocessing((96, 64)))
     kernels = FrameKernels(device, spec, DecodingLimits())
@@ -169,7 +169,7 @@ def test_small_frames_may_start_at_any_offset(device, encoding):
         Preprocessing((224, 224), mean=(0.485, 0.456, 0.406), pad_value=None),
     ],
 )
-def test_letterbox_follows_the_preprocessing(device, preprocessing):
+def test_letterbox_applies_each_preprocessing_option(device, preprocessing):
     spec = spec_for(preprocessing)
     kernels = FrameKernels(device, spec, DecodingLimits())
     frame = frame_of(picture(801, 603), 'bgr8', 5)
@@ -182,7 +182,7 @@ def test_letterbox_follows_the_preprocessing(device, preprocessing):
 
 @pytest.mark.parametrize('dtype', ['int64', 'bool', 'float16'])
 @pytest.mark.parametrize('shape', [(64, 96), (16, 32)])
-def test_pixel_mask_marks_the_image(device, shape, dtype):
+def test_pixel_mask_marks_the_pixels_of_the_image(device, shape, dtype):
     mask = TensorSpec('pixel_mask', (1, *shape), dtype)
     preprocessing = Preprocessing((96, 64), resize='letterbox_top_left')
     spec = replace(spec_for(preprocessing), auxiliary_inputs=(mask,))

@@ -65,7 +65,7 @@ def test_close_releases_all_objects_if_the_device_cannot_be_selected(install_sta
     assert_nothing_is_left(recorder, tensorrt)
 
 
-# A failure between these two calls costs the graph, not the pipeline.
+# If a call between these two calls fails, the pipeline runs without a graph.
 CAPTURE_CALLS = ('cudaStreamBeginCapture', 'cudaGraphInstantiate')
 
 
@@ -126,9 +126,8 @@ def test_failed_cuda_call_leaves_no_nvjpeg_objects(install_standins, config, mon
         assert_nothing_is_left(recorder, tensorrt)
     sticky = status == 'cudaErrorIllegalAddress'
     assert outcomes[sticky] > 50
-    # Failed allocations disable JPEG decoding on the GPU only: for the first file its memory, its
-    # stream and the wait; for each decoder its stream and its event. A lost context always fails
-    # the pipeline.
+    # Some failed calls only disable JPEG decoding on the GPU: three calls for the first file, and
+    # the creation of each decoder's stream and event. A lost context always fails the pipeline.
     assert outcomes['no JPEG'] == (0 if sticky else 3 + 2 * DEPTH)
 
 

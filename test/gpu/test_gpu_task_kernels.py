@@ -71,14 +71,14 @@ def test_detections_equal_those_of_the_host(device, name, passing, dtype):
 
 
 @pytest.mark.parametrize('name', ['detect', 'obb'])
-def test_invalid_outputs_are_those_of_the_host(device, name):
+def test_kernels_and_host_find_the_same_invalid_outputs(device, name):
     spec = spec_of(TASKS[name], (640, 384), 20, 5040, batch=4)
     kernels = FrameKernels(device, spec, DecodingLimits())
     check_invalid_outputs(kernels, Gpu(), spec, DetectorConfig())
     kernels.close()
 
 
-# Padding at the top, at the left, without padding, inside a prototype pixel, and below one row.
+# Images with padding at the top, at the left, nowhere, or within a prototype pixel.
 IMAGES = [(1280, 720), (310, 2000), (640, 384), (1231, 771), (97, 301), (500, 20)]
 
 

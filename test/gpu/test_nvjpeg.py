@@ -71,7 +71,7 @@ def test_pixels_match_opencv(nvjpeg):
             assert difference.max() <= (4 if '411' in name else 2), name
 
 
-def test_rows_may_be_padded(nvjpeg):
+def test_padded_rows_get_the_same_pixels(nvjpeg):
     frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
     with nvjpeg.decoder() as decoder:
         _, expected = decode(decoder, frame)
@@ -92,7 +92,7 @@ def test_decoder_accepts_larger_and_smaller_files_in_turn(nvjpeg):
             assert (found == expected[index]).all()
 
 
-def test_threads_share_the_library(nvjpeg):
+def test_decoders_in_several_threads_give_the_right_pixels(nvjpeg):
     frames = [frame_of(jpeg_fuzz.encoded(jpeg_fuzz.scene(640, 480, seed))) for seed in range(4)]
     with nvjpeg.decoder() as decoder:
         expected = [decode(decoder, frame)[1] for frame in frames]

@@ -1,4 +1,4 @@
-"""Find, open and call nvJPEG, with a stand-in for the library."""
+"""Tests of finding, opening and calling nvJPEG, with a stand-in for the library."""
 
 import ctypes
 import ctypes.util
