@@ -78,7 +78,7 @@ def test_two_cameras_get_equal_detections_for_equal_scenes(tmp_path):
     assert front == rear
 
 
-def test_scaled_scenes_are_measured(tmp_path):
+def test_demo_reaches_its_precision_with_scaled_scenes(tmp_path):
     arguments = ('--model', DIGITS, '--size', '1280x960', '--rate', '100')
     _, summary = demo(tmp_path / 'out', *arguments, in_step=True)
     assert summary['precision'] > 0.9

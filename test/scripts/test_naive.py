@@ -39,7 +39,7 @@ def run_benchmark(path, engine):
     return json.loads(path.read_text())
 
 
-def test_every_step_is_measured(tmp_path, install_standins, monkeypatch, capsys):
+def test_naive_benchmark_measures_every_step(tmp_path, install_standins, monkeypatch, capsys):
     """Use stand-ins for CUDA and TensorRT, which compute nothing."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     recorder, module = install_standins(tensors=SMALL)

@@ -343,7 +343,7 @@ def test_engine_and_its_onnx_file_are_compared(model, tmp_path):
     check_model(first)
 
 
-def test_model_that_cannot_run_is_a_failure(tmp_path, capsys):
+def test_model_without_required_parameters_fails(tmp_path, capsys):
     lonely = tmp_path / 'lonely.onnx'
     lonely.write_bytes(small_onnx())
     assert run(lonely, *QUICK) == 1

@@ -181,7 +181,9 @@ def test_two_models_are_compared_without_annotations(evaluation_inputs, capsys):
 
 
 @needs('matplotlib', 'pycocotools')
-def test_digits_report_with_worst_images_and_plot(tmp_path, capsys, golden_messages):
+def test_evaluation_of_digits_writes_report_worst_images_and_plot(
+    tmp_path, capsys, golden_messages
+):
     images = tmp_path / 'images'
     images.mkdir()
     for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[30:40]:

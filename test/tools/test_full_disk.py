@@ -132,7 +132,7 @@ def test_full_standard_output_is_reported(tool, tool_runs, golden_messages):
         json.loads(path.read_text())
 
 
-def test_files_that_fit_are_written(tool_runs, monkeypatch, capsys):
+def test_file_that_fits_is_written_if_another_file_does_not_fit(tool_runs, monkeypatch, capsys):
     arguments, (report, results) = tool_runs['evaluate_engine']
 
     code = run_with_small_files('evaluate_engine', arguments, 1000, monkeypatch)
@@ -220,7 +220,7 @@ def test_full_device_is_reported_and_other_files_are_removed(tmp_path, golden_me
     assert full.is_char_device()
 
 
-def test_standard_output_is_always_a_special_file():
+def test_devices_are_special_files_and_folders_are_not():
     from trt_perception.files.atomic_files import _is_special
 
     assert _is_special(Path('/dev/stdout'))

@@ -238,7 +238,7 @@ def test_targets_are_read_from_tensorrt_rtx_plans():
     assert plan_compute_capabilities(content, read_plan_header(content, 'a')) == ()
 
 
-# --- on a GPU ------------------------------------------------------------------------------------
+# Tests on a GPU.
 
 
 @pytest.fixture(scope='module')
@@ -327,7 +327,7 @@ def test_layers_are_timed(built_engines):
 
 
 @needs_tensorrt
-def test_tool_measures_and_updates_on_a_gpu(built_engines, tmp_path, capsys):
+def test_tool_times_layers_and_updates_the_manifest_on_a_gpu(built_engines, tmp_path, capsys):
     _, paths = built_engines
     target = tmp_path / 'report.json'
     arguments = [str(paths['fp16']), '--times', '3', '--json', str(target), '--update-manifest']
