@@ -199,7 +199,7 @@ CASES = [
 ROWS = rows((ROOT / 'test' / 'data' / 'recognition.md').read_text(encoding='utf-8'))
 
 
-def test_each_row_has_a_case():
+def test_each_row_of_the_table_has_a_case():
     assert len(CASES) == len(ROWS)
 
 
