@@ -93,7 +93,7 @@ def test_pages_contain_no_local_paths(path):
 
 
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
-def test_code_blocks_parse(page):
+def test_code_blocks_have_valid_syntax(page):
     text = page.read_text(encoding='utf-8')
     known = {'bash', 'json', 'mermaid', 'python', 'text', 'xml', 'yaml'}
     assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
@@ -193,7 +193,7 @@ def test_every_drop_reason_is_described():
 # Tests of docs/manifest.md and docs/architecture.md.
 
 
-def test_manifest_example_is_the_shipped_one():
+def test_manifest_example_equals_the_shipped_manifest():
     example, _ = blocks(MANIFEST, 'json')
     shipped = json.loads((ROOT / 'models' / 'digits.onnx.json').read_text(encoding='utf-8'))
     described = json.loads(example)
@@ -326,7 +326,7 @@ DEVELOPERS = (
 )
 
 
-def test_pages_for_developers_name_what_exists():
+def test_names_on_pages_for_developers_exist():
     words, classes = words_of_the_project(), members_of_classes()
     pages = {name: (ROOT / 'docs' / f'{name}.md').read_text('utf-8') for name in DEVELOPERS}
     missing = {name: list(missing_names(text, words, classes)) for name, text in pages.items()}
@@ -334,7 +334,7 @@ def test_pages_for_developers_name_what_exists():
     assert sum(len(codes(text)) for text in pages.values()) > 300
 
 
-def test_names_that_do_not_exist_are_found():
+def test_check_of_pages_finds_names_that_do_not_exist():
     words, classes = {'store_key'}, {'Detector': {'submit'}}
     text = '`store_key` `Detector.submit` `errors.py` `scripts/test --quick` `/diagnostics x`'
     assert list(missing_names(text, words, classes)) == []

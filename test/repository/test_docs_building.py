@@ -30,7 +30,7 @@ def commands(name):
 
 
 @pytest.mark.parametrize('words', commands('build_engine'), ids=' '.join)
-def test_commands_are_accepted(words, tmp_path):
+def test_commands_of_the_page_are_accepted(words, tmp_path):
     if '--config' in words:
         words[words.index('--config') + 1] = str(tmp_path / 'build.yaml')
         (tmp_path / 'build.yaml').write_text(blocks(PAGE, 'yaml')[0])

@@ -80,7 +80,7 @@ def test_hanging_test_ends_its_process_and_prints_its_stack(tmp_path):
         env={
             **unmeasured(),
             'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}',
-            'PYTEST_ADDOPTS': '',  # no processes or reports of the outer run
+            'PYTEST_ADDOPTS': '',  # not the options of this run
         },
     )
     assert process.returncode == -signal.SIGALRM
@@ -122,13 +122,13 @@ def test_colcon_finds_only_this_package():
     assert found.stdout.split() == ['trt_perception']
 
 
-def test_package_under_test_is_the_installed_one():
+def test_tests_import_the_installed_package():
     import trt_perception
 
     assert Path(trt_perception.__file__).parent != ROOT / 'trt_perception'
 
 
-def test_started_python_finds_the_installed_package_too():
+def test_python_processes_started_by_tests_import_the_installed_package():
     found = subprocess.run(
         [sys.executable, '-c', 'import trt_perception; print(trt_perception.__file__)'],
         capture_output=True,

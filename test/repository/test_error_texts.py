@@ -72,7 +72,7 @@ class Flow:
                 self.texts |= {target.id} if self.is_text(value) else set()
 
     def _keep(self, node):
-        """Note lists that get an error text, and loop variables that read one from such a list."""
+        """Record lists that get an error text, and the variables of loops over such lists."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             arguments = [part for arg in node.args for part in getattr(arg, 'elts', [arg])]
             kept = node.func.attr in KEEPERS and any(map(self.is_text, arguments))

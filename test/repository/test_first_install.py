@@ -138,5 +138,5 @@ INSTALLED = '/ws/install/lib/site-packages/trt_perception'
         ('from numpy import gone', ROOT / 'test' / 'test_any.py', None),
     ],
 )
-def test_only_missing_optional_packages_are_excused(code, file, package):
+def test_only_missing_optional_packages_may_skip_tests(code, file, package):
     assert needed_package(import_error(code, file)) == package

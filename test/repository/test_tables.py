@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ros
 tables = load_script('tables.py')
 
 
-def test_files_are_up_to_date():
+def test_generated_parts_are_up_to_date():
     found = [path.relative_to(ROOT).as_posix() for path in tables.outdated()]
     assert found == [], 'run scripts/tables'
 
@@ -34,7 +34,7 @@ def test_unknown_part_is_refused():
         tables.page_text('<!-- begin colours -->\n<!-- end -->\n')
 
 
-def test_check_reports_and_writes_nothing(tmp_path, monkeypatch, capsys):
+def test_check_reports_an_outdated_page_and_writes_nothing(tmp_path, monkeypatch, capsys):
     (tmp_path / 'docs').mkdir()
     (tmp_path / 'config').mkdir()
     page, settings = tmp_path / 'docs' / 'page.md', tmp_path / 'config' / 'detect.yaml'

@@ -214,7 +214,7 @@ def test_unknown_word_is_found_in_every_kind_of_use():
 
 
 def test_stand_in_of_the_runtime_has_only_real_names():
-    """Check this, so that a name of another class fails when tests run the code."""
+    """If code uses a name of another class, tests that run the code must fail."""
     module = fake_tensorrt.FakeTensorRtRtx()
     engine = fake_tensorrt._Engine(module)
     objects = {
@@ -239,6 +239,6 @@ def test_stand_in_of_the_runtime_has_only_real_names():
 
 
 def test_flags_are_never_numbers():
-    """Allow only names of flags in shifts, because their numbers differ between releases."""
+    """Shifts may use only names of flags, because their numbers differ between releases."""
     shifts = [n for n in nodes_of(parts(package())[1], ast.BinOp) if isinstance(n.op, ast.LShift)]
     assert not [node for node in shifts if isinstance(node.right, ast.Constant)]
