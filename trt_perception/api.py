@@ -1,7 +1,7 @@
 """A detector for Python programs without ROS: ``load`` a model and call it on images.
 
 Guarantees: a Model returns the same boxes as the node for the same pixels and thresholds. Several
-threads may call one Model; a lock lets one thread in at a time. Limitation: images are not
+threads may call one Model; a lock serialises the calls. Limitation: images are not
 copied, so callers must not change them during the call.
 """
 

@@ -38,7 +38,7 @@ class TrtPerceptionError(Exception):
     """Base class of all errors that the package raises on purpose.
 
     Attributes:
-        subject: what the error is about: a file, a parameter, a call.
+        subject: the subject of the sentence, such as a file, a parameter or a call.
         found: the actual value or state.
         expected: the required value or state; empty if ``found`` is enough.
         fix: an instruction to the user; empty if the user cannot help.
@@ -107,7 +107,7 @@ class UnavailableError(EngineError):
 
 
 class OutputError(EngineError):
-    """Raised when a model's outputs for one image are not what the model's decoder reads.
+    """Raised when the decoder cannot read a model's outputs for one image.
 
     The node drops the image. Tools and the trial run of a model do not continue.
 

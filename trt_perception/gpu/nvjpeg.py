@@ -190,7 +190,7 @@ class JpegDecoder(Resource):
                 decoder writes before earlier work on the stream has ended.
 
         Returns:
-            Empty if successful, else the reason: nvJPEG's status, or a different size.
+            Empty if successful. Otherwise the reason: nvJPEG's status, or a different size.
         """
         size = self._join_parts(jpeg)
         headers = jpeg[0] if len(jpeg) > 1 else None

@@ -42,7 +42,7 @@ class Stream(Resource):
 
 
 class Event(Resource):
-    """A point in the work of a stream. Callers can wait for it, or measure the time between two.
+    """A point in the work of a stream. Callers wait for events, or measure the time between them.
 
     Args:
         blocking: sleep in ``synchronize`` until an interrupt. This takes up to 0.3 ms longer than

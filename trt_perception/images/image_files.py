@@ -43,8 +43,8 @@ _MODES: Final = frozenset(
     ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
 )
 
-# Pillow refuses images above twice this limit, and only warns in between. ``check_size`` refuses
-# these images too, and the message names the file.
+# Pillow warns about images above this limit, and refuses images above twice the limit.
+# ``check_size`` refuses both, and the message names the file.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 warnings.filterwarnings('ignore', module=r'PIL\.')
 # libtiff writes to standard error without naming the file. The exception has the reason.
@@ -57,7 +57,7 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
 
     Args:
         path: a JPEG, PNG, BMP, TIFF, WebP, PPM or PGM file. Its suffix does not matter.
-        upright: apply the orientation in the EXIF or XMP data. If False, only a TIFF is turned.
+        upright: apply the orientation in the EXIF or XMP data. If False, only for a TIFF.
 
     Returns:
         uint8 (height, width, 3), BGR.
@@ -106,10 +106,10 @@ def _check_mode(image: Image.Image) -> None:
 
 
 def _jpeg_to_bgr(content: bytes, turned_like: Image.Image | None) -> npt.NDArray[np.uint8]:
-    """Decode a JPEG as the node does, and turn it by the orientation in the metadata.
+    """Decode a JPEG as the node does, and apply the orientation of ``turned_like``.
 
-    Pillow would return a truncated JPEG half grey. The metadata are from ``turned_like``. If this
-    argument is None, the pixels are not turned.
+    If this argument is None, the pixels stay as they are. Pillow is not used for the pixels,
+    because it would decode a truncated JPEG to a half grey image.
     """
     bgr = check_image_file(np.frombuffer(content, np.uint8)).decode().bgr
     if turned_like is None:

@@ -97,7 +97,7 @@ def decode_to_frame(image_file: CheckedImageFile) -> Frame:
 
 
 class JpegFrameReader:
-    """Reads the compressed images of one camera. Plain JPEGs stay undecoded, others are decoded.
+    """Reads the compressed images of one camera. Plain JPEGs stay undecoded.
 
     A camera's JPEGs usually have identical headers up to the entropy-coded data. For these files,
     the reader reuses the parsed headers of the last file, up to 64 KiB. It logs each other format

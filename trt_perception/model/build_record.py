@@ -248,7 +248,7 @@ class BuildRecord:
         tensorrt: the TensorRT that built the engine.
         gpu: the GPU on which the engine was built; None if the machine had no GPU.
         cuda: the versions of driver and runtime; None if the machine had no GPU.
-        options: maps an option of build_engine to its value. Options with defaults are left out.
+        options: maps an option of build_engine to its value. Default values are left out.
         profiles: for each optimisation profile, maps an input's name to its range.
         precision: the requested precision, and the precisions of the built layers.
         calibration: the calibration of INT8 ranges; None if the build had no calibration.

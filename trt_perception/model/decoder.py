@@ -239,7 +239,7 @@ class DecoderPreset:
         tensor_names: sets of output names that only the exporter of this preset writes. A set has
             the names of all outputs.
         anchors_per_cell: possible numbers of anchors per grid cell.
-        background: a sentence for errors about which class name is the background; may be empty.
+        background: a sentence for errors that says which class is the background; may be empty.
     """
 
     name: str

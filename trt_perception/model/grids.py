@@ -33,7 +33,7 @@ def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
 
 
 def cell_count(strides: Sequence[int], network_wh: tuple[int, int]) -> int:
-    """Return the number of cells of all grids. Cells that the input's edge cuts count, too.
+    """Return the number of cells of all grids. Cells that the edge of the input cuts also count.
 
     Args:
         strides: network pixels between two cells of each grid.

@@ -11,7 +11,7 @@ __all__ = ['DecodingLimits', 'PipelineOptions']
 
 @dataclass(frozen=True)
 class DecodingLimits:
-    """Limits of boxes, and the scope of NMS.
+    """Limits for the number of boxes, and the scope of NMS.
 
     Attributes:
         max_detections: maximum number of returned boxes per image.

@@ -70,7 +70,7 @@ def pixels_mistake(
 
     Args:
         preprocessing: the preprocessing of the model, with any data type.
-        format_field: returns the name under which the user knows a field.
+        format_field: converts a field's name to the name that the user writes.
     """
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if preprocessing.dtype != 'uint8' or plain == (1, (0, 0, 0), (1, 1, 1)):

@@ -64,7 +64,7 @@ class DeliveryCounter:
         """
         count = count % _UNKNOWN + count // _UNKNOWN
         self._lost += count
-        if self._several:  # `add_received` skips gaps of several publishers
+        if self._several:  # with several publishers, `add_received` counts no gaps
             self._gaps += count
 
     def set_publishers(self, count: int, *, changed: bool) -> None:

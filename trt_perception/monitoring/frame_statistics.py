@@ -89,7 +89,7 @@ class FrameStatistics:
 
     @classmethod
     def merge(cls, parts: Sequence[FrameStatistics]) -> FrameStatistics:
-        """Return the sum of snapshots. Each contributes at most the same number of stage times."""
+        """Return the sum of snapshots, with the latest stage times of each in equal shares."""
         whole = cls()
         each = (whole.times.maxlen or 0) // max(1, len(parts))
         for part in parts:

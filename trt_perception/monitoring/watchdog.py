@@ -163,7 +163,7 @@ class CameraWatchdog:
         self._drops_since = self._snapshots[0]
 
     def check(self, time_s: float, counts: FrameStatistics, refusal: str = '') -> Problem:
-        """Return the worst problem. Its kind is empty if there is none.
+        """Return the worst problem. Without a problem, its kind is empty.
 
         Args:
             time_s: the current time.

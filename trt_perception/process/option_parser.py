@@ -14,7 +14,7 @@ from trt_perception.files.plain_text import closest_words, escape_controls
 
 __all__ = ['OptionParser']
 
-# Matches options, launch arguments and ROS parameters, but no topic with a namespace.
+# Matches options, launch arguments and ROS parameters, but not topics with a namespace.
 _NAMED: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
 
 

@@ -55,7 +55,7 @@ class FrameKernels:
         limits: limits of decoding. ``max_candidates`` must be a multiple of 32, or above 1024.
 
     Attributes:
-        limits: limits of decoding, as the kernels were compiled with them.
+        limits: the limits of decoding with which the kernels were compiled.
         has_decode_kernels: whether ``decode`` can be called. True if the decoder has
             ``anchor_row_layout``, and at most 1024 boxes enter NMS.
         has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.

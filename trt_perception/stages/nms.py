@@ -91,10 +91,10 @@ def oriented_non_maximum_suppression(
     *,
     class_agnostic: bool = False,
 ) -> npt.NDArray[np.int64]:
-    """Remove oriented boxes that overlap any better box too much, as Ultralytics does.
+    """Remove oriented boxes that overlap any better box by more than the threshold.
 
-    Removed boxes suppress others too (Fast NMS; Bolya et al., YOLACT, arXiv 1904.02689). The
-    overlap is ``prob_iou``.
+    As in Ultralytics, removed boxes also suppress others (Fast NMS; Bolya et al., YOLACT, arXiv
+    1904.02689). The overlap is ``prob_iou``.
 
     Args:
         boxes: float32 (n, 5), finite, of positive size, sorted best score first.

@@ -234,7 +234,7 @@ class TensorRtEngine:
             )
 
     def _new_context(self) -> Any:
-        """Create a context that gets its memory from this package."""
+        """Create a context whose memory this package allocates."""
         user_managed = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
         if not hasattr(self._trt, 'IRuntimeCache'):
             return self._engine.create_execution_context(user_managed)

@@ -38,7 +38,7 @@ class Dense(ObjectDecoder):
     """The decoder of dense outputs.
 
     Attributes:
-        objectness: whether an objectness score, which multiplies the class scores, precedes them.
+        objectness: whether an objectness score precedes the class scores, and multiplies them.
         transposed: whether the output is (B, N, C) instead of (B, C, N).
     """
 
@@ -60,7 +60,7 @@ class Dense(ObjectDecoder):
         return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the passing anchors with their best class. Of equal scores, the first wins."""
+        """Return the anchors above the threshold. Of equal class scores, the first class wins."""
         rows = arrays[0].T if self.transposed else arrays[0]
         task_value_count = image.task.task_value_count
         behind = len(rows) - task_value_count

@@ -34,7 +34,7 @@ _TRAINING: Final = {**RGB_255, 'resize': 'stretch'}
 
 @dataclass(frozen=True)
 class RtdetrUltralytics(ObjectDecoder):
-    """The decoder of query rows with box and probabilities."""
+    """The decoder of one row per query, with a box and class probabilities."""
 
     family: ClassVar[str] = 'rtdetr_ultralytics'
     documented_outputs: ClassVar[str] = 'one output with Q queries as rows'

@@ -62,7 +62,7 @@ class YoloxRaw(ObjectDecoder):
         return self.strides
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """Return the passing anchors with their best class. Of equal scores, the first wins.
+        """Return the anchors above the threshold. Of equal class scores, the first class wins.
 
         Raises:
             EngineError: the number of anchors differs from the number of grid cells.

@@ -76,7 +76,7 @@ def find_decoders(
         input_size: width and height in pixels; None if dynamic.
         classes: number of class names; None if unknown.
         info: information from metadata or config.json.
-        parameter_name: returns what the user must write for a parameter's name without ``model.``.
+        parameter_name: converts a name without ``model.`` to the name that the user writes.
 
     Raises:
         EngineError: the outputs belong to another kind of network.
@@ -281,7 +281,7 @@ def _possible_meanings(extra: int) -> list[str]:
     """Return possible meanings of additional channels in other networks.
 
     Args:
-        extra: number of channels besides those of a detector.
+        extra: number of channels that a detector does not have.
     """
     kinds = {
         1: 'the angle of oriented boxes (task obb)',

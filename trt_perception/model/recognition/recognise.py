@@ -67,8 +67,8 @@ class ModelOverrides:
         task: a name in TASKS; empty if not set.
         keypoint_names: names of an object's keypoints in the order of the outputs; empty if not
             set. Only for the task ``pose``.
-        parameter_name: returns what the user must write for a parameter's name without ``model.``,
-            for messages.
+        parameter_name: converts a name without ``model.`` to the name that the user writes, for
+            messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)

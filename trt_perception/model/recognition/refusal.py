@@ -66,7 +66,7 @@ def refuse_missing_info(
         model: the loaded model.
         evidence: one sentence for each finding.
         state: the known and unknown values.
-        parameter_name: returns what the user must write for a parameter's name without ``model.``.
+        parameter_name: converts a name without ``model.`` to the name that the user writes.
 
     Raises:
         MissingModelInfoError: a value is unknown. The error lists the parameters to set, with
