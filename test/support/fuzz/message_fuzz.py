@@ -38,6 +38,8 @@ FRAMES = {Image: frame_from_image, CompressedImage: frame_from_compressed}
 READERS = {Image: FrameReader, CompressedImage: lambda: frame_from_compressed}
 # Values for length fields, in addition to values near the true length.
 LENGTHS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
+# Bytes behind a string's NUL. Multiples of four, so that the next fields stay aligned.
+JUNK_SIZES = (4, 4000, 100_000)
 JPEG = cv2.imencode('.jpg', np.full((4, 6, 3), 90, np.uint8))[1].tobytes()
 RANDOM_PER_MESSAGE = 60
 
@@ -48,7 +50,8 @@ class Case:
 
     Attributes:
         kind: message class.
-        change: ``whole``, ``truncated``, ``length`` or ``random``.
+        change: ``whole``, ``truncated``, ``length``, ``junk`` or ``random``. ``junk`` is a string
+            with bytes after its NUL.
         content: the message's bytes.
     """
 
@@ -95,6 +98,11 @@ def _changed(rng, kind, content, places, byte_order):
         yield Case(kind, 'truncated', content[:size])
     for place in places:
         (length,) = struct.unpack_from(byte_order + 'I', content, place)
+        end = place + 4 + length
+        for size in JUNK_SIZES if place != places[-1] else ():  # the last one is no string
+            put = struct.pack(byte_order + 'I', length + size)
+            longer = content[:place] + put + content[place + 4 : end] + b'x' * size + content[end:]
+            yield Case(kind, 'junk', longer)
         for value in (*LENGTHS, length - 1, length + 1, len(content)):
             put = struct.pack(byte_order + 'I', value % 2**32)
             yield Case(kind, 'length', content[:place] + put + content[place + 4 :])
@@ -178,7 +186,7 @@ class Fuzz:
                 self.wrong.append(f'{case}: {error}')
             return
         self.read[case.change] += 1
-        if case.change == 'truncated':
+        if case.change in ('truncated', 'junk'):
             self.wrong.append(f'{case}: read as {view}')
         try:
             theirs = message_fields(deserialize_message(case.content, case.kind))
