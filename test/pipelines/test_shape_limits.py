@@ -1,5 +1,6 @@
 """Models whose declared or computed shapes are too large are refused."""
 
+import tracemalloc
 from contextlib import closing
 
 import onnx
@@ -75,8 +76,15 @@ def options_for(path, **values):
 )
 def test_huge_declared_shape_is_refused(tmp_path, shapes, golden_messages):
     path = write_model(tmp_path, **shapes)
-    with golden_messages.raises(EngineError):
-        open_pipeline(str(path), options_for(path))
+    options = options_for(path)
+    tracemalloc.start()
+    try:
+        with golden_messages.raises(EngineError):
+            open_pipeline(str(path), options)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**26
 
 
 @pytest.mark.parametrize(
