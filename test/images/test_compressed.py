@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.fuzz import jpeg_fuzz
+from support.fuzz.camera_jpegs import with_scan_of_one_component
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed, decoders
 from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
@@ -176,15 +176,11 @@ def test_jpeg_whose_coefficients_need_too_much_memory_is_refused(options, most_s
 
 
 def test_scan_without_all_components_has_the_same_limit_of_coefficients(monkeypatch):
-    """libjpeg expects further scans, so it keeps the coefficients of all components."""
     asked = []
     monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
-    parts = jpeg_fuzz.segments(by_pillow('jpeg', subsampling=0))
-    body = dict(parts)
-    body[0xDA][:] = b'\1\1\0\0\x3f\0'
+    whole = by_pillow('jpeg', subsampling=0)
     for side, reason in ((2**13, 'not_decodable'), (2**13 + 8, 'too_large')):
-        body[0xC0][1:5] = struct.pack('>HH', side, side)
-        refusal(jpeg_fuzz.joined(parts), reason)
+        refusal(with_scan_of_one_component(whole, side), reason)
     assert len(asked) == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from support.fuzz import jpeg_fuzz
+from support.fuzz.camera_jpegs import with_comments
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
 from trt_perception.images.compressed import check_image_file
@@ -233,12 +234,6 @@ def test_reader_expects_the_decoding_speed_of_its_last_file():
     with pytest.raises(ImageError):
         frames(array(FILE[:40]))
     assert not frames.is_fast_to_decode
-
-
-def with_comments(content, size):
-    """Return a JPEG with at least `size` bytes of comments before its other segments."""
-    comment = b'\xff\xfe' + struct.pack('>H', 65535) + bytes(65533)
-    return content[:2] + comment * (size // len(comment) + 1) + content[2:]
 
 
 def test_reader_does_not_keep_long_headers():

@@ -2,10 +2,13 @@
 
 import io
 import re
+import struct
 
 import cv2
 import numpy as np
 from PIL import Image
+
+from support.fuzz.jpeg_fuzz import joined, segments
 
 EOI = b'\xff\xd9'
 SEGMENT = re.compile(rb'\xff[\xc0-\xcf\xda-\xff]')
@@ -40,6 +43,24 @@ def with_sampling(content, luma):
     """Return a grey JPEG whose components have other sampling factors."""
     at = content.index(b'\xff\xc0') + 11
     return content[:at] + bytes((luma,)) + content[at + 1 :]
+
+
+def with_comments(content, size):
+    """Return a JPEG with at least ``size`` bytes of comments before its other segments."""
+    comment = b'\xff\xfe' + struct.pack('>H', 65535) + bytes(65533)
+    return content[:2] + comment * (size // len(comment) + 1) + content[2:]
+
+
+def with_scan_of_one_component(content, side):
+    """Return a JPEG of side x side pixels whose only scan lacks all components but the first.
+
+    libjpeg expects further scans, so it keeps the coefficients of all components.
+    """
+    parts = segments(content)
+    body = dict(parts)
+    body[0xDA][:] = b'\1\1\0\0\x3f\0'
+    body[0xC0][1:5] = struct.pack('>HH', side, side)
+    return joined(parts)
 
 
 RESTARTS = cv2.imencode('.jpg', BGR, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1].tobytes()

@@ -108,6 +108,8 @@ def changed(rng: random.Random, files):
                     _tables,
                     _swap,
                     _drop,
+                    _components,
+                    _comments,
                 ),
             )
         )
@@ -211,6 +213,18 @@ def _tables(rng, parts, _):
     scan[at] = rng.choice((0x00, 0x01, 0x10, 0x11, 0x11, 0x22))
     if len(frame) > 14:
         frame[rng.choice((8, 11, 14))] = rng.choice((0, 0, 1, 1, 2))
+
+
+def _components(rng, parts, _):
+    """Remove components from the scan. libjpeg expects further scans then."""
+    scan = _body(rng, parts, 0xDA)
+    count = rng.randrange(1, 4)
+    scan[:] = bytes((count,)) + scan[1 : 1 + 2 * count] + scan[-3:]
+
+
+def _comments(rng, parts, _):
+    """Insert comments of 64 KiB each before all other segments."""
+    parts[:0] = [[0xFE, bytearray(65_533)] for _ in range(rng.choice((1, 2, 20)))]
 
 
 def _swap(rng, parts, _):

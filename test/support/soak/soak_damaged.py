@@ -33,7 +33,9 @@ def damaged(client, model, *, seconds=60.0, seed=0, intake='auto'):
     rng = random.Random(seed)
     jpegs = camera_jpegs.WHOLE.values()
     truncated = [*(file for whole in jpegs for file in camera_jpegs.cut_files(whole)), *cut_pngs()]
+    truncated.append(camera_jpegs.with_scan_of_one_component(camera_jpegs.BASELINE, 120))
     usable = [*jpegs, *camera_jpegs.HARMLESS.values()]
+    usable.append(camera_jpegs.with_comments(camera_jpegs.BASELINE, 100_000))
     parameters = {
         'engine_path': str(model),
         'autostart': True,
