@@ -22,7 +22,7 @@ from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:
-  scripts/soak                                   all soaks, about 35 minutes
+  scripts/soak                                   all soaks, about 40 minutes
   scripts/soak --only lifecycle,silence          two soaks, in a minute
   scripts/soak --minutes 120 --json result.json  the long soaks take two hours each
   scripts/soak --only lifecycle --model yolo.engine
@@ -40,6 +40,7 @@ NAMES = (
     'overload',
     'many_cameras',
     'damaged',
+    'bad_outputs',
 )
 
 
@@ -77,6 +78,7 @@ def parse():
 def plan(client, model, minutes, intake):
     """Return a dict from the name of a soak to its function."""
     from support.soak import soaks
+    from support.soak.soak_bad_outputs import bad_outputs
     from support.soak.soak_damaged import damaged
     from support.soak.soak_frames import frames
     from support.soak.soak_many_cameras import many_cameras
@@ -100,6 +102,7 @@ def plan(client, model, minutes, intake):
         'overload': lambda: soaks.overload(client, seconds=60 * minutes, **way),
         'many_cameras': lambda: many_cameras(client, seconds=60 * minutes, **way),
         'damaged': lambda: damaged(client, model, seconds=6 * minutes, **way),
+        'bad_outputs': lambda: bad_outputs(client, seconds=6 * minutes, **way),
     }
 
 

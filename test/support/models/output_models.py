@@ -1,11 +1,14 @@
-"""Write a model whose class depends on the image, to test detections of a class without a name."""
+"""Write a model whose output depends on the image, to test invalid outputs."""
+
+#: Score and class of the box. With three class names, the last class has no name.
+LABELS = ((0.9, 0), (0.9, 1), (0.9, 2), (0.9, 3))
 
 
-def write_label_model(path):
-    """Write a model that finds one box. The class is 3 times the mean of the image, rounded.
+def write_label_model(path, labels=LABELS):
+    """Write a model that finds one box. The brightness of the image chooses its score and class.
 
-    The decoder is end_to_end, and the image has values from 0 to 1. With three class names, only a
-    bright image has a class without a name. The function needs the onnx package.
+    A black image gets the first of ``labels``, a white image the last. The decoder is end_to_end,
+    and the image has values from 0 to 1. The function needs the onnx package.
     """
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
@@ -13,10 +16,12 @@ def write_label_model(path):
     graph = helper.make_graph(
         [
             helper.make_node('ReduceMean', ['images', 'axes'], ['mean'], keepdims=0),
-            helper.make_node('Mul', ['mean', 'three'], ['level']),
+            helper.make_node('Mul', ['mean', 'last'], ['level']),
             helper.make_node('Round', ['level'], ['rounded']),
-            helper.make_node('Reshape', ['rounded', 'cell'], ['label']),
-            helper.make_node('Concat', ['box', 'label'], ['output'], axis=2),
+            helper.make_node('Cast', ['rounded'], ['index'], to=TensorProto.INT64),
+            helper.make_node('Gather', ['labels', 'index'], ['label']),
+            helper.make_node('Reshape', ['label', 'row'], ['values']),
+            helper.make_node('Concat', ['box', 'values'], ['output'], axis=2),
         ],
         'labels',
         [helper.make_tensor_value_info('images', TensorProto.FLOAT, (1, 3, 48, 64))],
@@ -25,9 +30,10 @@ def write_label_model(path):
             numpy_helper.from_array(array, name)
             for name, array in (
                 ('axes', np.array([1, 2, 3], np.int64)),
-                ('three', np.array([3], np.float32)),
-                ('cell', np.array([1, 1, 1], np.int64)),
-                ('box', np.array([[[10, 10, 30, 30, 0.9]]], np.float32)),
+                ('last', np.array([len(labels) - 1], np.float32)),
+                ('labels', np.array(labels, np.float32)),
+                ('row', np.array([1, 1, 2], np.int64)),
+                ('box', np.array([[[10, 10, 30, 30]]], np.float32)),
             )
         ],
     )
