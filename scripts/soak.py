@@ -41,6 +41,7 @@ NAMES = (
     'many_cameras',
     'damaged',
     'bad_outputs',
+    'memory',
 )
 
 
@@ -82,6 +83,7 @@ def plan(client, model, minutes, intake):
     from support.soak.soak_damaged import damaged
     from support.soak.soak_frames import frames
     from support.soak.soak_many_cameras import many_cameras
+    from support.soak.soak_memory import memory
     from support.soak.soak_silence import silence
 
     count = max(2, round(20 * minutes))
@@ -103,6 +105,7 @@ def plan(client, model, minutes, intake):
         'many_cameras': lambda: many_cameras(client, seconds=60 * minutes, **way),
         'damaged': lambda: damaged(client, model, seconds=6 * minutes, **way),
         'bad_outputs': lambda: bad_outputs(client, seconds=6 * minutes, **way),
+        'memory': lambda: memory(client, model, seconds=6 * minutes, **way),
     }
 
 
