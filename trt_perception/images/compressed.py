@@ -252,7 +252,7 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes 
 def _color_or_table_segment(marker: int, segment: bytes) -> bytes:
     """Return a segment with its marker. Replace a JFIF header by ``JFIF_HEADER``.
 
-    libjpeg warns about the versions that some cameras write, and simplejpeg then refuses the file.
+    libjpeg warns about JFIF versions that some cameras write. simplejpeg then refuses the file.
     """
     if marker == JFIF_HEADER[1] and len(segment) >= 16 and segment[2:7] == b'JFIF\0':
         return JFIF_HEADER

@@ -79,7 +79,7 @@ class FrameStatistics:
         self.in_flight -= 1
 
     def fail(self, count: int) -> None:
-        """Count the frames that a fault has lost."""
+        """Count the frames that were lost by a fault."""
         self.failed += count
         self.in_flight -= count
 

@@ -1,4 +1,4 @@
-"""The command that starts a tool of the package, as the reader of a message can type it."""
+"""Composes shell commands that run the package's tools, for messages."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class FrameHeaderWriter:
     def content(
         self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
     ) -> npt.NDArray[np.uint8]:
-        """Return a header without the pixel offset. Frames with equal arguments share it.
+        """Return a header without the pixel offset, so that several frames can share it.
 
         Args:
             frame: the image.

@@ -266,7 +266,7 @@ class TensorRtEngine:
         return config
 
     def _find_profile(self, image: TensorSpec) -> tuple[int, bool]:
-        """Return the first profile that includes a shape, and whether its shapes vary."""
+        """Return the first profile that includes a shape, and whether it has several shapes."""
         ranges = []
         for profile, (low, high) in enumerate(self._profile_ranges(image.name)):
             if _is_within(low, image.shape, high):

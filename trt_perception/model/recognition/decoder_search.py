@@ -258,7 +258,7 @@ def _refuse_extra_channels(
         meanings += row_meanings
     extra = min(rows, columns) - 4 - classes
     if extra > 0:
-        surpluses.append(f'{extra} more channels than 4 of a box and {classes} classes')
+        surpluses.append(f'{extra} more channels than a box (4) and {classes} classes')
         meanings += _possible_meanings(extra)
         if extra == 1:
             meanings.append(f'objectness (set {parameter_name("decoder")} to dense_objectness)')
