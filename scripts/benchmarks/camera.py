@@ -22,7 +22,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import rclpy
-from common import HEIGHT, WIDTH, Child, launch_environment, quality, save
+from children import Child
+from common import HEIGHT, WIDTH, launch_environment, quality, save
 from frame_path import EmptyPipeline
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy

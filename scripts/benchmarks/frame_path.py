@@ -23,7 +23,8 @@ import time
 import gate
 import numpy as np
 import rclpy
-from common import HEIGHT, WIDTH, Child, launch_environment, number_of, quality, run_camera, save
+from children import Child
+from common import HEIGHT, WIDTH, launch_environment, number_of, quality, run_camera, save
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node

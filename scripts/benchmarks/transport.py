@@ -16,7 +16,8 @@ import time
 import gate
 import numpy as np
 import rclpy
-from common import HEIGHT, WIDTH, Child, launch_environment, quality, run_camera, save
+from children import Child
+from common import HEIGHT, WIDTH, launch_environment, quality, run_camera, save
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 

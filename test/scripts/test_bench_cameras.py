@@ -1,4 +1,4 @@
-"""Test a short run of `scripts/bench cameras` with two cameras, in one node and in two nodes."""
+"""Test a short run of `scripts/bench cameras` with two cameras, and its count of lost images."""
 
 import json
 import subprocess
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from support.models.tiny_model import write_tiny_model
+from support.docs_pages import load_script
 
 pytestmark = pytest.mark.ros
 
 # Other tests of benchmarks cover the use of ROS.
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'benchmarks' / 'cameras.py'
+report = load_script('benchmarks/cameras_report.py')
 
 
 def bench(folder, *arguments):
@@ -25,30 +26,48 @@ def bench(folder, *arguments):
     )
 
 
-def test_one_node_and_one_node_per_camera_are_measured(tmp_path):
-    model = write_tiny_model(tmp_path / 'tiny.onnx')
-    options = ('--count', 2, '--image', 'jpeg', '--rate', 20, '--size', '64x48', '--seconds', 1)
-    result = bench(tmp_path, model, *options, '--json', 'result.json')
+def test_each_image_of_the_window_is_received_or_lost(tmp_path):
+    seconds, rate = 2, 10
+    options = ('--count', 2, '--rounds', 1, '--seconds', seconds, '--warm-up', 1, '--rate', rate)
+    more = ('--image', 'jpeg', '--size', '64x48', '--timing', 'triggered')
+    result = bench(tmp_path, *options, *more, '--json', 'result.json')
     assert not result.returncode, result.stderr
-    content = json.loads((tmp_path / 'result.json').read_text())
-    assert [case['nodes'] for case in content['cases']] == ['one', 'many']
-    for case in content['cases']:
-        figures = case['median']
-        assert figures['least_hz'] > 0
-        assert 0 < figures['p50_ms'] <= figures['p95_ms'] <= figures['p99_ms'] < 10_000
+    [case] = json.loads((tmp_path / 'result.json').read_text())['cases']
+    assert list(case['rounds']) == ['one', 'many']
+    for [figures] in ([case['intake']], *case['rounds'].values()):
+        cameras = figures['cameras']
+        assert list(cameras) == ['camera_0', 'camera_1']
+        for camera in (figures, *cameras.values()):
+            assert camera['received'] > 0
+            assert camera['sent'] == camera['received'] + camera['lost']
+        for count in ('sent', 'received', 'lost'):
+            assert figures[count] == sum(camera[count] for camera in cameras.values())
+        assert all(camera['sent'] <= seconds * rate + 1 for camera in cameras.values())
+        assert 0 < figures['p50_ms'] <= figures['p95_ms'] <= figures['p99_ms']
+        assert figures['p99_ms'] <= figures['max_ms']
         assert figures['cpu_percent'] > 0
-        assert figures['memory_mib'] > 10
-    [one], [many] = (case['rounds'] for case in content['cases'])
-    assert one['memory_mib'] < many['memory_mib']
-    assert any(name.endswith('detector: camera_1') for name in one['statuses'])
-    assert 'round 1/1: jpeg, 2 cameras, a node each' in result.stderr
-    assert [line.split('  ')[0] for line in result.stdout.splitlines()[1:3]] == [
-        'jpeg, 2, one node',
-        'jpeg, 2, a node each',
-    ]
+        assert 10 < figures['pss_mib'] < figures['rss_mib']
+    assert case['rounds']['one'][0]['pss_mib'] < case['rounds']['many'][0]['pss_mib']
+    ratios = case['ratios']['one / many']
+    assert len(ratios['p99_ms']) == 1
+
+
+def test_images_of_the_window_count_even_if_they_arrive_after_its_end():
+    sent_ns = [80, 100, 120, 140, 160, 180, 200, 220]
+    arrivals = [(80, 110), (120, 150), (180, 230), (200, 240)]
+    found = report.match(sent_ns, arrivals, 100, 200)
+    assert found == [None, 30, None, None, 50]
+
+
+@pytest.mark.parametrize('arrivals', [[(90, 110)], [(100, 110), (100, 120)]])
+def test_arrival_that_fits_no_image_is_an_error(arrivals):
+    with pytest.raises(RuntimeError):
+        report.match([80, 100], arrivals, 0, 200)
 
 
 def test_camera_count_above_64_is_refused(tmp_path):
-    result = bench(tmp_path, '--count', '1,65')
-    assert result.returncode == 2
-    assert 'expected numbers from 1 to 64, such as 1,4,16 (got 1,65)' in result.stderr
+    assert bench(tmp_path, '--count', '1,65').returncode == 2
+
+
+def test_folder_without_the_package_is_refused(tmp_path):
+    assert bench(tmp_path, '--other', tmp_path).returncode == 2

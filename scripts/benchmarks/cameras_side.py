@@ -1,0 +1,166 @@
+"""One measurement of `scripts/bench cameras`: one side of a comparison, for some seconds."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpus
+from cameras_report import match, side_figures
+from cameras_roles import DRAIN_S, READY, Schedule
+from children import Children
+from common import SHARE, launch_environment
+from host import cpu_seconds, memory_mib, shared_memory_mib
+
+ROLES = Path(__file__).with_name('cameras_roles.py')
+NODE = SHARE.parents[1] / 'lib' / 'trt_perception' / 'detector_node'
+#: Seconds for starting all processes. The first start compiles the model for the GPU.
+START_S = 300.0
+#: The cameras go on for this time after the window. The memory is read in this time.
+TAIL_S = 1.0
+#: More detections per second would make a client the bottleneck.
+CLIENT_HZ = 250.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the cameras send.
+
+    Attributes:
+        image: ``raw`` or ``jpeg``.
+        count: number of cameras.
+        timing: ``random`` or ``triggered``.
+    """
+
+    image: str
+    count: int
+    timing: str
+
+    @property
+    def cameras(self):
+        """The names of the cameras."""
+        return [f'camera_{number}' for number in range(self.count)]
+
+    def __str__(self):
+        return f'{self.image}, {self.count} cameras, {self.timing}'
+
+
+def start_node(children, options, case, side, cameras):
+    """Start a detector_node of a side for some cameras; return its Child."""
+    parameters = {
+        'engine_path': options.model.resolve(),
+        'autostart': 'true',
+        'image_transport': 'compressed' if case.image == 'jpeg' else 'raw',
+    }
+    words = ['--ros-args', '--log-level', 'warn']
+    for parameter in (*(f'{n}:={v}' for n, v in parameters.items()), *options.parameter):
+        words += ['-p', parameter]
+    if len(cameras) == 1:
+        words += ['-r', f'__ns:=/{cameras[0]}']
+    else:
+        words += ['-p', f'cameras:=[{",".join(cameras)}]']
+    if side != 'other':
+        return children.start(NODE, *words, environment=launch_environment())
+    # Python finds the modules of the working folder first.
+    return children.start(
+        *('-c', options.other_program, *words),
+        environment=launch_environment(options.other),
+        folder=options.other,
+    )
+
+
+def other_program(folder):
+    """Return a Python program that runs the detector_node of an unpacked version of the package.
+
+    Raises:
+        ValueError: the folder does not contain the package.
+    """
+    setup = folder / 'setup.py'
+    found = re.search(
+        r"'detector_node = ([\w.]+):(\w+)'", setup.read_text() if setup.is_file() else ''
+    )
+    if not found:
+        raise ValueError(f'{setup} does not exist, or does not define detector_node')
+    return f'import sys; from {found[1]} import {found[2]} as main; sys.exit(main())'
+
+
+def groups(cameras, most):
+    """Return groups of nearly equal size, each at most ``most`` cameras."""
+    number = -(-len(cameras) // most)
+    bounds = [len(cameras) * index // number for index in range(number + 1)]
+    return [cameras[first:end] for first, end in itertools.pairwise(bounds)]
+
+
+def measure(options, case, side, number):
+    """Run cameras, nodes and clients once.
+
+    Args:
+        options: of the command line.
+        case: what the cameras send.
+        side: ``one``, ``many``, ``other`` or ``intake``.
+        number: of the round. Rounds with the same number have the same camera phases.
+
+    Returns:
+        The figures.
+    """
+    before_mib = gpus.used_mib()
+    environment = launch_environment()
+    image = ('--image', case.image, '--size', options.size)
+    with Children() as children:
+
+        def role(name, cameras, *words):
+            return children.start(ROLES, name, *cameras, *words, environment=environment)
+
+        if side == 'intake':
+            nodes = receivers = [role('intake', case.cameras, *image)]
+        else:
+            each = [[name] for name in case.cameras] if side == 'many' else [case.cameras]
+            nodes = [start_node(children, options, case, side, names) for names in each]
+            most = max(1, int(CLIENT_HZ / options.rate))
+            receivers = [role('client', names) for names in groups(case.cameras, most)]
+        cameras = [role('camera', [name], *image) for name in case.cameras]
+        viewers = [role('viewer', case.cameras, '--view', options.view)] * bool(
+            options.view and side != 'intake'
+        )
+        children.wait_for(READY, [*cameras, *receivers, *viewers], START_S)
+        start_s = time.time() + 0.5
+        first_s = start_s + options.warm_up
+        end_s = first_s + options.seconds
+        schedule = Schedule(start_s, end_s + TAIL_S, options.rate, case.timing, number)
+        for child in (*cameras, *receivers):
+            child.tell(schedule.line())
+        children.sleep_until(first_s)
+        begun_s, cpu_s = time.monotonic(), sum(cpu_seconds(node.pid) for node in nodes)
+        children.sleep_until(end_s)
+        cpu_s = sum(cpu_seconds(node.pid) for node in nodes) - cpu_s
+        cpu_share = cpu_s / (time.monotonic() - begun_s)
+        memory = memory_figures(nodes, before_mib)
+        limit_s = TAIL_S + DRAIN_S + 30
+        sent, arrivals, missed = {}, {}, 0
+        for camera in cameras:
+            sent.update(camera.result(limit_s))
+        for receiver in receivers:
+            result = receiver.result(limit_s)
+            arrivals.update(result['arrivals'])
+            missed += result['missed']
+        for node in nodes:
+            if node not in receivers:
+                node.check()
+    window_ns = (round(first_s * 1e9), round(end_s * 1e9))
+    latencies_ns = {name: match(sent[name], arrivals[name], *window_ns) for name in case.cameras}
+    figures = side_figures(latencies_ns, cpu_share * options.seconds, options.seconds)
+    return {**figures, **memory, 'missed_by_clients': missed}
+
+
+def memory_figures(nodes, gpu_before_mib):
+    """Return the memory of the nodes, and the increase of GPU memory, in MiB."""
+    rss_mib, pss_mib = map(sum, zip(*(memory_mib(node.pid) for node in nodes), strict=True))
+    return {
+        'rss_mib': rss_mib,
+        'pss_mib': pss_mib,
+        'shared_mib': sum(shared_memory_mib(node.pid) for node in nodes),
+        'gpu_mib': None if gpu_before_mib is None else gpus.used_mib() - gpu_before_mib,
+    }
