@@ -128,7 +128,7 @@ def test_huge_cache_is_not_read(tmp_path, monkeypatch, golden_messages):
     golden_messages.add(read_ranges(path, ['x'])[1])
 
 
-def test_cache_that_cannot_be_written_is_not_an_error(tmp_path, golden_messages):
+def test_cache_that_cannot_be_written_or_read_raises_no_error(tmp_path, golden_messages):
     folder = tmp_path / 'file'
     folder.write_text('')
     golden_messages.add(write_ranges(folder / 'ranges.json', RANGES))
@@ -148,7 +148,7 @@ def test_failed_write_leaves_no_files(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_identity_changes_with_each_input():
+def test_calibration_identity_changes_with_each_input():
     model, *_ = small_detectors.raw_maps()
     images = select_images(CALIBRATION, 8)
     identity = calibration_identity(model, images, SMALL)

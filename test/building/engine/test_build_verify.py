@@ -110,7 +110,7 @@ def verified(model, precision, shape=SHAPE, excluded_nodes=(), nodes=NODES):
         ('bf16', {'bf16': 7, 'fp32': 3}),
     ],
 )
-def test_engine_in_the_requested_precision_passes(engine, precision, counts):
+def test_engine_in_the_requested_precision_passes_the_check(engine, precision, counts):
     seen = verified(engine(precision), precision)
     report = seen.as_dict()
     assert report['precision_as_built'] == counts

@@ -83,7 +83,7 @@ def test_data_type_is_found_in_a_memory_format(text, kind):
     assert parse_layers(json.dumps({'Layers': [entry]}))[0].inputs == (kind,)
 
 
-def test_precision_is_the_narrowest_input_type():
+def test_precision_of_a_layer_is_its_narrowest_input_type():
     assert LayerInfo('a', inputs=('fp32', 'int8')).precision == 'int8'
     assert LayerInfo('a', inputs=('fp32', 'fp16', 'bf16')).precision == 'fp16'
     assert LayerInfo('a', inputs=('int64', 'bool')).precision == 'int64'
@@ -137,7 +137,7 @@ def test_narrower_types_fulfil_a_requested_precision(asked, built, fits):
     assert check.share == fits
 
 
-def test_half_of_the_layers_must_have_the_precision(golden_messages):
+def test_at_least_half_of_the_layers_must_have_the_precision(golden_messages):
     def layers(half, single):
         kinds = ['fp16'] * half + ['fp32'] * single
         return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
@@ -166,5 +166,5 @@ def test_conversion_layer_does_not_hide_the_type_of_its_convolution():
         assert check_precision(order, 'fp16', {'n'}).share == 1
 
 
-def test_engine_without_convolutions_passes():
+def test_engine_without_convolutions_passes_the_precision_check():
     assert check_precision([LayerInfo('pool', inputs=('fp32',))], 'fp16').share == 1

@@ -28,7 +28,7 @@ def own_cache(tmp_path, monkeypatch):
         ('int8', {'BuilderFlag.INT8', 'BuilderFlag.FP16'}),
     ],
 )
-def test_up_to_10_11_builder_flags_set_the_allowed_precisions(version, precision, flags):
+def test_builder_flags_set_the_allowed_precisions_up_to_tensorrt_10_11(version, precision, flags):
     module, tensorrt = stand_in(version)
     built = build(tensorrt, precision=precision)
     assert module.flags() == flags
@@ -41,9 +41,9 @@ def test_up_to_10_11_builder_flags_set_the_allowed_precisions(version, precision
 
 @pytest.mark.parametrize('version', {**STRONG, **RTX})
 @pytest.mark.parametrize('precision', ['fp32', 'tf32', 'fp16', 'bf16', 'int8'])
-def test_newer_releases_get_no_precision_flags(version, precision):
+def test_newer_tensorrt_releases_get_no_precision_flags(version, precision):
     if (version, precision) == ('1.4.0.76', 'int8'):
-        pytest.skip('refused, see below')
+        pytest.skip('TensorRT-RTX 1.4 refuses INT8')
     module, tensorrt = stand_in(version)
     built = build(tensorrt, precision=precision)
     assert module.flags() == ({'BuilderFlag.TF32'} if precision == 'tf32' else set())
@@ -266,7 +266,7 @@ def test_all_unsupported_options_are_in_one_error(golden_messages):
     assert str(caught.value).splitlines()[1] == f'{int8.statement}; {int8.fix}'
 
 
-def test_refit_needs_a_gpu_with_tensorrt_rtx(golden_messages):
+def test_tensorrt_rtx_needs_a_gpu_to_build_for_refit(golden_messages):
     golden_messages.add(refusal(stand_in('1.7.1.116', gpu=None)[1], refit=True))
     assert build(stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
 

@@ -304,7 +304,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.unmeasured
-def test_a_signal_ends_a_real_build():
+def test_signal_ends_a_real_build():
     """The signal arrives during TensorRT's first step."""
     process = subprocess.Popen(
         [sys.executable, '-c', CHILD, str(DIGITS)],

@@ -124,7 +124,7 @@ def test_progress_combines_nested_phases_into_one_scale():
     assert seen[0] == ('Timing', 375, 1000)  # 1 of 4 steps, and half of the second step
 
 
-def test_an_error_while_showing_progress_stops_the_build():
+def test_error_while_showing_progress_stops_the_build():
     module, tensorrt = stand_in('10.3.0.26')
     module.build = endless(module, threading.Event())
 

@@ -24,7 +24,7 @@ def macs(model):
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_output_layers_are_found(family):
+def test_output_layers_of_a_detector_are_found(family):
     model, layers, fixed = FAMILIES[family]()
     onnx.checker.check_model(model)
     head = find_head(model)

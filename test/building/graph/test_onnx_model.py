@@ -258,7 +258,7 @@ def test_missing_file_and_other_suffix_are_refused(tmp_path, golden_messages):
 
 
 @pytest.mark.parametrize('newer', [{'ir': 99}, {'opset': 99}])
-def test_unknown_versions_are_refused(tmp_path, newer, golden_messages):
+def test_unknown_onnx_versions_are_refused(tmp_path, newer, golden_messages):
     path = tmp_path / 'm.onnx'
     path.write_bytes(small_model(**newer).SerializeToString())
     golden_messages.add(refusal(path))

@@ -128,7 +128,7 @@ def test_dla_accepts_fp16():
     assert options(dla_core=0, gpu_fallback=True).dla_core == 0
 
 
-def test_options_from_as_dict_are_equal():
+def test_options_built_from_as_dict_are_equal():
     first = options(
         shapes=['1x3x64x64', '1x3x32x32:1x3x32x32:2x3x32x32'],
         input_size='64x48',

@@ -94,7 +94,7 @@ def test_command_line_replaces_yaml_values(tmp_path):
     assert (found.onnx, found.batch, found.verbose) == (Path('b.onnx'), (2,), False)
 
 
-def test_rules_apply_to_the_merged_options(tmp_path):
+def test_rules_apply_to_merged_yaml_and_command_line_options(tmp_path):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nannotations: a.json\n')
     assert load_options(config, {'validate': 'images'}).validate == 'images'
 
@@ -165,7 +165,7 @@ def test_empty_yaml_gives_the_defaults(tmp_path):
 
 
 @pytest.mark.parametrize('slash', ['', '/'])
-def test_path_outside_the_folder_is_shown_once(tmp_path, slash, golden_messages):
+def test_error_shows_a_path_outside_the_folder_once(tmp_path, slash, golden_messages):
     (tmp_path / 'a').mkdir()
     elsewhere = f'{tmp_path}/b'
     config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')

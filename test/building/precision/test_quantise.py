@@ -185,7 +185,7 @@ def test_dequantised_model_computes_like_the_original(quantised_digits, digits):
     assert error < 0.01 * np.abs(exact).mean()
 
 
-def test_patterns_keep_more_layers_in_float(digits, golden_messages):
+def test_keep_float_patterns_keep_more_layers_in_float(digits, golden_messages):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
     few = CalibrationImages(select_images(CALIBRATION, 8), preprocessing)
     done = quantise(digits, few, keep_float=['/heads.*'])

@@ -62,7 +62,7 @@ def test_int8_is_compared_on_the_calibration_images(build, golden_messages):
     assert result.manifest.build.agreement.warning == ''
 
 
-def test_f1_equals_evaluate_engine(build, monkeypatch):
+def test_f1_of_a_build_equals_that_of_evaluate_engine(build, monkeypatch):
     """Compute F1 again from the two models, with the code of evaluate_engine."""
     files = []
     monkeypatch.setattr(
@@ -116,7 +116,7 @@ def test_accepted_disagreement_is_in_report_and_manifest(
     assert result.manifest.build.options['accept_disagreement'] is True
 
 
-def test_f1_between_0_5_and_0_95_is_a_warning(build, clip_quantisation, golden_messages):
+def test_f1_between_0_5_and_0_95_gives_a_warning(build, clip_quantisation, golden_messages):
     clip_quantisation(0.55)
     result = build(*INT8)
     assert result.code == 0
