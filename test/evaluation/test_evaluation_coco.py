@@ -170,7 +170,7 @@ def test_long_lists_in_messages_are_shortened(tmp_path, golden_messages):
         match_written_classes(tmp_path, names, BOTH)
 
 
-def test_subset_is_measured_if_allowed(tmp_path, golden_messages):
+def test_common_classes_are_measured_if_a_subset_is_allowed(tmp_path, golden_messages):
     classes = match_written_classes(tmp_path, ('cow', 'dog'), BOTH, allow_subset=True)
     assert classes.category_ids == (None, 17)
     assert classes.categories == {17: 'dog'}

@@ -199,7 +199,7 @@ def test_mismatched_inputs_are_refused(tmp_path, golden_messages):
         compare_models({'cats': cats}, paths, progress=ignore_progress)
 
 
-def test_exception_of_progress_ends_the_comparison(tmp_path):
+def test_exception_in_the_progress_function_ends_the_comparison(tmp_path):
     def interrupt(step, done, total):
         if done == 2:
             raise KeyboardInterrupt
@@ -210,7 +210,9 @@ def test_exception_of_progress_ends_the_comparison(tmp_path):
     assert {number for number, _ in model.asked} == {0, 1}
 
 
-def test_only_annotations_need_pycocotools(tmp_path, monkeypatch, golden_messages):
+def test_comparison_needs_pycocotools_only_with_annotations(
+    tmp_path, monkeypatch, golden_messages
+):
     import sys
 
     monkeypatch.setitem(sys.modules, 'pycocotools.cocoeval', None)

@@ -102,7 +102,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_wrong_shapes_are_refused(tmp_path):
+def test_invalid_masks_keypoints_and_oriented_boxes_are_refused(tmp_path):
     lines = []
     for task, more in REFUSED:
         with pytest.raises(ConfigError) as caught:

@@ -206,7 +206,7 @@ def test_oriented_box_with_wrong_angle_is_not_found(tmp_path):
 
 
 def write_models(folder):
-    """Return a data set with masks, a correct model, and a model without masks."""
+    """Return a data set with masks, a correct model, and a model with half-size masks."""
     content = truth([(n, 'cat', BOX, {'segmentation': encoded(ellipse(BOX))}) for n in range(2)])
     box = found(('cat', 0.9, BOX))
     right = {n: with_masks(box, [ellipse(BOX)]) for n in range(2)}
@@ -215,7 +215,7 @@ def write_models(folder):
     return path, WrittenModel(right, task=SEGMENT), WrittenModel(thin, task=SEGMENT)
 
 
-def test_model_without_its_masks_is_worse(tmp_path):
+def test_model_with_wrong_masks_has_a_drop_of_1(tmp_path):
     path, right, thin = write_models(tmp_path)
     images = pictures(tmp_path, 2)
     both = {'right': right, 'thin': thin}
