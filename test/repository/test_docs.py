@@ -110,7 +110,7 @@ def test_code_blocks_have_valid_syntax(page):
         assert checked.returncode == 0, checked.stderr
 
 
-def test_pictures_are_small():
+def test_pictures_of_the_pages_have_at_most_300_kb():
     pictures = [path for path in (ROOT / 'docs' / 'images').iterdir() if path.is_file()]
     assert pictures
     assert [path.name for path in pictures if path.stat().st_size > 300_000] == []

@@ -97,5 +97,5 @@ def messages():
 
 
 @pytest.mark.parametrize('text', messages())
-def test_error_is_quoted_exactly(text):
+def test_page_quotes_errors_exactly(text):
     assert quoted(text), text

@@ -15,7 +15,7 @@ def messages():
 
 
 @pytest.mark.parametrize('message', messages())
-def test_message_is_quoted_exactly(message):
+def test_page_quotes_messages_exactly(message):
     assert quoted(message)
 
 

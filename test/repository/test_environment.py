@@ -317,7 +317,7 @@ def test_script_that_sources_env_keeps_its_arguments(checkout, arguments):
     assert kept == ''.join(f'<{argument}>' for argument in arguments or [''])
 
 
-def test_variable_selects_the_distribution(checkout):
+def test_environment_variable_selects_the_ros_distribution(checkout):
     line = 'TRT_PERCEPTION_DISTRO=kilted . scripts/env && echo "left: ${TRT_PERCEPTION_DISTRO:-}"'
     process = in_bash(checkout, '-c', line)
     assert process.stdout.splitlines() == ["selected: 'kilted' of 1"] * 2 + ['left: ']

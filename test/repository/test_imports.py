@@ -291,7 +291,7 @@ def name_faults(name):
             yield f'{other} imports {entry}, which {name} does not list'
 
 
-def test_all_lists_exactly_the_public_names():
+def test_dunder_all_lists_exactly_the_public_names():
     assert names_imported_from()['stages.nms']
     modules = [name for name in PUBLIC if not is_package(name)]
     assert not [fault for name in modules for fault in name_faults(name)]

@@ -36,15 +36,15 @@ def read_values():
     return flatten(content['/**']['ros__parameters'])
 
 
-def test_file_covers_exactly_the_table():
+def test_parameter_file_has_exactly_the_parameters_of_the_table():
     assert list(read_values()) == [parameter.name for parameter in PARAMETERS]
 
 
-def test_file_contains_the_defaults():
+def test_parameter_file_contains_the_defaults():
     assert DetectorConfig.from_values(read_values()) == DetectorConfig()
 
 
-def test_values_of_the_file_have_the_types_of_the_table():
+def test_values_of_the_parameter_file_have_the_types_of_the_table():
     # Read the file directly, because `from_values` accepts integers for doubles.
     kinds = {'bool': bool, 'integer': int, 'double': float, 'string': str}
     values = read_values()
