@@ -33,7 +33,7 @@ def test_signal_in_a_tool_gives_the_expected_exit_code(tmp_path, source, code):
 
 @pytest.mark.parametrize('number', ['SIGINT', 'SIGTERM'])
 @pytest.mark.parametrize('source', ['import signal\n{}\n', 'import signal\ndef main():\n    {}\n'])
-def test_signal_ends_a_node_with_0(tmp_path, source, number):
+def test_signal_ends_a_node_with_exit_code_0(tmp_path, source, number):
     (tmp_path / 'tool.py').write_text(source.format(STOP.replace('SIGINT', number)))
     command = [sys.executable, '-c', RUN.replace('"tool"', '"tool", interrupted=0')]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -38,7 +38,7 @@ def test_each_layout_runs_in_each_data_type(tmp_path, dtype, decoder):
     ('dtype', 'output_dtype'),
     [('float16', 'float32'), ('bfloat16', 'float32'), ('float32', 'float16')],
 )
-def test_input_and_output_may_have_different_types(tmp_path, dtype, output_dtype):
+def test_engine_with_different_input_and_output_types_runs(tmp_path, dtype, output_dtype):
     decoder = LAYOUTS[0]
     plan = build_plan(patch_onnx(SIZE, decoder, dtype, output_dtype))
     path = write_engine(tmp_path / 'x.engine', plan, SIZE, decoder, dtype, output_dtype)

@@ -220,7 +220,7 @@ def test_data_dependent_output_is_refused_before_allocation(
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_second_input_is_refused(install_standins, config, golden_messages):
+def test_engine_with_a_second_input_is_refused(install_standins, config, golden_messages):
     second_input = ('scale', (1, 2), 'FLOAT')
     recorder, tensorrt = install_standins(tensors={'inputs': (INPUT, second_input)})
     with golden_messages.raises(EngineError):

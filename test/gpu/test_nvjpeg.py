@@ -56,7 +56,7 @@ def by_opencv(frame):
     return decode_on_cpu(frame).plane().reshape(frame.height, frame.width, 3)
 
 
-def test_pixels_match_opencv(nvjpeg):
+def test_decoded_pixels_match_opencv(nvjpeg):
     """Rounding may differ, and so may chroma that four columns share."""
     if nvjpeg.version < (12, 1):
         pytest.skip('this nvJPEG does not interpolate chroma')

@@ -96,7 +96,7 @@ def test_size_and_pixels_equal_opencv(content):
 
 
 @pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
-def test_every_truncation_is_refused(content):
+def test_every_truncated_image_is_refused(content):
     end = re.search(rb'\xff\xd9\0*$|IEND\xaeB`\x82$', content)
     last = end.start() + (2 if content.startswith(b'\xff') else 8)
     for size in {*range(0, last, 97), last - 1, last - 2}:

@@ -166,7 +166,7 @@ def test_keypoints_with_a_sufficient_score_are_drawn_and_joined():
     assert not changed[60:].any()
 
 
-def test_keypoints_at_the_border_are_drawn_as_far_as_they_are_inside():
+def test_visible_parts_of_keypoints_at_the_border_are_drawn():
     changed = with_keypoints([(0, 0, 1), (320, 240, 1)], ())
     assert changed[0, 0]
     assert changed[239, 319]

@@ -218,7 +218,7 @@ def test_encodings_have_the_expected_bytes_per_pixel():
         assert entry.bytes_per_pixel == BYTES_PER_PIXEL.get(ENCODINGS[name], 1)
 
 
-def test_frame_of_bgr_views_the_pixels():
+def test_frame_from_bgr_has_the_size_and_pixels_of_the_image():
     bgr = np.random.default_rng(7).integers(0, 256, (6, 8, 3), np.uint8)
 
     frame = frame_from_bgr(bgr[:, 1:6])

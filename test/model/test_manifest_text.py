@@ -267,7 +267,7 @@ def test_rebuild_command_has_the_options_of_the_build(tmp_path):
 
 
 @pytest.mark.parametrize('read', [None, parse(manifest())])
-def test_rebuild_command_without_a_build_section(tmp_path, read):
+def test_rebuild_command_has_only_the_paths_without_a_build_section(tmp_path, read):
     given = arguments_of(rebuild_command(read, tmp_path / 'tiny.engine'))
     assert given['onnx'] == str(tmp_path / 'tiny.onnx')
     assert given['output'] == str(tmp_path / 'tiny.engine')

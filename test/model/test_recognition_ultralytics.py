@@ -85,7 +85,7 @@ def ultralytics_metadata(description=NO_NAME, **values):
         ),
     ],
 )
-def test_metadata_decide_six_columns_with_two_classes(metadata, decoder):
+def test_metadata_decide_the_decoder_of_six_columns_with_two_classes(metadata, decoder):
     found = recognised(tensors(**SIX_COLUMNS), {**metadata, **TWO_NAMES})
     assert found.decoder == PRESETS[decoder].decoder
     assert found.preprocessing.resize == ('letterbox' if decoder == 'end_to_end' else 'stretch')

@@ -64,7 +64,7 @@ def test_error_without_a_task_prints_the_command(
         tp.load(stripped.name, model_class_names=names)
 
 
-def test_manifest_and_another_task_are_refused(golden_messages, tmp_path):
+def test_task_other_than_that_of_the_manifest_is_refused(golden_messages, tmp_path):
     from support.models.tiny_model import write_tiny_model
 
     with golden_messages.raises(EngineError):

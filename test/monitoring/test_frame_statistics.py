@@ -44,7 +44,7 @@ def test_text_lists_counts_and_drop_reasons(golden_messages):
     golden_messages.add(FrameStatistics(1, 1))
 
 
-def test_snapshot_does_not_change():
+def test_snapshot_does_not_change_with_later_frames():
     statistics = FrameStatistics()
     statistics.receive(1.0)
     statistics.drop('one')

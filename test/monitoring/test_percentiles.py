@@ -6,7 +6,7 @@ import pytest
 from trt_perception.monitoring.percentiles import percentiles
 
 
-def test_no_values_have_no_percentiles():
+def test_percentiles_of_no_values_are_none():
     assert percentiles([]) is None
     assert percentiles(iter(())) is None
 

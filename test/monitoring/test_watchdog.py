@@ -207,7 +207,7 @@ def test_missing_images_are_reported_within_the_promised_time(state, kind, rate_
     assert activation.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
 
 
-def test_graph_is_not_queried_while_images_arrive():
+def test_ros_graph_is_not_queried_while_images_arrive():
     activation = healthy()
     activation.topic_state = None  # calling None would raise a TypeError
     activation.run(5, 15)

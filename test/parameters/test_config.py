@@ -302,7 +302,7 @@ def test_pipeline_options_take_their_values_from_the_config():
     )
 
 
-def test_constructor_checks_the_same_rules():
+def test_constructor_of_the_config_refuses_invalid_values():
     for change in (
         {'confidence_threshold': math.nan},
         {'iou_threshold': 1.5},

@@ -94,7 +94,7 @@ def test_invalid_parameter_files_are_left_to_rcl(file, content):
     assert cameras_of_file(file, '/front/detector') == []
 
 
-def test_aliases_are_followed_once(file):
+def test_nested_yaml_aliases_are_followed_once(file):
     # Ten lines whose nested aliases expand to more than 10^8 sections.
     lines = ['a0: &a0 {x: {ros__parameters: {}}}']
     lines += [
@@ -202,6 +202,6 @@ def test_cameras_of_a_file_equal_those_of_rcl(name, file, create_node):
     assert cameras_of_file(file, '/front/detector') == given
 
 
-def test_missing_file_has_no_cameras(tmp_path):
+def test_missing_parameter_file_has_no_cameras(tmp_path):
     assert cameras_of_file(tmp_path / 'missing.yaml', '/detector') == []
     assert cameras_of_file(tmp_path, '/detector') == []

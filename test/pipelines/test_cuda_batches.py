@@ -268,7 +268,7 @@ def test_frame_without_memory_affects_no_other_frame(
     golden_messages.add(results[1])
     assert results[1].__traceback__ is None
     assert collect_with_limit(frames, 2**30)[0] == ['', '', '']
-    # Other places keep their memory. A batch of only this frame runs nothing.
+    # Other places keep their memory. A batch of only this frame does not run.
     assert collect_with_limit([noise(1), large, larger], 2**20)[0] == ['', '', 'too_large']
     assert collect_with_limit([noise(1), larger], 2**20)[0] == ['', 'too_large']
     assert collect_with_limit([larger], 2**20)[0] == ['too_large']

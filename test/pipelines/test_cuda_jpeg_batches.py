@@ -77,7 +77,7 @@ def test_unreadable_jpeg_affects_no_other_frame(jpeg_pipeline, library):
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
 
 
-def test_batch_of_unreadable_files_runs_nothing(jpeg_pipeline, library):
+def test_batch_of_unreadable_files_does_not_run_the_engine(jpeg_pipeline, library):
     gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     launch = gpu.modules[2].cudaGraphLaunch

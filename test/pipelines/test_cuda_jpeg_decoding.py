@@ -225,7 +225,7 @@ def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
 
 
 @pytest.mark.whole_gpu
-def test_memory_is_flat_over_open_and_close_of_decoders(open_patch_pipeline):
+def test_opening_and_closing_jpeg_pipelines_leaks_no_memory(open_patch_pipeline):
     """Closing a pipeline must free all memory that nvJPEG allocated for it."""
     frame = jpeg(1, 1920, 1080)
 

@@ -192,7 +192,7 @@ def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
             pipeline.collect(0)
 
 
-def test_thresholds_are_those_passed_to_enqueue(jpeg_pipeline):
+def test_headers_have_the_thresholds_passed_to_enqueue(jpeg_pipeline):
     _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
     own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
     files = [content(1), content(2, 'png'), content(3)]
@@ -375,7 +375,7 @@ def test_file_without_memory_affects_no_other_frame(jpeg_pipeline, integrated):
     small = content(3), content(4)
     assert reasons_with_limit([small[0], large, small[1]], 2**20) == ['', 'too_large', '']
     assert reasons_with_limit([small[0], large, small[1]], 2**30) == ['', '', '']
-    # Other places keep their memory. A batch of only this file runs nothing.
+    # Other places keep their memory. A batch of only this file does not run.
     assert reasons_with_limit([small[1], large, larger], 2**20) == ['', '', 'too_large']
     assert reasons_with_limit([small[1], larger], 2**20) == ['', 'too_large']
     assert reasons_with_limit([larger], 2**20) == ['too_large']

@@ -229,7 +229,7 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
 
 
 @pytest.mark.whole_gpu
-def test_memory_is_flat_over_open_and_close(engine):
+def test_opening_and_closing_pipelines_leaks_no_memory(engine):
     config = DetectorConfig(engine_path=str(engine))
     content = engine.read_bytes()
     trt = tensorrt()

@@ -65,7 +65,7 @@ def test_each_of_successive_messages_is_published():
 
 
 @pytest.mark.parametrize('depth', [1, 2, 3, 8])
-def test_newest_message_replaces_waiting_ones_while_slots_are_full(depth):
+def test_newest_message_replaces_waiting_messages_while_slots_are_full(depth):
     pipeline = FakePipeline(depth, automatic=False)
     with Recorder(pipeline) as run:
         run.submit_into_slots(*range(depth))

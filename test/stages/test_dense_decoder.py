@@ -120,7 +120,7 @@ def test_half_precision_output_is_decoded_in_single_precision():
     assert found.xyxy[0].tolist() == [949.9375, 296.5, 1051.0625, 303.5]
 
 
-def test_first_of_the_best_classes_wins():
+def test_first_class_wins_among_equal_scores():
     assert decode([[50, 50, 9, 9, 0.4, 0.9, 0.8]]).class_ids.tolist() == [1]
     assert decode([[50, 50, 9, 9, 0.4, 0.9, 0.9]]).class_ids.tolist() == [1]
     # Each anchor gives one detection. The second best class is not reported.

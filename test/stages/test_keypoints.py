@@ -80,7 +80,7 @@ def expected(indices, values):
 
 
 @pytest.mark.parametrize(('name', 'values'), FORMS)
-def test_keypoints_follow_their_box(name, values):
+def test_keypoints_stay_with_their_boxes(name, values):
     order = [2, 1, 0] if name == 'end_to_end' else [2, 0]
     found = run(name, values)
     assert found.scores.tolist() == pytest.approx([BOXES[index][4] for index in order])

@@ -81,7 +81,7 @@ def test_boxes_suppress_other_classes_only_if_class_agnostic():
     assert suppress([UNIT, HALF, APART], [0, 1, 2], 0.4, agnostic=True) == [0, 2]
 
 
-def test_limit_keeps_the_best_boxes():
+def test_limit_of_nms_keeps_the_best_boxes():
     boxes = [[20 * i, 0, 20 * i + 10, 10] for i in range(5)]
     assert suppress(boxes, [0] * 5, 0.5, limit=1) == [0]
     assert suppress(boxes, [0] * 5, 0.5, limit=3) == [0, 1, 2]

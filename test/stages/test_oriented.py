@@ -220,7 +220,7 @@ def test_suppression_depends_on_the_angle():
     assert len(run('end_to_end', rows, [0.0, np.pi / 2, np.pi], scores)) == 3
 
 
-def test_corners_equal_opencv():
+def test_corners_of_oriented_boxes_equal_opencv():
     oriented = random_boxes(20)
     for box, corners in zip(oriented, oriented_corners(oriented), strict=True):
         x, y, width, height, angle = map(float, box)

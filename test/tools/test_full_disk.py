@@ -181,7 +181,7 @@ def test_closed_pipe_reader_is_not_an_error(tool_runs):
     assert (ended.returncode, ended.stderr) == (0, '')
 
 
-def test_standard_output_may_be_closed(tool_runs):
+def test_tool_writes_its_file_with_standard_output_closed(tool_runs):
     arguments, files = tool_runs['inspect_engine']
     words = ' '.join(map(str, [executable('inspect_engine'), *arguments]))
     ended = subprocess.run(

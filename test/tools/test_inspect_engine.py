@@ -116,7 +116,7 @@ def test_calibration_and_accuracy_are_shown(tmp_path, capsys, golden_messages):
     golden_messages.add(capsys.readouterr().out)
 
 
-def test_json_has_the_same_values(engine, capsys):
+def test_json_report_has_the_values_of_engine_and_manifest(engine, capsys):
     assert main([str(engine), '--no-gpu', '--json', '-']) == 0
     content = json.loads(capsys.readouterr().out)
     assert content['sha256'] == hashlib.sha256(engine.read_bytes()).hexdigest()
