@@ -192,7 +192,7 @@ class DetectorConfig(FrameParameters):
         per_camera=True,
     )
     class_agnostic_nms: bool = parameter_field(
-        False, 'Boxes of different classes suppress each other too.'
+        False, 'NMS also drops overlapping boxes of different classes.'
     )
     image_transport: str = parameter_field(
         'raw',

@@ -108,7 +108,7 @@ class CudaPipeline:
         returns_prototypes: bool = False,
     ) -> None:
         self.depth = options.depth
-        self._busy_slots: set[int] = set()  # indices of slots
+        self._busy_slots: set[int] = set()  # by index
         self._closing = ExitStack()
         with ExitStack() as undo:
             # If a later step fails, all earlier resources are freed.

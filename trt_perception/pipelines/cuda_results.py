@@ -105,7 +105,7 @@ class KernelDecoder:
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0].name
         self._prototypes = read[-1]
-        self._numbered: dict[int, MaskImage] = {}  # keys: index of the frame in the batch
+        self._numbered: dict[int, MaskImage] = {}  # by index in the batch
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)

@@ -31,11 +31,17 @@ _PLACEHOLDER_FRAME: Final = Frame.view(bytes(3), width=1, height=1, step=3, enco
 
 
 class _DeviceHeader(NamedTuple):
-    """A header in device memory."""
+    """A header in device memory.
+
+    Attributes:
+        address: device address of the header.
+        content: bytes of the header; the same object for all frames with the same template.
+        pixels: bytes from the header to the pixels.
+    """
 
     address: int
-    content: npt.NDArray[np.uint8]  # the same object for frames with the same template
-    pixels: int  # bytes from the header to the pixels
+    content: npt.NDArray[np.uint8]
+    pixels: int
 
     def is_same(self, other: _DeviceHeader | None) -> bool:
         """Return whether `other` is the same header at the same address."""
@@ -50,14 +56,19 @@ class _DeviceHeader(NamedTuple):
 class _StagedFrame(NamedTuple):
     """A frame with the parts of its memory to upload.
 
-    Keeping the frame until the upload is done prevents others from writing its memory.
+    Attributes:
+        frame: the frame. A reference prevents reuse of its memory before the upload is done.
+        header: the header; None on an integrated GPU, which reads the header in place.
+        source: host address of the header.
+        size: bytes to copy from `source`; 0 if the device has the header.
+        rows: rows of the pixels to copy separately; None if no separate copy is needed.
     """
 
     frame: Frame
-    header: _DeviceHeader | None  # None on an integrated GPU, which reads the header in place
-    source: int = 0  # host address of the header
-    size: int = 0  # bytes to copy from `source`; 0 if the device has the header
-    rows: RowPattern | None = None  # rows of the pixels to copy separately
+    header: _DeviceHeader | None
+    source: int = 0
+    size: int = 0
+    rows: RowPattern | None = None
 
 
 class FrameMemory:
@@ -293,7 +304,7 @@ class FramePlace:
     def _pipeline_memory(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
         """Return the page-locked memory of a frame and the offset of its pixels in bytes.
 
-        Returns None if the frame is not in a FrameMemory, or without room for the header.
+        Returns None if the frame is not in a FrameMemory, or has no room for the header before it.
         """
         memory = frame.memory
         if not isinstance(memory, FrameMemory):

@@ -94,7 +94,7 @@ class HostPipeline:
         usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_ON_GPU
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
         if self._is_open:
-            self.spec.with_batch_size(self.batch)  # raises if tensors of this batch are too large
+            self.spec.with_batch_size(self.batch)  # raises for too large tensors
         size = self.spec.preprocessing.input_size
         # The values of the auxiliary inputs. `preprocess` writes the pixel mask of each frame.
         self._auxiliary = constant_inputs(auxiliary, size, self.batch)

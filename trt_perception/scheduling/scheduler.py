@@ -89,8 +89,8 @@ class Scheduler(Generic[Item]):
     def next_batch(self) -> list[Item]:
         """Remove and return the messages of the next batch, least recently served camera first.
 
-        The places within a batch count as turns, so they decide between cameras that the same
-        batch served. Between cameras that were never served, the older message comes first.
+        Cameras that were served by the same batch keep the order of their places in it. Between
+        cameras that were never served, the older message comes first.
         """
         # Deciding by the older message would serve five synchronised cameras unevenly in batches
         # of four: the same two cameras would always share a place.
@@ -108,9 +108,9 @@ class Scheduler(Generic[Item]):
 class RateLimit:
     """Limits the rate of messages, on average and in bursts.
 
-    A message is expected one period after the expected time of the previous allowed message, and
-    may be half a period early. A camera of exactly this rate loses no message while each message
-    is at most half a period late. In every case, n allowed messages take at least n - 1.5 periods.
+    The next message is expected one period after the expected time of the last allowed message,
+    and may be half a period early. A camera of exactly this rate loses no message while each
+    message is at most half a period late. n allowed messages always take at least n - 1.5 periods.
     """
 
     def __init__(self) -> None:

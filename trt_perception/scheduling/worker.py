@@ -122,11 +122,11 @@ class PipelineWorker(Generic[Message]):
         self.statistics = PipelineStatistics()
         self._served_cameras: list[Camera[Message]] = []
         self._scheduler: Scheduler[PendingFrame[Message]] = Scheduler(pipeline.batch, max_delay_s)
-        self._in_flight: deque[_Batch[Message]] = deque()  # oldest batch first
-        self._unpublished: deque[PendingFrame[Message]] = deque()  # frames that have a result
+        self._in_flight: deque[_Batch[Message]] = deque()  # Oldest batch first.
+        self._unpublished: deque[PendingFrame[Message]] = deque()  # Frames with a result.
         self._free_slots = deque(range(pipeline.depth))
         self._last_compute_s = 0.0
-        self._shortest_compute_s: dict[int, float] = {}  # by number of frames
+        self._shortest_compute_s: dict[int, float] = {}  # by the number of frames in a batch
         self._thread: threading.Thread | None = None
         # A Condition would acquire its lock twice and allocate another lock for each wait.
         self._wake_ups: SimpleQueue[None] = SimpleQueue()
@@ -206,7 +206,7 @@ class PipelineWorker(Generic[Message]):
             must_collect = bool(self._in_flight) and not can_start_batch
             self._is_sleeping = not (has_task or must_collect)
             while self._is_sleeping and not self._wake_ups.empty():
-                self._wake_ups.get()  # sent before this step looked for tasks
+                self._wake_ups.get()  # wake-ups from before this step looked for tasks
         if batch is not None:
             self._enqueue(batch)  # before publishing, so that the pipeline computes in parallel
         elif self._unpublished:

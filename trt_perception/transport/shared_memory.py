@@ -48,9 +48,9 @@ def _is_unfinished(path: Path) -> bool:
         file, _ = open_regular(path)  # a pipe may have the name of a port
         with file:
             start = file.read(_WORD.size)
-    except PermissionError:  # file of another user
+    except PermissionError:  # the file belongs to another user
         return facts.st_size == 0
-    except OSError:  # removed meanwhile, or not a file
+    except OSError:  # the file was removed meanwhile, or is no regular file
         return False
     return len(start) < _WORD.size or _WORD.unpack(start)[0] < _INITIALISED
 
