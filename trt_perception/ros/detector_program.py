@@ -35,7 +35,7 @@ def main(
 ) -> int:
     """Run the node until a signal ends it. Return the exit code."""
     command_line = sys.argv if args is None else args
-    parse_own_arguments(_parser(), command_line)  # prints --help, refuses other options
+    parse_own_arguments(_parser(), command_line)  # prints --help and refuses other options
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)

@@ -47,7 +47,7 @@ class NodeHealth:
 
     Attributes:
         error: the first error since the last transition; empty if there was none.
-        attempt: what the node does about the error; empty if nothing.
+        attempt: how the node reacts to the error; empty if it does not react.
         engine: file of the model; None before configure.
         task: task of the model; None before configure.
     """
@@ -158,7 +158,7 @@ class NodeHealth:
             ]
             problem = with_notes(_summary(wanted, len(parts) - len(wanted)), of_name, notes)
             changed = self._problems.update(problem, now)
-            of_name, notes = '', ()  # reported once, not for each camera
+            of_name, notes = '', ()  # do not repeat these notes for each camera
         else:
             changed = False
         for camera, counts in zip(self._cameras, parts, strict=True):
@@ -210,7 +210,7 @@ class NodeHealth:
 
 
 def _summary(wanted: Sequence[FrameStatistics], off: int) -> Problem:
-    """Return an OK problem that says how many cameras send images.
+    """Return a Problem of level OK with the number of cameras that send images.
 
     Args:
         wanted: counts of the enabled cameras.

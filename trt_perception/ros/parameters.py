@@ -158,7 +158,7 @@ class NodeParameters:
         own = list(changes)
         for i, change in enumerate(changes):
             row = self._declared.get(change.name)
-            with contextlib.suppress(ConfigError):  # rclpy or _on_set reports it
+            with contextlib.suppress(ConfigError):  # rclpy or _on_set reports the error
                 if row is not None:
                     own[i] = _ros_parameter(row, _table_value(row, change.value))
         return own
@@ -263,7 +263,7 @@ def _read_start_values(node: Node) -> NodeConfig:
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
         if cameras is None and is_camera_parameter(name):
-            continue  # the value of `cameras` is invalid, which is one mistake
+            continue  # the invalid value of `cameras` is the mistake to report
         if mistake := _mistake(name, value, rows.get(name), cameras or ()):
             mistakes.append(mistake)
         else:

@@ -199,7 +199,7 @@ def _parser() -> OptionParser:
         metavar='HZ',
         help='images a second (default 10)',
     )
-    parser.add_argument('--loop', action='store_true', help='start again at the end')
+    parser.add_argument('--loop', action='store_true', help='start again after the last image')
     parser.add_argument(
         '--encoding',
         choices=[*PIXEL_FORMATS, *_COMPRESSED],

@@ -1,4 +1,4 @@
-"""Finds nodes with the same name. ROS runs them together: a request may reach any of them."""
+"""Finds nodes with the same name. ROS allows them, and a request may reach any of them."""
 
 from __future__ import annotations
 

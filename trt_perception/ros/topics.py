@@ -52,8 +52,8 @@ def topic_qos(topic: Topic) -> QoSProfile:
 def requested_image_topic(node: Node, camera: str, transport: str) -> str:
     """Return the topic name to give to ROS for the images of a camera.
 
-    A raw topic is not remapped yet, because ROS remaps it: a second remapping would undo a swap of
-    two topics. A compressed topic follows the remapping of ``image``.
+    A raw topic is returned without remapping, because ROS remaps it later, and a second remapping
+    would undo a swap of two topics. A compressed topic follows the remapping of ``image``.
 
     Args:
         node: resolves names.

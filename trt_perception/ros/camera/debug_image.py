@@ -124,12 +124,12 @@ class DebugImage:
         while (newest := self._wait_for_result(due_s)) is not None:
             due_s = time.monotonic() + period_s
             try:
-                if publisher.get_subscription_count():  # the last subscriber may have left
+                if publisher.get_subscription_count():  # the subscriber may have left
                     self._draw(*newest)
                     publish_unlocked(publisher, self._message)
             except Exception as error:
                 self._report(error)
-            del newest  # the wait for the next result may be long, and a frame keeps memory in use
+            del newest  # a frame keeps memory in use, and the next wait may be long
 
     def _wait_for_result(
         self, due_s: float

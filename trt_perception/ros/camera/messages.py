@@ -116,7 +116,8 @@ class FrameReader:
                 message.header = header
                 return Frame(message.data[cache.pixels], *fields, message.lease.memory)
         frame = frame_from_image(message)
-        if frame.memory is not None:  # otherwise cv_bridge has copied the pixels
+        # Without memory, cv_bridge has copied the pixels: nothing to cache.
+        if frame.memory is not None:
             # Store values instead of the frame, because a frame keeps the message's memory in use.
             fields = frame.width, frame.height, frame.step, frame.format, frame.big_endian
             self._cache = HeaderCache(message.data, message.header, frame.data), fields
@@ -160,7 +161,7 @@ def _frame_by_cv_bridge(message: Any) -> Frame:
     if mistake := _name_mistake(message.encoding, _MAX_ENCODING_BYTES):
         raise ImageError('unknown_encoding', 'the image encoding', **mistake)
     try:
-        import cv_bridge  # an optional dependency
+        import cv_bridge  # cv_bridge is an optional dependency
     except ImportError as error:
         raise ImageError(
             'unknown_encoding',
@@ -240,7 +241,7 @@ def _read_mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
         )
     bgr, warning = check_image_file(file).decode()
     if (bgr != bgr[..., :1]).any():
-        return frame_from_bgr(bgr, warning)  # a colour image, so not a mosaic
+        return frame_from_bgr(bgr, warning)  # the image has colours, so it is no mosaic
     height, width = bgr.shape[:2]
     pixels = np.ascontiguousarray(bgr[..., 0]).reshape(-1)
     frame = Frame.view(pixels, width=width, height=height, step=width, encoding=encoding)

@@ -134,7 +134,7 @@ def keypoints_message(
     message = PointCloud2(header=header_message(header), height=rows, width=columns)
     message.fields = _KEYPOINT_FIELDS
     message.point_step, message.row_step = _KEYPOINT_BYTES, _KEYPOINT_BYTES * columns
-    message.is_dense = True  # no keypoint is missing
+    message.is_dense = True  # No keypoint is missing.
     # rclpy copies an `array` of bytes at once, but any other sequence byte by byte.
     message.data = array.array('B', keypoints.astype('<f4').tobytes())
     return message
@@ -155,7 +155,7 @@ class MasksTopic(TaskTopic):
         """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
         numbered = found.pictured
         if numbered is None:
-            return  # the topic had no subscriber when the frame entered the pipeline
+            return  # without a subscriber, no mask image was made for the frame
         empty = empty_image(header, frame, 'mono16', 2)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message

@@ -130,7 +130,7 @@ class _Inputs:
     @functools.cached_property
     def segment_bytes(self) -> int:
         """Bytes of shared memory that a process of this shell allocates."""
-        with contextlib.suppress(OSError, ValueError):  # reported by check_shell
+        with contextlib.suppress(OSError, ValueError):  # check_shell reports these errors
             return read_profile(os.environ).segment_bytes
         return DEFAULT_SEGMENT_BYTES
 

@@ -244,7 +244,7 @@ class _TopicListener:
         self._rate = EvenRate()
         self._last = b''
         qos = QoSProfile(depth=10, reliability=policy)
-        heard: Any = self._on_message  # Jazzy's type hints lack callbacks with info
+        heard: Any = self._on_message  # the type hints of Jazzy lack callbacks with info
         try:
             self._subscription = self._node.create_subscription(
                 self._kind, self._topic, heard, qos, raw=True

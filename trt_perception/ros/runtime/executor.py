@@ -55,8 +55,8 @@ class GuardedExecutor(SingleThreadedExecutor):
         """Wait for one callback and run it. Exceptions are logged, not raised."""
         try:
             super().spin_once(timeout_sec)
-        except Exception as error:  # raised while waiting: callbacks are guarded below
-            if self.context.ok():  # a shutdown ends the caller's loop
+        except Exception as error:  # Only waiting raises. `_make_handler` guards callbacks.
+            if self.context.ok():  # After a shutdown, the caller's loop ends.
                 self._report(self, error)
                 time.sleep(_PAUSE_S)
 
@@ -99,7 +99,7 @@ class GuardedExecutor(SingleThreadedExecutor):
             trace = ''.join(traceback.format_exception(error))[-_MAX_TRACE_LENGTH:]
             said = f'{what} raised {type(error).__name__}; the node goes on\n{trace}'
             if isinstance(source, Service) and isinstance(error, rclpy_implementation.RCLError):
-                said = f'{what} refused: {error}'  # Jazzy: a transition in the wrong state
+                said = f'{what} refused: {error}'  # Jazzy refuses a transition so
             self.logger.error(log_text(said))
 
 

@@ -114,7 +114,7 @@ def _warn_of_unfinished_ports() -> None:
 
 
 class _Signals:
-    """Handles the signals that end the process. After the ``with`` block they are ignored.
+    """Handles the signals that end the process, and ignores them after the ``with`` block.
 
     The first signal requests the end. A signal within the next second is a duplicate. A later
     signal ends a hanging process at once, as users expect of a second Ctrl-C.
@@ -150,7 +150,7 @@ class _Signals:
         os.read(self._signal_pipe, 1)
         interrupt()
         self.end_requested.set()
-        with contextlib.suppress(Exception):  # the node may be gone by now
+        with contextlib.suppress(Exception):  # the node may already be destroyed
             self.wake()
         # Duplicates of the first second are in the pipe now, even if this thread runs late.
         time.sleep(REPEATED_SIGNAL_S)

@@ -27,7 +27,9 @@ __all__ = ['DetectionsSerializer']
 _ENCAPSULATION: Final = b'\x00\x01\x00\x00'
 _STAMP: Final = struct.Struct('<iI')
 _COUNT: Final = struct.Struct('<I')
-_POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(36 * 8)  # identity, no covariance
+_POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(
+    36 * 8
+)  # identity rotation, zero covariance
 _BOX_NUMBER_COUNT: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
 # Positions of score and box, in words of 8 bytes relative to the id. The pose is between them.
@@ -81,7 +83,7 @@ class DetectionsSerializer:
         scores, boxes = detections.scores.tolist(), _box_numbers(detections)
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
             pack, text = self._templates.get((class_id, end)) or self._make_template(class_id, end)
-            end = len(_NO_ID)  # score, pose and box before it are multiples of 8
+            end = len(_NO_ID)  # the id starts at a multiple of 8
             parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
         return b''.join(parts)
 
