@@ -141,7 +141,10 @@ def start_detector(context):
     given = given_parameters(values, alone)
     files = [existing_file('params_file', values['params_file']), write_parameter_file(given)]
     profile = values['transport_profile']
-    if profile not in ('', 'none'):  # ros2 launch takes no empty value
+    if profile not in (
+        '',
+        'none',
+    ):  # ros2 launch refuses an empty value, so `none` is the alternative
         existing_file('transport_profile', profile)
     return [
         Node(
@@ -156,7 +159,7 @@ def start_detector(context):
             emulate_tty=True,
             # A lost GPU context cannot be repaired inside a process.
             respawn=True,
-            respawn_delay=2.0,  # leaves time for on_exit
+            respawn_delay=2.0,  # gives on_exit time to prevent the restart
             on_exit=stop_respawn,
             respawn_max_retries=3,
         )

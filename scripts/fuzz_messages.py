@@ -50,7 +50,7 @@ def work(count, seed, results):
     counted = [
         {**counts.dropped, 'published': counts.published} for counts in found.counts.values()
     ]
-    # Few, so that they fit the pipe: the parent waits for this process's end before it reads.
+    # Only few errors, because the parent reads the pipe after this process has ended.
     results.put((found.read, found.refused, found.agreed, counted, found.wrong[:20]))
 
 

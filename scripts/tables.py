@@ -147,8 +147,8 @@ def demo_launch():
             given = {keyword.arg: keyword.value for keyword in node.keywords}
             default, description = given['default_value'], given['description'].value
             text = getattr(default, 'value', None)
-            if text is None:  # a path below the share folder
-                walk = ast.walk(default)  # in reverse order of the path
+            if text is None:  # The default is a path below the share folder.
+                walk = ast.walk(default)  # Yields the last part of the path first.
                 parts = [each.value for each in walk if isinstance(each, ast.Constant)]
                 text = '/'.join(['…', *parts[::-1]])
             rows.append((f'`{node.args[0].value}`', text and f'`{text}`', description))

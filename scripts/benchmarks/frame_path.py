@@ -97,7 +97,7 @@ class ThreadClocks:
                 return call(*args)
             finally:
                 name, away_s = threading.current_thread().name, time.thread_time() - begun
-                with self._adding:  # several threads may have one name
+                with self._adding:  # several threads may have the same name
                     self._away_s[name] = self._away_s.get(name, 0.0) + away_s
 
         return timed
@@ -153,7 +153,7 @@ class EmptyPipeline:
         (frame,) = frames
         self._frame = frame
         if frame.width != WIDTH:
-            return  # the warm-up ends
+            return  # a frame of the warm-up has no number
         number = number_of(frame.data)
         if number <= self._number:
             raise ValueError(f'image {number} came after image {self._number}')

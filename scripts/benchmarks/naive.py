@@ -82,7 +82,7 @@ def main(arguments=None):
     print(f'latency, ms: p50 {latency.p50:.3f}, p99 {latency.p99:.3f}; steps: {steps}')
     for depth, ratio in over.items():
         print(f'depth {depth}: {ratio:.1f} times as many frames/s')
-    print(f'the same boxes: F1 {agreement["F1"]}, mean IoU {agreement["mean_IoU"]}')
+    print(f'agreement of the boxes: F1 {agreement["F1"]}, mean IoU {agreement["mean_IoU"]}')
     if options.json:
         content = {'naive': asdict(naive), 'agreement': agreement, 'throughput_over_naive': over}
         options.json.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
