@@ -39,9 +39,9 @@ class FakeNode:
         self.configs = NodeConfig(AUTOSTART)
         self.state_label = 'unconfigured'
         self.needs_parameter = self.gpu_lost = False
-        self.errors = {}  # errors to raise, by step: 'open', 'configure' or 'activate'
-        self.opened = []  # (engine_path, pipeline)
-        self.attempts = []  # texts for /diagnostics
+        self.errors = {}  # Errors to raise, by step: 'open', 'configure' or 'activate'.
+        self.opened = []  # Opened models: (engine_path, pipeline).
+        self.attempts = []  # Texts of `show_attempt`.
         self.logged = []
         self.time_s = 0.0
         self.timers = []
@@ -210,7 +210,7 @@ def test_transition_from_outside_frees_a_model_that_is_loaded(active):
     active.autostart.on_transition()
 
     assert [pipeline.is_closed for _, pipeline in active.opened] == [False, True]
-    active.run_executor()  # the signal of the thread
+    active.run_executor()  # handle the signal of the loading thread
     assert active.state_label == 'unconfigured'
     assert active.autostart.take_model() is None
 

@@ -1,4 +1,4 @@
-"""Test that the SROS 2 policy allows exactly the names that nodes use. Run nodes under it."""
+"""Test that the SROS 2 policy allows exactly the names that nodes use, and that nodes work."""
 
 import functools
 import importlib.util

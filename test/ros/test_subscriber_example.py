@@ -126,7 +126,8 @@ def test_example_copes_with_a_missing_mask(client, start_example):
         lines = [
             line.partition(' ')[2]
             for line in example.output.splitlines()
-            if line.endswith(' objects') or line.startswith('   ')  # without warnings of ROS 2
+            # Skip warnings of ROS 2.
+            if line.endswith(' objects') or line.startswith('   ')
         ]
         shown = [
             (line.partition(':')[0], 'mask of 3 pixels' in rest)

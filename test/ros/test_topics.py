@@ -64,7 +64,7 @@ def test_two_topics_with_one_name_are_refused(make_node, remaps, golden_messages
     node = make_node(*remaps)
     with golden_messages.raises(ConfigError):
         check_topics(node, ('front', 'rear'))
-    check_topics(node, ('left',))  # no remapping applies to this camera
+    check_topics(node, ('left',))  # the remappings do not apply to this camera
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_refused_detections_affect_only_one_image(client, outputs, monkeypatch, 
     client.spin_until(subscribed_to(outputs, 'detections'), 'the subscription')
     [detections] = outputs._topics
     refusing = Refusing(detections._publisher, [BUSY])
-    if count == 300:  # published without the GIL
+    if count == 300:  # large messages are published without the GIL
         unlocked = task_topics.publish_unlocked
         monkeypatch.setattr(
             task_topics,

@@ -86,7 +86,7 @@ WRONG_USAGE = [
     'engine_path:=model.onnx',
     'model.onnx seconds:=3',
     '--seconds 0 --engine_path x',
-    '-p engine_path:=x --secnds 3',  # the valid parameter must not be suggested
+    '-p engine_path:=x --secnds 3',  # the refusal must not suggest engine_path
     'a.onnx b.onnx',
     '--seconds -1',
     '--seconds nan',
@@ -359,7 +359,7 @@ def test_listener_finds_publishers_that_appear_after_the_topic(client, other_nod
         assert report.reliability == ('best_effort' if qos is best_effort else 'reliable',)
         node.destroy_publisher(publisher)
         client.spin_until(lambda: listener.update() or not listener.publishers, 'no publisher')
-        assert listener.camera_report().received > 3  # earlier images still count
+        assert listener.camera_report().received > 3  # received images still count
 
 
 def planned_topics(image_topic, cameras, node='/detector'):

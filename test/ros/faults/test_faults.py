@@ -142,7 +142,7 @@ def test_fault_in_configure_is_reported_and_can_be_repaired(
     if fault.name == 'file unreadable' and os.geteuid() == 0:
         pytest.skip('root can read every file')
     if fault.on_gpu and REAL and not fault.real:
-        pytest.skip('only the stand-in fails so, because TensorRT has one flavour and version')
+        pytest.skip('needs the stand-in, because real TensorRT has only one flavour and version')
     node = get_node('gpu' if fault.on_gpu else 'host')
     detector = node.detector
     detector.bring_to('unconfigured')

@@ -36,7 +36,7 @@ def test_silent_camera_does_not_query_publishers_of_the_nodes_topics(
     own = {f'{active_node.get_namespace()}/{name}/debug_image' for name in NAMES}
     other = client.node.create_publisher(Image, '/silent_cameras/other/image', 1)
 
-    def all_topics_are_known():  # without topics of an earlier test
+    def all_topics_are_known():  # waits until topics of earlier tests are gone
         image = 'sensor_msgs/msg/Image'
         known = {name for name, kinds in active_node.get_topic_names_and_types() if image in kinds}
         return {name for name in known if count_publishers(name)} == {*own, other.topic_name}

@@ -115,7 +115,7 @@ def test_camera_parameter_follows_the_node_until_it_is_set(make_holder):
     holder.parameters.reset_camera_values()
     ros_values = holder.ros_values()
     assert ros_values['camera.front.max_rate_hz'] == 10.0
-    assert ros_values['camera.rear.max_rate_hz'] == 5.0  # the value at the start
+    assert ros_values['camera.rear.max_rate_hz'] == 5.0  # the start value
     assert holder.parameters.camera_config('front').max_rate_hz == 10.0
 
 
@@ -131,7 +131,7 @@ def test_each_change_is_reported_to_the_node_once(make_holder):
     assert holder.received_changes[1][1].confidence_threshold == 0.5
     holder.parameters.reset_camera_values()
     assert len(holder.received_changes) == 3
-    holder.parameters.reset_camera_values()  # all values are reset already
+    holder.parameters.reset_camera_values()  # changes nothing, as all values are reset
     assert len(holder.received_changes) == 3
 
 
@@ -165,7 +165,7 @@ def test_fixed_camera_parameters_are_refused_while_configured(make_holder, golde
         'camera__front__max_rate_hz': 5,
         'camera__rear__confidence_threshold': 0.5,
         'camera__rear__class_filter': ['a'],
-        'camera__rear__image_qos__depth': 1,  # its present value
+        'camera__rear__image_qos__depth': 1,  # an unchanged value is accepted
     }
     for name, value in live.items():
         assert holder.set(**{name: value}) == ''
@@ -258,7 +258,8 @@ def test_camera_parameters_are_set_over_services(detector, golden_messages):
     for name, value in {'enabled': True, 'max_rate_hz': 0.0, 'confidence_threshold': 0.25}.items():
         [(successful, reason)] = detector.set({name: value})
         assert successful
-        golden_messages.add(f'{name}: {reason}')  # names the cameras that keep their own values
+        # The reason names the cameras that keep their own values.
+        golden_messages.add(f'{name}: {reason}')
 
 
 # At the start.

@@ -1,4 +1,4 @@
-"""Tests of thresholds, rate, switching and debug image of one of several cameras, over DDS."""
+"""Tests of values of one of several cameras over DDS: thresholds, rate, enabled, debug image."""
 
 import re
 
@@ -40,7 +40,9 @@ def test_thresholds_of_one_camera_do_not_affect_another(cameras, detector):
     assert names_found(rear) == []
     detector.set_well(**{'camera.rear.confidence_threshold': 0.1})
     assert names_found(rear) == ['green']
-    detector.set_well(confidence_threshold=0.9)  # for front, which has no value of its own
+    detector.set_well(
+        confidence_threshold=0.9
+    )  # changes only front, which has no value of its own
     assert names_found(rear) == ['green']
     assert names_found(front) == []
     front.client.spin_until(
@@ -52,7 +54,7 @@ def test_thresholds_of_one_camera_do_not_affect_another(cameras, detector):
     assert labels['rear'][-1].threshold == pytest.approx(0.1)
     assert [entry.class_name for entry in labels['rear'][-1].class_map] == list(CLASS_NAMES)
     detector.set_well(confidence_threshold=0.25)
-    detector.bring_to('unconfigured')  # cleanup resets camera values to the node's
+    detector.bring_to('unconfigured')  # cleanup resets the values of cameras
     detector.wait_for_log('INFO', 'camera.rear.confidence_threshold, camera.rear.class_filter')
     detector.bring_to('active')
     for camera in (front, rear):

@@ -56,10 +56,10 @@ def test_images_of_several_publishers_of_one_topic_are_answered(active_detector)
     'stamps',
     [
         [(0, 0)] * 3,
-        [(1000, 0), (10, 0), (2000, 5), (9, 999_999_999)],  # back and forth
+        [(1000, 0), (10, 0), (2000, 5), (9, 999_999_999)],  # the time jumps back and forth
         [(2**31 - 1, 999_999_999), (0, 1)],
         [(-5, 0), (-(2**31), 0), (5, 0)],
-        [(3, 4_000_000_000)],  # more than a second of nanoseconds
+        [(3, 4_000_000_000)],  # invalid: nanoseconds above one second
     ],
     ids=['zero', 'jumps', 'latest', 'negative', 'nonsense'],
 )

@@ -156,7 +156,7 @@ def test_node_answers_after_a_failed_autostart(start_detector, model):
         lambda status, _: status.level == DiagnosticStatus.ERROR, 'an ERROR status'
     )
     assert detector.state() == 'unconfigured'
-    assert not detector.change_state('configure')  # ends the attempts
+    assert not detector.change_state('configure')  # this transition ends the attempts of autostart
     detector.set_well(engine_path=str(model))
     detector.to('configure', 'activate', 'deactivate', 'cleanup')
     # Autostart does not run again after cleanup.

@@ -1,4 +1,4 @@
-"""Tests of a node with several cameras over DDS: trouble of one does not affect the others."""
+"""Tests of a node with several cameras over DDS: a problem of one does not affect the others."""
 
 import signal
 
@@ -98,7 +98,7 @@ def test_cameras_of_one_batch_get_their_own_detections(start_detector, tmp_path,
     after = frames_and_batches(detector)
     assert after[0] - before[0] == 7 + 7 + 3
     assert after[1] - before[1] < 7 + 7 + 3, 'no batch had several frames'
-    # Only the node's status and log report a problem that is not of one camera.
+    # Only the node's status and log report a problem of the whole node.
     detector.program.forget()
     model.write_bytes(model.read_bytes())
     detector.wait_for_status(
@@ -145,7 +145,8 @@ def test_node_counts_are_sums_of_camera_counts(cameras, detector):
     )
 
 
-# One camera in trouble. The killed camera is last, because it stays in the graph for 20 s.
+# One camera has a problem. The test of a killed camera is last, because this camera stays in the
+# graph for 20 s.
 
 
 def assert_node_reports(name, detector, publish):

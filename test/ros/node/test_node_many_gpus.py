@@ -74,7 +74,7 @@ def test_cameras_are_distributed_to_the_gpus(cameras, detector):
         expected_frames[5] + 5,
     )
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
-    assert int(values['batches']) == sum(expected_frames.values()) + 5  # one frame per batch
+    assert int(values['batches']) == sum(expected_frames.values()) + 5  # every batch had one frame
     detector.to('deactivate')
     # An inactive node still reports the counts of its last activation.
     _, settled = detector.wait_for_status(

@@ -58,7 +58,7 @@ def test_class_filter_changes_while_active(detector):
     'kind',
     [
         Parameter.Type.STRING_ARRAY,
-        Parameter.Type.BOOL_ARRAY,  # what `ros2 param set /detector class_filter []` sends
+        Parameter.Type.BOOL_ARRAY,  # `ros2 param set` sends this type for []
         Parameter.Type.BYTE_ARRAY,
         Parameter.Type.INTEGER_ARRAY,
     ],
@@ -105,8 +105,8 @@ def test_label_info_is_published_in_configure(start_detector, model):
     assert [message.threshold for message in labels] == [0.375]
 
 
-NOT_SET = Parameter.Type.NOT_SET  # what `ros2 param delete` sends
-# Name, value and parameter type.
+NOT_SET = Parameter.Type.NOT_SET  # `ros2 param delete` sends this type.
+# Each entry: name, value and parameter type.
 REFUSED = [
     ('confidence_threshold', 1.5, None),
     ('confidence_threshold', -0.1, None),
@@ -176,7 +176,7 @@ def test_refusal_of_unquoted_text_shows_the_quoted_command(detector, name, value
 @pytest.mark.parametrize(
     ('name', 'value'),
     [
-        ('model.decoder', 5),  # '5' is not a choice of this parameter either
+        ('model.decoder', 5),  # the text '5' is also no valid choice
         ('model.class_names', ['a', 'a']),
         ('confidence_threshold', 'high'),
         ('model.input_size', ['640']),

@@ -165,7 +165,8 @@ def test_hanging_pipeline_is_reported(start_detector):
     detector.to('configure', 'activate')
     detector.connect(command_image(0, frame_id=HANDSHAKE))
 
-    def never():  # repeatedly, because a newer image replaces a waiting one
+    # Called repeatedly, because a newer image replaces a waiting one.
+    def never():
         detector.camera.publish(command_image(scripted_node.NEVER))
 
     detector.wait_for_report(ERROR, 'benchmark_engine', publish=never)

@@ -1,4 +1,4 @@
-"""Tests of starts with wrong parameters (one error line each, exit code 2) and unusual ones."""
+"""Tests of starts with wrong parameters, which end with error lines, and with unusual values."""
 
 import itertools
 import os
@@ -244,5 +244,5 @@ def test_quoted_text_is_accepted():
     text = ('-p', 'class_filter:=["1", "2"]', '-p', 'engine_path:="5"')
     code, output = start(*text, '-p', 'cpu_threads:=-1')
     assert code == 2
-    [error] = errors(output)  # only the invalid cpu_threads
+    [error] = errors(output)  # only cpu_threads is invalid
     assert 'cpu_threads' in error

@@ -87,7 +87,7 @@ def test_exception_of_a_timer_is_logged_once(guarded):
     guarded.node.create_timer(0.001, failing_callback(calls))
     guarded.create_executor()
     guarded.spin_until(lambda: len(calls) > 20)
-    # One line with a traceback, instead of a line per call.
+    # The log has one line with a traceback, instead of one line per call.
     assert len(guarded.log.lines) == 1
     assert 'RuntimeError' in guarded.log.lines[0].partition('\n    Traceback')[0]
     assert 'the callback broke' in guarded.log.lines[0]

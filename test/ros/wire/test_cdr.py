@@ -94,7 +94,9 @@ def test_messages_of_the_test_writer_equal_messages_of_rclpy():
         for _ in range(100):
             message = message_of(kind, rng)
             ours, theirs = written(message, '<')[0], serialize_message(message)
-            assert len(ours) <= len(theirs) <= len(ours) + 3  # rclpy pads the end
+            assert (
+                len(ours) <= len(theirs) <= len(ours) + 3
+            )  # rclpy appends up to 3 bytes of padding
             assert message_fields(deserialize_message(ours, kind)) == message_fields(message)
 
 

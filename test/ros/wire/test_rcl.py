@@ -48,7 +48,7 @@ def test_rclpy_takes_images_if_rcl_differs_at_the_start(make_taker, monkeypatch,
     try:
         taker = make_taker()
         taker.open()
-        with pytest.raises(RclError):  # doctor calls the same check
+        with pytest.raises(RclError):  # doctor also calls this check
             check_intake(taker.client.context)
     finally:
         rcl.load_rcl.cache_clear()
