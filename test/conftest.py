@@ -240,7 +240,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @functools.cache
 def files_of(share):
-    """Return the test files of one share, such as '1/2', of all files that need no ROS.
+    """Return the test files of one share, such as '1/2'. Shares contain no files that need ROS.
 
     Processes with fixed shares need no scheduler process. pytest-xdist's scheduling takes longer
     than most tests.
@@ -274,8 +274,8 @@ def pytest_make_parametrize_id(val, argname):
 def pytest_runtest_protocol(item):
     """End the process if a test hangs, even in a library that holds Python's lock.
 
-    A timer costs nothing. pytest-timeout and faulthandler's own limit start a thread for each
-    test, which takes longer than many tests.
+    This timer needs no thread. pytest-timeout and faulthandler start a thread for each test,
+    which takes longer than many tests.
     """
     marker = item.get_closest_marker('timeout')
     seconds = float(marker.args[0] if marker else item.config.getini('timeout'))

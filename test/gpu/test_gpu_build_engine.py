@@ -27,7 +27,7 @@ from trt_perception.model.files.model_file import read_model_file
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 LABELLED = ('--validate', ROOT / 'demo' / 'scenes', '--annotations', ROOT / 'demo' / 'truth.json')
-#: Engines with FP32 layers compute in full FP32. Without this variable they compute in TF32.
+#: With this variable, FP32 layers compute in full FP32. Without it, they compute in TF32.
 FULL = {'NVIDIA_TF32_OVERRIDE': '0'}
 
 
@@ -82,7 +82,7 @@ def test_engine_has_the_requested_precision_and_accuracy(tmp_path, precision, la
     report = report_of(json_file)
     again, seconds_again = run('build_engine', *arguments, full_fp32=full_fp32)
     assert report_of(json_file)['reused'] is True
-    # Simulate an engine that another machine built: the target fills in the precision it reads.
+    # Simulate an engine from another machine: inspect_engine adds the precision on the target.
     manifest = engine.with_name('digits.engine.json')
     content = json.loads(manifest.read_text())
     counts = content['build']['precision']['as_built']

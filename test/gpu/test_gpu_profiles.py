@@ -28,7 +28,7 @@ needs_open_shapes = pytest.mark.skipif(bool(why_no_open_shapes()), reason=why_no
 
 
 def shapes(*sizes):
-    """Return a profile from (width, height) of minimum, optimum and maximum. One size sets all."""
+    """Return a profile from the (width, height) of minimum, optimum and maximum, or one of all."""
     low, usual, high = sizes * 3 if len(sizes) == 1 else sizes
     return {'images': tuple((1, 3, height, width) for width, height in (low, usual, high))}
 

@@ -72,7 +72,7 @@ def assert_same(found, expected, within):
 
 
 def collect_with_outputs(pipeline, outputs):
-    """Write the outputs of the first slot, instead of its engine. Return the detections."""
+    """Write outputs to the first slot in place of the engine's. Return the detections."""
     result = pipeline.slots[0].result
     assert isinstance(result, HostDecoder)
     for name, value in outputs.items():

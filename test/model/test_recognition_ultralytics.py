@@ -51,7 +51,7 @@ def ultralytics_metadata(description=NO_NAME, **values):
         ),
         (ultralytics_metadata(RTDETR_NAME, version='8.4.190', head='Detect'), 'end_to_end'),
         (ultralytics_metadata(RTDETR_NAME, head='v10Detect', end2end='True'), 'end_to_end'),
-        # Whether the model contains NMS also decides.
+        # The decoder also depends on whether the model contains NMS.
         (
             ultralytics_metadata(
                 RTDETR_NAME, version='8.4.80', end2end='True', args=ARGS_WITHOUT_NMS

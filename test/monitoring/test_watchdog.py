@@ -19,14 +19,14 @@ MISMATCH = TopicState(1, mismatch='set another QoS')
 SCENES = {
     # No image has arrived yet.
     'no publisher': (SimulatedActivation, [NO_PUBLISHER, (70, 0), (1, 15)]),
-    'images are elsewhere': (
+    'images are on another topic': (
         SimulatedActivation,
         [TopicState(0, elsewhere='images are on /other'), (11, 0)],
     ),
     'nothing arrives': (SimulatedActivation, [(60, 0), (1, 15)]),
     'other QoS': (SimulatedActivation, [MISMATCH, (3, 0), (1, 15)]),
     'other type': (SimulatedActivation, [TopicState(0, mismatch='wrong type'), (3, 0)]),
-    'camera comes late': (
+    'camera starts late': (
         SimulatedActivation,
         [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)],
     ),
@@ -35,7 +35,7 @@ SCENES = {
         [(0.5, 0), TopicState(1, since_s=100.5), (3, 0)],
     ),
     # Images stop arriving.
-    'camera goes': (healthy, [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)]),
+    'camera ends': (healthy, [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)]),
     'QoS changes': (healthy, [MISMATCH, (3, 0), (1, 15)]),
     'slow camera stalls': (
         SimulatedActivation,
@@ -109,15 +109,15 @@ SCENES = {
         SimulatedActivation,
         [(11, 15, {'bad_output': 14, 'bad_step': 1})],
     ),
-    'one bad image among unwanted ones': (
+    'one bad image among dropped images': (
         lambda: healthy(2),
         [(0.5, 1, {'unknown_encoding': 1}), (10, 1, {'disabled': 1})],
     ),
-    'bad images among unwanted ones': (
+    'bad images among dropped images': (
         lambda: healthy(2),
         [(0.5, 20, {'unknown_encoding': 1, 'rate_limit': 19}), (4.5, 20, {'rate_limit': 20})] * 3,
     ),
-    'bad before it is switched off': (
+    'bad image before the camera is disabled': (
         lambda: healthy(2),
         [
             (5, 1, {'unknown_encoding': 1}),
@@ -136,7 +136,7 @@ SCENES = {
         healthy,
         [NO_PUBLISHER, (30, 0), (0.5, 1, {'bad_step': 1}), (2, 1, {'bad_step': 1})],
     ),
-    'bad images from the first on': (
+    'first images are bad': (
         SimulatedActivation,
         [NO_PUBLISHER, (2.5, 0), (3, 1, {'unknown_encoding': 1})],
     ),
@@ -156,7 +156,7 @@ SCENES = {
         )
         for replaced in (1, 2, 14)
     },
-    'too fast, and images are lost': (healthy, [(2, 15, {'lost': 5, 'replaced': 5})]),
+    'camera is too fast, and images are lost': (healthy, [(2, 15, {'lost': 5, 'replaced': 5})]),
     # Nothing is wrong.
     'camera starts': (SimulatedActivation, [(0.5, 0), (0.5, 4), (1.5, 15)]),
 }

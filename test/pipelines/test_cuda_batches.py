@@ -46,7 +46,7 @@ def fixed(batch):
 
 
 def profiles(*sizes):
-    """Return an engine with an open batch size. Each number, or each pair, makes a profile."""
+    """Return an engine with an open batch size. A number or a pair of limits is a profile."""
     pairs = [size if isinstance(size, tuple) else (size, size) for size in sizes]
     return FakeTensorRt(**tensors(-1), profiles=[profile(*pair) for pair in pairs])
 

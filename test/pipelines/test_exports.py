@@ -50,7 +50,7 @@ def open_copied_export(family, tmp_path, **values):
 
 
 def sort_and_clip(xyxy, scores, labels, size):
-    """Clip boxes to the image and drop empty ones. Return boxes, scores and labels by score."""
+    """Clip boxes to the image and drop empty boxes. Return boxes, scores and labels by score."""
     xyxy = np.clip(xyxy, 0, np.array([*size, *size]))
     keep = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     order = [index for index in np.argsort(-scores, kind='stable') if keep[index]]

@@ -127,7 +127,7 @@ def assert_same(found, told):
     points = told['keypoints'][whole][wanted]
     values = points.shape[2]
     assert np.abs(found.keypoints[order, :, :values] - points).max() < 2e-3
-    assert (found.keypoints[:, :, values:] == 1).all()  # x and y without a score
+    assert (found.keypoints[:, :, values:] == 1).all()  # keypoints without a score
 
 
 @pytest.mark.parametrize('family', DECODER)

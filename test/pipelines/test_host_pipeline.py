@@ -50,7 +50,7 @@ def open_pipeline(path, **values):
 
 
 def picture(anchors, width=WIDTH, height=HEIGHT):
-    """Return a black frame with one pixel for each anchor. The model decodes it to a box."""
+    """Return a black frame with one pixel for each anchor. The model turns pixels into boxes."""
     rgb = np.zeros((height, width, 3), np.uint8)
     for (row, column), pixel in anchors.items():
         rgb[row, column] = pixel

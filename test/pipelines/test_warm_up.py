@@ -47,7 +47,7 @@ def test_warm_up_runs_every_slot_once(depth):
 
 
 class Counted(NumpyMemory):
-    """Memory for ``left`` more buffers only. ``freed`` lists the pointers of closed buffers."""
+    """Memory for at most ``left`` buffers. ``freed`` lists the pointers of closed buffers."""
 
     left = 2
     freed: list[int] = []  # noqa: RUF012

@@ -24,7 +24,7 @@ def write_program(path, script):
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """Return a folder on a PATH that has only the programs of the system besides this folder."""
+    """Return the only folder on PATH. It contains the programs ``echo`` and ``tr``."""
     folder = tmp_path / 'reader'
     folder.mkdir()
     monkeypatch.delenv(RUN_VARIABLE)

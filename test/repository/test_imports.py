@@ -263,7 +263,7 @@ def is_package(name):
 
 @functools.cache
 def names_imported_from():
-    """Map each module to the names that others import from it, with one importing module."""
+    """Map each module to the names that others import from it, each with one importing module."""
     imported_names = {}
     for other in MODULES:
         for entry in imports(other):

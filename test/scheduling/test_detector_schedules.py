@@ -176,7 +176,7 @@ class Sampler(threading.Thread):
 
 
 def adds_up(part):
-    """Return whether the counts of a camera are exact."""
+    """Return whether every received message of a camera is in exactly one count."""
     ended = part.published + sum(part.dropped.values()) + part.failed
     return part.received == ended + part.in_flight and part.in_flight >= 0
 

@@ -58,7 +58,7 @@ def task_message(found, image):
 def report_of_model(folder, task, file):
     """Return the summary and the detections of all scenes, as the demo reports them.
 
-    Return the detections as pycocotools reads them from the written file.
+    The detections are those that pycocotools reads from the written file.
     """
     options = SimpleNamespace(
         task=task,

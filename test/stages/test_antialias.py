@@ -30,7 +30,7 @@ from trt_perception.stages.host_preprocess import HostPreprocessor, frame_to_bgr
 PILLOW = int(pillow_version.split('.')[0])
 NETWORK = (160, 128)
 LEVELS = {'scale': 1.0, 'antialias': True}
-# The aliases are left out, because test_encodings.py tests them.
+# Aliases of encodings are left out, because test_encodings.py tests them.
 FORMATS = sorted({*ENCODINGS.values()})
 MODES = ['letterbox', 'letterbox_top_left', 'stretch']
 # Source sizes that shrink to 1/2, 1/3, 1/4 and other scales, on one axis or on both. In some, the

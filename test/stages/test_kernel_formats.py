@@ -41,8 +41,8 @@ def test_is_bayer_accepts_exactly_the_bayer_patterns():
 
 
 def test_red_pixels_are_where_the_pattern_has_them():
-    # A pattern's name spells its 2 x 2 square row by row. Neither function names rggb, whose first
-    # pixel is red.
+    # A pattern's name has its 2 x 2 pixels row by row. No function needs to name rggb, because
+    # its first pixel is red.
     for function, shifted in (('column_of_red', 1), ('row_of_red', 2)):
         named = formats(r'== FORMAT_(\w+)', body(function))
         red = {name: name.removeprefix('bayer_').index('r') for name in BAYER}

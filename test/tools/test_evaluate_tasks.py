@@ -126,7 +126,7 @@ def has_matplotlib():
 
 
 def spoil_details(entry):
-    """Change the values of an object other than its box."""
+    """Change the values of an object except its box."""
     if 'keypoints' in entry:
         entry['keypoints'] = (np.array(entry['keypoints']) + [1e3, 0, 0] * 17).tolist()
     if 'oriented_bbox' in entry:

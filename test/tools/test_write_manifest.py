@@ -25,7 +25,7 @@ def in_folder(tmp_path, monkeypatch):
 
 
 def write_pair(folder, task):
-    """Write a model with and without metadata. Return the detections of the first."""
+    """Write a model with and without metadata. Return the detections with metadata."""
     described = write_task_model(folder / 'described.onnx', task)
     write_without_metadata(described, 'model.onnx')
     with tp.load(described) as opened:

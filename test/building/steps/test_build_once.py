@@ -24,7 +24,7 @@ def _count_event(event, arguments):
         _COUNTS[-1][event, Path(arguments[0])] += 1
 
 
-sys.addaudithook(_count_event)  # permanent, but counts only during a test
+sys.addaudithook(_count_event)  # the hook is permanent, but counts only in a test
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_quantised_digits_lose_at_most_0_01_map(tmp_path, capsys):
     macs, found = multiplications(onnx.load_model(DIGITS)), operand_types(onnx.load_model(qdq))
     share = sum(macs[n] for n, kinds in found.items() if kinds == (TYPES['int8'],) * 2)
     assert share / sum(macs.values()) >= 0.9
-    # Layers in float must be FP32, because no GPU rounds FP16 as ONNX Runtime's QuantizeLinear.
+    # Layers in float must be FP32, because no GPU rounds FP16 like ONNX Runtime's QuantizeLinear.
     assert TensorProto.FLOAT16 not in {t.data_type for t in onnx.load_model(qdq).graph.initializer}
     rebuild_arguments = ['--onnx', qdq, '--output', tmp_path / 'b.engine', '--precision', 'int8']
     few_images = ['--validate', ROOT / 'demo' / 'scenes' / 'scene_00[1-3].jpg']

@@ -24,7 +24,7 @@ FAMILIES = {
 
 @pytest.fixture(params=FAMILIES)
 def labelled_model(request, tmp_path):
-    """Return a task's measure and model, build arguments, and annotations equal to its output."""
+    """Return a measured shape, a model, build arguments, and annotations equal to its output."""
     family, confidence = FAMILIES[request.param]
     recording = recorded(family)
     # Fix all shapes. Some recorded models have open shapes, but a constant network cannot.
