@@ -47,14 +47,15 @@ SIDES = {'one': 'one node', 'many': 'a node each', 'other': 'other, one node'}
 DIGITS = SHARE / 'models' / 'digits.onnx'
 
 
-def compare(options, case):
-    """Measure all sides of a case in turn; print and return the figures."""
+def compare(options, case, result):
+    """Measure all sides of a case in turn; print the figures, and add them to the result."""
     print(f'\n{case}\n{header()}', flush=True)
-    intake = measure(options, case, 'intake', 0)
-    print(row('intake, no model', intake), flush=True)
+    result['intake'] = measure(options, case, 'intake', 0)
+    print(row('intake, no model', result['intake']), flush=True)
     # One node and a node for each camera are equal for one camera.
     equal = {'many'} if case.count == 1 and 'one' in options.sides else set()
     rounds = {side: [] for side in options.sides if side not in equal}
+    result['rounds'] = rounds
     for number in range(1, options.rounds + 1):
         # Every second round has the opposite order, so that a steady drift of the host cancels.
         for side in list(rounds)[:: 1 if number % 2 else -1]:
@@ -63,19 +64,19 @@ def compare(options, case):
             warn(options, case, rounds[side][-1])
     for side, results in rounds.items():
         print(row(f'{SIDES[side]}, median', medians(results)), flush=True)
-    found = {}
     first, *others = rounds
     for other in others:
-        found[f'{first} / {other}'] = ratios(rounds[first], rounds[other])
+        found = ratios(rounds[first], rounds[other])
+        result['ratios'][f'{first} / {other}'] = found
         name = f'{SIDES[first]} / {SIDES[other]}'
-        for kind, figures in ratio_rows(found[f'{first} / {other}']).items():
+        for kind, figures in ratio_rows(found).items():
             print(row(name if kind == 'median' else f'  {kind} round', figures, '{:.2f}'))
-    return {**vars(case), 'intake': intake, 'rounds': rounds, 'ratios': found}
 
 
 def warn(options, case, figures):
     """Print a warning if the cameras or the clients limited the result."""
-    share = figures['sent'] / (case.count * options.rate * options.seconds)
+    # The edges of the measured seconds may cost each camera an image.
+    share = figures['sent'] / (case.count * max(1.0, options.rate * options.seconds - 1))
     if share < 0.98:
         print(f'warning: the cameras sent only {share:.0%} of their images', file=sys.stderr)
     if missed := figures['missed_by_clients']:
@@ -192,13 +193,6 @@ def main():
     host = host_settings(environment)
     for name, value in host.items():
         print(f'{name:20} {value}', flush=True)
-    try:
-        cases = [
-            compare(options, Case(*values))
-            for values in itertools.product(options.image, options.count, options.timing)
-        ]
-    except KeyboardInterrupt:
-        return 130
     content = {
         'host': host,
         'model': options.model.name,
@@ -207,9 +201,17 @@ def main():
         'warm_up_s': options.warm_up,
         'seconds': options.seconds,
         'parameters': options.parameter,
-        'cases': cases,
+        'cases': [],
     }
-    save('cameras', content, options.json)
+    try:
+        for values in itertools.product(options.image, options.count, options.timing):
+            case = Case(*values)
+            content['cases'].append({**vars(case), 'rounds': {}, 'ratios': {}})
+            compare(options, case, content['cases'][-1])
+    except KeyboardInterrupt:
+        return 130
+    finally:  # saves the rounds before an error, too
+        save('cameras', content, options.json)
     return 0
 
 
