@@ -4,7 +4,7 @@
 It also writes `config.json` and `preprocessor_config.json`, which describe the input.
 Then, on a machine with a GPU, with scenes of `draw_scenes.py eval`:
 
-    build_engine --onnx queries.onnx --precision fp16 --validate scenes --annotations truth.json
+    build_engine queries.onnx --precision fp16 --validate scenes --annotations truth.json
 
 Needs transformers in addition to requirements.txt. The package ships no part of this model.
 """

@@ -137,7 +137,7 @@ def test_engine_with_unsupported_open_shapes_is_refused_with_a_fix(tmp_path, ope
     message = in_new_process(refusal, path)
     print(message)
     assert 'execute_async_v3 failed' in message
-    assert message.endswith('build_engine --shapes 1x3x80x96')
+    assert message.endswith('build_engine MODEL --shapes 1x3x80x96')
 
 
 @pytest.mark.parametrize('size', [(56, 48), (264, 192), (64, 104), (256, 64)])

@@ -238,7 +238,8 @@ def arguments_of(command):
     words = shlex.split(command)
     assert words[:4] == ['ros2', 'run', 'trt_perception', 'build_engine']
     parser = argparse.ArgumentParser()
-    for name in ('onnx', 'output', 'precision', 'batch', 'scale'):
+    parser.add_argument('onnx')
+    for name in ('output', 'precision', 'batch', 'scale'):
         parser.add_argument(f'--{name}')
     parser.add_argument('--refit', action=argparse.BooleanOptionalAction)
     parser.add_argument('--keep-fp32', nargs='+')

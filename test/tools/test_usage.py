@@ -16,12 +16,12 @@ from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.optional_packages import needs
 from support.oracles.evaluation_support import truth, written
 
-EVALUATE = '--engine MODEL --images IMAGES --annotations TRUTH'
-DETECT = '--engine MODEL --source IMAGES'
+EVALUATE = 'MODEL --images IMAGES --annotations TRUTH'
+DETECT = 'MODEL --source IMAGES'
 BUILD = (
     'build_engine',
     'tools/usage_build_engine.txt',
-    ['--onnx gone.onnx', '--onnx MODEL --plugins p.so'],
+    ['gone.onnx', 'MODEL --plugins p.so', 'MODEL --onnx gone.onnx'],
 )
 TOOLS = [
     (
@@ -29,15 +29,15 @@ TOOLS = [
         'tools/usage_evaluate_engine.txt',
         [
             'MODEL',
-            '--engine gone.onnx --images IMAGES --annotations TRUTH',
-            '--engine gone.engine --images IMAGES --annotations TRUTH',
-            '--engine MODEL --images gone --annotations TRUTH',
-            '--engine MODEL --images EMPTY --annotations TRUTH',
-            '--engine MODEL --images IMAGES --annotations gone',
-            '--engine MODEL --images IMAGES --annotations OTHER --allow-missing',
-            '--engine MODEL --images IMAGES',
-            '--engine MODEL b.onnx --images IMAGES --worst a',
-            '--engine MODEL MODEL --images IMAGES',
+            'gone.onnx --images IMAGES --annotations TRUTH',
+            'gone.engine --images IMAGES --annotations TRUTH',
+            'MODEL --images gone --annotations TRUTH',
+            'MODEL --images EMPTY --annotations TRUTH',
+            'MODEL --images IMAGES --annotations gone',
+            'MODEL --images IMAGES --annotations OTHER --allow-missing',
+            'MODEL --images IMAGES',
+            'MODEL b.onnx --images IMAGES --worst a',
+            'MODEL MODEL --images IMAGES',
             f'{EVALUATE} --plot a.jpg',
             f'{EVALUATE} --json gone/a.json',
             f'{EVALUATE} --worst gone/a',
@@ -69,12 +69,12 @@ TOOLS = [
         'tools/usage_detect_images.txt',
         [
             DETECT,
-            '--engine gone.onnx --source IMAGES --output OUT',
-            '--engine gone.engine --source IMAGES --output OUT',
-            "--engine '' --source IMAGES --output OUT",
-            '--engine MODEL --source MODEL --output OUT',
-            '--engine MODEL --source gone --output OUT',
-            '--engine MODEL --source VIDEO --output OUT',
+            'gone.onnx --source IMAGES --output OUT',
+            'gone.engine --source IMAGES --output OUT',
+            "'' --source IMAGES --output OUT",
+            'MODEL --source MODEL --output OUT',
+            'MODEL --source gone --output OUT',
+            'MODEL --source VIDEO --output OUT',
             f'{DETECT} --output MODEL',
             f'{DETECT} --output new --class-names cat dog',
             f'{DETECT} --output IMAGES',
@@ -182,3 +182,55 @@ def test_wrong_usage_is_refused_before_any_work(tool, messages, lines, words, tm
         printed.append(f'$ {tool} {line}\n{error}')
     assert sorted(tmp_path.rglob('*')) == before
     golden.check(messages, '\n'.join(printed))
+
+
+#: For each tool, the options that the tool needs, and an option with one value.
+FURTHER = {
+    'benchmark_engine': ([], '--frames'),
+    'build_engine': ([], '--workspace-mib'),
+    'detect_images': (['--source', 'a', 'b', '--output', 'c'], '--device'),
+    'evaluate_engine': (['--images', 'a'], '--device'),
+    'inspect_engine': ([], '--layers'),
+    'write_manifest': ([], '--device'),
+}
+
+
+def models_of(tool, words):
+    """Return the models of a command line."""
+    parser = importlib.import_module(f'trt_perception.tools.{tool}')._parser()
+    options = vars(parser.parse_args([*words, *FURTHER[tool][0]]))
+    (models,) = (options[name] for name in ('model', 'models', 'onnx') if name in options)
+    return [str(each) for each in (models if isinstance(models, list) else [models])]
+
+
+@pytest.mark.parametrize('tool', [pytest.param(BUILD[0], marks=needs('onnx')), *FURTHER])
+@pytest.mark.parametrize(
+    'words',
+    [
+        *(['a.x'], ['--model', 'a.x'], ['--engine', 'a.x'], ['--onnx=a.x'], ['--engine-path=a.x']),
+        *(['--engine_path:=a.x'], ['engine_path:=a.x'], ['engine_path=a.x']),
+        *(['OPTION', '1', '--engine', 'a.x'], ['OPTION', '1', 'engine_path:=a.x', 'OPTION', '2']),
+    ],
+    ids=' '.join,
+)
+def test_model_has_the_same_names_in_all_tools(tool, words):
+    words = [FURTHER[tool][1] if word == 'OPTION' else word for word in words]
+    assert models_of(tool, words) == ['a.x']
+
+
+@pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine'])
+@pytest.mark.parametrize(
+    'words', [['a', 'b'], ['--engine', 'a', 'b'], ['--engine', 'a', '--model', 'b']], ids=' '.join
+)
+def test_tools_that_compare_models_keep_their_order(tool, words):
+    assert models_of(tool, words) == ['a', 'b']
+
+
+@pytest.mark.parametrize('tool', ['detect_images', 'inspect_engine', 'write_manifest'])
+@pytest.mark.parametrize(
+    'words', [['a', '--model', 'b'], ['--engine', 'a', '--onnx', 'b'], ['--model']], ids=' '.join
+)
+def test_two_models_or_none_are_wrong_usage(tool, words, capsys):
+    with pytest.raises(SystemExit) as end:
+        models_of(tool, words)
+    assert end.value.code == 2

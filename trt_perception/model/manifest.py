@@ -189,7 +189,6 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
     name = manifest.onnx.file if manifest and manifest.onnx else engine.stem + '.onnx'
     sibling = engine.with_name(name)
     words = [
-        '--onnx',
         str(sibling) if sibling.is_file() or not first_path else first_path,
         '--output',
         str(engine),

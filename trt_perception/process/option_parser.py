@@ -17,6 +17,9 @@ __all__ = ['OptionParser']
 # Matches options, launch arguments and ROS parameters, but not topics with a namespace.
 _NAMED: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
 
+# Other names of the argument MODEL.
+_MODEL_OPTIONS: Final = ('--model', '--engine', '--onnx', '--engine-path', '--engine_path')
+
 
 class OptionParser(argparse.ArgumentParser):
     """A parser whose help ends with examples, and whose errors suggest the intended option.
@@ -49,16 +52,52 @@ class OptionParser(argparse.ArgumentParser):
         self._given: Sequence[str] = ()
         self._parameter = parameter
         self._before = before
+        self._model_options: Sequence[str] = ()
+
+    def add_model(self, text: str, dest: str = 'model', **facts: Any) -> None:
+        """Add the argument MODEL, which may also be given as an option.
+
+        Args:
+            text: description for the help.
+            dest: name of the attribute.
+            facts: further arguments of ``add_argument``.
+        """
+        self._model_options = _MODEL_OPTIONS
+        text += ' (--model, --engine and --onnx name it, too)'
+        self.add_argument(dest, metavar='MODEL', help=text, **facts)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse like argparse, and store the given words for suggestions."""
         self._given = sys.argv[1:] if args is None else args
-        return super().parse_known_args(args, namespace)
+        if self._model_options:
+            self._given = self._models_first()
+        return super().parse_known_args(self._given, namespace)
+
+    def _models_first(self) -> list[str]:
+        """Return the given words with the models in front that options name."""
+        models: list[str] = []
+        others: list[str] = []
+        target, option = others, ''
+        for before, word in itertools.pairwise(('', *self._given)):
+            name, equals, value = word.partition('=')
+            name = name.removesuffix(':')
+            is_value = before in self._option_string_actions
+            if name in self._model_options or (name == 'engine_path' and not is_value):
+                option, target = word, others if equals else models
+                models += [value] if equals else []
+                continue
+            target = others if word.startswith('-') else target
+            target.append(word)
+        has_argument = bool(others) and not others[0].startswith('-')
+        if option and (has_argument or not models):
+            self.error(f'{option}: expected one model, here or as the first argument')
+        return [*models, *others]
 
     def error(self, message: str) -> NoReturn:
         """Print the error, suggestions and the required arguments. Exit with code 2."""
         needed = self._get_formatter()
-        needed.add_usage(self.usage, [action for action in self._actions if action.required], [])
+        shown = [each for each in self._actions if each.required or not each.option_strings]
+        needed.add_usage(self.usage, shown, [])
         usage = ' '.join(needed.format_help().split()) + ' [OPTION ...]' * (not self.usage)
         meant = [
             sentence
@@ -85,7 +124,7 @@ class OptionParser(argparse.ArgumentParser):
         if named is None:
             return ''
         dashes, name, colon, value = named.groups()
-        options = [name for action in self._actions for name in action.option_strings]
+        options = [*self._model_options, *self._option_string_actions]
         if (
             dashes == '--'
             and colon != ':='

@@ -376,7 +376,7 @@ def _open_shape_fix(image: TensorSpec) -> str:
     return (
         'build the engine for one shape, because some releases cannot run variable shapes on some '
         'GPUs (TensorRT-RTX 1.4 on compute capability 9.0): '
-        + tool_command('build_engine', '--shapes', 'x'.join(map(str, image.shape)))
+        + tool_command('build_engine', 'MODEL', '--shapes', 'x'.join(map(str, image.shape)))
     )
 
 

@@ -231,13 +231,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         'benchmark_engine', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
     )
+    text = 'engine or ONNX file; each further model is compared with the first'
+    parser.add_model(text, 'models', nargs='+')
     add = parser.add_argument
-    add(
-        'models',
-        nargs='+',
-        metavar='MODEL',
-        help='engine or ONNX file; each further model is compared with the first',
-    )
     add(
         '--image',
         default='',

@@ -26,13 +26,13 @@ __all__ = ['main']
 
 _EXAMPLES: Final = """\
 examples:
-  build_engine --onnx yolo.onnx
-  build_engine --onnx yolo.onnx --precision int8 \\
+  build_engine yolo.onnx
+  build_engine yolo.onnx --precision int8 \\
       --calibration-images images/ --validate held_out/ --annotations held_out.json \\
       --max-accuracy-drop 0.01
-  build_engine --onnx dynamic.onnx \\
+  build_engine dynamic.onnx \\
       --shapes 1x3x320x320:1x3x640x640:1x3x1280x1280
-  build_engine --onnx yolo.onnx --runtime tensorrt_rtx \\
+  build_engine yolo.onnx --runtime tensorrt_rtx \\
       --compute-capabilities 8.6 8.9 --json report.json
   build_engine --config build.yaml --workspace-mib 4096
 
@@ -155,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = OptionParser('build_engine', __doc__, _EXAMPLES)
     parser.allow_abbrev = False
+    parser.add_model('ONNX model to build from', 'onnx', nargs='?', default=argparse.SUPPRESS)
     parser.add_argument('--config', type=Path, metavar='YAML', help='read options from this file')
     add_arguments(parser)
     return parser

@@ -53,9 +53,9 @@ __all__ = ['main']
 
 _EXAMPLES: Final = """\
 examples:
-  detect_images --engine yolo.engine --source ~/pictures --output found
-  detect_images --engine yolo.onnx --source drive.mp4 --output found --confidence 0.5
-  detect_images --engine yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
+  detect_images yolo.engine --source ~/pictures --output found
+  detect_images yolo.onnx --source drive.mp4 --output found --confidence 0.5
+  detect_images yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
       --classes person car --no-pictures
 
 The output folder receives:
@@ -154,9 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, DetectionPlan]:
-    config = detector_config(options, options.engine)
+    config = detector_config(options, options.model)
     config = replace(config, class_filter=tuple(options.classes))
-    model = read_model_file(options.engine)
+    model = read_model_file(options.model)
     plan = make_plan(
         options.source,
         options.output,
@@ -231,8 +231,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         'detect_images', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
     )
+    parser.add_model('engine or ONNX file')
     add = parser.add_argument
-    add('--engine', required=True, metavar='MODEL', help='engine or ONNX file')
     add(
         '--source',
         nargs='+',

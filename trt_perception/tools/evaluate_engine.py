@@ -57,11 +57,11 @@ __all__ = ['main']
 
 _EXAMPLES: Final = """\
 examples:
-  evaluate_engine --engine yolo.engine --images val2017 --annotations instances_val2017.json
-  evaluate_engine --engine fp32.engine int8.engine --images val --annotations val.json \\
+  evaluate_engine yolo.engine --images val2017 --annotations instances_val2017.json
+  evaluate_engine fp32.engine int8.engine --images val --annotations val.json \\
       --json accuracy.json --plot accuracy.png --worst mistakes
-  evaluate_engine --engine model.onnx --images val --annotations val.json --allow-subset
-  evaluate_engine --engine fp32.engine fp16.engine --images photos
+  evaluate_engine model.onnx --images val --annotations val.json --allow-subset
+  evaluate_engine fp32.engine fp16.engine --images photos
 
 pycocotools computes mAP as COCO defines it: IoU 0.50 to 0.95, the 100 best detections of each
 category per image, all scores above 0.001. Precision, recall, mistakes and agreement count
@@ -115,16 +115,16 @@ def _prepare(options: argparse.Namespace) -> _Job:
     if missing := dataset.missing:
         found = f'skipped {len(missing)} annotated images without a file: {join_first(missing)}'
         print_message('evaluate_engine', found)
-    names = _paths_by_name(options.engine)
+    names = _paths_by_name(options.models)
     models = {name: read_model_file(path) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
     return _Job(models, configs, dataset, class_map)
 
 
 def _check_without_annotations(options: argparse.Namespace) -> None:
-    if len(options.engine) == 1:
+    if len(options.models) == 1:
         raise ConfigError(
-            '--engine',
+            'MODEL',
             'one model without --annotations has nothing to compare its detections with',
             fix='give --annotations (COCO JSON), or a second model',
         )
@@ -146,7 +146,7 @@ def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
     }
     if len(names) < len(paths):
         raise ConfigError(
-            '--engine',
+            'MODEL',
             f'one model appears twice in {", ".join(paths)}',
             fix='give each model once',
         )
@@ -285,15 +285,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         'evaluate_engine', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
     )
+    text = 'engine or ONNX file; each further model is compared with the first'
+    parser.add_model(text, 'models', nargs='+')
     add = parser.add_argument
-    add(
-        '--engine',
-        nargs='+',
-        action='extend',
-        required=True,
-        metavar='MODEL',
-        help='engines or ONNX files; each further model is compared with the first',
-    )
     add(
         '--images',
         type=parse_path,

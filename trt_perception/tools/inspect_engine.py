@@ -73,7 +73,7 @@ def _prepare(options: argparse.Namespace) -> EngineReport:
             raise ConfigError(name, 'must load the engine', fix='leave out --no-gpu')
     if str(options.json) != '-':
         check_output_file(options.json)
-    model = read_model_file(options.engine)
+    model = read_model_file(options.model)
     for option in ('update_manifest', 'times', 'plugins'):
         if model.is_onnx and getattr(options, option):
             name = f'--{option.replace("_", "-")}'
@@ -184,8 +184,8 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser('inspect_engine', __doc__, _EXAMPLES)
+    parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
-    add('engine', type=parse_path, metavar='MODEL', help='engine or ONNX file')
     add(
         '--times',
         type=integer_at_least(0),

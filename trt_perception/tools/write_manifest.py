@@ -62,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         'write_manifest', 'Writes the manifest of a model, without building an engine.', _EXAMPLES
     )
+    parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
-    add('model', type=parse_path, metavar='MODEL', help='engine or ONNX file')
     add(
         '--task',
         choices=tuple(TASKS),

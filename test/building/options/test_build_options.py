@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,13 @@ from support import golden
 from support.building.given_options import options, refusal
 from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import (
-    add_arguments,
     given_options,
     load_options,
     read_class_names,
 )
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError
+from trt_perception.tools import build_engine
 
 
 def test_only_the_onnx_option_is_required(golden_messages):
@@ -145,15 +144,13 @@ def test_options_built_from_as_dict_are_equal():
 
 
 def parse(*arguments):
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return given_options(parser.parse_args(arguments))
+    return given_options(build_engine._parser().parse_args(arguments))
 
 
 def test_command_line_returns_only_the_given_options():
     assert parse() == {}
     found = parse(
-        *['--onnx', 'm.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
+        *['m.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
         *['--no-refit', '--batch', '2', '--compute-capabilities', '8.6', '--input-size', '6x4'],
     )
     assert found == {

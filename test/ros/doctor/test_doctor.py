@@ -83,9 +83,9 @@ def test_text_report_lists_red_findings_and_exits_with_1():
 
 
 WRONG_USAGE = [
-    'engine_path:=model.onnx',
     'model.onnx seconds:=3',
-    '--seconds 0 --engine_path x',
+    'a.onnx --model b.onnx',
+    '--model --seconds 0',
     '-p engine_path:=x --secnds 3',  # the refusal must not suggest engine_path
     'a.onnx b.onnx',
     '--seconds -1',

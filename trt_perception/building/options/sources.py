@@ -195,10 +195,13 @@ def read_names_file(path: Path) -> tuple[str, ...]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all options to a parser, in groups. Options that are not given have no attribute."""
+    """Add all options to a parser, in groups. Options that are not given have no attribute.
+
+    The required option, ``onnx``, is the argument MODEL of the command line.
+    """
     titles = dict.fromkeys(option.group for option in OPTIONS)
     groups = {name: parser.add_argument_group(name) for name in titles}
-    for option in OPTIONS:
+    for option in (row for row in OPTIONS if not row.required):
         facts: dict[str, Any] = {'help': help_text(option), 'default': argparse.SUPPRESS}
         if option.kind == 'bool':
             facts['action'] = argparse.BooleanOptionalAction

@@ -79,7 +79,7 @@ class _ModelPair:
     def target_advice(self) -> str:
         """Advice with the command that measures the engine on the target machine."""
         files = shlex.join([str(self.inputs.options.onnx), str(self.engine.path)])
-        return f'on the target: evaluate_engine --engine {files} --images DIR'
+        return f'on the target: evaluate_engine {files} --images DIR'
 
     @property
     def why_not_comparable(self) -> str:

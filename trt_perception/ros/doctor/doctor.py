@@ -319,7 +319,7 @@ def _parse_parameter(text: str) -> str:
 def _parser() -> OptionParser:
     what = 'Checks machine, shell, model and cameras, and says what to do.'
     parser = OptionParser('doctor', what, _EXAMPLES, parameter=suggest_parameter, before='-p')
-    parser.add_argument('model', nargs='?', default='', help='engine or ONNX file to check')
+    parser.add_model('engine or ONNX file to check', nargs='?', default='')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'
     parser.add_argument(
