@@ -21,7 +21,7 @@ from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import demo_cameras
-from trt_perception.transport.advice import transport_environment
+from trt_perception.transport.advice import CAMERA_PROFILE, transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
 
@@ -36,7 +36,7 @@ def name_cameras(context):
 
 
 def start_cameras(context):
-    """Return a node for each camera, with the transport profile of the detector."""
+    """Return a node for each camera, with the transport profile for large images."""
     names = LaunchConfiguration('cameras').perform(context).split(',')
     return [
         Node(
@@ -49,9 +49,7 @@ def start_cameras(context):
                 '--rate',
                 LaunchConfiguration('rate'),
             ],
-            additional_env=transport_environment(
-                LaunchConfiguration('transport_profile').perform(context)
-            ),
+            additional_env=transport_environment(str(SHARE / CAMERA_PROFILE)),
             output='screen',
             emulate_tty=True,
         )
@@ -83,8 +81,7 @@ def generate_launch_description():
                 '/front/detections and so on.'
             ),
             OpaqueFunction(function=name_cameras),
-            # This file comes first: it checks the arguments and sets transport_profile for
-            # the cameras.
+            # This file comes first, because it checks the arguments.
             IncludeLaunchDescription(
                 PythonLaunchDescriptionSource(str(SHARE / 'launch' / 'detect.launch.py'))
             ),

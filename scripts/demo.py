@@ -25,7 +25,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.launch_arguments import demo_cameras
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.transport.advice import transport_environment
+from trt_perception.transport.advice import CAMERA_PROFILE, transport_environment
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'test'))
 from support.ties import tie
@@ -61,9 +61,7 @@ def main():
         scale_scenes(options)
     if not options.default_transport:
         # Each DDS participant reads the variables: in this process and in its child processes.
-        os.environ.update(
-            transport_environment(str(SHARE / 'config' / 'fastdds_large_images.xml'))
-        )
+        os.environ.update(transport_environment(str(SHARE / CAMERA_PROFILE)))
     # The demo handles Ctrl-C and SIGTERM, because rclpy's handlers would stop the recorder early.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

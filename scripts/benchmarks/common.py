@@ -17,7 +17,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile, QoSReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
-from trt_perception.transport.advice import transport_environment
+from trt_perception.transport.advice import CAMERA_PROFILE, transport_environment
 
 WIDTH, HEIGHT = 1920, 1080
 SHARE = Path(get_package_share_directory('trt_perception'))
@@ -44,12 +44,12 @@ def number_of(pixels):
 
 
 def launch_environment(share=SHARE):
-    """Return the variables that detect.launch.py sets for the detector.
+    """Return the variables for large images.
 
     Args:
         share: folder that contains the folder config of the package.
     """
-    return transport_environment(str(share / 'config' / 'fastdds_large_images.xml'))
+    return transport_environment(str(share / CAMERA_PROFILE))
 
 
 def quality(reliability):

@@ -148,15 +148,16 @@ def check_host(tmp_path, monkeypatch):
         free = next(size for part, size in facts.items() if part in str(path))
         return types.SimpleNamespace(f_bavail=free, f_blocks=free, f_frsize=1)
 
-    def check(rmem='8388608', **more):
+    def check(rmem='8388608', raw_cameras=1, **more):
         facts.update({f'/{name}': size for name, size in {**good, **more}.items()})
         if rmem is None:
             (tmp_path / 'net/core/rmem_max').unlink(missing_ok=True)
         else:
             (tmp_path / 'net/core/rmem_max').write_text(rmem)
+        folders = {'system': tmp_path, 'shared_memory': tmp_path / 'shm'}
         with monkeypatch.context() as patch:
             patch.setattr(os, 'statvfs', statvfs)
-            return list(check_machine(2**26, system=tmp_path, shared_memory=tmp_path / 'shm'))
+            return list(check_machine(2**26, raw_cameras=raw_cameras, **folders))
 
     return check
 
@@ -168,6 +169,7 @@ MACHINES = {
     'no room for a segment': {'shm': 2**26 - 1},
     'room for one segment': {'shm': 2**26},
     'room for less than four segments': {'shm': 2**28 - 1},
+    'room for some of the participants': {'shm': 2**28, 'raw_cameras': 20},
     'full cache': {'cache': 255 * 2**20},
 }
 

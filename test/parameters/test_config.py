@@ -23,7 +23,7 @@ NAMES = {
     'plugin_libraries',
     'batch_max_delay_ms', 'cpu_threads', 'enabled', 'max_rate_hz', 'confidence_threshold',
     'iou_threshold', 'max_detections', 'class_filter', 'class_agnostic_nms', 'image_transport',
-    'image_intake',
+    'image_intake', 'image_participants',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',
@@ -45,6 +45,7 @@ DEFAULTS = {
     'diagnostics_period_s': 1.0,
     'autostart': False,
     'class_agnostic_nms': False,
+    'image_participants': -1,
     'model.antialias': -1,
     'model.pad_value': -1,
 }
@@ -54,6 +55,7 @@ RANGES = {
     'iou_threshold': (0, 1),
     'max_detections': (1, 1024),
     'pipeline_depth': (1, 8),
+    'image_participants': (-1, 64),
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
 }

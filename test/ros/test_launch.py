@@ -89,7 +89,7 @@ def test_node_gets_arguments_over_the_parameter_file(start_launch, model, tmp_pa
     assert '[DEBUG]' in detector.program.output
     [number] = process_ids(detector.program)
     environment = environment_of(number)
-    profile = str(SHARE / 'config' / 'fastdds_large_images.xml')
+    profile = str(SHARE / 'config' / 'fastdds_node.xml')
     assert [environment[name] for name in PROFILE_VARIABLES] == [profile] * 2
     assert set(ALLOCATOR) <= set(environment)
     detector.bring_to('active')

@@ -1,10 +1,18 @@
 """Tests of the environment for large images, and of advice about lost or missing images."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from trt_perception.transport.advice import loss_fix, suggest_image_topic, transport_environment
+from trt_perception.transport.advice import (
+    CAMERA_PROFILE,
+    NODE_PROFILE,
+    loss_fix,
+    node_profile_environment,
+    suggest_image_topic,
+    transport_environment,
+)
 
 PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
@@ -16,13 +24,24 @@ ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD
         {},
         {'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'},
         {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
+        {'FASTDDS_DEFAULT_PROFILES_FILE': f'/share/{NODE_PROFILE}'},
         {'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'},
     ],
     ids=str,
 )
 def test_advice_against_loss_depends_on_the_environment(environment, golden_messages):
     for reliability in ('reliable', 'best_effort'):
-        golden_messages.add(loss_fix('/p.xml', reliability, environment))
+        golden_messages.add(loss_fix(Path('/share'), reliability, environment))
+
+
+def test_node_replaces_only_a_missing_profile_and_the_profile_of_cameras():
+    share = Path('/share')
+    own, camera = str(share / NODE_PROFILE), str(share / CAMERA_PROFILE)
+    first, second = PROFILES
+    assert node_profile_environment(share, {}) == {first: own, second: own}
+    assert node_profile_environment(share, {first: camera}) == {first: own, second: own}
+    assert node_profile_environment(share, {first: '/mine.xml'}) == {second: own}
+    assert node_profile_environment(share, {first: '', second: '/mine.xml'}) == {}
 
 
 RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'

@@ -1,4 +1,4 @@
-"""Tests of the search for shared-memory ports that Fast DDS created but will never finish."""
+"""Tests of shared memory: ports that Fast DDS will never finish, and room for participants."""
 
 import os
 import struct
@@ -6,7 +6,13 @@ import time
 
 import pytest
 
-from trt_perception.transport.shared_memory import repair_command, unfinished_ports
+from trt_perception.transport.shared_memory import (
+    affordable_participants,
+    repair_command,
+    unfinished_ports,
+)
+
+MIB = 2**20
 
 
 @pytest.fixture
@@ -76,3 +82,19 @@ def test_pipe_with_the_name_of_a_port_does_not_block(tmp_path):
     os.mkfifo(port)
     os.utime(port, (0, 0))
     assert unfinished_ports(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ('cameras', 'free_bytes', 'bytes_each', 'expected'),
+    [
+        (16, 16 * 4 * 4 * MIB, 4 * MIB, 16),
+        (16, 15 * 4 * 4 * MIB, 4 * MIB, 8),
+        (5, 3 * 4 * 4 * MIB, 4 * MIB, 3),
+        (16, 64 * MIB, 4 * MIB, 4),
+        (16, 64 * MIB, 68 * MIB, 0),
+    ],
+)
+def test_participants_use_at_most_a_quarter_of_the_free_memory(
+    cameras, free_bytes, bytes_each, expected
+):
+    assert affordable_participants(cameras, free_bytes, bytes_each) == expected

@@ -10,7 +10,13 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.cache import cache_folder
-from trt_perception.transport.shared_memory import SHARED_MEMORY, repair_command, unfinished_ports
+from trt_perception.transport.shared_memory import (
+    SHARED_MEMORY,
+    SMALL_PARTICIPANT_BYTES,
+    affordable_participants,
+    repair_command,
+    unfinished_ports,
+)
 
 __all__ = ['check_machine']
 
@@ -23,6 +29,7 @@ _AREA: Final = 'machine'
 def check_machine(
     segment_bytes: int,
     *,
+    raw_cameras: int = 0,
     system: Path = Path('/proc/sys'),
     shared_memory: Path = SHARED_MEMORY,
 ) -> Iterator[Finding]:
@@ -30,11 +37,12 @@ def check_machine(
 
     Args:
         segment_bytes: bytes of shared memory that each process allocates.
+        raw_cameras: number of cameras of a detector that may send raw images.
         system: folder of the kernel's settings.
         shared_memory: folder of the shared memory.
     """
     yield _socket_buffer(system / 'net/core/rmem_max')
-    yield _shared_memory(shared_memory, segment_bytes)
+    yield _shared_memory(shared_memory, segment_bytes, raw_cameras)
     if ports := unfinished_ports(shared_memory):
         yield Finding(
             _AREA,
@@ -60,7 +68,7 @@ def _socket_buffer(file: Path) -> Finding:
     return Finding(_AREA, name, 'green', f'{size} bytes')
 
 
-def _shared_memory(folder: Path, segment_bytes: int) -> Finding:
+def _shared_memory(folder: Path, segment_bytes: int, raw_cameras: int) -> Finding:
     name = str(folder)
     larger = 'in a container: docker run --shm-size=1g (or --ipc=host); else remount it larger'
     try:
@@ -79,6 +87,12 @@ def _shared_memory(folder: Path, segment_bytes: int) -> Finding:
         )
     if free < 4 * segment_bytes:
         found += f', but each process needs {segment_bytes / 2**20:.0f} MiB'
+        return Finding(_AREA, name, 'yellow', found, larger)
+    count = affordable_participants(raw_cameras, free, SMALL_PARTICIPANT_BYTES)
+    if raw_cameras > 1 and count < raw_cameras:
+        found += (
+            f', room for {count} DDS participants: some of {raw_cameras} raw cameras share one'
+        )
         return Finding(_AREA, name, 'yellow', found, larger)
     return Finding(_AREA, name, 'green', found)
 

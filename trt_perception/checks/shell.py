@@ -13,7 +13,7 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 from trt_perception.files.regular_files import read_regular
-from trt_perception.transport.advice import PROFILE_VARIABLES
+from trt_perception.transport.advice import CAMERA_PROFILE, PROFILE_VARIABLES
 
 __all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
 
@@ -24,7 +24,7 @@ _FAST_DDS: Final = 'rmw_fastrtps_cpp'
 _OLD, _NEW = PROFILE_VARIABLES
 # Older distributions read only the old variable name. Kilted and newer read only the new name.
 _OLD_NAME_READ_BY: Final = ('humble', 'iron', 'jazzy')
-_SHIPPED: Final = 'share/trt_perception/config/fastdds_large_images.xml'
+_SHIPPED: Final = f'share/trt_perception/{CAMERA_PROFILE}'
 _PROFILE_MAX_BYTES: Final = 1024 * 1024
 _AREA: Final = 'ROS 2 in this shell'
 

@@ -14,13 +14,9 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first, short_repr
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.config import (
-    MAX_CAMERAS,
-    PARAMETERS,
-    DetectorConfig,
-    manifest_only_fix,
-)
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.parameters.spelling import parameter_named
 
 __all__ = [

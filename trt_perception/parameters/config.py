@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import (
-    MAX_PATH_LENGTH,
-    Mistake,
     closest_words,
-    name_mistake,
     names_mistake,
     short_repr,
 )
@@ -42,71 +38,31 @@ from trt_perception.parameters.row import (
     parameter_field,
     parameter_value,
 )
+from trt_perception.parameters.rules import (
+    HIGHEST_RATE_HZ,
+    MAX_CAMERAS,
+    cameras_mistake,
+    devices_mistake,
+    libraries_mistake,
+    rate_mistake,
+    triple_mistake,
+)
 
 __all__ = [
-    *('MAX_CAMERAS', 'NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
+    *('NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
 ]
 
-#: Largest number of cameras of a node.
-MAX_CAMERAS: Final = 64
 #: Parameters without effect if the images come from files or a program.
 NODE_ONLY_PARAMETERS: Final = frozenset(
     {
         *('autostart', 'batch_max_delay_ms', 'cameras', 'debug_image.max_rate_hz'),
-        *('diagnostics_period_s', 'enabled', 'image_intake', 'image_qos.depth'),
-        *('image_qos.reliability', 'image_transport', 'max_rate_hz'),
+        *('diagnostics_period_s', 'enabled', 'image_intake', 'image_participants'),
+        *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'max_rate_hz'),
     }
 )
-# The period of a timer must fit into 64 bits of nanoseconds.
-_LOWEST_RATE_HZ: Final = 0.01
-_HIGHEST_RATE_HZ: Final = 1000.0
-_HIGHEST_DEVICE: Final = 63
-# Name of the node's status on /diagnostics. The status of a camera has the camera's name.
-_NODE_STATUS_NAME: Final = 'detector'
-# A camera's name is the first part of the names of its topics.
-_CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
-
-
-def _rate_mistake(value: float) -> Mistake | None:
-    expected = f'0 or a number from {_LOWEST_RATE_HZ:g} to {_HIGHEST_RATE_HZ:g}'
-    is_valid = value == 0 or value >= _LOWEST_RATE_HZ
-    return None if is_valid else Mistake(found=repr(value), expected=expected)
-
-
-def _cameras_mistake(names: Sequence[str]) -> Mistake | None:
-    if len(names) > MAX_CAMERAS:
-        return Mistake(found=str(len(names)), expected=f'at most {MAX_CAMERAS} names')
-    for name in names:
-        if not _CAMERA_NAME.fullmatch(name):
-            expected = 'names of 1 to 64 letters, digits and underscores that begin with a letter'
-            return Mistake(found=short_repr(name), expected=expected)
-        if name == _NODE_STATUS_NAME:
-            expected = 'another name, because the status of the node has this name'
-            return Mistake(found=short_repr(name), expected=expected)
-    return names_mistake(names)
-
-
-def _devices_mistake(indices: Sequence[int]) -> Mistake | None:
-    fits = len(set(indices)) == len(indices) and all(0 <= i <= _HIGHEST_DEVICE for i in indices)
-    if indices and fits:
-        return None
-    expected = f'one or more different numbers from 0 to {_HIGHEST_DEVICE}'
-    return Mistake(found=short_repr(list(indices)), expected=expected)
-
-
-def _libraries_mistake(paths: Sequence[str]) -> Mistake | None:
-    return next(filter(None, (name_mistake(path, MAX_PATH_LENGTH) for path in paths)), None)
-
-
 # Each change of a parameter checks all values again. The cache avoids this check for equal names,
 # because a service must answer within 0.1 s even with 65536 names.
 _names_mistake: Final = functools.lru_cache(maxsize=4)(names_mistake)
-
-
-def _triple_mistake(key: str, values: Sequence[float]) -> Mistake | None:
-    if len(values) not in (0, 3):
-        return Mistake(found=str(len(values)), expected='no value or 3 values')
-    return number_mistake(key, values)
 
 
 def manifest_only_fix(name: str) -> str:
@@ -131,13 +87,13 @@ class DetectorConfig(FrameParameters):
         'Names of the cameras, at most 64. The camera front has the topics front/image, '
         'front/detections and others. Empty: one camera with the topics image, detections and '
         'others.',
-        find_mistake=_cameras_mistake,
+        find_mistake=cameras_mistake,
     )
     device_ids: tuple[int, ...] = parameter_field(
         (0,),
         'CUDA devices, each 0 to 63. Each device runs a copy of the engine for its share of the '
         'cameras. An ONNX model runs once, on the CPU.',
-        find_mistake=_devices_mistake,
+        find_mistake=devices_mistake,
     )
     pipeline_depth: int = parameter_field(
         3, 'Batches in flight on the GPU. The CPU pipeline always has one.', minimum=1, maximum=8
@@ -162,7 +118,7 @@ class DetectorConfig(FrameParameters):
         (),
         'TensorRT plugin libraries (.so) that the engine needs. The process keeps them loaded. An '
         'ONNX model ignores them.',
-        find_mistake=_libraries_mistake,
+        find_mistake=libraries_mistake,
     )
     enabled: bool = parameter_field(
         True,
@@ -176,8 +132,8 @@ class DetectorConfig(FrameParameters):
         'rate_limit. 0: no limit.',
         unit='Hz',
         minimum=0.0,
-        maximum=_HIGHEST_RATE_HZ,
-        find_mistake=_rate_mistake,
+        maximum=HIGHEST_RATE_HZ,
+        find_mistake=rate_mistake,
         live=True,
         per_camera=True,
     )
@@ -208,6 +164,14 @@ class DetectorConfig(FrameParameters):
         'images, as in other Python nodes, for twice the CPU time.',
         choices=('auto', 'rclpy'),
     )
+    image_participants: int = parameter_field(
+        -1,
+        'Further DDS participants that receive raw images, so that cameras do not wait for each '
+        'other. -1: one for each of several cameras, fewer if shared memory is short. Only with '
+        'rmw_fastrtps and image_intake auto.',
+        minimum=-1,
+        maximum=MAX_CAMERAS,
+    )
     image_qos_reliability: str = parameter_field(
         'auto',
         'auto: start reliable, and change to best effort for a best-effort camera.',
@@ -229,8 +193,8 @@ class DetectorConfig(FrameParameters):
         name='debug_image.max_rate_hz',
         unit='Hz',
         minimum=0.0,
-        maximum=_HIGHEST_RATE_HZ,
-        find_mistake=_rate_mistake,
+        maximum=HIGHEST_RATE_HZ,
+        find_mistake=rate_mistake,
     )
     diagnostics_period_s: float = parameter_field(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
@@ -286,14 +250,14 @@ class DetectorConfig(FrameParameters):
         'Mean per channel, subtracted after scaling, -1e6 to 1e6. Empty: from the manifest, '
         'else 0.',
         name='model.mean',
-        find_mistake=functools.partial(_triple_mistake, 'mean'),
+        find_mistake=functools.partial(triple_mistake, 'mean'),
     )
     model_std: tuple[float, ...] = parameter_field(
         (),
         'Standard deviation per channel, divisor after the mean, 1e-6 to 1e6. Empty: from the '
         'manifest, else 1.',
         name='model.std',
-        find_mistake=functools.partial(_triple_mistake, 'std'),
+        find_mistake=functools.partial(triple_mistake, 'std'),
     )
     model_decoder: str = parameter_field(
         '',

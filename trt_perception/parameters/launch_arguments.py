@@ -16,13 +16,10 @@ import yaml
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
-from trt_perception.parameters.config import (
-    MAX_CAMERAS,
-    PARAMETERS,
-    DetectorConfig,
-    manifest_only_fix,
-)
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.rules import MAX_CAMERAS
+from trt_perception.transport.advice import CAMERA_PROFILE, NODE_PROFILE
 
 __all__ = [
     *('demo_cameras', 'image_remappings', 'launch_arguments', 'parameter_file_text'),
@@ -75,7 +72,6 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         share: share folder of the installed package.
     """
     levels = ', '.join(_LOG_LEVELS)
-    profile = share / 'config' / 'fastdds_large_images.xml'
     arguments = {
         'engine_path': ('', ''),  # first, because every user needs it
         'image_topic': (
@@ -87,9 +83,9 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'namespace': ('', 'Namespace of the node and its topics.'),
         'log_level': ('info', f'One of {levels}.'),
         'transport_profile': (
-            str(profile),
-            'Fast DDS profile for large images, if the environment names no other. none: the '
-            'default transport.',
+            str(share / NODE_PROFILE),
+            'Fast DDS profile of the node, unless the environment names one. Cameras need '
+            f'{CAMERA_PROFILE}.',
         ),
     }
     for name, parameter in _ARGUMENTS.items():

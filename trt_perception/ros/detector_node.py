@@ -25,11 +25,11 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
 from trt_perception.ros.autostart import Autostart, OpenModel, open_model
-from trt_perception.ros.camera.camera import NodeCamera
-from trt_perception.ros.camera.camera_health import OFF_REASON
+from trt_perception.ros.camera.camera import NodeCamera, subscriptions_text
 from trt_perception.ros.camera.transport_choice import choose_transports, simplejpeg_advice
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.keypoint_parameters import KeypointParameters
 from trt_perception.ros.parameters import NodeParameters
@@ -100,6 +100,7 @@ class DetectorNode(LifecycleNode):
         self._pipelines: list[Pipeline] = []
         self._frame_time_s = 0.0  # seconds, measured in the warm-up
         self._cameras: list[NodeCamera] = []
+        self._participants = ImageParticipants(self)
         # on_activate creates the detector; _stop frees it.
         self._detector: Detector[Any] | None = None
         self._health = NodeHealth(self, self._log, self)
@@ -156,17 +157,16 @@ class DetectorNode(LifecycleNode):
         self._health.start_publishing(self.config.diagnostics_period_s)
         model = self._autostart.take_model() or self.open_model(self.configs)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
-        first = self._pipelines[0]
+        self._participants.start(self.configs)
         self.configs.check(self._check_parameters)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             config = self._node_parameters.camera_config(name)
-            camera = NodeCamera(self, name, config, self._pipelines[index], index)
-            self._cameras.append(camera)
+            self._cameras.append(NodeCamera(self, name, config, self._pipelines[index], index))
         self._health.set_cameras([camera.health for camera in self._cameras])
         if advice := simplejpeg_advice([camera.config for camera in self._cameras]):
             self.get_logger().warning(advice)
-        spec = first.spec
+        spec = self._pipelines[0].spec
         self._health.engine, self._health.task = model.file, spec.task
         self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
@@ -199,9 +199,13 @@ class DetectorNode(LifecycleNode):
 
     def _subscribe(self, detector: Detector[Any]) -> None:
         """Subscribe to the images of all cameras, and start watching the cameras."""
-        uses_rclpy = self.config.image_intake == 'rclpy'
-        make_buffers = functools.partial(MessageBuffers, self._pipelines[0].allocate)
-        intake = SharedIntake(self, make_buffers, uses_rclpy=uses_rclpy, fault_handler=self)
+        intake = SharedIntake(
+            self,
+            functools.partial(MessageBuffers, self._pipelines[0].allocate),
+            self._participants.ready(),
+            uses_rclpy=self.config.image_intake == 'rclpy',
+            fault_handler=self,
+        )
         # A frame may wait for the turns of all other cameras of its pipeline.
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
         batches_per_turn = math.ceil(len(self._cameras) / at_once)
@@ -211,12 +215,7 @@ class DetectorNode(LifecycleNode):
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
         self._health.start_watching(detector, [camera.health for camera in self._cameras], gpus)
-        cameras = list(zip(self._cameras, topics, strict=True))
-        on = ', '.join(topic for camera, topic in cameras if camera.config.enabled)
-        off = ', '.join(topic for camera, topic in cameras if not camera.config.enabled)
-        parts = [f'waiting for images on {on}, taken {intake.description}'] * bool(on)
-        parts += [f'switched off, as {OFF_REASON}: {off}'] * bool(off)
-        self.get_logger().info(f'active: {"; ".join(parts)}')
+        self.get_logger().info(subscriptions_text(self._cameras, topics, intake.description))
 
     @_guarded(on_failure=TransitionCallbackReturn.ERROR)
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -363,6 +362,7 @@ class DetectorNode(LifecycleNode):
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
         freed = self._call_each(
+            self._participants.close,
             *(camera.close_outputs for camera in cameras),
             *(pipeline.close for pipeline in pipelines),
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
+
+from ament_index_python.packages import get_package_share_directory
 
 from trt_perception.parameters.camera import suggest_parameter
 from trt_perception.parameters.sections import unused_parameters
@@ -16,6 +19,7 @@ from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import unused_remappings
+from trt_perception.transport.advice import node_profile_environment
 
 __all__ = ['main']
 
@@ -36,6 +40,8 @@ def main(
     """Run the node until a signal ends it. Return the exit code."""
     command_line = sys.argv if args is None else args
     parse_own_arguments(_parser(), command_line)  # prints --help and refuses other options
+    share = Path(get_package_share_directory('trt_perception'))
+    os.environ.update(node_profile_environment(share, os.environ))
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)

@@ -9,16 +9,22 @@ import itertools
 import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 __all__ = [
     *('LARGE_MESSAGE_BYTES', 'PROFILE_VARIABLES', 'loss_fix', 'may_be_camera', 'start_arguments'),
+    *('CAMERA_PROFILE', 'NODE_PROFILE', 'has_node_profile', 'node_profile_environment'),
     *('suggest_image_topic', 'transport_environment'),
 ]
 
 #: Variables with the path of a Fast DDS profile. Jazzy and older releases read only the first, and
 #: Kilted and newer releases read only the second.
 PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+
+#: Fast DDS profiles in the package's share folder: for senders of large images, and for the node.
+CAMERA_PROFILE: Final = 'config/fastdds_large_images.xml'
+NODE_PROFILE: Final = 'config/fastdds_node.xml'
 
 #: Smaller messages arrive reliably even with the default transport.
 LARGE_MESSAGE_BYTES: Final = 100_000
@@ -46,6 +52,31 @@ def transport_environment(
     if profile not in ('', 'none'):
         wanted.update(dict.fromkeys(PROFILE_VARIABLES, os.path.expanduser(profile)))
     return {name: value for name, value in wanted.items() if name not in environment}
+
+
+def node_profile_environment(share: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that select the node's Fast DDS profile. A user's own profile stays.
+
+    Fast DDS reads the profile once, with the first participant of a process.
+
+    Args:
+        share: share folder of the package.
+        environment: environment of the node's process.
+    """
+    camera_profile = os.path.realpath(share / CAMERA_PROFILE)
+    return {
+        name: str(share / NODE_PROFILE)
+        for name in PROFILE_VARIABLES
+        if name not in environment or os.path.realpath(environment[name]) == camera_profile
+    }
+
+
+def has_node_profile(environment: Mapping[str, str]) -> bool:
+    """Return whether the process uses the node's Fast DDS profile, with little shared memory."""
+    return all(
+        environment.get(name, '').endswith(f'share/trt_perception/{NODE_PROFILE}')
+        for name in PROFILE_VARIABLES
+    )
 
 
 def start_arguments(image: str = '', transport: str = '', camera: str = '') -> str:
@@ -126,7 +157,7 @@ def _common_parts(topic: str, other: str) -> int:
 
 
 def loss_fix(
-    profile: str,
+    share: Path,
     reliability: str,
     environment: Mapping[str, str] = os.environ,
     *,
@@ -135,13 +166,14 @@ def loss_fix(
     """Return the fix for large images that are lost on the way to this process.
 
     Args:
-        profile: path of the Fast DDS profile for large images.
+        share: share folder of the package.
         reliability: reliability of the subscription, ``reliable`` or ``best_effort``.
         environment: environment of this process.
         camera: name of the camera; empty if the node has only one camera.
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')
+    is_shipped = not own or Path(own).name in (Path(NODE_PROFILE).name, Path(CAMERA_PROFILE).name)
     buffers = (
         'if the camera runs on another machine, raise net.core.rmem_max on both machines, lower '
         'the rate of the camera, or use compressed images with '
@@ -149,15 +181,12 @@ def loss_fix(
     )
     if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
         cure = f'configure {middleware} with larger buffers or shared memory; {buffers}'
-    elif not own:
-        cure = (
-            'the default transport loses large images: start the node with detect.launch.py, and '
-            f'start the camera in a shell after {_export(profile)}'
-        )
     else:
+        profile = str(share / CAMERA_PROFILE) if is_shipped else own
+        which = 'for large images' if is_shipped else 'of the node'
         cure = (
-            'if the camera runs on this machine, start it with the profile of the node, in a '
-            f'shell after {_export(own)}; {buffers}'
+            f'if the camera runs on this machine, start it with the profile {which}, in a shell '
+            f'after {_export(profile)}; {buffers}'
         )
     if reliability == 'best_effort':
         cure += '; a camera with reliable QoS loses fewer images'

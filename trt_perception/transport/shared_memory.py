@@ -1,4 +1,4 @@
-"""Finds shared memory of Fast DDS that a killed process did not finish creating.
+"""Shared memory of Fast DDS: its size, and files that a killed process did not finish creating.
 
 Processes on one machine communicate through the ports /dev/shm/fastrtps_port* (fastdds_port* since
 Fast DDS 3). A process that opens a port waits, without a time limit, until the creator has
@@ -19,15 +19,36 @@ from typing import Final
 
 from trt_perception.files.regular_files import open_regular
 
-__all__ = ['SHARED_MEMORY', 'repair_command', 'unfinished_ports']
+__all__ = [
+    *('LARGE_PARTICIPANT_BYTES', 'SHARED_MEMORY', 'SMALL_PARTICIPANT_BYTES'),
+    *('affordable_participants', 'repair_command', 'unfinished_ports'),
+]
 
 SHARED_MEMORY: Final = Path('/dev/shm')
+#: Shared memory of a DDS participant with the profile of the node, and with a profile of cameras.
+SMALL_PARTICIPANT_BYTES: Final = 4 * 2**20
+LARGE_PARTICIPANT_BYTES: Final = 68 * 2**20
+# The participants for raw images may use this share of the free shared memory.
+_SHARE: Final = 0.25
 _PORT: Final = re.compile(r'fast(rtps|dds)_port\d+')
 # Creating a port takes less than a millisecond, but the process may wait for a CPU core.
 _MAX_CREATION_S: Final = 5.0
 # boost::interprocess stores a state in the first word: 0 or 1 at first, 2 when initialised.
 _INITIALISED: Final = 2
 _WORD: Final = struct.Struct('=I')
+
+
+def affordable_participants(cameras: int, free_bytes: int, bytes_each: int) -> int:
+    """Return a number of participants: one for each camera or for two, or as memory permits.
+
+    Args:
+        cameras: number of cameras with raw images.
+        free_bytes: free shared memory in bytes.
+        bytes_each: shared memory of one participant in bytes.
+    """
+    most = int(_SHARE * free_bytes) // bytes_each
+    per_two_cameras = -(-cameras // 2)
+    return cameras if cameras <= most else min(per_two_cameras, most)
 
 
 def unfinished_ports(folder: Path = SHARED_MEMORY) -> list[Path]:

@@ -212,9 +212,9 @@ def test_intake_that_ends_before_a_camera_is_added_is_replaced(several, monkeypa
     taker.input.close()
     running = taker.intake._running_intake
 
-    def ended():
+    def ended(node):
         monkeypatch.setattr(taker.intake, '_running_intake', running)
-        intake = running()
+        intake = running(node)
         intake.close()  # as if its last camera had just failed
         return intake
 

@@ -11,7 +11,7 @@ A frame passes through these methods, in this order:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
@@ -33,7 +33,7 @@ from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 
-__all__ = ['NodeCamera']
+__all__ = ['NodeCamera', 'subscriptions_text']
 
 
 class NodeCamera:
@@ -76,6 +76,8 @@ class NodeCamera:
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
         self._read_message: Callable[[Any], PipelineInput] | None = None
+        # Size of the last message of an earlier activation.
+        self._message_bytes = 0
         # Created by `subscribe`, destroyed by `close_input`.
         self._input: ImageInput | None = None
 
@@ -118,7 +120,13 @@ class NodeCamera:
         assert self._choice is not None
         self.close_input()  # closes what an earlier, failed call left open
         self._input = ImageInput(
-            self._node, self.config, self._choice, intake, detector, camera_index
+            self._node,
+            self.config,
+            self._choice,
+            intake,
+            detector,
+            camera_index,
+            self._message_bytes,
         )
         self.health.watch(self._input, frame_time_s, batches_per_turn)
         return self._input.topic
@@ -150,6 +158,7 @@ class NodeCamera:
         """Unsubscribe. No image arrives afterwards. May be called again."""
         image_input, self._input = self._input, None
         if image_input is not None:
+            self._message_bytes = image_input.message_bytes
             image_input.close()
 
     def close_outputs(self) -> None:
@@ -198,3 +207,19 @@ class NodeCamera:
         if frame.warning:
             self.health.count_decoder_warning(frame.warning)
         self.health.on_published(message.header.stamp)
+
+
+def subscriptions_text(cameras: Sequence[NodeCamera], topics: Sequence[str], how: str) -> str:
+    """Return a text for the log about the subscriptions of all cameras.
+
+    Args:
+        cameras: the cameras.
+        topics: the topic of each camera.
+        how: the description of the intake.
+    """
+    pairs = list(zip(cameras, topics, strict=True))
+    on = ', '.join(topic for camera, topic in pairs if camera.config.enabled)
+    off = ', '.join(topic for camera, topic in pairs if not camera.config.enabled)
+    parts = [f'waiting for images on {on}, taken {how}'] * bool(on)
+    parts += [f'switched off, as {OFF_REASON}: {off}'] * bool(off)
+    return f'active: {"; ".join(parts)}'

@@ -147,10 +147,8 @@ class CameraHealth:
         self.masks_skipped = 0
         self.decoder_warnings = 0
         self._input = image_input
-        profile = Path(get_package_share_directory('trt_perception')) / 'config'
-        cure = loss_fix(
-            str(profile / 'fastdds_large_images.xml'), image_input.reliability, camera=self.name
-        )
+        share = Path(get_package_share_directory('trt_perception'))
+        cure = loss_fix(share, image_input.reliability, camera=self.name)
         self._watchdog = CameraWatchdog(
             image_input,
             start_s=now,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 from contextlib import ExitStack
@@ -35,6 +36,8 @@ __all__ = ['ImageInput']
 # Log incompatible publishers at most once in this time: each raises an event, and querying the
 # ROS graph is slow.
 _LOG_INTERVAL_S: Final = 10.0
+# Copying a smaller image takes less than 0.4 ms, so other cameras may wait for it.
+_LARGE_IMAGE_BYTES: Final = 1_000_000
 
 
 class ImageInput:
@@ -55,12 +58,13 @@ class ImageInput:
         detector: receives a SerializedMessage in the intake's thread, or rclpy's message object in
             the executor's thread if rclpy takes the images.
         camera_index: index of the camera in `detector.cameras`.
+        message_bytes: size of the last message of an earlier activation; 0 if there was none.
 
     Attributes:
         camera_name: empty if the node has only one camera.
         topic: resolved name of the topic.
         reliability: the requested reliability, ``reliable`` or ``best_effort``.
-        message_bytes: size of the last message; 0 before the first.
+        message_bytes: size of the last message in bytes; 0 before the first.
         enabled: whether the camera is switched on; otherwise its QoS problems are not logged.
     """
 
@@ -72,6 +76,7 @@ class ImageInput:
         intake: SharedIntake,
         detector: Detector[Any],
         camera_index: int,
+        message_bytes: int = 0,
     ) -> None:
         self._node = node
         self._config = config
@@ -82,7 +87,7 @@ class ImageInput:
         self.camera_name = camera = detector.cameras[camera_index].name
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
-        self.message_bytes = 0
+        self.message_bytes = message_bytes
         self.enabled = config.enabled
         self._next_log_s = 0.0
         self._adapted_s = 0.0
@@ -151,7 +156,15 @@ class ImageInput:
         self._incompatible_qos = None  # the event does not apply to a later subscription
 
     def _subscribe(self) -> ImageSubscription:
-        options = ImageTopicOptions(self._node, self._message_type, self._topic_name, self._qos())
+        options = ImageTopicOptions(
+            self._node,
+            self._message_type,
+            self._topic_name,
+            self._qos(),
+            # Before the first image, a raw image may have any size.
+            may_be_large=self._message_type is Image
+            and not 0 < self.message_bytes < _LARGE_IMAGE_BYTES,
+        )
         return self._intake.subscribe(options, self)
 
     def _qos(self) -> QoSProfile:
@@ -243,12 +256,20 @@ class ImageInput:
             f'start with another topic: {start_arguments("/its/topic", camera=self.camera_name)}'
         )
 
+    @functools.cached_property
+    def _topics_of_other_cameras(self) -> set[str]:
+        """The image topics of the node's other cameras, with both transports."""
+        names = [each.name for each in self._detector.cameras if each.name != self.camera_name]
+        return {
+            topic(self._node, name) for name in names for topic in (image_topic, compressed_topic)
+        }
+
     def _other_topics_advice(self) -> str:
         """Return the topics on which images are published, and how to subscribe to them."""
         node = self._node
         here = node.get_name(), node.get_namespace()
-        own = dict(node.get_subscriber_names_and_types_by_node(*here))
-        own |= dict(node.get_publisher_names_and_types_by_node(*here))
+        own = {self.topic, *self._topics_of_other_cameras}
+        own |= dict(node.get_publisher_names_and_types_by_node(*here)).keys()
         # Filter by type first. Counting the publishers of all topics takes 1 ms on a node with 64
         # cameras, and all cameras may be silent at once.
         others = {

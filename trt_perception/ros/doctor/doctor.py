@@ -134,6 +134,14 @@ class _Inputs:
             return read_profile(os.environ).segment_bytes
         return DEFAULT_SEGMENT_BYTES
 
+    @functools.cached_property
+    def raw_cameras(self) -> int:
+        """Number of cameras that may send raw images."""
+        with contextlib.suppress(ConfigError):  # reported by the check of the parameters
+            plans = NodeConfig.from_values(self.node_values).plans()
+            return sum(plan.transport != 'compressed' for plan in plans)
+        return 0
+
 
 def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
     """Run all checks in the order of _CHECKS. A check that fails does not stop the others."""
@@ -147,7 +155,7 @@ def _check_shell(_: _Inputs) -> Iterable[Finding]:
 
 
 def _check_machine(inputs: _Inputs) -> Iterable[Finding]:
-    return check_machine(inputs.segment_bytes)
+    return check_machine(inputs.segment_bytes, raw_cameras=inputs.raw_cameras)
 
 
 def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
 from rclpy.node import Node
@@ -31,7 +33,7 @@ CAMERAS_PER_THREAD: Final = 4
 
 
 class SharedIntake:
-    """Subscribes for the cameras of a node. Each thread takes the images of several cameras.
+    """Subscribes for the cameras of a node. Each thread takes the images of some cameras.
 
     A thread starts with its first subscription and ends with its last. If an exception ends a
     thread, its subscriptions are lost, and their owners must subscribe again.
@@ -39,9 +41,12 @@ class SharedIntake:
     Args:
         node: creates the subscriptions.
         make_buffers: returns memory for the messages of a subscription.
+        hidden_nodes: nodes that subscribe to large images instead of `node`, each by a DDS
+            participant of its own.
         uses_rclpy: whether rclpy takes the images.
         fault_handler: notified if a thread ends because the GPU is lost.
-        cameras_per_thread: largest number of cameras of a thread.
+        cameras_per_thread: largest number of cameras of a thread. All subscriptions of a
+            thread belong to the same node.
 
     Attributes:
         uses_rclpy: whether rclpy takes the images of new subscriptions. Becomes True if rcl's
@@ -52,6 +57,7 @@ class SharedIntake:
         self,
         node: Node,
         make_buffers: Callable[[], MessageBuffers],
+        hidden_nodes: Sequence[Node] = (),
         *,
         uses_rclpy: bool,
         fault_handler: FaultHandler,
@@ -61,38 +67,56 @@ class SharedIntake:
         self._make_buffers = make_buffers
         self.uses_rclpy = uses_rclpy
         self._fault_handler = fault_handler
+        self._hidden_nodes = hidden_nodes
         self._cameras_per_thread = cameras_per_thread
-        self._intakes: list[Intake] = []
+        self._intakes: list[tuple[Node, Intake]] = []
 
     @property
     def description(self) -> str:
         """A phrase for the log that says how images are taken."""
-        return 'through rclpy' if self.uses_rclpy else 'by a separate thread'
+        if self.uses_rclpy:
+            return 'through rclpy'
+        count = len(self._hidden_nodes)
+        return f'by {count} DDS participants of their own' if count else 'by a separate thread'
 
     def subscribe(self, options: ImageTopicOptions, receiver: ImageReceiver) -> ImageSubscription:
         """Subscribe to a topic of images. The caller closes the subscription."""
         if self.uses_rclpy:
             return TypedSubscription(options, receiver)
+        node = self._least_used_node() if options.may_be_large else self._node
+        if node is self._node:
+            own = options
+        else:  # a hidden node has no remappings
+            topic = self._node.resolve_topic_name(options.topic)
+            own = replace(options, node=node, topic=topic)
         try:
             with ExitStack() as resources:
                 # Create the source first. If this fails, no thread without a source is left.
-                source = make_source(options, receiver, self._make_buffers(), resources)
-                return IntakeSubscription(source, self._running_intake, resources)
+                source = make_source(own, receiver, self._make_buffers(), resources)
+                running_intake = functools.partial(self._running_intake, node)
+                return IntakeSubscription(source, running_intake, resources)
         except EndedError:  # the intake's last source failed just now
-            if not self._node.context.ok():
+            if not node.context.ok():
                 raise
         except RclError as error:
             self._fall_back(error)
         return self.subscribe(options, receiver)  # by another intake, or by rclpy
 
-    def _running_intake(self) -> Intake:
-        """Return the intake with the fewest cameras, or a new one if all are full."""
-        running = [intake for intake in self._intakes if intake.is_alive]
-        least = min(running, key=len, default=None)
+    def _least_used_node(self) -> Node:
+        """Return the hidden node with the fewest subscriptions; without one, the main node."""
+        return min(self._hidden_nodes, key=self._camera_count, default=self._node)
+
+    def _camera_count(self, node: Node) -> int:
+        return sum(len(intake) for each, intake in self._intakes if each is node)
+
+    def _running_intake(self, node: Node) -> Intake:
+        """Return the node's intake with the fewest cameras, or a new one if all are full."""
+        self._intakes = [each for each in self._intakes if each[1].is_alive]
+        own = [intake for each, intake in self._intakes if each is node]
+        least = min(own, key=len, default=None)
         if least is None or len(least) >= self._cameras_per_thread:
-            least = Intake(self._node.context, self)
-            running.append(least)
-        self._intakes = running
+            least = Intake(node.context, self)
+            self._intakes.append((node, least))
         return least
 
     def on_intake_failed(self, error: BaseException) -> None:

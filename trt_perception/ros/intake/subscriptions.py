@@ -38,12 +38,15 @@ class ImageTopicOptions:
         message_type: class of the messages.
         topic: name, before remapping.
         qos: the requested QoS.
+        may_be_large: whether the messages may be so large that other cameras must not wait while
+            the middleware copies them.
     """
 
     node: Node
     message_type: Any
     topic: str
     qos: QoSProfile
+    may_be_large: bool = False
 
 
 class ImageSubscription(Protocol):

@@ -1,0 +1,216 @@
+"""Tests of the DDS participants that receive the raw images of a node with several cameras."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from rclpy.node import Node
+
+from support.nodes.camera_of_many import COLOR, NAMES, CameraOfMany
+from support.nodes.graph import Detector, picture_of
+from support.nodes.launching import SHARE
+from trt_perception.parameters.camera import NodeConfig
+from trt_perception.ros.intake import participants
+from trt_perception.ros.intake.participants import ImageParticipants
+from trt_perception.transport.advice import CAMERA_PROFILE, PROFILE_VARIABLES
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+
+MIB = 2**20
+
+
+@pytest.fixture
+def start(client, model):
+    """Return a function that starts an active node with three cameras, all connected."""
+    detectors = []
+
+    def start(parameters=None, arguments=()):
+        settings = {'engine_path': str(model), 'cameras': list(NAMES), 'autostart': True}
+        detector = Detector(
+            client, {**settings, **(parameters or {})}, arguments=arguments, camera_qos=None
+        )
+        detectors.append(detector)
+        return detector, connected_cameras(detector)
+
+    yield start
+    for detector in detectors:
+        detector.close()
+
+
+def connected_cameras(detector):
+    cameras = [CameraOfMany(detector, name) for name in NAMES]
+    for camera in cameras:
+        camera.connect()
+    return cameras
+
+
+def nodes_of(detector):
+    """Return the names of all nodes in the namespace of a detector."""
+    found = detector.client.node.get_node_names_and_namespaces()
+    return sorted(name for name, namespace in found if namespace == detector.namespace)
+
+
+def subscriber_of(camera):
+    """Return the names of the nodes that subscribe to the images of a camera."""
+
+    def names():
+        infos = camera.client.node.get_subscriptions_info_by_topic(camera.topic)
+        return [info.node_name for info in infos]
+
+    # A name may arrive later than the subscription.
+    camera.client.spin_until(lambda: not any('UNKNOWN' in name for name in names()), 'the names')
+    return names()
+
+
+def resources(pid):
+    """Return the numbers of threads, open files and mapped shared-memory files of a process."""
+    maps = Path(f'/proc/{pid}/maps').read_text().splitlines()
+    shared = {line.split()[5] for line in maps if '/dev/shm/fast' in line}
+    return [len(os.listdir(f'/proc/{pid}/{kind}')) for kind in ('task', 'fd')] + [len(shared)]
+
+
+def test_each_raw_camera_has_a_participant_with_a_hidden_node(start):
+    detector, cameras = start()
+    hidden = [f'_detector_images_{index}' for index in range(3)]
+    assert nodes_of(detector) == [*hidden, 'detector']
+    assert sorted(name for camera in cameras for name in subscriber_of(camera)) == hidden
+    node = detector.client.node
+    for name in hidden:
+        assert not node.get_service_names_and_types_by_node(name, detector.namespace)
+        publishers = node.get_publisher_names_and_types_by_node(name, detector.namespace)
+        assert [topic for topic, _ in publishers] == ['/parameter_events']
+    for camera in cameras:
+        assert camera.ask(picture_of(COLOR)).detections
+
+
+def test_cleanup_leaves_nothing_of_the_participants(start):
+    detector, cameras = start()
+    pid = detector.program.pid
+    for camera in cameras:
+        camera.destroy_publisher()
+    detector.bring_to('unconfigured')
+    detector.client.spin_until(lambda: nodes_of(detector) == ['detector'], 'one node')
+    before = resources(pid)
+    for _ in range(5):
+        detector.to('configure', 'activate', 'deactivate', 'cleanup')
+    detector.client.spin_until(
+        lambda: all(now <= then + 2 for now, then in zip(resources(pid), before, strict=True)),
+        f'resources as before, {before}',
+    )
+
+
+@pytest.mark.parametrize(
+    ('parameters', 'expected'),
+    [
+        ({'image_participants': 0}, 0),
+        ({'image_participants': 2}, 2),
+        ({'image_intake': 'rclpy'}, 0),
+        ({'image_transport': 'compressed'}, 0),
+    ],
+    ids=str,
+)
+def test_parameters_set_the_number_of_participants(client, model, parameters, expected):
+    settings = {'engine_path': str(model), 'cameras': list(NAMES), **parameters}
+    detector = Detector(client, settings, camera_qos=None)
+    try:
+        detector.to('configure', 'activate')
+        client.spin_until(lambda: len(nodes_of(detector)) == expected + 1, 'the nodes')
+    finally:
+        detector.close()
+
+
+def test_small_images_share_the_participant_of_the_node_from_the_second_activation(start):
+    detector, cameras = start()
+    assert [subscriber_of(camera) for camera in cameras] != [['detector']] * 3
+    detector.to('deactivate', 'activate')
+    for camera in cameras:
+        camera.connect()
+        assert subscriber_of(camera) == ['detector']
+
+
+def test_remapped_topic_of_a_camera_is_received(client, model):
+    settings = {'engine_path': str(model), 'cameras': list(NAMES), 'autostart': True}
+    detector = Detector(
+        client, settings, arguments=['-r', 'rear/image:=moved/picture'], camera_qos=None
+    )
+    try:
+        camera = CameraOfMany(detector, 'rear', publish=False)
+        camera.topic = detector.topic('moved/picture')
+        camera.create_publisher()
+        camera.connect()
+        assert subscriber_of(camera)[0].startswith('_detector_images_')
+    finally:
+        detector.close()
+
+
+@pytest.mark.parametrize('is_own', [False, True], ids=['profile of cameras', 'own profile'])
+def test_node_replaces_the_profile_of_cameras_and_keeps_an_own_profile(
+    client, model, tmp_path, monkeypatch, is_own
+):
+    profile = SHARE / CAMERA_PROFILE
+    if is_own:
+        profile = Path(shutil.copy(profile, tmp_path))
+    for name in PROFILE_VARIABLES:
+        monkeypatch.setenv(name, str(profile))
+    detector = Detector(client, {'engine_path': str(model), 'autostart': True})
+    try:
+        detector.bring_to('active')
+        maps = Path(f'/proc/{detector.program.pid}/maps').read_text().splitlines()
+        files = {line.split()[5] for line in maps if '/dev/shm/fast' in line}
+        sizes = [os.stat(file).st_size for file in files if os.path.exists(file)]
+        assert (max(sizes) > 64 * MIB) == is_own
+    finally:
+        detector.close()
+
+
+def test_failure_to_create_a_participant_is_logged_once(client, monkeypatch):
+    node, logged = Node('main', context=client.context), []
+    monkeypatch.setattr(node, 'get_logger', lambda: Log(logged))
+    create = participants._create_hidden_node
+
+    def fail_at_the_second(main, index, enclave):
+        if index == 1:
+            raise RuntimeError('too many participants')
+        return create(main, index, enclave)
+
+    monkeypatch.setattr(participants, '_create_hidden_node', fail_at_the_second)
+    created = ImageParticipants(node)
+    created.start(NodeConfig.from_values({'cameras': ['a', 'b', 'c', 'd']}))
+    try:
+        assert len(created.ready()) == 1
+        assert len(created.ready()) == 1
+        assert len(logged) == 1
+    finally:
+        created.close()
+        node.destroy_node()
+
+
+class Log:
+    """Collects warnings."""
+
+    def __init__(self, logged):
+        self.warning = logged.append
+
+
+def test_participants_are_created_without_blocking_the_caller(client, monkeypatch):
+    node = Node('main', context=client.context)
+    create = participants._create_hidden_node
+    released = []
+
+    def wait(*arguments):
+        while not released:
+            time.sleep(0.01)
+        return create(*arguments)
+
+    monkeypatch.setattr(participants, '_create_hidden_node', wait)
+    created = ImageParticipants(node)
+    # Returns although no participant can be created yet.
+    created.start(NodeConfig.from_values({'cameras': ['a', 'b']}))
+    released.append(True)
+    try:
+        assert len(created.ready()) == 2
+    finally:
+        created.close()
+        node.destroy_node()
