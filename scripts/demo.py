@@ -167,8 +167,8 @@ def run_processes(options, recorder, processes, logs):
     for name, process in processes.items():
         check(process, name)
     for camera in recorder.cameras.values():
-        camera.diagnostics = {}  # wait for new counts
-    patience = time.monotonic() + 4.0  # the middleware sends a lost last message again within 3 s
+        camera.diagnostics = {}  # Wait for new counts.
+    patience = time.monotonic() + 4.0  # The middleware repeats a lost message within 3 s.
     wait_for(
         recorder,
         processes,
