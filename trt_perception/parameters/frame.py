@@ -26,8 +26,8 @@ class FrameParameters:
     )
     iou_threshold: float = parameter_field(
         0.45,
-        'If two boxes of one class have a larger intersection over union (IoU), the box with the '
-        'lower score is dropped.',
+        'If the intersection over union (IoU) of two boxes of one class is above this, the box '
+        'with the lower score is dropped.',
         minimum=0.0,
         maximum=1.0,
         live=True,

@@ -151,12 +151,12 @@ class NodeHealth:
         change = self.engine.describe_change() if self.engine is not None else ''
         notes = tuple(note for note in (change, *self._log.shown_warnings) if note)
         if self._has_named_cameras:
-            wanted = [
+            enabled = [
                 counts
                 for camera, counts in zip(self._cameras, parts, strict=True)
                 if camera.enabled
             ]
-            problem = with_notes(_summary(wanted, len(parts) - len(wanted)), of_name, notes)
+            problem = with_notes(_summary(enabled, len(parts) - len(enabled)), of_name, notes)
             changed = self._problems.update(problem, now)
             of_name, notes = '', ()  # do not repeat these notes for each camera
         else:
@@ -209,16 +209,16 @@ class NodeHealth:
             self._publisher.wait_for_all_acked(Duration(seconds=1))
 
 
-def _summary(wanted: Sequence[FrameStatistics], off: int) -> Problem:
+def _summary(enabled: Sequence[FrameStatistics], disabled_count: int) -> Problem:
     """Return a Problem of level OK with the number of cameras that send images.
 
     Args:
-        wanted: counts of the enabled cameras.
-        off: number of disabled cameras.
+        enabled: counts of each enabled camera.
+        disabled_count: number of disabled cameras.
     """
-    if off and not wanted:
-        return Problem(Level.OK, '', f'active, all {off} cameras are switched off')
-    received = sum(1 for counts in wanted if counts.received)
-    switched_off = f', {off} switched off' if off else ''
-    text = f'active, images from {received} of {len(wanted)} cameras{switched_off}'
+    if disabled_count and not enabled:
+        return Problem(Level.OK, '', f'active, all {disabled_count} cameras are switched off')
+    received = sum(1 for counts in enabled if counts.received)
+    switched_off = f', {disabled_count} switched off' if disabled_count else ''
+    text = f'active, images from {received} of {len(enabled)} cameras{switched_off}'
     return Problem(Level.OK, '', text)
