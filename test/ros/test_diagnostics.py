@@ -214,7 +214,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
     assert not any(key.startswith('age') for key in values)
 
 
-def test_losses_of_the_node_are_unknown_if_a_cameras_are():
+def test_losses_of_the_node_are_unknown_if_losses_of_a_camera_are_unknown():
     cameras = [camera_facts('front', not_delivered=None), camera_facts('rear', not_delivered=3)]
     statuses = statuses_of(Health('active', cameras=cameras, finding=NO_PROBLEM))
     lost = {part: values['not delivered'] for part, (_, _, values) in statuses.items()}

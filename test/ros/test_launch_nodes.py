@@ -95,8 +95,8 @@ def user_launch_file(include='include', more='[]'):
 
 
 # engine_paths, confidence and imag_topic resemble arguments of detect.launch.py; rviz does not.
-# The user's file declares engine_paths, confidence and rviz. It uses undeclared, but does not
-# declare this name.
+# The user's file declares engine_paths, confidence and rviz. It uses the name `undeclared` without
+# declaring it.
 TYPED = ('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5')
 #: By name of the scene: a launch file's name or text, and the arguments that the user types.
 SCENES = {

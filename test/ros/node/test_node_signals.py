@@ -75,7 +75,7 @@ def test_signal_stops_configure_between_two_steps(start_detector):
     detector.program.wait_for_output('enqueue 114\n')
     assert detector.state() == 'unconfigured'  # the node answers while it loads the model
     assert_clean_end(detector, signal.SIGTERM)
-    # One of three slots was warmed up, so the step in progress was the last.
+    # Only one of three slots was warmed up: no step began after the signal.
     assert detector.program.count('enqueue 114\n') == 1
     assert detector.program.count('pipeline closed') == 1
 
