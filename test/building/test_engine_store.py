@@ -213,7 +213,7 @@ def test_ctrl_c_leaves_no_entry(store, tmp_path, monkeypatch):
     assert list((tmp_path / 'store').iterdir()) == []
 
 
-def test_lookup_imports_neither_onnx_nor_onnx_runtime():
+def test_engine_store_imports_neither_onnx_nor_onnx_runtime():
     code = (
         'import sys, trt_perception.building.engine_store; '
         'print({"onnx", "onnxruntime", "cv2"} & set(sys.modules))'

@@ -161,7 +161,7 @@ def test_unloadable_library_is_named(search_path, monkeypatch):
         load_nvjpeg()
 
 
-def test_library_without_nvjpeg_functions_is_skipped(search_path, monkeypatch):
+def test_library_without_nvjpeg_functions_is_not_used(search_path, monkeypatch):
     """JetPack has a libnvjpeg.so with the interface of libjpeg, without nvJPEG's functions."""
     other_library = ctypes.util.find_library('m')
     monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter([other_library]))
@@ -170,7 +170,7 @@ def test_library_without_nvjpeg_functions_is_skipped(search_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('version', 'is_accepted'), [((13, 3, 2), True), ((11, 9, 0), False)])
-def test_library_that_is_too_old_is_skipped(
+def test_library_that_is_too_old_is_not_used(
     search_path, monkeypatch, version, is_accepted, golden_messages
 ):
     def get_property(kind, out):

@@ -208,7 +208,9 @@ def test_image_just_above_the_limit_is_refused(size_wh, tmp_path, golden_message
     golden_messages.add(refusal(tmp_path / 'image', content)[0])
 
 
-def test_image_of_the_largest_size_is_decoded(tmp_path, monkeypatch, golden_messages):
+def test_image_file_of_the_largest_size_reaches_the_decoder(
+    tmp_path, monkeypatch, golden_messages
+):
     monkeypatch.setattr(ImageFile.ImageFile, 'load', lambda _: 1 / 0)
     content = f'P5 16384 {MAX_PIXELS // 16384} 255\n'.encode()
 

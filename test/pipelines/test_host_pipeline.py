@@ -94,7 +94,7 @@ def test_known_pixels_give_known_boxes(tmp_path):
         assert detect(pipeline, picture(anchors)) == expected
 
 
-def test_parameters_can_replace_the_manifest(tmp_path):
+def test_parameters_can_replace_a_missing_manifest(tmp_path):
     pipeline = open_pipeline(write_onnx(tmp_path, described=False), **ENOUGH)
     assert not pipeline.spec.has_manifest
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND, DOG_FOUND]

@@ -207,7 +207,7 @@ def test_invalid_box_is_removed(name):
 
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('size', [3e38, 1e38])
-def test_size_beyond_float32_is_removed(name, size):
+def test_box_with_a_size_beyond_float32_is_removed(name, size):
     found = run(name, [[30, 24, size, 10], [30, 24, 20, 10]], [0.1] * 2, [0.9, 0.8])
     assert np.isfinite(found.oriented).all()
     assert found.scores.tolist() == pytest.approx([0.8] if size > 2e38 else [0.9, 0.8])

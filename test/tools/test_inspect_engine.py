@@ -171,7 +171,7 @@ def test_options_that_need_a_gpu_fail_without_one(engine, capsys, golden_message
     assert main([str(engine), '--times', '3']) == 1
 
 
-def test_tool_runs_without_the_build_packages():
+def test_help_works_without_the_build_packages():
     code = (
         'import sys; sys.modules["onnx"] = None; '
         'from trt_perception.tools.inspect_engine import main; sys.exit(main(["--help"]))'

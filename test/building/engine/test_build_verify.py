@@ -162,7 +162,7 @@ def test_engine_without_layer_information_still_reports_latency(engine):
     assert seen.latency.p50 == 1.5
 
 
-def test_auxiliary_inputs_get_zeros(engine):
+def test_auxiliary_inputs_get_a_shape_and_memory(engine):
     """Some exports of RT-DETR have the original image sizes as a second input."""
     for inputs in ((SIZES, IMAGE), (IMAGE, SIZES)):
         model = engine('fp16', inputs=inputs)
