@@ -1,4 +1,4 @@
-"""Tests of memory for messages: it returns after the last reader and is reused."""
+"""Tests of buffers for messages: memory returns after its last reader, and is then reused."""
 
 import gc
 import random
@@ -53,7 +53,7 @@ def test_memory_is_lent_until_the_last_view_is_gone():
     assert buffers.count == 2
 
 
-def test_an_array_over_lent_memory_is_writable_and_in_place():
+def test_array_of_a_lease_writes_into_the_lent_memory():
     lease = MessageBuffers().lend(100)
     assert lease.memory.size >= 100
     array = lease.array()
@@ -110,7 +110,7 @@ def test_memory_returns_from_threads_and_reference_cycles():
 
 
 def test_slightly_larger_message_allocates_a_margin():
-    """Compressed images differ in size. Not every new maximum may replace all buffers."""
+    """Compressed images differ in size, and a slightly larger image must not need a new buffer."""
     buffers = MessageBuffers(Counted)
     sizes = {buffers.lend(size).memory.size for size in range(100_000, 400_000, 500)}
     assert len(sizes) <= 8
@@ -122,7 +122,7 @@ USUAL_BYTES, LARGE_BYTES = 300_000, 100_000_000
 
 
 def lend_and_return(buffers, *sizes):
-    """Lend memory for each message, and return it."""
+    """Lend memory for each message, and take it back at once."""
     for size in sizes:
         buffers.lend(size)
 

@@ -1,4 +1,4 @@
-"""Tests of the intake over DDS: no image is lost by growing buffers, torn or left behind."""
+"""Tests of the intake over DDS: images are complete and in order, even if buffers grow."""
 
 import pytest
 
@@ -13,10 +13,10 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 
 
-# Images that arrive
+# Which images arrive.
 
 
-def test_growth_loses_no_image(make_taker):
+def test_all_images_arrive_while_buffers_grow(make_taker):
     taker = make_taker(image_qos_depth=10)
     numbers = []
     taker.open(lambda arrived: numbers.append(image_number(arrived)))
@@ -26,7 +26,7 @@ def test_growth_loses_no_image(make_taker):
     assert taker.input.not_delivered == 0
 
 
-def test_image_above_the_limit_is_too_large_and_the_next_one_arrives(make_taker):
+def test_image_above_the_limit_is_refused_and_the_next_one_arrives(make_taker):
     taker = make_taker(image_qos_depth=10)
     taker.buffers = MessageBuffers(limit=2_000_000)
     taker.open()
@@ -48,7 +48,7 @@ def test_image_above_the_limit_is_too_large_and_the_next_one_arrives(make_taker)
 
 
 class Scarce(MessageBuffers):
-    """Memory for a message of any size, for a small message, or for no message."""
+    """Buffers that lend memory for all messages, for small messages only, or for none."""
 
     available = 'any'
 
@@ -103,7 +103,7 @@ def test_gpu_that_is_lost_during_an_allocation_is_a_fault(make_taker):
     camera.publish(command_image(1, 1))
     taker.client.spin_until(lambda: not intakes(), 'the end of the thread')
     assert [error.sticky for error in taker.faults] == [True]
-    assert not taker.logged  # the fault handler reports the error
+    assert not taker.logged  # only the fault handler reports the error
     taker.client.node.destroy_publisher(camera)
 
 
@@ -158,7 +158,7 @@ def test_images_of_this_process_and_of_another_process_arrive(make_taker):
     taker.client.node.destroy_publisher(camera)
 
 
-# Torn images
+# Images are complete.
 
 
 def test_no_image_is_torn_by_overload_or_slow_readers(make_taker):
@@ -167,7 +167,7 @@ def test_no_image_is_torn_by_overload_or_slow_readers(make_taker):
     newest = []
     taker.open(newest.append)
     taker.camera('800x600', VGA, hz=0, depth=1)
-    while checked < 200:  # the limit of the whole test ends a loop that gets no images
+    while checked < 200:  # without images, the time limit of the test ends this loop
         taker.client.spin_for(0.002)
         kept_images += newest[-2:]
         newest.clear()
@@ -175,13 +175,13 @@ def test_no_image_is_torn_by_overload_or_slow_readers(make_taker):
             checked += len([image_number(image) for image in kept_images])
             del kept_images[:5]
         if checked >= reopen_at:
-            reopen_at += 50  # not again before images arrive, because discovery needs time
-            taker.input.close()  # readers keep their images
+            reopen_at += 50  # Let images arrive first, because discovery needs time.
+            taker.input.close()  # Readers keep their images.
             taker.open(newest.append)
     assert len({image_number(image) for image in kept_images}) == len(kept_images)
 
 
-# Cameras that start, end and change
+# Cameras that start, end and change.
 
 
 def test_images_of_a_restarted_camera_arrive(make_taker):
@@ -202,7 +202,7 @@ def test_best_effort_camera_changes_the_subscription(make_taker):
     reliable_camera.publish(command_image(1, 1))
     taker.wait(1)
     assert taker.input.reliability == 'reliable'
-    for _ in range(3):  # three publishers at once cause only one change
+    for _ in range(3):  # Three publishers at once cause only one change.
         # Small images, because best effort loses images above the shared memory of 512 KiB.
         taker.camera('64x48', reliability='best_effort', hz=20)
     taker.client.spin_until(lambda: taker.input.reliability == 'best_effort', 'the change')
@@ -212,7 +212,7 @@ def test_best_effort_camera_changes_the_subscription(make_taker):
     taker.client.node.destroy_publisher(reliable_camera)
 
 
-# CPU time
+# CPU time.
 
 
 def test_intake_sleeps_while_no_image_arrives(make_taker, monkeypatch):
@@ -221,7 +221,9 @@ def test_intake_sleeps_while_no_image_arrives(make_taker, monkeypatch):
     taker = make_taker(image_qos_reliability='reliable')
     taker.open()
     camera = taker.publisher()
-    taker.camera(VGA, reliability='best_effort', hz=100)  # causes an event, but no image
+    taker.camera(
+        VGA, reliability='best_effort', hz=100
+    )  # this camera causes an event, but no image
     camera.publish(command_image(1, 1))
     taker.wait(1)
     taker.client.spin_until(lambda: taker.logged, 'the log line about the incompatible camera')
@@ -232,5 +234,5 @@ def test_intake_sleeps_while_no_image_arrives(make_taker, monkeypatch):
         return len(waits) == before
 
     # Discovery may still wake the thread a few times. A busy loop would wake it continuously.
-    taker.client.spin_until(sleeps, 'a fifth of a second without a wake-up')
+    taker.client.spin_until(sleeps, '0.2 s without a wake-up of the thread')
     taker.client.node.destroy_publisher(camera)

@@ -49,7 +49,7 @@ def test_intake_ends_100_times_while_images_arrive(make_taker):
 
 
 @pytest.mark.parametrize('first', ['node', 'context', 'neither'])
-def test_parts_can_end_in_any_order(first):
+def test_node_context_and_subscription_can_end_in_any_order(first):
     context = rclpy.Context()
     rclpy.init(context=context)
     topic = next(topics)
@@ -73,19 +73,19 @@ def test_parts_can_end_in_any_order(first):
         node.destroy_node()
     elif first == 'context':
         rclpy.shutdown(context=context)
-        while intakes():  # the threads end without a call of close
+        while intakes():  # the thread ends without a call of `close`
             assert time.monotonic() < end
             time.sleep(0.001)
     image_input.close()
     assert intakes() == 0
     image_input.close()
-    assert frame_from_image(images[0]).data[0] == 1  # the reader still has the memory
+    assert frame_from_image(images[0]).data[0] == 1  # the memory of a kept image is still valid
     if first != 'node':
         node.destroy_node()
     rclpy.try_shutdown(context=context)
 
 
-def test_error_in_the_receiver_ends_the_thread_until_resubscription(make_taker):
+def test_error_in_the_receiver_ends_the_thread_until_a_new_subscription(make_taker):
     taker = make_taker()
     broken = threading.Event()
     broken.set()

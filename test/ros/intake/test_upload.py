@@ -1,6 +1,6 @@
-"""Messages from the memory that they were taken into to the GPU: whole, and freed in the end.
+"""Tests of uploads from the memory of an intake: pixels are complete, and all memory is freed.
 
-The GPU is the stand-in that does everything as late as CUDA may.
+A stand-in for CUDA does all work as late as CUDA may.
 """
 
 import gc
@@ -37,7 +37,7 @@ def unraisable(monkeypatch):
 
 
 def image(seed, encoding='bgr8', size=(38, 24), frame_id='camera', padding=6):
-    """Return noise as a message, and as a frame."""
+    """Return an image of noise as a message and as a frame."""
     frame = random_frame(np.random.default_rng(seed), encoding, *size, padding)
     message = Image(width=size[0], height=size[1], step=frame.step, encoding=encoding)
     message.header.frame_id = frame_id
@@ -46,7 +46,7 @@ def image(seed, encoding='bgr8', size=(38, 24), frame_id='camera', padding=6):
 
 
 def taken(buffers, message):
-    """Return a message as the intake leaves it."""
+    """Return a SerializedMessage in memory of `buffers`, as an intake delivers it."""
     content = np.frombuffer(serialize_message(message), np.uint8)
     lease = buffers.lend(content.size)
     data = lease.array()[: content.size]
@@ -60,7 +60,7 @@ def buffers_of(pipeline):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize('integrated', [False, True])
-def test_a_message_is_uploaded_from_where_it_was_taken(late_pipeline, integrated, encoding):
+def test_message_is_uploaded_from_the_memory_of_the_intake(late_pipeline, integrated, encoding):
     gpu, pipeline = late_pipeline(integrated=integrated)
     buffers = buffers_of(pipeline)
     for seed in range(9):
@@ -79,7 +79,7 @@ def test_a_message_is_uploaded_from_where_it_was_taken(late_pipeline, integrated
     buffers.close()
 
 
-def test_a_message_of_rclpy_is_copied(late_pipeline):
+def test_message_of_rclpy_is_copied_and_uploaded(late_pipeline):
     gpu, pipeline = late_pipeline()
     message, expected = image(1)
     frame = frame_from_image(message)
@@ -126,7 +126,7 @@ def test_frames_left_by_a_fault_are_freed_with_the_pipeline(late_pipeline):
     )
     gc.collect()
     buffers.close()
-    assert buffers.count == 1  # the upload may be under way
+    assert buffers.count == 1  # the upload may still be in progress
     pipeline.close()
     assert buffers.count == 0
     assert gpu.host_bytes == {}
@@ -166,7 +166,7 @@ def test_memory_of_a_lost_gpu_is_released_silently(late_pipeline):
     lost = (fake_cuda.cudaError_t.cudaErrorIllegalAddress,)
     working = {name: getattr(runtime, name) for name in ('cudaFreeHost', 'cudaSetDevice')}
     for name, call in working.items():
-        # The library is lost with the GPU. Tell the stand-in that the memory was freed.
+        # Calls fail after the GPU is lost. The stand-in must still count the memory as freed.
         setattr(runtime, name, lambda *given, call=call: (call(*given), lost)[1])
     with pytest.raises(CudaError) as caught:
         buffers.close()
