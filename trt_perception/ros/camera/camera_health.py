@@ -267,7 +267,7 @@ class CameraHealth:
         return facts
 
     def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:
-        """Return the rates (Hz) of received and published frames over at least the last second."""
+        """Return the rates (Hz) of received and published frames over the last second or more."""
         now = time.monotonic()
         self._rate_counts.append((now, counts.received, counts.published))
         while now - self._rate_counts[1][0] >= _RATE_WINDOW_S:
