@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import random
 import struct
 import sys
@@ -19,16 +20,19 @@ import time
 from types import SimpleNamespace
 
 import rclpy
-from common import photograph_message, quality
+from common import SHARE, photograph_message, quality
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray
 
+from trt_perception.parameters.camera import NodeConfig
 from trt_perception.ros.intake.buffers import MessageBuffers
+from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageTopicOptions
+from trt_perception.transport.advice import node_profile_environment
 
 READY = 'ready'
 #: Seconds for which receivers wait for images in flight, after the cameras' last image.
@@ -171,11 +175,22 @@ def run_client(options):
     print_arrivals(arrivals, missed)
 
 
-def open_intake(node, on_fault):
-    """Return the intake of a detector node, without model and worker."""
-    return SharedIntake(
-        node, MessageBuffers, uses_rclpy=False, fault_handler=SimpleNamespace(on_fault=on_fault)
+@contextlib.contextmanager
+def open_intake(node, options, on_fault):
+    """Provide the intake of a detector node, without model and worker."""
+    transport = 'compressed' if options.image == 'jpeg' else 'raw'
+    participants = ImageParticipants(node)
+    participants.start(
+        NodeConfig.from_values({'cameras': options.cameras, 'image_transport': transport})
     )
+    yield SharedIntake(
+        node,
+        MessageBuffers,
+        participants.ready(),
+        uses_rclpy=False,
+        fault_handler=SimpleNamespace(on_fault=on_fault),
+    )
+    participants.close()
 
 
 class Receiver:
@@ -201,11 +216,15 @@ def run_intake(options):
     )
     faults = []
     receivers = {camera: Receiver(faults.append) for camera in options.cameras}
-    with ros_node('intake') as node:
-        intake = open_intake(node, faults.append)
+    os.environ.update(node_profile_environment(SHARE, os.environ))
+    with ros_node('intake') as node, open_intake(node, options, faults.append) as intake:
         subscriptions = [
             intake.subscribe(
-                ImageTopicOptions(node, kind, f'/{camera}/{topic}', quality('reliable')), receiver
+                ImageTopicOptions(
+                    *(node, kind, f'/{camera}/{topic}', quality('reliable')),
+                    may_be_large=options.image == 'raw',
+                ),
+                receiver,
             )
             for camera, receiver in receivers.items()
         ]
