@@ -70,7 +70,7 @@ def test_all_scenes_are_installed():
     assert len(SCENES) == 60
 
 
-def test_published_detections_equal_the_pipelines(node, pipeline_and_thresholds):
+def test_node_publishes_the_detections_of_the_pipeline(node, pipeline_and_thresholds):
     count = 0
     for index, path in enumerate(SCENES[::3]):
         bgr = np.ascontiguousarray(cv2.imread(str(path)))

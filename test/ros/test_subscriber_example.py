@@ -96,7 +96,7 @@ def test_example_prints_the_objects_of_each_task(client, start_example, tmp_path
         node.close()
 
 
-def test_example_copes_with_a_missing_mask(client, start_example):
+def test_example_prints_an_image_whose_mask_is_missing(client, start_example):
     kinds = {'detections': Detection2DArray, 'masks': Image, 'keypoints': PointCloud2}
     publishers = {
         name: client.node.create_publisher(

@@ -73,7 +73,7 @@ def assert_same_message(content, expected):
     assert len(content) == len(serialize_message(expected))
 
 
-def test_message_without_detections_equals_rclpy():
+def test_message_without_detections_equals_the_message_of_rclpy():
     content = DetectionsSerializer(CLASS_NAMES)(header_of(), Detections.empty())
     assert_same_message(content, expected_message(header_of(), []))
 

@@ -144,7 +144,7 @@ def test_parameter_that_a_request_names_twice_is_refused(detector, golden_messag
 
 
 @pytest.mark.parametrize('service', ['set_parameters', 'set_parameters_atomically'])
-def test_random_parameters_are_answered(detector, service):
+def test_requests_with_random_parameters_are_answered(detector, service):
     rng = random.Random(service)
     live = ('confidence_threshold', 'iou_threshold', 'class_filter', 'use_sim_time')
     types = [*range(10), *UNKNOWN_TYPES]

@@ -213,7 +213,7 @@ def test_images_of_changing_size_and_validity_do_not_affect_other_cameras(camera
     assert counts['dropped'].keys() <= {'bad_length', 'replaced'}
 
 
-def test_best_effort_camera_is_received_again(cameras, detector):
+def test_images_arrive_after_a_camera_becomes_best_effort(cameras, detector):
     front, rear, left = cameras
     publish = steady([front, left])
     best_effort = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)

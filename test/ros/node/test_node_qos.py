@@ -147,7 +147,7 @@ def test_many_incompatible_cameras_give_few_log_lines(start_detector, settings):
         node.destroy_publisher(camera)
 
 
-def test_camera_with_stricter_qos_is_received(start_detector, settings):
+def test_images_of_a_camera_with_stricter_qos_arrive(start_detector, settings):
     detector = start_detector(settings)
     detector.connect()
     qos = QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC)

@@ -88,7 +88,7 @@ def detect_in_process(parameters, image):
     return detect_one(pipeline, frame_from_bgr(image), thresholds).detections
 
 
-def test_published_keypoints_equal_the_pipelines(detector, listener, parameters):
+def test_node_publishes_the_keypoints_of_the_pipeline(detector, listener, parameters):
     expected = detect_in_process(parameters, POSE_EXPORT['image'])
     assert len(expected) > 3
     others = listener(PointCloud2, 'keypoints')
@@ -173,7 +173,7 @@ def test_cleanup_removes_the_keypoints_topic(detector):
     )
 
 
-def test_published_oriented_boxes_equal_the_pipelines(client, tmp_path):
+def test_node_publishes_the_oriented_boxes_of_the_pipeline(client, tmp_path):
     export = recorded('ultralytics_obb')
     values = {**written(export, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
     expected = detect_in_process(values, export['image']).oriented
@@ -193,7 +193,7 @@ def test_published_oriented_boxes_equal_the_pipelines(client, tmp_path):
     assert len({box.center.theta for box in boxes}) > 3
 
 
-def test_published_masks_equal_the_pipelines(client, tmp_path):
+def test_node_publishes_the_masks_of_the_pipeline(client, tmp_path):
     export = recorded('ultralytics_segment_26')
     values = {**written(export, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
     masks = detect_in_process(values, export['image']).masks.whole()
