@@ -1,4 +1,4 @@
-"""Rules for the values of parameters. Each returns why a value is invalid, or None."""
+"""Rules for values of parameters. Each function returns why a value is invalid, or None."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 _LOWEST_RATE_HZ: Final = 0.01
 #: Largest number of cameras of a node.
 MAX_CAMERAS: Final = 64
-#: Most images a second.
+#: Largest rate of images, in images per second.
 HIGHEST_RATE_HZ: Final = 1000.0
 _HIGHEST_DEVICE: Final = 63
 # Name of the node's status on /diagnostics. The status of a camera has the camera's name.
@@ -34,7 +34,7 @@ _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
 
 
 def rate_mistake(value: float) -> Mistake | None:
-    """Check a number of images a second. 0 means no limit."""
+    """Check a rate in images per second. 0 means no limit."""
     expected = f'0 or a number from {_LOWEST_RATE_HZ:g} to {HIGHEST_RATE_HZ:g}'
     is_valid = value == 0 or value >= _LOWEST_RATE_HZ
     return None if is_valid else Mistake(found=repr(value), expected=expected)

@@ -85,7 +85,7 @@ def test_each_raw_camera_has_a_participant_with_a_hidden_node(start):
         assert camera.ask(picture_of(COLOR)).detections
 
 
-def test_cleanup_leaves_nothing_of_the_participants(start):
+def test_cleanup_frees_all_resources_of_the_participants(start):
     detector, cameras = start()
     pid = detector.program.pid
     for camera in cameras:
@@ -97,7 +97,7 @@ def test_cleanup_leaves_nothing_of_the_participants(start):
         detector.to('configure', 'activate', 'deactivate', 'cleanup')
     detector.client.spin_until(
         lambda: all(now <= then + 2 for now, then in zip(resources(pid), before, strict=True)),
-        f'resources as before, {before}',
+        f'no more resources than before: {before}',
     )
 
 
@@ -188,7 +188,7 @@ def test_failure_to_create_a_participant_is_logged_once(client, monkeypatch):
 
 
 class Log:
-    """Collects warnings."""
+    """A logger that collects warnings."""
 
     def __init__(self, logged):
         self.warning = logged.append
