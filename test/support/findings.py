@@ -11,11 +11,11 @@ def lines_of(findings):
 
 
 def text_of(scenes, good=()):
-    """Return the findings of all scenes as text, without the findings of a good scene.
+    """Return the findings in all situations as text, without the findings that `good` contains.
 
     Args:
-        scenes: the findings of each scene by its name.
-        good: findings of a scene without faults, which the text omits.
+        scenes: maps the name of each situation to its findings.
+        good: findings without any fault, which the text omits.
     """
     lines = []
     for name, findings in scenes.items():

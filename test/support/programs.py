@@ -151,7 +151,7 @@ class Program:
 
     def stop(self):
         """Pause the process until SIGCONT, and wait until all its threads have stopped."""
-        self.send(signal.SIGSTOP)  # stops the threads one after the other
+        self.send(signal.SIGSTOP)  # the kernel stops the threads one after the other
         end = time.monotonic() + DEADLINE_S
         while set(self._states()) != {'T'}:
             if time.monotonic() > end:
@@ -160,7 +160,7 @@ class Program:
 
     def _states(self):
         for stat in Path(f'/proc/{self.pid}/task').glob('*/stat'):
-            with contextlib.suppress(OSError):  # a thread that has just ended
+            with contextlib.suppress(OSError):  # the thread has just ended
                 yield stat.read_text().rpartition(') ')[2][0]
 
     def wait(self):

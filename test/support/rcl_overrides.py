@@ -1,4 +1,4 @@
-"""Return the parameters that rcl gives a node, to compare the package's own argument reader."""
+"""Return the parameters that rcl gives a node, as a reference for the package's own reader."""
 
 import contextlib
 

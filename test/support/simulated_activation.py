@@ -77,7 +77,7 @@ class SimulatedActivation:
         for periods in range(1, 100):
             if self.step(*args, **kwargs).kind == kind:
                 return periods * PERIOD_S
-        raise AssertionError(f'{kind} never found, but {self.findings[-1]}')
+        raise AssertionError(f'{kind} never found; found: {self.findings[-1]}')
 
 
 def healthy(rate_hz=30, **options):

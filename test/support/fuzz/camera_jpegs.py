@@ -84,7 +84,7 @@ VERSIONS = {f'JFIF {major}.1': with_version(BASELINE, major) for major in (0, 2,
 
 
 def cut_files(whole):
-    """Yield truncated files that end within the pixels, each without and with an EOI marker."""
+    """Yield files cut within their coded pixels, each without and with an EOI marker."""
     start = whole.index(b'\xff\xda') + 14
     step = (len(whole) - start) // 40
     for size in range(start + 16, len(whole) - 40, step):

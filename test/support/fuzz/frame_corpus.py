@@ -246,7 +246,7 @@ def _chunk(kind, content):
 
 
 def png_bomb(width, height):
-    """Return a one-bit PNG with this size in its header. It has pixels up to a size of 400 MP."""
+    """Return a one-bit PNG with this size in its header, and without pixels above 400 MP."""
     rows = bytes((width // 8 + 1) * height) if width * height <= 20_000**2 else b''
     head = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
     pixels = _chunk(b'IDAT', zlib.compress(rows, 9))

@@ -1,4 +1,4 @@
-"""Damage serialised images. The node must refuse each image, or read the same as rclpy.
+"""Damage serialised images. The node must refuse each image, or read it as rclpy does.
 
 Each image must be counted once.
 
@@ -99,7 +99,7 @@ def _changed(rng, kind, content, places, byte_order):
     for place in places:
         (length,) = struct.unpack_from(byte_order + 'I', content, place)
         end = place + 4 + length
-        for size in JUNK_SIZES if place != places[-1] else ():  # the last one is no string
+        for size in JUNK_SIZES if place != places[-1] else ():  # the last one: data
             put = struct.pack(byte_order + 'I', length + size)
             longer = content[:place] + put + content[place + 4 : end] + b'x' * size + content[end:]
             yield Case(kind, 'junk', longer)

@@ -1,10 +1,10 @@
-"""Give ONNX Runtime models in protobuf encodings that readers may interpret differently.
+"""Load models into ONNX Runtime whose protobuf encoding readers may interpret differently.
 
     python onnx_spellings.py SEED COUNT
 
-The output is JSON. It says how many models the package's reader accepted, found suspicious or
-refused. Each number is split by whether ONNX Runtime opened a file that the model names. A list
-of the accepted models that opened a file follows.
+The output is JSON. It has the numbers of models that the package's reader accepted, found
+suspicious and refused, each with and without a file that ONNX Runtime opened. A list of the
+accepted models for which ONNX Runtime opened a file follows.
 inotify reports opened files, independent of ONNX Runtime's own result. Damaged models may crash
 ONNX Runtime, so a few models at a time run in a separate process.
 """

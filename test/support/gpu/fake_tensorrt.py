@@ -266,7 +266,7 @@ class _Context:
         self._module = engine._module
         self._shapes = {}
         self._profile = self._memory = None
-        # TensorRT-RTX 1.4 reads the configuration later without a reference. It crashes if freed.
+        # TensorRT-RTX 1.4 keeps no reference to the configuration, and crashes if it was freed.
         self._config = weakref.ref(how) if isinstance(how, _RuntimeConfig) else lambda: True
         self._module.living.add(self)
 

@@ -47,13 +47,13 @@ def attempt(device, config):
 def main():
     config = DetectorConfig(engine_path=sys.argv[1])
     device = gpu.Device(0)
-    for _ in range(3):  # allocations that the driver and TensorRT keep for good
+    for _ in range(3):  # the driver and TensorRT never free some allocations
         open_by_parameters(config).close()
     before = device.memory()[0]
     taken = fill()
     attempts = [attempt(device, config)]
     while attempts[-1]['kind'] and taken:
-        # Free the smallest buffer first, then ever larger ones.
+        # Free the smallest buffer first.
         taken.pop().close()
         attempts.append(attempt(device, config))
     for buffer in taken:

@@ -91,7 +91,7 @@ class HostLetterbox:
             TensorSpec('images', self._shape, 'float32'),
             (TensorSpec('output0', (1, 300, 6), 'float32'),),
             preprocessing,
-            PRESETS['end_to_end'].decoder,  # decoded on the host, so that there is only one kernel
+            PRESETS['end_to_end'].decoder,  # has no kernels, so only the letterbox is compiled
             ('thing',),
             True,
         )
@@ -121,5 +121,5 @@ class HostLetterbox:
         return tensor
 
     def launch(self, batch, tensor, most):
-        """Run the kernel like the GPU, on addresses, for ``most`` frames."""
+        """Run the kernel for ``most`` frames. ``batch`` and ``tensor`` are addresses."""
         self._run(batch, tensor, most)

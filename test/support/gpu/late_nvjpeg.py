@@ -26,7 +26,7 @@ class DecodingNvJpeg(FakeNvJpeg):
         status = super().nvjpegDecode(handle, state, content, size, kind, image, stream)
         if status or self.gpu is None:
             return status
-        assert not self.gpu._queued.get(stream), 'it may write before earlier work has ended'
+        assert not self.gpu._queued.get(stream), 'nvJPEG may write before earlier work has ended'
         file = ctypes.string_at(content, size)
         bgr = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
         place, pitch = image.channel[0], image.pitch[0]

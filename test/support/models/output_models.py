@@ -5,7 +5,7 @@ LABELS = ((0.9, 0), (0.9, 1), (0.9, 2), (0.9, 3))
 
 
 def write_label_model(path, labels=LABELS):
-    """Write a model that finds one box. The brightness of the image chooses its score and class.
+    """Write a model that finds one box. The brightness of the image chooses score and class.
 
     A black image gets the first of ``labels``, a white image the last. The decoder is end_to_end,
     and the image has values from 0 to 1. The function needs the onnx package.

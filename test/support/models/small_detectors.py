@@ -82,7 +82,7 @@ class Net:
 
 
 def anchor_free(opset=17):
-    """Return a detector with distribution focal loss boxes, and the nodes of its head."""
+    """Return an anchor-free detector whose boxes are distributions, and the nodes of its head."""
     net = Net(opset)
     x = net.backbone()
     cells = (SIDE // 4) ** 2
@@ -108,7 +108,7 @@ def anchor_free(opset=17):
 
 
 def anchor_based():
-    """Return a detector with three outputs of anchors, decoded with powers and concatenated."""
+    """Return a detector that decodes the anchors of three strides and concatenates them."""
     net = Net()
     x = net.backbone()
     parts, layers = [], []
@@ -131,7 +131,7 @@ def anchor_based():
 
 
 def transformer():
-    """Return a detector with boxes by matrix products, each refining the previous step."""
+    """Return a detector with attention. Its boxes are a first estimate plus a correction."""
     net = Net()
     x = net.backbone()
     tokens = net.node('Transpose', [net.reshape(x, 1, 32, 256)], perm=[0, 2, 1])

@@ -1,4 +1,4 @@
-"""Subscribe to images with plain rclpy, and keep nothing: the memory that the middleware needs.
+"""Subscribe to images with plain rclpy and keep none, to measure the memory of the middleware.
 
 python plain_subscriber.py IMAGE_TOPIC COMPRESSED_IMAGE_TOPIC
 

@@ -146,7 +146,7 @@ def held(node, others=()):
 
 
 def of_good_lives(context, settings):
-    """Return the resources of a node without faults, by state. It is configured once before."""
+    """Return the resources of a node without faults, by state, after one configure and cleanup."""
     node = new_node(context, settings)
     for transition in ('configure', 'cleanup'):
         trigger(node, transition)

@@ -93,7 +93,7 @@ def expected_stats(tmp_path, rows):
 
 
 class WrittenModel:
-    """A pipeline that returns fixed detections for ``pictures``, above the threshold.
+    """A pipeline that returns the fixed detections of ``pictures`` above the threshold.
 
     Args:
         answers: detections by number of the picture; other pictures have no detections.

@@ -131,7 +131,7 @@ def _demosaiced(name, rows):
         place = np.s_[position // 2 :: 2, position % 2 :: 2]
         samples['rgb'.index(color)][place] = rows[place]
     dense = np.array([[0, 1, 0], [1, 4, 1], [0, 1, 0]]) / 4  # green: every second pixel
-    sparse = np.array([[1, 2, 1], [2, 4, 2], [1, 2, 1]]) / 4  # red, blue: every fourth
+    sparse = np.array([[1, 2, 1], [2, 4, 2], [1, 2, 1]]) / 4  # red and blue: every fourth
     kernels = sparse, dense, sparse
     planes = [
         ndimage.convolve(*pair, mode='constant') for pair in zip(samples, kernels, strict=True)

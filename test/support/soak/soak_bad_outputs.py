@@ -35,7 +35,7 @@ PARAMETERS = {
 
 
 def bad_outputs(client, *, seconds=60.0, seed=0, intake='auto'):
-    """Publish images of three cameras. A third of them gives an invalid output."""
+    """Publish images of three cameras. A third of the images give an invalid output."""
     rng = random.Random(seed)
     sent = {name: Counter() for name in NAMES}
     wrong = unbalanced = 0

@@ -67,7 +67,8 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
             for _ in range(RATE_HZ // 4):
                 publish_rubbish(rubbish, rng)
             client.spin_for(0.25)
-            # A camera killed while it makes shared-memory ports would block all others for good.
+            # Wait for 'up': a camera that is killed while it makes shared-memory ports would block
+            # all others forever.
             if rng.random() < 0.1 and programs['restarted'].count('up'):
                 restarts += 1
                 programs['restarted'].send(signal.SIGKILL)
@@ -95,13 +96,13 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
 
 
 def switch(detector, recorder, *, on):
-    """Switch a camera on or off. Without an answer, print what the node still does."""
+    """Switch a camera on or off. If the service does not answer, print the state of the node."""
     before = Counter(recorder.answers)
     try:
         [(well, why)] = detector.set({'camera.switched.enabled': on})
     except pytest.fail.Exception:
         print('answers since:', dict(recorder.answers - before), detector.program.output[-2000:])
-        print('ports that were left half made:', *unfinished_ports())
+        print('unfinished shared-memory ports:', *unfinished_ports())
         for thread in Path(f'/proc/{detector.program.pid}/task').iterdir():
             print((thread / 'stat').read_text().split(')')[0], (thread / 'wchan').read_text())
         raise

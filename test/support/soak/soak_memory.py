@@ -26,7 +26,7 @@ from support.soak.soaks import Figure
 
 HUGE_BYTES = 100_000_000
 SIDE = 10_000
-#: How much more than a plain subscriber the node may keep.
+#: Memory that the node may keep beyond the memory of a plain subscriber.
 LIMIT_MB = 64.0
 #: A large buffer is freed after at most ten usual images.
 USUAL_IMAGES = 12
@@ -41,7 +41,7 @@ def jpeg_message(content=BASELINE, name='jpeg'):
 
 
 def with_junk(message):
-    """Serialise a message whose long string ends after three bytes. The rest of it is junk."""
+    """Serialise a message with a NUL after three bytes of its long string. The rest is junk."""
     content = bytearray(written(message, '<')[0])
     content[content.index(b'x' * 100) + 3] = 0
     return bytes(content)
@@ -62,7 +62,7 @@ def huge_messages():
 
 
 def memory(client, model, *, seconds=60.0, seed=0, intake='auto'):
-    """Publish huge messages of two cameras in random order, between usual images of three."""
+    """Publish huge messages of two cameras in random order, and usual images of all cameras."""
     rng = random.Random(seed)
     parameters = {
         'engine_path': str(model),

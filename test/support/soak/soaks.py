@@ -222,7 +222,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
             memory.append(resident_mb(program))
             _, values = detector.wait_for_status(lambda *_: True, 'a status')
             unbalanced += not balanced(values)
-            # Receiving 50 detections per second costs CPU time, so not during the next call.
+            # Free the received detections (50 per second) outside of the measured calls.
             detector.detections.clear()
         detector.to('deactivate')
         _, values = detector.wait_for_status(
