@@ -1,4 +1,4 @@
-"""Evaluate the models of masks, oriented boxes and corners on held-out scenes.
+"""Evaluate the models for masks, oriented boxes and corners on held-out scenes.
 
 `python training/evaluate_tasks.py` draws the evaluation scenes and prints the figures. --write
 stores them in models/digits_tasks.metrics.json. pycocotools measures masks and keypoints. For

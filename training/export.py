@@ -74,7 +74,7 @@ def export(network: net.DigitsNet, path: pathlib.Path) -> None:
 
 
 def balanced_threshold(path: pathlib.Path, count: int = 300) -> float:
-    """Return the score with as many detections as digits above it: precision equals recall."""
+    """Return the threshold that gives as many detections as digits: precision equals recall."""
     detector = dense.Detector(path)
     scores, digits = [], 0
     for index in range(count):

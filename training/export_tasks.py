@@ -76,7 +76,7 @@ def write_onnx(model: task_model.TaskModel, path: pathlib.Path) -> None:
 
 
 def balanced_threshold(path: pathlib.Path, count: int) -> float:
-    """Return the score with as many detections as digits above it."""
+    """Return the threshold that gives as many detections as digits."""
     detector = task_dense.TaskDetector(path)
     scores, digits = [], 0
     for index in range(count):

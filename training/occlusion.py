@@ -99,7 +99,7 @@ def over_ink(rng, ink, fraction: float) -> tuple[tuple[int, int, int, int], np.n
 
 
 def field(rng, shape: tuple[int, int]) -> np.ndarray:
-    """Return a distance over a window (h, w): to an outer point, to a line, or across a bar."""
+    """Return the distance of each pixel of a window (h, w) from a random point, line or bar."""
     y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float32)
     x -= shape[1] / 2
     y -= shape[0] / 2

@@ -13,7 +13,7 @@ LOOPED = (0, 6, 8, 9)  # digits that are illegible without a loop
 
 
 class Pen(NamedTuple):
-    """A digit before its placement."""
+    """A digit as a smooth upright stroke."""
 
     ink: np.ndarray  # (72, 72) float32 grey level, smooth
     levels: tuple[float, ...]  # thresholds at which all of its loops are open

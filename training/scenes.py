@@ -26,19 +26,19 @@ class SceneConfig:
     sizes_wh: tuple[tuple[int, int], ...] = ((640, 480), (800, 600), (480, 640))
     size_weights: tuple[float, ...] = (0.5, 0.25, 0.25)
     digits: tuple[int, int] = (3, 12)  # per scene, both included
-    side_px: tuple[float, float] = (17.5, 115.0)  # longer side, log-uniform; drawn: 16 to 120
+    side_px: tuple[float, float] = (17.5, 115.0)  # longer side, log-uniform; as drawn: 16-120
     rotation_deg: float = 25.0  # uniform in +-
     shear: float = 0.15  # horizontal, uniform in +-
     aspect: tuple[float, float] = (0.8, 1.2)  # width factor before rotation
     contrast: tuple[float, float] = (60.0, 170.0)  # luminance of ink against its surroundings
     clutter_factor: float = 1.3  # least contrast in standard deviations of the surroundings
-    legible_share: float = 0.92  # of the patch's pixels must have half the least contrast
+    legible_share: float = 0.92  # share of pixels that need half of that contrast
     digit_blur: tuple[float, float] = (0.3, 1.1)  # Gaussian sigma, px
-    occluded_share: float = 0.34  # of the digits get an occluder; some placements are refused
+    occluded_share: float = 0.34  # share of digits to occlude; some places fail
     hidden: tuple[float, float] = (0.05, 0.30)  # fraction of the ink that an occluder hides
-    border_share: float = 0.04  # of the digits may cross the picture's border
+    border_share: float = 0.04  # share of digits that may cross the border
     distractors: tuple[int, int] = (0, 3)  # occluders that hide no digit
-    crop: tuple[float, float] = (0.55, 1.0)  # used part of the photograph's side
+    crop: tuple[float, float] = (0.55, 1.0)  # share of the photograph's side that is used
     gain: tuple[float, float] = (0.75, 1.25)
     bias: float = 25.0  # uniform in +-
     scene_blur: tuple[float, float] = (0.0, 0.8)  # Gaussian sigma, px; for half of the scenes
@@ -86,11 +86,11 @@ class Scene(NamedTuple):
     xyxy: np.ndarray  # (n, 4) float32, tight box of the ink before occlusion, source pixels
     classes: np.ndarray  # (n,) int64
     hidden: np.ndarray  # (n,) float32, fraction of the ink under occluders or out of the picture
-    shapes: tuple[Shape, ...] = ()  # n; empty for a scene from a file
+    shapes: tuple[Shape, ...] = ()  # one per digit; empty for a scene from a file
 
 
 class Drawn(NamedTuple):
-    """A digit before its placement."""
+    """A digit after rotation and scaling, before its placement."""
 
     alpha: np.ndarray  # (h, w) float32 in [0, 1]
     linear: np.ndarray  # (2, 2), from the upright digit to pixels

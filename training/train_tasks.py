@@ -248,12 +248,12 @@ def parser() -> argparse.ArgumentParser:
         '--begin-with',
         type=pathlib.Path,
         metavar='FOLDER',
-        help='folder of exported models of all tasks to start with, with a new schedule '
-        '(default: the detector)',
+        help='start with the exported models in this folder, and with a new schedule '
+        '(default: start with the detector)',
     )
     options.add_argument('--seconds', type=float, default=1100.0, help='total time of all calls')
-    options.add_argument('--call-seconds', type=float, default=1e9, help='of this call')
-    options.add_argument('--max-steps', type=int, default=1_000_000, help='of this call')
+    options.add_argument('--call-seconds', type=float, default=1e9, help='time of this call')
+    options.add_argument('--max-steps', type=int, default=1_000_000, help='steps of this call')
     options.add_argument('--batch', type=int, default=128)
     options.add_argument('--chunk', type=int, default=32, help='scenes per message of a worker')
     options.add_argument('--pool', type=int, default=24_576, help='scenes kept; 1.2 MB each')
