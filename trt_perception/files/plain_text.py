@@ -28,6 +28,7 @@ __all__ = [
         'to_one_line',
         'escape_controls',
         'short_repr',
+        'split_list',
     ),
     'format_table',
 ]
@@ -148,6 +149,12 @@ def escape_controls(text: object, longest: int | None = 8000) -> str:
     if not part.isprintable():
         part = _CONTROLS_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
+
+
+def split_list(text: str) -> list[str]:
+    """Return the items of a list as typed: ``cat,dog`` or ``[cat, dog]``. Quotes are removed."""
+    inside = text.strip().removeprefix('[').removesuffix(']')
+    return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
 
 
 def join_first(items: Collection[str], most: int = 5, separator: str = ', ') -> str:

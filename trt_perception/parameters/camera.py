@@ -17,11 +17,11 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.rules import MAX_CAMERAS
-from trt_perception.parameters.spelling import parameter_named
+from trt_perception.parameters.spelling import assignment_text, parameter_named
 
 __all__ = [
     *('CAMERA_PARAMETERS', 'CameraPlan', 'NodeConfig', 'camera_rows', 'is_camera_parameter'),
-    *('suggest_parameter', 'unknown_parameter'),
+    *('suggest_assignment', 'suggest_parameter', 'unknown_parameter'),
 ]
 
 #: Rows of the parameters that each camera may override.
@@ -60,6 +60,12 @@ def suggest_parameter(word: str) -> str:
         return word
     name = parameter_named(word.replace('-', '_'))
     return name if name in _ROWS else next(iter(closest_words(word, names, cutoff=0.85)), '')
+
+
+def suggest_assignment(word: str, values: Sequence[str]) -> str:
+    """Return ``NAME:=VALUE`` for the parameter that ``suggest_parameter`` finds; empty if none."""
+    name = suggest_parameter(word)
+    return assignment_text(name, values) if name else ''
 
 
 def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import closest_words, short_repr
+from trt_perception.files.plain_text import closest_words, short_repr, split_list
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
@@ -51,9 +51,9 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     'integer': (int, 'a whole number'),
     'double': (float, 'a number'),
     'string': (str, 'text'),
-    'string[]': (lambda text: _words(text), 'names with commas between them'),
+    'string[]': (split_list, 'names with commas between them'),
     'integer[]': (
-        lambda text: [int(word) for word in _words(text)],
+        lambda text: [int(word) for word in split_list(text)],
         'numbers with commas between them',
     ),
 }
@@ -169,7 +169,7 @@ def demo_cameras(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: a name is invalid, or there are too many cameras.
     """
-    names = [word for word in _words(text) if word]
+    names = [word for word in split_list(text) if word]
     if len(names) == 1 and names[0].isdecimal():
         # Four digits suffice to find that a number is too large.
         count = int(names[0][:4])
@@ -249,12 +249,6 @@ def _value(parameter: Parameter, text: str) -> Any:
         raise ConfigError(parameter.name, short_repr(text), expected=expected) from error
     check_value(parameter, parameter_value(parameter, value))
     return value
-
-
-def _words(text: str) -> list[str]:
-    """Return the items of a list, which may have brackets as in YAML."""
-    inside = text.strip().removeprefix('[').removesuffix(']')
-    return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
 
 
 def _text(value: Any) -> str:

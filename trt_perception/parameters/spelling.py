@@ -1,18 +1,28 @@
-"""The spellings of a parameter that programs accept besides its name."""
+"""The spellings of a parameter that programs accept, and the spelling that messages print."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from typing import Final
 
+from trt_perception.files.plain_text import split_list
 from trt_perception.parameters.config import PARAMETERS
 
-__all__ = ['parameter_named', 'split_assignment']
+__all__ = ['assignment_text', 'parameter_named', 'split_assignment']
 
 _NAMES: Final = {
     spelling: row.name
     for row in PARAMETERS
     for spelling in (row.name.removeprefix('model.'), row.field, row.name)
 }
+_KINDS: Final = {row.name: row.kind for row in PARAMETERS}
+# Matches text that YAML 1.1 and rcl may read as another type than text, or as a part of YAML.
+_NEEDS_QUOTES: Final = re.compile(
+    r'(?![A-Za-z/][\w/. -]*\Z)|(y|n|yes|no|on|off|true|false|null|nan|inf|infinity)\Z',
+    re.IGNORECASE,
+)
 
 
 def parameter_named(word: str) -> str:
@@ -30,3 +40,22 @@ def split_assignment(word: str) -> tuple[str, str] | None:
     name, equals, value = word.partition('=')
     name = name.removesuffix(':')
     return (parameter_named(name), value) if name and equals else None
+
+
+def assignment_text(name: str, values: Sequence[str]) -> str:
+    """Return ``NAME:=VALUE``, as ROS and ``--param`` read it.
+
+    Args:
+        name: name of a parameter of the node or of a camera.
+        values: words of the value as typed; if empty, the user must replace ``VALUE``.
+    """
+    kind = _KINDS.get(re.sub(r'\Acamera\.[^.]*\.', '', name), '')
+    items = [' '.join(values)] if values else ['VALUE']
+    if values and kind.endswith('[]'):
+        items = [item for item in split_list(','.join(values)) if item]
+    if kind.startswith('string'):
+        items = [
+            json.dumps(item, ensure_ascii=False) if _NEEDS_QUOTES.match(item) else item
+            for item in items
+        ]
+    return f'{name}:=[{", ".join(items)}]' if kind.endswith('[]') else f'{name}:={items[0]}'

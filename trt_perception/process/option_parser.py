@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from trt_perception.files.plain_text import closest_words, escape_controls
+from trt_perception.files.plain_text import closest_words, escape_controls, split_list
 
 __all__ = ['OptionParser']
 
@@ -29,8 +29,9 @@ class OptionParser(argparse.ArgumentParser):
         description: first line of the help.
         examples: last lines of the help, printed unchanged.
         usage: usage line; None lists the options.
-        parameter: returns the ROS parameter whose name equals or resembles a word; empty if none.
-        before: the shell arguments to print before a suggested parameter.
+        assignment: takes a word and its values. Returns ``NAME:=VALUE`` of the ROS parameter whose
+            name equals or resembles the word; empty if there is none.
+        before: the shell arguments to print before a suggested assignment.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class OptionParser(argparse.ArgumentParser):
         description: str | None,
         examples: str,
         usage: str | None = None,
-        parameter: Callable[[str], str] = lambda _: '',
+        assignment: Callable[[str, Sequence[str]], str] = lambda _name, _values: '',
         before: str = '--ros-args -p',
     ) -> None:
         super().__init__(
@@ -50,7 +51,7 @@ class OptionParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._given: Sequence[str] = ()
-        self._parameter = parameter
+        self._assignment = assignment
         self._before = before
         self._model_options: Sequence[str] = ()
 
@@ -107,11 +108,18 @@ class OptionParser(argparse.ArgumentParser):
         said = [f'{self.prog}: error: {message}', *meant, f'{usage}; --help says more']
         self.exit(2, escape_controls('\n'.join(said)) + '\n')
 
-    def _value_after(self, word: str) -> str:
-        """Return the words after an option: several words as a YAML list; VALUE without words."""
+    def _words_after(self, word: str) -> list[str]:
         place = list(self._given).index(word) + 1
-        words = list(itertools.takewhile(lambda each: each[:1] != '-', self._given[place:]))
-        return f'[{", ".join(words)}]' if len(words) > 1 else ''.join(words) or 'VALUE'
+        return list(itertools.takewhile(lambda each: each[:1] != '-', self._given[place:]))
+
+    def _option_with(self, option: str, values: Sequence[str]) -> str:
+        """Return an option with as many of the values as it takes."""
+        action = self._option_string_actions.get(option)
+        if action is not None and action.nargs == '+':
+            values = [item for value in values for item in split_list(value)]
+        else:
+            values = values[: action is None or action.nargs != 0]
+        return shlex.join([option, *values])
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Print argparse's error for unknown words, and exit with code 2."""
@@ -132,12 +140,14 @@ class OptionParser(argparse.ArgumentParser):
         ):
             return ''
         option = f'--{name.replace("_", "-")}'
+        values = [value] if value else self._words_after(word)
         if colon and not dashes and option in options:
-            return f'{word} is not an option; did you mean {option} {shlex.quote(value)}?'
-        if (dashes or colon) and (parameter := self._parameter(name)):
-            given = shlex.quote(f'{parameter}:={value or self._value_after(word)}')
-            return f'{word} is not an option; did you mean the parameter, {self._before} {given}?'
-        if dashes == '--':
-            close = closest_words(f'--{name}', options)
-            return f'--{name} is not an option; did you mean {close[0]}?' if close else ''
-        return ''
+            meant = [self._option_with(option, values)]
+        elif (dashes or colon) and (assignment := self._assignment(name, values)):
+            meant = [f'the parameter, {self._before} {shlex.quote(assignment)}']
+            close = closest_words(option, options, cutoff=0.8)
+            meant += [self._option_with(each, values) for each in close]
+        else:
+            close = closest_words(f'--{name}', options) if dashes == '--' else []
+            meant = [self._option_with(each, values) for each in close]
+        return f'{word} is not an option; did you mean {", or ".join(meant)}?' if meant else ''

@@ -34,7 +34,7 @@ from trt_perception.tools.command_line import ResultSaver, print_message, run_to
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
-    suggest_tool_parameter,
+    suggest_tool_assignment,
 )
 
 __all__ = ['BenchmarkReport', 'main']
@@ -229,7 +229,11 @@ def _measure(job: _Job) -> BenchmarkReport:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'benchmark_engine', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
+        'benchmark_engine',
+        __doc__,
+        _EXAMPLES,
+        assignment=suggest_tool_assignment,
+        before='--param',
     )
     text = 'engine or ONNX file; each further model is compared with the first'
     parser.add_model(text, 'models', nargs='+')

@@ -46,7 +46,7 @@ from trt_perception.tools.detection_sources import (
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
-    suggest_tool_parameter,
+    suggest_tool_assignment,
 )
 
 __all__ = ['main']
@@ -229,7 +229,7 @@ def _summary_text(summary: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'detect_images', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
+        'detect_images', __doc__, _EXAMPLES, assignment=suggest_tool_assignment, before='--param'
     )
     parser.add_model('engine or ONNX file')
     add = parser.add_argument

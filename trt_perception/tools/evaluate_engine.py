@@ -50,7 +50,7 @@ from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
-    suggest_tool_parameter,
+    suggest_tool_assignment,
 )
 
 __all__ = ['main']
@@ -283,7 +283,7 @@ def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, cou
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'evaluate_engine', __doc__, _EXAMPLES, parameter=suggest_tool_parameter, before='--param'
+        'evaluate_engine', __doc__, _EXAMPLES, assignment=suggest_tool_assignment, before='--param'
     )
     text = 'engine or ONNX file; each further model is compared with the first'
     parser.add_model(text, 'models', nargs='+')

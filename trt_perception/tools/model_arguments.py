@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
-from trt_perception.parameters.camera import suggest_parameter
+from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.tools.arguments import integer_at_least
@@ -19,7 +20,7 @@ __all__ = [
     'add_parameter_option',
     'detector_config',
     'read_parameters',
-    'suggest_tool_parameter',
+    'suggest_tool_assignment',
 ]
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
@@ -34,10 +35,9 @@ _SET_ELSEWHERE: Final = {
 }
 
 
-def suggest_tool_parameter(word: str) -> str:
-    """Return the parameter of ``--param`` that a mistyped option probably means; may be empty."""
-    name = suggest_parameter(word)
-    return '' if name in _SET_ELSEWHERE else name
+def suggest_tool_assignment(word: str, values: Sequence[str]) -> str:
+    """Return the value of ``--param`` that a mistyped option probably means; may be empty."""
+    return '' if suggest_parameter(word) in _SET_ELSEWHERE else suggest_assignment(word, values)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +79,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_parameter_option(parser: argparse._ActionsContainer) -> None:
     """Add the option whose values ``read_parameters`` reads."""
     parser.add_argument(
+        '-p',
         '--param',
         action='append',
         default=[],
@@ -119,11 +120,13 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
     for given in words:
         name, text = split_assignment(given) or ('', '')
         if name not in known:
+            meant = suggest_tool_assignment(name, [text] if text else [])
             raise ConfigError(
                 '--param',
                 given,
                 expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
                 'model.decoder=dense',
+                fix=f'did you mean --param {shlex.quote(meant)}?' if meant else '',
             )
         if name in values:
             raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')

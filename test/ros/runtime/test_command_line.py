@@ -7,12 +7,13 @@ import pytest
 
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
-    suggest_parameter,
+    suggest_assignment,
     unknown_parameter,
 )
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics
+from trt_perception.ros.doctor.parameters import read_parameters
 from trt_perception.ros.runtime.command_line import parse_own_arguments
 
 # rclpy has no public list of these topics. Services of a node are below the node's name.
@@ -22,7 +23,7 @@ TOPICS = (*topics._CAMERA_TOPICS, *ROS_TOPICS)
 
 def error_output(*words):
     """Return the error output for these command-line words, empty if they are accepted."""
-    parser = OptionParser('program', None, '', 'program ...', suggest_parameter)
+    parser = OptionParser('program', None, '', 'program ...', suggest_assignment)
     parser.add_argument('--rate', type=float)
     parser.add_argument('--class-names')
     output = io.StringIO()
@@ -87,3 +88,31 @@ def test_refusal_suggests_the_correct_form(words, golden_messages):
 
 def test_image_topic_as_a_parameter_is_explained(golden_messages):
     golden_messages.add(unknown_parameter('image_topic', ()).fix)
+
+
+@pytest.mark.parametrize(
+    'word',
+    [
+        *(
+            'cat',
+            'traffic light',
+            'Größe',
+            'yes',
+            'N',
+            'off',
+            'True',
+            '12',
+            '-1',
+            '1e5',
+            '.5',
+            '0x1F',
+        ),
+        *('null', '~', 'nan', 'inf', '1_000', '1:30', 'a: b', '#1', 'a #1', '- a', '*a', '{a}'),
+        *("it's", 'a"b', 'a\\b', '/a/b.so'),
+    ],
+)
+def test_ros_reads_a_suggested_name_as_typed(word):
+    suggested = suggest_assignment('class-names', [word])
+    report = read_parameters('/detector', ['-p', suggested])
+    assert report['mistakes'] == []
+    assert report['values'] == {'model.class_names': (word,)}

@@ -29,7 +29,7 @@ from trt_perception.checks.software import (
 )
 from trt_perception.checks.trial import run_once
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_parameter
+from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between, text_matching
@@ -326,7 +326,7 @@ def _parse_parameter(text: str) -> str:
 
 def _parser() -> OptionParser:
     what = 'Checks machine, shell, model and cameras, and says what to do.'
-    parser = OptionParser('doctor', what, _EXAMPLES, parameter=suggest_parameter, before='-p')
+    parser = OptionParser('doctor', what, _EXAMPLES, assignment=suggest_assignment, before='-p')
     parser.add_model('engine or ONNX file to check', nargs='?', default='')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'

@@ -18,7 +18,7 @@ from rclpy.utilities import remove_ros_args
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import escape_controls
-from trt_perception.parameters.camera import suggest_parameter
+from trt_perception.parameters.camera import suggest_assignment
 from trt_perception.process.option_parser import OptionParser
 
 __all__ = [
@@ -93,7 +93,9 @@ def ros_argument_mistakes(error: Exception) -> list[str]:
 
 
 def _suggestion(word: str) -> str:
-    name, given, _ = word.partition(':=')
+    name, given, value = word.partition(':=')
     if not given:
         return ''
-    return f'; did you mean {"-p" if suggest_parameter(name) else "-r"} {shlex.quote(word)}?'
+    assignment = suggest_assignment(name, [value])
+    meant = f'-p {shlex.quote(assignment)}' if assignment else f'-r {shlex.quote(word)}'
+    return f'; did you mean {meant}?'

@@ -1,0 +1,75 @@
+"""Tests of assignments that messages print: --param reads back the words that the user typed."""
+
+import shlex
+
+import pytest
+
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.spelling import assignment_text
+from trt_perception.tools import detect_images
+from trt_perception.tools.model_arguments import (
+    _SET_ELSEWHERE,
+    detector_config,
+    suggest_tool_assignment,
+)
+
+NAMES = [
+    (['cat'], ('cat',)),
+    (['cat', 'dog'], ('cat', 'dog')),
+    (['cat,dog'], ('cat', 'dog')),
+    (['[cat, dog]'], ('cat', 'dog')),
+    (['[cat,', 'dog]'], ('cat', 'dog')),
+    (['traffic light', 'Größe'], ('traffic light', 'Größe')),
+    *(([word], (word,)) for word in ('yes', 'N', '12', '1e5', 'null', '~', 'nan', '.5', '0x1F')),
+    *(([word], (word,)) for word in ('a: b', '#1', 'a #1', '- a', '*a', '{a}', "it's", 'a\\b')),
+]
+
+
+def config_of(arguments):
+    """Return the parameters that detect_images reads from a part of a shell command."""
+    words = shlex.split(f'm.onnx --source a --output b {arguments}')
+    return detector_config(detect_images._parser().parse_args(words), 'm.onnx')
+
+
+@pytest.mark.parametrize(('words', 'names'), NAMES)
+@pytest.mark.parametrize('option', ['-p', '--param'])
+def test_printed_class_names_are_the_typed_names(option, words, names):
+    printed = suggest_tool_assignment('class-names', words)
+    assert config_of(f'{option} {shlex.quote(printed)}').model_class_names == names
+
+
+def sample_of(row):
+    """Return the words of a value that differs from the default."""
+    if row.choices:
+        return [row.choices[-1]]
+    if row.kind == 'bool':
+        return [str(not row.default).lower()]
+    if row.kind in ('integer', 'double'):
+        return [str(int(row.maximum))]
+    lists = {'integer[]': ['64', '32'], 'double[]': ['0.5', '0.25', '1'], 'string': ['12']}
+    return lists.get(row.kind, ['front', 'off' if 'names' in row.name else 'rear'])
+
+
+def value_of(row, words):
+    """Return words as a value of the parameter."""
+    reader = {'bool': lambda word: word == 'true', 'integer': int, 'double': float}
+    values = [reader.get(row.kind.removesuffix('[]'), str)(word) for word in words]
+    return tuple(values) if row.kind.endswith('[]') else values[0]
+
+
+@pytest.mark.parametrize('row', PARAMETERS, ids=lambda row: row.name)
+def test_printed_assignment_of_each_parameter_is_read_back(row):
+    if row.name in _SET_ELSEWHERE:
+        assert suggest_tool_assignment(row.name, sample_of(row)) == ''
+        return
+    printed = suggest_tool_assignment(row.name, sample_of(row))
+    expected = DetectorConfig.from_values(
+        {'engine_path': 'm.onnx', row.name: value_of(row, sample_of(row))}
+    )
+    assert config_of(f'--param {shlex.quote(printed)}') == expected
+
+
+@pytest.mark.parametrize('row', PARAMETERS, ids=lambda row: row.name)
+def test_assignment_without_a_value_has_a_placeholder_of_its_kind(row):
+    is_list = row.kind.endswith('[]')
+    assert assignment_text(row.name, []) == f'{row.name}:={"[VALUE]" if is_list else "VALUE"}'
