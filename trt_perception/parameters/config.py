@@ -128,8 +128,8 @@ class DetectorConfig(FrameParameters):
     )
     max_rate_hz: float = parameter_field(
         0.0,
-        'Most images a second to process, at least 0.01. More are dropped with the reason '
-        'rate_limit. 0: no limit.',
+        'Largest rate of processed images, at least 0.01. Further images are dropped with the '
+        'reason rate_limit. 0: no limit.',
         unit='Hz',
         minimum=0.0,
         maximum=HIGHEST_RATE_HZ,
@@ -138,7 +138,10 @@ class DetectorConfig(FrameParameters):
         per_camera=True,
     )
     max_detections: int = parameter_field(
-        300, 'Most detections in one image, best scores first.', minimum=1, maximum=1024
+        300,
+        'Largest number of detections in an image, best scores first.',
+        minimum=1,
+        maximum=1024,
     )
     class_filter: tuple[str, ...] = parameter_field(
         (),
@@ -189,7 +192,7 @@ class DetectorConfig(FrameParameters):
     )
     debug_image_max_rate_hz: float = parameter_field(
         10.0,
-        'Most debug images a second, at least 0.01. 0: no debug images.',
+        'Largest rate of debug images, at least 0.01. 0: no debug images.',
         name='debug_image.max_rate_hz',
         unit='Hz',
         minimum=0.0,
