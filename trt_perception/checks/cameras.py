@@ -77,7 +77,7 @@ class CameraReport:
     def is_readable(self) -> bool:
         """Whether a detector can read the topic.
 
-        A detector expects compressed images exactly on names that end with ``/compressed``.
+        A detector expects compressed images if the name ends with ``/compressed``, else raw ones.
         """
         return self.compressed == self.topic.endswith('/compressed')
 

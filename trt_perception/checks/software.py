@@ -190,8 +190,8 @@ def _pillow(module: Module) -> Finding:
 def _simplejpeg(module: Module) -> Finding:
     if module.version:
         return Finding(_AREA, 'simplejpeg', 'green', module.version)
-    instead = 'OpenCV decodes JPEG on the CPU, prints a line for each damaged file, and may return'
-    found = f'{module.error}; {instead} truncated images with grey pixels'
+    instead = 'OpenCV decodes JPEG on the CPU, and prints a line for each damaged file'
+    found = f'{module.error}; {instead}. Truncated images may have grey pixels'
     fix = _NUMPY_FIX if module.clash else INSTALL_SIMPLEJPEG
     return Finding(_AREA, 'simplejpeg', 'yellow', found, fix)
 
