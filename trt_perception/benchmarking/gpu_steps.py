@@ -182,7 +182,7 @@ def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
 def _mean_seconds(
     stream: Stream, launch: Callable[[], None], most: int, control: MeasurementControl
 ) -> float:
-    """Return the mean seconds of consecutive launches that do not wait for the host."""
+    """Return the mean time of launches in seconds, without waits between them."""
     count = control.runs_that_fit(_warm_up(stream, launch, control), most)
     with Event() as started, Event() as ended:
         started.record(stream)
@@ -196,7 +196,7 @@ def _mean_seconds(
 def _time_single_launches(
     stream: Stream, launch: Callable[[], None], control: MeasurementControl, name: str
 ) -> TimeStatistics:
-    """Measure launches on an idle device, from before the launch to the end of the work."""
+    """Return times on an idle device, from before each launch to the end of its work."""
     _warm_up(stream, launch, control)
     seconds: list[float] = []
     control.begin(name)

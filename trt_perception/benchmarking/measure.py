@@ -61,7 +61,7 @@ class StageTime:
 
     Attributes:
         mean_ms: total time of consecutive runs divided by their number.
-        alone_ms: time of single runs; None for short steps, whose launch takes longer.
+        alone_ms: time of single runs; None for steps that are shorter than a launch.
     """
 
     mean_ms: float

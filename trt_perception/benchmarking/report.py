@@ -218,7 +218,7 @@ def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
         lines.append(f'most frames/s: {_setting_text(report.best)}')
     if max_latency_ms is not None:
         found = report.best_within_limit
-        words = _setting_text(found) if found else 'no setting reaches this at full load'
+        words = _setting_text(found) if found else 'no setting has this latency at full load'
         lines.append(f'most frames/s within {max_latency_ms:g} ms: {words}')
     return ['\n'.join(lines)] if lines else []
 

@@ -32,7 +32,7 @@ def run_tool(
             holds the command line, quoted for a shell.
         prepare: reads and checks the files that the options name. An error ends the tool with
             code 2, wrong usage.
-        work: does everything else and returns the exit code. An error ends the tool with code 1.
+        work: runs the tool and returns the exit code. An error ends the tool with code 1.
         interrupted: message after Ctrl-C. The exit code is 130 then.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)

@@ -50,7 +50,7 @@ class AnnotatedObject:
         crowd: whether the box contains many objects. A crowd is never found or missed, and
             detections inside it are not mistakes.
         mask: run lengths; None if ``annotated_shapes`` read no masks.
-        keypoints: x, y and visibility of each keypoint in turn; visibility 0 means unlabelled.
+        keypoints: x, y and visibility of each keypoint; visibility 0 means unlabelled.
             None if ``annotated_shapes`` read no keypoints.
         oriented: centre x, centre y, width, height and angle; None if ``annotated_shapes`` read
             no oriented boxes.

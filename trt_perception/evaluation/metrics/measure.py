@@ -130,5 +130,5 @@ class Measure:
         return ratio(shared_areas(one.xyxy, regions.xyxy), box_areas(one.xyxy)[:, None])
 
 
-#: Measures boxes, also for models with other shapes.
+#: The measure of boxes. It can also compare models with other shapes.
 BOXES: Final = Measure()
