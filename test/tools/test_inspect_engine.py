@@ -97,7 +97,7 @@ def test_plan_header_and_manifest_are_shown_without_a_gpu(engine, capsys):
         'tensorrt_rtx 1.7.1.116',
         'compute capability 8.6, 8.9',
         '1x3x480x640 float32',
-        'fp16 asked, as built: unverified',
+        'fp16 requested, as built: unverified',
         'a machine without a GPU',
         '640x480 letterbox',
         'not loaded: --no-gpu',

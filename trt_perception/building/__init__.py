@@ -1,1 +1,1 @@
-"""Build a verified engine with its manifest from an ONNX model."""
+"""Builds an engine and its manifest from an ONNX model, and checks both."""

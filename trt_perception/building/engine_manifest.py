@@ -1,4 +1,4 @@
-"""Makes the manifest of an engine from recorded facts of its build, without guesses."""
+"""Makes the manifest of an engine from values that its build recorded."""
 
 from __future__ import annotations
 

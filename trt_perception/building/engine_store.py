@@ -69,8 +69,8 @@ def store_key(
         onnx_sha256: SHA-256 of the model with its external weights.
         options: all options. Options that affect neither engine nor report are ignored.
         tensorrt: the TensorRT release that would build the engine.
-        contents: SHA-256 of each other input file, by a name that the caller chooses: images,
-            labels, class names, plugins.
+        contents: SHA-256 of each other input (images, labels, class names, plugins), by any
+            unique name.
     """
     values = options.as_dict()
     counted = (row.name for row in OPTIONS if row.affects != 'nothing')
@@ -92,10 +92,10 @@ class EngineStore:
     """A store of engines in one folder.
 
     Args:
-        folder: the folder, which is made if it is missing.
+        folder: the folder, which is created if it is missing.
 
     Raises:
-        ConfigError: the folder cannot be made, has another owner, or is world-writable.
+        ConfigError: the folder cannot be created, has another owner, or is world-writable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +139,7 @@ class EngineStore:
         """Store an engine. An existing entry is replaced.
 
         Raises:
-            ConfigError: the entry cannot be written. No files are left.
+            ConfigError: the entry cannot be written. No partial entry remains.
         """
         contents = {name: getattr(stored, name) for name in _FILE_NAMES}
         hashes = {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()}

@@ -27,7 +27,7 @@ def check_report_path(options: BuildOptions) -> None:
     """Check that the report can be written.
 
     Raises:
-        ConfigError: its folder is missing or not writable, or the report would overwrite another
+        ConfigError: the folder is missing or not writable, or the report would overwrite another
             file of this build.
     """
     report = options.json
@@ -47,14 +47,15 @@ def _check_path(path: Path, options: BuildOptions, option: str) -> None:
     if path.is_dir():
         raise ConfigError(str(path), 'cannot be written: it is a folder', fix='name a file')
     try:
-        # Make a file as a test, because permissions mislead for root and in file systems such as
-        # /proc.
+        # Create a file as a test, because permissions mislead for root and in file systems such
+        # as /proc.
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise ConfigError(
             str(path),
-            f'cannot be written: {path.parent} takes no new files ({error.strerror or error})',
+            f'cannot be written: no file can be created in {path.parent} '
+            f'({error.strerror or error})',
             fix=f'choose another place with {option}',
         ) from error
     if path.resolve() in (options.onnx.resolve(), manifest_path(options.onnx).resolve()):
@@ -125,9 +126,9 @@ def write_outputs(
 ) -> None:
     """Write the engine, the model with Q/DQ nodes if there is one, and their manifests.
 
-    Each manifest appears before its model. The node would run an engine without a manifest with
-    guessed settings. A manifest without a model has no effect, and the node refuses an old engine
-    next to a new manifest.
+    Each manifest is written before its model. Without a manifest, the node would run the engine
+    with guessed settings. A manifest without a model has no effect, and the node refuses an old
+    engine next to a new manifest.
 
     Args:
         engine: the engine with its manifest.

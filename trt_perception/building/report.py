@@ -157,7 +157,7 @@ def format_step(step: Step) -> str:
 
 
 def _summary(report: BuildReport) -> dict[str, str]:
-    """Map the name of each result below the steps to its text."""
+    """Return the results that are printed below the steps, by name."""
     engine = report.output_engine
     if not engine:
         return {}
@@ -180,8 +180,8 @@ def _summary(report: BuildReport) -> dict[str, str]:
 def _precision_summary(optimization: Mapping[str, Any]) -> str:
     asked, built = optimization['precision_asked'], optimization.get('precision_as_built')
     if not built:
-        mute = 'the engine does not report it (--profiling-verbosity detailed)'
-        why = mute if 'layers' in optimization else 'no GPU here to load the engine'
-        return f'{asked} asked; as built: unverified, {why}'
+        mute = 'the engine reports no types (build with --profiling-verbosity detailed)'
+        why = mute if 'layers' in optimization else 'no GPU here can load the engine'
+        return f'{asked} requested; as built: unverified, {why}'
     layers = ', '.join(f'{count} {kind}' for kind, count in built.items())
-    return f'{asked} asked; layers as built: {layers}'
+    return f'{asked} requested; layers as built: {layers}'

@@ -147,7 +147,8 @@ def test_cache_write_error_does_not_fail_the_build(no_gpu_memory, tmp_path):
     (tmp_path / 'file').write_text('')
     calibration = data(cache_dir=tmp_path / 'file' / 'ranges')
     assert (
-        'not kept' in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache_status
+        'not saved'
+        in build(tensorrt, calibration=calibration, **IMPLICIT).calibration_cache_status
     )
 
 
@@ -226,7 +227,7 @@ def test_cache_file_replaced_by_a_folder_does_not_fail_the_build(no_gpu_memory, 
     kept.unlink()
     kept.mkdir()
     built = build(tensorrt, calibration=calibration, **IMPLICIT)
-    assert 'not kept' in built.calibration_cache_status
+    assert 'not saved' in built.calibration_cache_status
 
 
 def test_batches_of_a_wrong_shape_are_refused(no_gpu_memory, golden_messages):
@@ -281,7 +282,7 @@ def test_ranges_are_not_cached_if_a_tensor_has_no_valid_scale(
     first = built(poor)
     (told,) = [text for text in first.remarks if '/body/Conv' in text]
     golden_messages.add(told)
-    assert 'not kept' in first.calibration_cache_status
+    assert 'not saved' in first.calibration_cache_status
     assert not (tmp_path / 'ranges').exists()
     with golden_messages.raises(EngineError):
         built(poor, plan=False)

@@ -13,7 +13,7 @@ _OTHERS = {
     r'(tensorrt_rtx) [\d.]+': r'\1 VERSION',
     r'expected at most \d+ and \d+, which ONNX [\d.]+ knows': 'expected what this ONNX knows',
     r'[\d.]+ against [\d.]+ MiB': 'SIZE against SIZE MiB',
-    r'which has \d+, the built model has \d+': 'which has SOME, the built model has OTHERS',
+    r'which has \d+ detections, the built model \d+': 'which has SOME, the built model OTHERS',
 }
 
 

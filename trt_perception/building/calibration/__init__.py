@@ -1,1 +1,1 @@
-"""Calibration: its images, the ranges of activations on them, and their cache."""
+"""Calibration: its images, the ranges of activations, and the cache of ranges."""

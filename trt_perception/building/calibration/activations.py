@@ -65,7 +65,7 @@ def calibration_inputs(
             f'input {image.name!r}',
             f'{"x".join(str(side) if side > 0 else "?" for side in image.shape)}',
             expected=f'the size of the preprocessing, {size[0]} wide and {size[1]} high',
-            fix="set the input size to the model's",
+            fix='set --input-size to the size in the model',
         )
     batch = closed.shape[0] if len(closed.shape) == 4 else 1
     return closed, constant_inputs(auxiliary, size, batch)
@@ -155,7 +155,7 @@ def open_session(model: onnx.ModelProto) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # the same level as in stages.onnx_runtime
+    options.log_severity_level = 4  # only fatal errors, as in stages.onnx_runtime
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     # Idle threads must not spin: they would slow down the counting between two images.
     options.add_session_config_entry('session.intra_op.allow_spinning', '0')

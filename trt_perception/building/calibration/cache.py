@@ -69,7 +69,7 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
 
 
 def write_ranges(path: Path | None, ranges: Mapping[str, float]) -> str:
-    """Write ranges. Return a text to append to the sentence of ``read_ranges``; may be empty."""
+    """Write ranges. Return a failure to append to the text of ``read_ranges``; else empty."""
     return '' if path is None else write_cache_file(path, json.dumps(ranges, indent=1).encode())
 
 
@@ -82,14 +82,14 @@ def write_cache_file(path: Path, content: bytes) -> str:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically({path: content})
     except (WriteError, OSError) as error:
-        return f'; not kept: {error}'
+        return f'; not saved: {error}'
     return ''
 
 
 def _checked_range(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f'a range must be a number, got {value!r}')
-    # Comparing avoids an OverflowError for huge integers, and infinity in float32.
+    # Check first: float() raises OverflowError for huge integers, and float32 becomes infinite.
     if not 0 <= value <= _MAX_RANGE:
         raise ValueError(f'a range must be from 0 to {_MAX_RANGE:.2e}, got {value!r:.20}')
     return float(value)

@@ -38,8 +38,8 @@ USUAL_MIN_IMAGES: Final = 100
 
 _LIST_SUFFIXES: Final = ('.txt', '.lst', '.list')
 _THUMBNAIL_SIZE: Final = (32, 32)
-# Lowest standard deviation in grey levels of 255, between images and within one image. Noise and
-# JPEG compression change pixels by less between two photos of one scene.
+# Minimum standard deviation in grey levels (0 to 255), between images and within one image. Two
+# photos of one scene differ by less, because of noise and JPEG compression.
 _MIN_DIFFERENCE: Final = 2.0
 _MIN_CONTRAST: Final = 2.0
 
@@ -79,8 +79,8 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
             in which ``**`` stands for any subfolders; a text file with one path on each line,
             relative to the file, and comments after ``#``; or one image.
         limit: maximum number of images.
-        seed: seed of the random selection among more images. Files are in natural order (img2
-            before img10) before and after the selection.
+        seed: seed of the random selection. Files are in natural order (img2 before img10) before
+            and after the selection.
 
     Raises:
         ConfigError: no image is found, or a listed file is missing, too large, or not readable.
@@ -119,7 +119,7 @@ def _read_list(path: Path) -> list[Path]:
             raise ConfigError(f'{path}, line {number}', f'no such file: {file}')
         found.append(file)
     if not found:
-        raise ConfigError(str(path), 'the list names no image', fix='write one path a line')
+        raise ConfigError(str(path), 'the list names no image', fix='write one path on each line')
     return list(dict.fromkeys(found))
 
 
@@ -144,7 +144,7 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
 
 
 class CalibrationImages:
-    """Iterates over selected images as network inputs, and checks the images on the way.
+    """Iterates over selected images as network inputs, and checks the images.
 
     Args:
         images: the selection.
@@ -171,12 +171,12 @@ class CalibrationImages:
         if count < MIN_IMAGES:
             raise ConfigError(
                 images.source,
-                f'{count} of {images.found}, --calibration-count {images.limit}',
+                f'{count} of {images.found} images, --calibration-count {images.limit}',
                 expected=(
-                    f'at least {MIN_IMAGES} images to calibrate with, better '
+                    f'at least {MIN_IMAGES} images for calibration, preferably '
                     f'{USUAL_MIN_IMAGES} or more'
                 ),
-                fix='give more images: the ranges would fit only these few',
+                fix='give more images, because ranges would fit only these images',
             )
         self.warnings = (
             [f'{count} images are few: {USUAL_MIN_IMAGES} to 500 are usual']

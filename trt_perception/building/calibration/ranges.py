@@ -65,8 +65,8 @@ class MagnitudeHistogram:
         if largest >= self.top:
             self._widen(largest)
         if self.top:
-            # Scaling by a power of two does not round, so merged bins equal the bins of a larger
-            # ``top`` from the start.
+            # Scaling by a power of two does not round, so merging bins gives the same counts as a
+            # larger ``top`` from the start.
             places = (sizes * np.float32(_BINS / self.top)).astype(np.intp)
             self.counts += np.bincount(places, minlength=_BINS)
         else:
@@ -105,7 +105,7 @@ class MagnitudeHistogram:
 
     def _bins_of_least_divergence(self) -> int:
         counts = self.counts.astype(np.float64)
-        # Zero is exact for every range. Many exact zeros would hide all other values.
+        # Every range represents zero exactly. Many zeros would hide the other values.
         counts[0] = counts[1]
         used = int(np.flatnonzero(self.counts)[-1]) + 1
         candidates = [*range(_LEVELS, used, _CANDIDATE_STRIDE), used]

@@ -104,7 +104,7 @@ def build_plan(
         options: build options.
         tensorrt: TensorRT to build with, from find_tensorrt.
         fp32_nodes: ONNX nodes that compute in FP32 in a weakly typed network. Ignored in a
-            strongly typed network, because the graph has these types.
+            strongly typed network, whose graph contains the types.
         calibration: data for TensorRT's own calibrator; required if ``calibration_tool`` is
             ``tensorrt`` and the precision ``int8``, otherwise None.
         progress: called ten times a second in this thread, with TensorRT's progress.
@@ -113,14 +113,14 @@ def build_plan(
         EngineError: this TensorRT or this machine cannot build the model. The message has
             TensorRT's text and a remedy.
         ConfigError: a calibration image or a file in the options cannot be used.
-        KeyboardInterrupt: the user pressed Ctrl-C. TensorRT has stopped before it is raised.
+        KeyboardInterrupt: the user pressed Ctrl-C, and TensorRT has stopped.
     """
     check_release(tensorrt, options)
     tensorrt_calibrates = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
     if tensorrt_calibrates != (calibration is not None):
         raise ConfigError(
             "images for TensorRT's calibrator",
-            'go together with --precision int8 and --calibration-tool tensorrt',
+            'are required with --precision int8 --calibration-tool tensorrt, and only then',
         )
     stop = threading.Event()
     monitor = make_progress_monitor(tensorrt.module, stop)

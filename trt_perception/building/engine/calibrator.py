@@ -175,7 +175,7 @@ class _CalibratorCallbacks:
         if self._cache_path is None:
             return
         if self.tensors_without_scale:
-            self.cache_status += '; not kept: some tensors have no range'
+            self.cache_status += '; not saved: some tensors have no range'
         else:
             self.cache_status += write_cache_file(self._cache_path, bytes(cache))
 

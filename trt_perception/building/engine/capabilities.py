@@ -37,7 +37,7 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
     """Refuse options that this TensorRT release or this machine does not support.
 
     Raises:
-        UnavailableError: has one error for each unsupported option.
+        UnavailableError: it contains one error for each unsupported option.
     """
     errors = [
         *_release_errors(tensorrt, options),
@@ -94,7 +94,7 @@ def _release_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
     elif tensorrt_calibrates and options.calibration_method == 'percentile':
         yield EngineError(
             '--calibration-method percentile',
-            "TensorRT's calibrators have only entropy and minmax",
+            "TensorRT's calibrators support only entropy and minmax",
             fix='use one of these, or --calibration-tool onnxruntime',
         )
     elif (
@@ -194,7 +194,7 @@ def _gpu_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
     if problem and options.validate and tensorrt.gpu is None:
         yield EngineError(
             '--validate',
-            f'this machine has no GPU, and ONNX Runtime, which would replace it, {problem}',
+            f'this machine has no GPU, and ONNX Runtime cannot replace the GPU: it {problem}',
             fix='build without --validate, and measure on the target with evaluate_engine',
         )
 
@@ -202,7 +202,7 @@ def _gpu_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
 def onnx_runtime_problem(precision: str) -> str:
     """Return why ONNX Runtime cannot replace an engine of this precision; empty if it can.
 
-    The text is a predicate, so the caller puts "ONNX Runtime " in front of it.
+    The text is a predicate. The caller adds the subject.
     """
     return _ONNX_RUNTIME_PROBLEMS.get(precision, '')
 
@@ -231,7 +231,7 @@ def build_remarks(
     remarks = []
     if tensorrt.is_rtx and options.precision == 'fp32' and tf32_override != '0':
         remarks.append(
-            'TensorRT-RTX ignores the switch for TF32 (measured with 1.4): on GPUs with TF32, '
+            'TensorRT-RTX ignores the builder flag TF32 (measured with 1.4): on GPUs with TF32, '
             'FP32 convolutions multiply with 10 bits of mantissa. For full FP32 set '
             'NVIDIA_TF32_OVERRIDE=0 for the build and for each run of the engine'
         )
@@ -247,8 +247,8 @@ def build_remarks(
         and tensorrt.release < (11, 0)
     ):
         remarks.append(
-            'up to TensorRT 10, a DLA uses only INT8 ranges of TensorRT, and layers with Q/DQ '
-            'nodes run on the GPU: use --calibration-tool tensorrt'
+            'up to TensorRT 10, a DLA cannot run layers with Q/DQ nodes, so they run on the GPU: '
+            'use --calibration-tool tensorrt'
         )
     if options.plugins:
         remarks.append('the engine needs the same plugin libraries on each machine that runs it')

@@ -87,8 +87,8 @@ HINTS: Final = (
     ),
     Hint(
         r'cudaError 35|CUDA driver version is insufficient|CHECK\(status == CUDA_SUCCESS\)',
-        "this step needs a GPU, whose driver is missing or too old for TensorRT's CUDA release",
-        'build on the machine that will run the engine, or update its driver; --refit always '
+        "this step needs a GPU, but its driver is missing or too old for TensorRT's CUDA release",
+        'build on the machine that will run the engine, or update the driver; --refit always '
         'needs a GPU',
     ),
     Hint(

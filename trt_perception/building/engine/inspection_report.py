@@ -36,7 +36,7 @@ class EngineReport:
     """All findings about an engine or an ONNX model.
 
     Attributes:
-        model: the file, after its checks.
+        model: the checked file.
         header: flavour and version of TensorRT that built the engine; None for an ONNX model.
         targets: compute capabilities that the engine was built for; empty if the plan does not
             name them.
@@ -114,7 +114,7 @@ def format_engine_report(report: EngineReport, *, layers: int) -> str:
 
     Args:
         report: the findings.
-        layers: largest number of rows in the table of layers.
+        layers: maximum number of rows in the table of layers.
     """
     model, header = report.model, report.header
     rows = [
@@ -131,7 +131,9 @@ def format_engine_report(report: EngineReport, *, layers: int) -> str:
     if report.recognised is None:
         parts.append(_manifest_text(model.manifest))
     else:
-        parts.append(_manifest_text(report.recognised, 'recognised, as there is no manifest'))
+        parts.append(
+            _manifest_text(report.recognised, 'recognised from the model, without a manifest')
+        )
     if model.is_onnx:
         return '\n\n'.join(parts)
     if report.engine_info is None:
@@ -175,10 +177,10 @@ def _manifest_text(manifest: Manifest | None, title: str = 'manifest') -> str:
 
 
 def _batch_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
-    """Yield a row with the batch sizes of the profiles, or no row without profiles of images."""
+    """Yield a row with the batch sizes of the profiles; no row if there are none."""
     sizes = []
     for profile in build.profiles:
-        for ranges in profile.values():  # profiles in a manifest have the image input only
+        for ranges in profile.values():  # in a manifest, only the image input
             low, high = ranges.min[0], ranges.max[0]
             if len(ranges.min) == 4:
                 sizes.append(str(low) if low == high else f'{low} to {high}')
@@ -205,9 +207,11 @@ def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
     yield 'built on', build.gpu.name if build.gpu else 'a machine without a GPU'
     built = build.precision.as_built
     counts = (
-        'unverified (--update-manifest on the target)' if built is None else _counts_text(built)
+        'unverified (use --update-manifest on the target)'
+        if built is None
+        else _counts_text(built)
     )
-    yield 'precision', f'{build.precision.asked} asked, as built: {counts}'
+    yield 'precision', f'{build.precision.asked} requested, as built: {counts}'
 
 
 def _tensor_text(tensor: TensorSpec) -> str:
@@ -228,7 +232,7 @@ def _engine_text(engine_info: EngineInfo) -> str:
             text = ' : '.join('x'.join(map(str, shape)) for shape in shapes)
             rows.append((f'profile {index}', f'{name} {text}'))
     memory = ', '.join(f'{size / _MIB:.1f} MiB' for size in engine_info.context_bytes)
-    rows.append(('memory', f'{memory} for a context, by profile'))
+    rows.append(('memory', f'{memory} per context, for each profile'))
     if engine_info.weight_bytes is not None:
         rows.append(('weights', f'{engine_info.weight_bytes / _MIB:.1f} MiB'))
     rows += [
@@ -247,7 +251,7 @@ def _engine_text(engine_info: EngineInfo) -> str:
 def _layers_text(report: EngineReport, max_layers: int) -> str:
     assert report.engine_info is not None
     if not report.engine_info.layers and not report.times:
-        return 'layers: the engine was built with --profiling-verbosity none and reports nothing'
+        return 'layers: not reported, because the engine was built with --profiling-verbosity none'
     timed = {row.layer.name: row for row in report.times}
     order = [row.layer for row in report.times] or list(report.engine_info.layers)
     lines = [f'{"ms":>8} {"share":>6}  {"type":<5} {"kind":<16} layer (tactic) <- ONNX nodes']
@@ -262,5 +266,5 @@ def _layers_text(report: EngineReport, max_layers: int) -> str:
     if len(order) > max_layers:
         lines.append(f'… and {len(order) - max_layers} more (--layers {len(order)})')
     total_ms = sum(row.ms for row in report.times)
-    title = f'layers, slowest first; {total_ms:.3f} ms together' if report.times else 'layers'
+    title = f'layers, slowest first; {total_ms:.3f} ms in total' if report.times else 'layers'
     return '\n'.join([title, *lines])

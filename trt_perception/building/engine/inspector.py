@@ -142,7 +142,7 @@ def time_layers(
     Args:
         model: the engine.
         device: the current GPU.
-        runs: number of measured runs. As many runs, at most 10, precede them as warm-up.
+        runs: number of measured runs. As many warm-up runs, but at most 10, come first.
         progress: called after each run, with the number of finished runs and of all runs.
 
     Returns:
@@ -194,7 +194,7 @@ def load_with_zero_inputs(
         stack.callback(engine.close)
         stream = stack.enter_context(Stream())
         tensors = [_with_opt_shape(engine, tensor) for tensor in engine.inputs]
-        image, auxiliary = tensors[0], tuple(tensors[1:])  # an engine need not be a detector
+        image, auxiliary = tensors[0], tuple(tensors[1:])  # the engine may not be a detector
         if shape is not None:
             image, auxiliary = split_inputs(model.path.name, tensors)
             image = dataclasses.replace(image, shape=shape)

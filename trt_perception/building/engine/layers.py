@@ -50,7 +50,7 @@ _TYPE_BY_WORD: Final = {name: name for name in (*_TYPES_BY_WIDTH, 'int32', 'int6
     'float16': 'fp16',
     'bfloat16': 'bf16',
 }
-# For each requested precision, the types that count as fulfilled, because they are not wider.
+# For each requested precision, the types of layers that fulfil the request.
 _ACCEPTED_TYPES: Final = {
     'fp32': ('fp32',),
     'tf32': ('fp32',),
@@ -102,10 +102,10 @@ class PrecisionCheck:
 
     Attributes:
         requested: the requested precision.
-        share: number of convolutions and matrix products in the requested or a narrower type,
-            divided by the number of all, 0…1; 1 if there are none.
-        deviations: maps the ONNX node or layer of each other convolution or matrix product to its
-            type.
+        share: share of convolutions and matrix products with a known type that have the requested
+            or a narrower type, 0…1; 1 if there are none.
+        deviations: type of each convolution or matrix product in a wider type, by name of the
+            ONNX node or layer.
         node_count: number of convolutions and matrix products with a known type.
     """
 

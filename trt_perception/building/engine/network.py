@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _MAX_LISTED: Final = 20
-# TensorRT and TensorRT-RTX 1.4 report a missing operator with this text and another error code.
+# TensorRT and TensorRT-RTX 1.4 report a missing operator with this text and a general code.
 _UNKNOWN_OPERATOR: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
 
 
@@ -160,7 +160,7 @@ def add_profiles(
     Dynamic dimensions of the auxiliary inputs follow the image's shape.
 
     Raises:
-        EngineError: TensorRT refuses a shape, or resolve_profiles or split_inputs raised it.
+        EngineError: TensorRT refuses a shape. See also resolve_profiles and split_inputs.
     """
     image, auxiliary = split_inputs(options.onnx.name, inputs)
     profiles = resolve_profiles(image, options)

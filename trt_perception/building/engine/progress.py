@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 __all__ = ['EngineProgress', 'make_progress_monitor', 'run_in_build_thread']
 
-#: Called with the name of the current phase, the number of finished steps, and of all steps.
+#: Called with the name of the current phase, and the numbers of finished and of all steps.
 EngineProgress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1
 _PROGRESS_STEPS: Final = 1000
@@ -73,7 +73,7 @@ def run_in_build_thread(
         on_poll: called ten times a second in the calling thread, to show progress.
 
     Raises:
-        KeyboardInterrupt: the user pressed Ctrl-C. The work has ended before it is raised.
+        KeyboardInterrupt: the user pressed Ctrl-C, and the work has ended.
         BaseException: any exception of ``work``.
     """
     results: list[_Result] = []

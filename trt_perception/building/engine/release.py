@@ -107,7 +107,7 @@ def find_tensorrt(runtime: str) -> TensorRt:
 
     Raises:
         EngineError: the module cannot be imported, or is older than this package supports.
-        KeyboardInterrupt: the user pressed Ctrl-C. It is raised after the import.
+        KeyboardInterrupt: the user pressed Ctrl-C during the import, and the import has ended.
     """
     reasons = []
     for flavour in _LABELS if runtime == 'auto' else (runtime,):

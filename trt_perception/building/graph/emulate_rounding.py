@@ -22,7 +22,7 @@ def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a float32 copy of a graph that rounds each result to its type in the given graph.
 
     Args:
-        model: model in half precision, not changed. Inputs and outputs of the copy have its types.
+        model: model in half precision, not changed. Inputs and outputs keep their types.
     """
     copied = onnx.ModelProto()
     copied.CopyFrom(model)

@@ -1,8 +1,8 @@
 """Repairs two faults that exporters leave in a model: a wrong order of nodes, and float64.
 
 Neither repair changes the engine. TensorRT computes float64 in float32, and ignores the order of
-nodes. But ONNX's checker refuses nodes in a wrong order. And a build cannot compare or calibrate a
-model that no runtime on the CPU can run.
+nodes. But ONNX's checker refuses nodes in a wrong order, and a build must run the model on the CPU
+to compare or calibrate it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
 }
 _FP16_MAX: Final = 65504.0
 _FP16_MIN: Final = 2.0**-24  # half of this value, and any smaller value, becomes 0
-_MIN_REPORTED_SHARE: Final = 0.01  # report a constant if more of its numbers than this become 0
+_MIN_REPORTED_SHARE: Final = 0.01  # report a constant if a larger share becomes 0
 # An attribute decides the result type of these operators. The result stays float32, and a Cast
 # follows if needed.
 _TYPED_BY_ATTRIBUTE: Final = frozenset(
@@ -199,7 +199,7 @@ class _HalfPrecisionConverter:
     def _allows_half(
         self, formal: Sequence[onnx.defs.OpSchema.FormalParameter], position: int
     ) -> bool:
-        """Return whether the operand at a position may be narrow. The last may be variadic."""
+        """Return whether the operand at a position may be narrow. The last type may repeat."""
         wanted = 'tensor(float16)' if self.precision == 'fp16' else 'tensor(bfloat16)'
         return wanted in formal[min(position, len(formal) - 1)].types
 

@@ -1,8 +1,8 @@
 """Finds a detector's head in its graph: the output layers, and the decoding behind them.
 
-Output layers are the last layers with learned weights. Three reasons keep them in float, together
-with the decoding. No activation bounds their results. One scale would have to represent pixels and
-probabilities. And their errors reach the detections undamped. The search goes from the graph's
+Output layers are the last layers with learned weights. They and the decoding stay in float for
+three reasons: no activation bounds their results, one scale would have to represent both pixels
+and probabilities, and their errors reach the detections directly. The search goes from the graph's
 outputs back to the first layers with weights, and ignores names.
 """
 
@@ -19,7 +19,7 @@ from trt_perception.building.graph.graph_index import GraphIndex
 
 __all__ = ['Head', 'find_head']
 
-# If the found output layers do more than this share of the work, the search has left the head.
+# If the output layers do more than this share of the work, the search has gone beyond the head.
 _MAX_LAYER_SHARE: Final = 0.25
 # Operators that a strict search passes through: shape operations, and activations of scores.
 _SHAPING: Final = ('Cast', 'Concat', 'Expand', 'Flatten', 'Gather', 'Identity', 'Reshape', 'Slice')
@@ -52,8 +52,8 @@ def find_head(model: onnx.ModelProto, macs: Mapping[str, int] | None = None) -> 
 
     Args:
         model: model whose nodes have unique names, float or quantised.
-        macs: multiply-accumulates of each layer, by node name. With them, a search whose output
-            layers do more than a quarter of all work is repeated strictly.
+        macs: multiply-accumulates of each layer, by node name. If the output layers do more than
+            a quarter of all work, the search is repeated with strict rules.
     """
     index = GraphIndex(model.graph)
     head = _walk_from_outputs(index, strict=False)
@@ -99,7 +99,7 @@ def _is_passed(node: onnx.NodeProto, index: GraphIndex) -> bool:
 def _is_expectation(node: onnx.NodeProto, index: GraphIndex) -> bool:
     """Return whether a layer multiplies the result of a Softmax by weights 0, 1, 2 ….
 
-    Such a layer computes an expectation over bins. Weights with any equal steps count.
+    Such a layer computes an expectation over bins. Weights with other equal steps also count.
     """
     weights = index.constant(node.input[1])
     if weights is None or weights.size < 2 or weights.size != max(weights.shape):

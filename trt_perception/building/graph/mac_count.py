@@ -79,8 +79,8 @@ def count_layer_macs(
 
     Args:
         model: any model.
-        input_shapes: shapes of inputs, by input name. An input without a shape here gets batch
-            size 1 if its batch is dynamic.
+        input_shapes: shapes of inputs, by input name. An input that is not listed gets batch size
+            1 if its batch is dynamic.
     """
     inferred = infer_shapes(model, {**_batches_of_one(model), **(input_shapes or {})})
     graph = inferred.graph

@@ -33,7 +33,7 @@ __all__ = [
 _MAX_BYTES: Final = 2 * 1024**3 - 1
 _ONNX_DOMAINS: Final = ('', 'ai.onnx')
 _PLUGIN_DOMAIN: Final = 'trt.plugins'
-#: Errors for files of other formats that are named .onnx by mistake, by their first bytes.
+#: Maps the first bytes of other formats to the error for a file that is named .onnx by mistake.
 _OTHER_FORMATS: Final = {
     b'version https://git-lfs': ('is a Git LFS pointer instead of the model', 'run git lfs pull'),
     b'PK\x03\x04': ('is a zip archive, probably a .pt file of PyTorch', 'export it to ONNX first'),
@@ -60,7 +60,7 @@ class OnnxSource:
         inputs: inputs without weights; a dynamic dimension is -1.
         outputs: outputs; a dynamic dimension is -1.
         metadata: metadata in the file.
-        repairs: repairs of the model, a few words each.
+        repairs: description of each repair of the model.
     """
 
     file: ModelFile
@@ -116,7 +116,7 @@ def _parse(file: ModelFile) -> onnx.ModelProto:
             raise EngineError(str(name), found, fix=fix)
     try:
         model = onnx.load_model_from_string(content)
-    except Exception as error:  # protobuf's DecodeError, which has no stubs
+    except Exception as error:  # DecodeError of protobuf has no type stubs
         raise EngineError(
             str(name),
             f'is not an ONNX model, or is cut off after {len(content)} bytes ({error})',
@@ -151,7 +151,7 @@ def _embed_external_weights(
 ) -> tuple[str, ...]:
     """Embed external weights into the model, add them to the hash, and return their file names."""
     name = file.path
-    # Refuse files that two protobuf readers may understand differently.
+    # This check also refuses files that two protobuf readers may read differently.
     if not find_external_weights(file.content, str(name)):
         return ()
     tensors = [
@@ -175,8 +175,8 @@ def _embed_external_weights(
         if not 0 <= start <= start + length <= size:
             raise EngineError(
                 f'{name}: weights {tensor.name!r}',
-                f'bytes {start} to {start + length} of {location}, which has {size}',
-                fix='export both files again, because one is cut off or of another model',
+                f'bytes {start} to {start + length} of {location}, which has {size} bytes',
+                fix='export both files again, because one is cut off or belongs to another model',
             )
         model_bytes += length
         if max(model_bytes, file_bytes) > _MAX_BYTES:
@@ -201,17 +201,17 @@ def _read_external(name: Path, location: str) -> bytes:
     if not path.exists():
         raise EngineError(
             str(name),
-            f'its file of weights, {location}, is missing in the same folder',
+            f'its file of weights, {location}, is missing in the folder of the model',
             fix='copy that file too',
         )
     content, resolved = read_checked(path, _MAX_BYTES)
-    # A link may lead to the folder of the model's own file, as in the cache of a model hub.
+    # The model may be a link itself, as in the cache of a model hub.
     homes = {name.parent.resolve(), name.resolve().parent}
     if not any(resolved.is_relative_to(home) for home in homes):
         raise EngineError(
             str(name),
             f"{location} is a link to {resolved}, outside the model's folder",
-            fix='copy the file itself',
+            fix='replace the link by the file itself',
         )
     return content
 
@@ -262,8 +262,8 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
         _move_to_plugin_domain(source.model)
         where = '; '.join(f'{kind} at {join_first(nodes)}' for kind, nodes in unknown.items())
         return (
-            f"operators that are not ONNX's own: {where}. TensorRT must support them, or needs "
-            'their plugin (--plugins)',
+            f'operators that ONNX does not define: {where}. TensorRT must support them, or load '
+            'their plugins (--plugins)',
         )
     try:
         onnx.checker.check_model(source.model)

@@ -18,7 +18,7 @@ from trt_perception.files.plain_text import to_one_line
 __all__ = ['random_inputs', 'slim']
 
 # Largest accepted difference, relative to the largest value of an output. Folding changes the
-# order of additions, and so the last bits of float32. A wrong node changes much more.
+# order of additions, which changes the last bits of float32. A wrong node changes much more.
 _TOLERANCE: Final = 1e-4
 
 _Tensors = dict[str, npt.NDArray[Any]]
@@ -110,7 +110,7 @@ def random_inputs(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]])
     random = np.random.default_rng(0)
     tensors = {}
     for value in model.graph.input:
-        if value.name in shapes:  # not one of the weights
+        if value.name in shapes:  # skip weights
             shape = shapes[value.name]
             dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             numbers = random.random(shape) if dtype.kind == 'f' else random.integers(0, 2, shape)

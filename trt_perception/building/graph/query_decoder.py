@@ -1,9 +1,9 @@
 """Finds the decoder of a transformer detector, which may lose accuracy in FP16.
 
 DETR, RT-DETR, D-FINE and related models refine a fixed number of queries. Reference points and
-sampling positions are coordinates. Just below 1, FP16 has steps of 2**-11: half a pixel at 1000.
-Others report a loss of a tenth of AP for RT-DETR and D-FINE with TensorRT. The search uses shapes:
-only tensors of the decoder have the number of queries as a dimension.
+sampling positions are coordinates from 0 to 1. Near 1, FP16 has steps of 2**-11, half a pixel of
+1000. Users reported that RT-DETR and D-FINE lost a tenth of AP in FP16 with TensorRT. The search
+uses shapes: only tensors of the decoder have the number of queries as a dimension.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trt_perception.building.graph.mac_count import count_layer_macs, infer_shap
 
 __all__ = ['QueryDecoder', 'find_query_decoder']
 
-# A pattern for a name prefix is used if at least this share of its nodes is wanted. The other
-# nodes with this prefix then stay in FP32 too.
+# A pattern for a name prefix is used if at least this share of its nodes belongs to the decoder.
+# The other nodes with this prefix then stay in FP32 too.
 _MIN_SHARE: Final = 0.7
 _MAX_SHOWN: Final = 3
 
@@ -58,7 +58,7 @@ class QueryDecoder:
             pattern_text += f' and {left} more (see optimization: query_decoder in the report)'
         return (
             f'detectors with queries may lose accuracy if their decoder computes in {precision}: '
-            'others report a tenth of AP for RT-DETR and D-FINE in FP16. Measure the loss on a '
+            'users report a loss of a tenth of AP for RT-DETR and D-FINE in FP16. Measure it on a '
             f'GPU (--validate), or keep the {len(self.nodes)} nodes of the decoder in FP32 '
             f'({self.share:.1%} of the multiplications): {options} {pattern_text}'
         )
@@ -102,8 +102,8 @@ def _nodes_upstream(graph: onnx.GraphProto, tensors: Collection[str]) -> tuple[s
 
     The nodes are in graph order.
 
-    A feature map may have as many columns as there are queries. But other tensors lie between the
-    feature map and the decoder.
+    The search does not reach a feature map that has as many columns as there are queries, because
+    other tensors lie between the feature map and the decoder.
     """
     index = GraphIndex(graph)
     pending = [output.name for output in graph.output]
@@ -124,7 +124,7 @@ def _make_patterns(
     """Return a short list of patterns that match all wanted names and few other names.
 
     Args:
-        wanted: the wanted names, a subset of ``names``.
+        wanted: the names to match, a subset of ``names``.
         names: all node names with the prefix.
         prefix: leading levels of the names, with a trailing slash.
     """

@@ -67,19 +67,19 @@ class BuildOptions:
     )
     store_keep_days: int | None = option(
         'files',
-        'Remove engines from the store that were not used for this time.',
+        'Remove engines from the store that were not used for so many days.',
         limits=(0, 36500),
         unit='days',
         affects='nothing',
     )
     verbose: bool = option(
-        'files', 'Show all that TensorRT logs.', default=False, affects='nothing'
+        'files', 'Show all messages of TensorRT.', default=False, affects='nothing'
     )
 
     precision: Precision = option(
         'precision',
         'Arithmetic of the engine. int8 and fp8 need calibration images, unless the ONNX file is '
-        'quantised already. An error says what the TensorRT release or the GPU cannot do.',
+        'quantised already. The build fails if the TensorRT release or the GPU lacks it.',
         default='fp16',
     )
     keep_fp32: Texts = option(
@@ -90,7 +90,7 @@ class BuildOptions:
     )
     compare_fp16: bool = option(
         'precision',
-        'With int8 or fp8: build FP16 too, and compare the size and, on a GPU, the speed.',
+        'With int8 or fp8: also build FP16, and compare the size and (on a GPU) the speed.',
         default=True,
         affects='report',
     )
@@ -112,7 +112,7 @@ class BuildOptions:
 
     calibration_images: PathText | None = option(
         'calibration',
-        'Images to calibrate with: a folder, a glob pattern in quotes, or a text file of names.',
+        'Calibration images: a folder, a glob pattern in quotes, or a text file of paths.',
         metavar='IMAGES',
         kind='path',
     )
@@ -124,7 +124,7 @@ class BuildOptions:
     )
     calibration_seed: int = option(
         'calibration',
-        'Seed of the random choice among more images.',
+        'Seed of the random choice if there are more images.',
         default=0,
         limits=(0, 2**31 - 1),
     )
@@ -140,7 +140,7 @@ class BuildOptions:
     calibration_tool: Literal['onnxruntime', 'tensorrt'] = option(
         'calibration',
         "Tool that quantises. tensorrt means TensorRT's own calibrators, which TensorRT 11.0 "
-        'removed. Only DLA still needs them.',
+        'removed. Only a DLA still needs them.',
         default='onnxruntime',
         removed={
             'modelopt': 'quantise the model with NVIDIA ModelOpt itself, and build from the ONNX '
@@ -149,13 +149,13 @@ class BuildOptions:
     )
     keep_float: Texts = option(
         'calibration',
-        'More nodes to leave in float, besides the nodes found in the head and the decoding.',
+        'More nodes that stay in float, in addition to the head and the decoding.',
         default=(),
         metavar='PATTERN',
     )
     qdq_onnx: OnnxPath | None = option(
         'calibration',
-        'Write the quantised model as ONNX with Q/DQ nodes too, with its manifest. Other machines '
+        'Also write the quantised model as ONNX with Q/DQ nodes, and its manifest. Other machines '
         'can build from this file without images, and ONNX Runtime can run it.',
         affects='nothing',
     )
@@ -166,10 +166,12 @@ class BuildOptions:
         metavar='IMAGES',
         kind='path',
     )
-    annotations: FilePath | None = option('validation', 'Labels of those images, as COCO JSON.')
+    annotations: FilePath | None = option(
+        'validation', 'Labels of the images of --validate, as COCO JSON.'
+    )
     max_accuracy_drop: float | None = option(
         'validation',
-        'Fail if mAP50 falls by more, or without labels the agreement with FP32.',
+        'Fail if mAP50 (without labels, the agreement with FP32) falls by more.',
         limits=(0.0, 1.0),
     )
     accept_disagreement: bool = option(
@@ -206,7 +208,7 @@ class BuildOptions:
     )
     std: Triple | None = option(
         'model',
-        'Standard deviation per channel, divided by after the mean (default: 1 1 1).',
+        'Divisor per channel after subtracting the mean (default: 1 1 1).',
     )
     decoder: str | None = option(
         'model',
@@ -216,7 +218,7 @@ class BuildOptions:
     )
     task: str | None = option(
         'model',
-        'What the outputs describe of each object (default: recognised from the model).',
+        'Task: boxes, masks, oriented boxes or keypoints (default: recognised from the model).',
         choices=tuple(TASKS),
         metavar='NAME',
     )
@@ -243,7 +245,7 @@ class BuildOptions:
     )
     optimization_level: int | None = option(
         'builder',
-        "How long TensorRT searches for fast kernels (default: TensorRT's, 3).",
+        "Effort of TensorRT's search for fast kernels (default: 3, as in TensorRT).",
         limits=(0, 5),
     )
     timing_cache: PathText = option(
@@ -258,7 +260,7 @@ class BuildOptions:
     )
     hardware_compatibility: Literal['none', 'ampere_plus', 'same_compute_capability'] = option(
         'builder',
-        'Other GPUs that can run the engine, which is slower then. Not for TensorRT-RTX.',
+        'Let other GPUs run the engine, which makes it slower. Not for TensorRT-RTX.',
         default='none',
     )
     version_compatible: bool = option(

@@ -1,6 +1,6 @@
 """Read options from build.yaml and from the command line, which takes precedence.
 
-Guarantees: no key in build.yaml is ignored, and each wrong key gets a sentence with its line.
+Guarantees: no key in build.yaml is ignored, and errors name each wrong key with its line.
 Paths in build.yaml are relative to build.yaml and must stay in its folder after links are
 resolved, because people exchange such files together with models. Paths on the command line are
 relative to the working folder and may lead anywhere.
@@ -36,7 +36,7 @@ _OPTIONS_BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 
 class _OptionSection(JsonSection):
-    """A mapping from option names to values. Errors name the flag if it was given."""
+    """A mapping from option names to values. Errors name an option as the user gave it."""
 
     error = ConfigError
 
@@ -95,9 +95,9 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return option values and their line numbers by option name, without given options.
+    """Return values and line numbers by option name, without options in ``given``.
 
-    The line numbers are texts that precede messages.
+    A line number is a text that precedes messages about the option.
     """
     content, lines = read_yaml(_read_text(path, MAX_BYTES), str(path))
     if content is None:
@@ -113,7 +113,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     found = {str(key).replace('-', '_'): value for key, value in content.items()}
     if len(found) < len(content):
         raise ConfigError(str(path), 'an option is repeated, once with - and once with _')
-    places = dict.fromkeys(found, f'{path}: ')  # for keys that YAML does not read as text
+    places = dict.fromkeys(found, f'{path}: ')  # keys that are not texts have no line
     places |= {n.replace('-', '_'): f'{path}, line {line}: ' for n, line in lines.items()}
     values: dict[str, Any] = {}
     mistakes: list[str] = []
@@ -146,8 +146,8 @@ def _resolve_paths(config: Path, name: str, value: Any) -> Any:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # a loop of links, NUL, an unknown user after ~
-        raise ConfigError(f"'{name}'", f'cannot be {value!r}: {error}') from error
+    ) as error:  # loop of links, NUL, unknown user after ~
+        raise ConfigError(f"'{name}'", f'the path {value!r} is invalid: {error}') from error
     if not place.is_relative_to(home):
         where = '' if Path(value) == place else f', which is {place}'
         raise ConfigError(
@@ -195,7 +195,7 @@ def read_names_file(path: Path) -> tuple[str, ...]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all options to a parser, in groups. Options that are not given have no attribute.
+    """Add all options to a parser. The result has no attribute for options not given.
 
     The required option, ``onnx``, is the argument MODEL of the command line.
     """

@@ -114,7 +114,7 @@ def _parse_profile(section: JsonSection, key: str, value: object) -> ShapeProfil
 
 
 def _read_batches(section: JsonSection, key: str) -> tuple[int, ...]:
-    """Read batch sizes from a number, a text such as 1,4,8, or a list. Sort them, drop repeats."""
+    """Read batch sizes from a number, a text such as 1,4,8, or a list. Drop repeats and sort."""
     value = section.take(key, '', _ANY_TYPE)
     sizes: list[Any] = []
     for item in _as_tuple(value):
@@ -133,7 +133,7 @@ def _read_texts(section: JsonSection, key: str) -> tuple[str, ...]:
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
     for value in values:
         if not isinstance(value, str):
-            raise section.refusal(key, value, 'a list, each text')
+            raise section.refusal(key, value, 'a list of texts')
     return values
 
 
@@ -144,7 +144,7 @@ def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
 def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     """Read three numbers."""
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
-    expected = 'a list of 3, each a number'
+    expected = 'a list of three numbers'
     if len(values) != 3:
         raise section.error(section.subject(key), f'{len(values)} values', expected=expected)
     numbers = tuple(section.finite(value, key) for value in values)
@@ -164,7 +164,9 @@ def _read_path(section: JsonSection, key: str) -> Path:
 def _read_paths(section: JsonSection, key: str) -> tuple[Path, ...]:
     """Read paths from one value or from a list."""
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
-    names = [_check_path_text(section, key, value, f'a list, each {_A_PATH}') for value in values]
+    names = [
+        _check_path_text(section, key, value, f'a list, each entry {_A_PATH}') for value in values
+    ]
     return tuple(_expand_home(section, key, name) for name in names)
 
 
@@ -179,7 +181,7 @@ def _path_mistake(name: str) -> Mistake | None:
         return Mistake(found='an empty text', expected=_A_PATH)
     longest = max(len(part.encode(errors='surrogateescape')) for part in name.split('/'))
     if longest > _MAX_PART_BYTES:
-        expected = f'at most {_MAX_PART_BYTES} bytes in each part of the name of a file'
+        expected = f'at most {_MAX_PART_BYTES} bytes in each part of a path'
         return Mistake(found=str(longest), expected=expected)
     return None
 

@@ -92,7 +92,7 @@ def convert_precision(
 ) -> ConversionResult:
     """Convert a model to a precision.
 
-    In FP16 and BF16 the decoding stays in FP32, because float16 has steps of half a pixel at 640.
+    In FP16 and BF16 the decoding stays in FP32, because FP16 has steps of half a pixel near 640.
     In BF16 the output layers stay in FP32 too. Inputs and outputs of the graph keep their types.
 
     Args:

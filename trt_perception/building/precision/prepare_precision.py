@@ -36,7 +36,7 @@ class ConvertedModel:
             typed.
         layer_nodes: names of the model's convolutions and matrix products.
         kept_nodes: names of the nodes that stay in a wider precision than requested.
-        calibration_data: input data for TensorRT's own calibrator; None without one.
+        calibration_data: input data for TensorRT's own calibrator; None if it is not used.
         calibration: record for the manifest; None if this build did not calibrate.
         warnings: one sentence each.
         summary: outcome of the step in one line.
@@ -72,7 +72,7 @@ def prepare_precision(
         model: slimmed model, not changed.
         options: build options.
         images: calibration images; None if the build does not calibrate.
-        tensorrt: TensorRT to build with. Its release decides whether the graph's types count.
+        tensorrt: TensorRT to build with. Its release decides whether typing is strong.
         shapes: maps each input's name to its final shape; the image input is the first.
         progress: called with the name of the current task, and its finished and total steps.
 

@@ -113,7 +113,7 @@ def quantise(
         method: method that chooses the ranges, see building/calibration/ranges.py.
         target: ``int8`` or ``fp8`` (E4M3).
         keep_float: patterns of node names that stay in float.
-        cache_dir: folder for ranges; None to keep no ranges.
+        cache_dir: folder for ranges; None to store no ranges.
 
     Returns:
         The model with opset 19 or newer, in FP32 between the Q/DQ nodes, and the report.
@@ -247,7 +247,7 @@ def _layers_to_keep(
 
 
 def _range_warnings(ranges: Mapping[str, float], unusable: Mapping[str, str]) -> Iterator[str]:
-    """Yield sentences on tensors that are nearly 0, or too large for FP16."""
+    """Yield warnings about layers that stay in float, and values too large for FP16."""
     if unusable:
         yield (
             f'these layers stay in float: {_list_reasons(unusable)}. Calibrate with more images '

@@ -21,11 +21,11 @@ _ALLOWED_TYPES: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
 _HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _ZERO_SCALE_FIX: Final = (
-    'keep the nodes that read this tensor in float when you quantise, because a tensor that is '
+    'when you quantise, keep the nodes that read this tensor in float, because a tensor that is '
     'always 0 during calibration gets the scale 0; or quantise with this tool, from the model '
     'before quantisation: --precision int8 --calibration-images DIR'
 )
-_OTHER_FIX: Final = 'quantise it again symmetrically, with biases in float'
+_OTHER_FIX: Final = 'quantise the model again, symmetrically and with biases in float'
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
@@ -60,7 +60,7 @@ def check_quantised(model: onnx.ModelProto) -> None:
 
 
 def _quantised_tensor(node: onnx.NodeProto, index: GraphIndex) -> str:
-    """Return the tensor of a Q or DQ node: the input of its pair, or the stored weights."""
+    """Return what a Q or DQ node quantises: the input of the Q node, or stored weights."""
     producer = index.producer.get(node.input[0])
     is_pair = producer is not None and producer.op_type == 'QuantizeLinear'
     return str(producer.input[0] if producer is not None and is_pair else node.input[0])
@@ -98,7 +98,7 @@ def _node_defects(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iter
         zero = index.initializers.get(node.input[2])
         value = index.constant(node.input[2])
         if value is None:
-            yield 'computes its zero point; expected a constant 0'
+            yield 'has a computed zero point; expected a constant 0'
         else:
             kind = zero.data_type if zero is not None else TensorProto.UNDEFINED
             if zero is not None and kind not in _ALLOWED_TYPES:
@@ -110,7 +110,7 @@ def _node_defects(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iter
                 yield 'has a zero point other than 0'
     scale = index.constant(node.input[1])
     if scale is None:
-        yield 'computes its scale; expected a constant'
+        yield 'has a computed scale; expected a constant'
         return
     stored = index.initializers.get(node.input[1])
     if stored is not None and stored.data_type in _HALF and version < 19:

@@ -62,7 +62,7 @@ def _round_weights(
 
     Args:
         model: model whose scales are for FP8.
-        pairs: its Q/DQ nodes.
+        pairs: Q/DQ nodes of this model.
         original: index of the float32 model.
     """
     index = GraphIndex(model.graph)
@@ -74,7 +74,7 @@ def _round_weights(
         exact = original.constant(tensor.name.removesuffix(_SUFFIX))
         scale = index.constant(node.input[1])
         if exact is None:
-            raise EngineError(f'the weights {tensor.name!r}', 'have no float32 original')
+            raise EngineError(f'the weights {tensor.name!r}', 'are missing in the float32 model')
         assert scale is not None
         shaped = broadcast_scale(scale, channel_axis(node, exact.ndim), exact.ndim)
         narrow = (exact.astype(np.float32) / shaped.astype(np.float32)).clip(-_E4M3_MAX, _E4M3_MAX)

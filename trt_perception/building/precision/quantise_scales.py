@@ -1,9 +1,9 @@
 """Adjusts scales so that TensorRT accepts them: positive, and large enough for FP16.
 
 TensorRT refuses scales that are not positive. It computes the other layers in FP16, whose smallest
-numbers are multiples of 2**-24. Weights are known: any scale represents zeros, and a scale that
-FP16 cannot represent is raised. Data are known only from images. If a tensor was always 0, its
-scale is unknown, and the layers that read it stay in float.
+numbers are multiples of 2**-24. Scales of weights can be changed: any scale represents zeros, and
+a scale that FP16 cannot represent is raised. Scales of data come from images. If a tensor was
+always 0, its scale is unknown, and the layers that read it stay in float.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIN_EXACT_SCALE: Final = 2.0**-17
 _MIN_RANGE: Final = 127.5 * _FP16_STEP
 # The distance from minimum to maximum, twice this value, must be finite in FP32.
 _MAX_RANGE: Final = float(np.finfo(np.float32).max) / 2
-_ZERO_WEIGHTS_SCALE: Final = 1.0  # for weights that are all 0: any scale represents them
+_ZERO_WEIGHTS_SCALE: Final = 1.0  # any scale represents weights that are all 0
 
 _Array = npt.NDArray[np.generic]
 
@@ -42,7 +42,7 @@ def is_usable(scale: _Array) -> npt.NDArray[np.bool_]:
 
 
 def check_weights(layers: Iterable[onnx.NodeProto], index: GraphIndex) -> None:
-    """Refuse layers whose weights are not finite, because later errors would blame their results.
+    """Refuse layers whose weights are not finite. Later errors would name other tensors.
 
     Raises:
         EngineError: weights contain NaN or infinity.
@@ -82,7 +82,7 @@ def _range_problem(data: str, largest: float) -> str:
     if not largest:
         return f'{data} are always 0 on these images, so their scale is unknown'
     if largest < _MIN_RANGE:
-        return f'{data} have the range {largest:.1e}, in which FP16 has no more steps than INT8'
+        return f'{data} have the range {largest:.1e}, where FP16 has no more steps than INT8'
     if largest > _MAX_RANGE:
         return f'{data} have the range {largest:.1e}, too large for a scale in FP32'
     return ''
@@ -199,7 +199,7 @@ def _rescale_weights(stored: _Array, old: _Array, new: _Array, axis: int) -> _Ar
     ratio = np.divide(
         old.astype(np.float64), new.astype(np.float64), out=np.ones(old.shape), where=usable
     )
-    # The numbers only shrink, so they stay in the range of the type.
+    # Scales only grow, so the stored numbers shrink and stay in the range of the type.
     numbers = stored.astype(np.float64) * broadcast_scale(ratio, axis, stored.ndim)
     if np.issubdtype(stored.dtype, np.integer):
         numbers = np.rint(numbers)

@@ -1,4 +1,4 @@
-"""Compares the accuracy of the built model with the original's, by their detections."""
+"""Compares the accuracy of the built model with the accuracy of the original."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def measure_accuracy(
 
     Args:
         inputs: inputs of the build.
-        models: maps the original's description to the original, then ``BUILT`` to the built
-            model. The built model is the engine, or without a GPU the converted ONNX model.
+        models: the original by its description, then the built model by ``BUILT``. The built
+            model is the engine, or without a GPU the converted ONNX model.
         runtime: description of the runtime that runs the built model.
         log: log of the build. Its report receives the figures.
 

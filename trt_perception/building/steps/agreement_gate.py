@@ -77,8 +77,8 @@ class AgreementResult:
         share = 'none' if overall.f1 is None else f'{overall.f1:.1%}'
         return (
             f'{share} of the detections agree with {self.original} (which has '
-            f'{overall.reference}, the built model has {overall.candidate}), on {self.images} of '
-            f'{self.given} {self.images_of} images, through {self.runtime}'
+            f'{overall.reference} detections, the built model {overall.candidate}), on '
+            f'{self.images} of {self.given} {self.images_of} images, through {self.runtime}'
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _advice(options: BuildOptions) -> str:
     found = 'measure the accuracy with --validate and --annotations'
     if options.precision in QUANTISED:
         found += (
-            ', calibrate with more images, of all that the camera sees, try another '
+            ', calibrate with more images of everything that the camera sees, try another '
             '--calibration-method, keep sensitive layers in float (--keep-float), or use '
             '--precision fp16'
         )

@@ -117,14 +117,14 @@ def find_images(
 
 
 def check_source(inputs: BuildInputs, log: BuildLog) -> None:
-    """Check the model with ONNX's rules, and its operators with TensorRT's."""
+    """Check the model by the rules of ONNX, and that TensorRT has its operators."""
     source = inputs.source
     with log.step('check') as step:
         warnings = check_model(source)
         operators = (node.op_type for node in source.model.graph.node)
         check_operators(inputs.tensorrt, inputs.options, source.file.path.name, operators)
         log.report.warn(*warnings)
-        step.outcome = 'valid ONNX' if not warnings else 'has operators from outside ONNX'
+        step.outcome = 'valid ONNX' if not warnings else 'has operators that ONNX does not define'
 
 
 def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
@@ -194,7 +194,7 @@ def slim(
 def convert(
     inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
 ) -> ConvertedModel:
-    """Calibrate and convert the model, and find query decoders, which lose accuracy in 16 bits."""
+    """Calibrate and convert the model, and find its query decoder, if it has one."""
     options, recognised, images = inputs.options, model.recognised, None
     with log.step('precision') as step:
         if inputs.calibration is not None:

@@ -65,8 +65,8 @@ def infer_outputs(
 ) -> tuple[TensorSpec, ...]:
     """Return the outputs with the shapes that result from the final inputs.
 
-    ONNX shape inference gives the shapes. If it cannot infer a shape, ONNX Runtime runs the model
-    on a black image, if it supports the model.
+    ONNX shape inference gives the shapes. If a shape remains unknown, ONNX Runtime runs the model
+    on a black image, if possible.
 
     Args:
         source: the model.
@@ -95,7 +95,7 @@ def infer_outputs(
     }
     try:
         found = open_session(source.model).run([tensor.name for tensor in outputs], feed)
-    except Exception:  # TensorRT may run the model, and check_loadable checks the engine
+    except Exception:  # TensorRT may run it; check_loadable checks the engine
         return outputs
     return tuple(
         replace(tensor, shape=tuple(side or -1 for side in array.shape))
@@ -113,7 +113,7 @@ def recognise_source(
 
     Args:
         source: the model.
-        options: the group ``model`` takes precedence over manifest and model.
+        options: options of the group ``model`` take precedence over manifest and model.
         inputs: the image input in its final shape, then the others.
         outputs: the outputs with final shapes.
 
@@ -175,7 +175,7 @@ def check_loadable(model: ModelFile) -> None:
     manifest = model.manifest
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
-        return  # unknown for operators outside ONNX; the engine has shapes
+        return  # check the engine instead, which has shapes
     loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
     resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag))
 

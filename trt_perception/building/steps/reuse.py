@@ -52,8 +52,8 @@ class StoreEntry:
     def load(self, log: BuildLog) -> ModelFile | None:
         """Return the stored engine with a manifest for this build, or None without a usable entry.
 
-        The log's report receives the findings of the stored build. Loading an entry counts as its
-        use. Entries that were not used for ``store_keep_days`` days are removed.
+        The log's report receives the findings of the stored build. Loading counts as a use of
+        the entry. Entries that were not used for ``store_keep_days`` days are removed.
         """
         options, short = self._options, self._key[:16]
         with log.step('store') as step:
@@ -97,7 +97,7 @@ def _adapt_stored(stored: StoredEngine, options: BuildOptions, report: BuildRepo
     manifest = parse_manifest(stored.manifest, str(options.store))
     file = new_model_file(options.engine_path(), stored.engine)
     if manifest.engine is None or manifest.engine.sha256 != file.sha256:
-        raise ManifestError(str(options.store), 'the engine is not what its manifest describes')
+        raise ManifestError(str(options.store), 'the manifest describes another engine')
     old = json.loads(stored.report)
     for name in _REUSED_REPORT_FIELDS:
         setattr(report, name, old[name])

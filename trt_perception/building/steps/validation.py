@@ -61,7 +61,7 @@ class _ModelPair:
 
     @property
     def original(self) -> str:
-        """Description of the original."""
+        """Description of the original model, for messages."""
         model = self.inputs.source.model
         narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
         types = {tensor.data_type for tensor in model.graph.initializer}
@@ -87,8 +87,8 @@ class _ModelPair:
         if self.stand_in is None or not is_quantised(self.inputs.source.model):
             return ''
         return (
-            'the ONNX file is quantised already, and without a GPU only the same file could be '
-            f'compared with it: {self.target_advice}'
+            'the ONNX file is quantised already, so without a GPU it could only be compared '
+            f'with itself: {self.target_advice}'
         )
 
     def open_original(self) -> contextlib.closing[Pipeline]:
@@ -112,9 +112,9 @@ def validate(
     verified: EngineCheck | None,
     log: BuildLog,
 ) -> ModelFile:
-    """Compare the built model with the original, and check both limits of accuracy.
+    """Compare the built model with the original, and check accuracy and agreement.
 
-    The images of --validate are used, or without this option the calibration images.
+    The images come from --validate or, without this option, from the calibration.
 
     Returns:
         the engine with the measurements in its manifest.
@@ -166,7 +166,9 @@ def _compare_on_validation_images(
     options = pair.inputs.options
     if pair.why_not_comparable and options.annotations is None:
         if options.max_accuracy_drop is not None:
-            raise EngineError('--max-accuracy-drop', f'cannot be held: {pair.why_not_comparable}')
+            raise EngineError(
+                '--max-accuracy-drop', f'cannot be checked: {pair.why_not_comparable}'
+            )
         return None, pair.why_not_comparable
     with contextlib.ExitStack() as stack:
         try:
@@ -189,7 +191,7 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
     is_engine = pair.stand_in is None
     unlike = onnx_runtime_problem(pair.inputs.options.precision)
     if not is_engine and unlike:
-        return f'no GPU runs the engine here, and ONNX Runtime {unlike}: {pair.target_advice}'
+        return f'no GPU here can run the engine, and ONNX Runtime {unlike}: {pair.target_advice}'
     if pair.why_not_comparable:
         return pair.why_not_comparable
     if calibration is None:
