@@ -63,12 +63,13 @@ def start_node(children, options, case, side, cameras):
     else:
         words += ['-p', f'cameras:=[{",".join(cameras)}]']
     if side != 'other':
-        return children.start(NODE, *words, environment=launch_environment())
+        return children.start(NODE, *words, environment=launch_environment(), answers=False)
     # Python finds the modules of the working folder first.
     return children.start(
         *('-c', options.other_program, *words),
         environment=launch_environment(options.other),
         folder=options.other,
+        answers=False,
     )
 
 

@@ -32,17 +32,19 @@ class Child:
         arguments: further arguments.
         environment: variables to change.
         folder: the process's working folder; None keeps the folder of the benchmark.
+        answers: whether the benchmark reads the process's standard output. Otherwise the standard
+            output belongs to the log.
     """
 
-    def __init__(self, script, *arguments, environment=None, folder=None):
+    def __init__(self, script, *arguments, environment=None, folder=None, answers=True):
         self._words = [str(script), *map(str, arguments)]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (end closes it)
         self._process = subprocess.Popen(
             [sys.executable, *self._words],
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, 'PYTHONFAULTHANDLER': '1', **(environment or {})},
             cwd=folder,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.PIPE if answers else self._log,
             stderr=self._log,
             text=True,
         )
@@ -72,7 +74,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         self._log.close()
 
     def check(self):
@@ -85,7 +88,7 @@ class Child:
         raise SystemExit(f'{" ".join(self._words)}\n{problem}; its last output:\n{self.output()}')
 
     def output(self):
-        """Return the last lines that the process wrote to its standard error."""
+        """Return the last lines of the process's log: its standard error."""
         # A read at a position does not move the file's position, which the process shares.
         start = max(0, os.fstat(self._log.fileno()).st_size - _SHOWN_BYTES)
         text = os.pread(self._log.fileno(), _SHOWN_BYTES, start).decode(errors='replace')
