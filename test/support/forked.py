@@ -205,7 +205,7 @@ def serve(socket_number):
     ended, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
-    running = {}  # pipe for the exit status, by process ID
+    running = {}  # maps a process ID to the pipe for the exit status
     with socket.socket(fileno=socket_number) as requests:
         while True:
             ready, *_ = select.select([requests, ended], [], [])

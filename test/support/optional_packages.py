@@ -61,7 +61,8 @@ class Module(pytest.Module):
     def collect(self):
         try:
             return super().collect()
-        except (self.CollectError, ImportError) as error:  # pytest_plugins cause ImportErrors
+        # a name in pytest_plugins causes an ImportError
+        except (self.CollectError, ImportError) as error:
             if package := needed_package(error):
                 pytest.skip(f'needs {package}', allow_module_level=True)
             raise

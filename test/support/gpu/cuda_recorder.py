@@ -78,7 +78,7 @@ class _Recorded:
         return result
 
     def _status(self, name, status):
-        """Return a status, named as in the runtime, as a value of the call's module."""
+        """Return the status that the called library uses for a status of the CUDA runtime."""
         if name.startswith('cuda'):
             return getattr(self._module.cudaError_t, status)
         if name.startswith('nvrtc'):

@@ -22,7 +22,7 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 PREPROCESSING = Preprocessing((64, 48))
 _OK = fake_cuda.cudaError_t.cudaSuccess
-_GONE = 0xDD  # fills freed memory
+_GONE = 0xDD  # value of each byte of freed memory
 
 
 class LateGpu:
@@ -48,7 +48,7 @@ class LateGpu:
         self._graphs = {}
         self._events = {}
         self._names = {}
-        self._memory = {}  # kept for good, so that a late access hits no new allocation
+        self._memory = {}  # never freed, so that a late access cannot hit a new allocation
         self.uploads = []
         self.captures = 0
         self.host_bytes = {}

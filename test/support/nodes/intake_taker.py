@@ -63,7 +63,7 @@ class Taker:
         client.add(self.node)
         self.images = []
         self.logged = []
-        self.node.get_logger = lambda: self  # LifecycleNode's method calls rcl every time
+        self.node.get_logger = lambda: self  # LifecycleNode.get_logger would call rcl each time
         self.intake = self.input = None
         self.buffers = MessageBuffers()
         self.faults = []

@@ -23,7 +23,7 @@ from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_program import main
 
-FRAMES = 45  # 4.5 s: discovery may take one period of 3 s
+FRAMES = 45  # for 4.5 s, because discovery may take one period of 3 s
 
 
 class Pretended:

@@ -27,7 +27,7 @@ def cameras(detector):
         count_lines = {name: f'detector.{name}]: counts: ' for name in NAMES}
         before = {name: detector.program.count(text) for name, text in count_lines.items()}
         detector.bring_to('inactive')
-        for name, text in count_lines.items():  # the last line about the cameras
+        for name, text in count_lines.items():  # the node logs this line last
             detector.program.wait_for_output(text, before[name] + 1)
     detector.bring_to('inactive')
     cameras = [CameraOfMany(detector, name) for name in NAMES]

@@ -86,7 +86,7 @@ class ScriptedPipeline:
             time.sleep(0.005)
         if order == RAISE_IN_COLLECT or order in HELD:
             raise RuntimeError('collect broke')
-        class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # class 7 does not exist
+        class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # the model has no class 7
         box = np.array([[1, 2, 3, 4]], np.float32)
         found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
         return [Result(found, LASTS_S.get(order, 0.001), frame)]

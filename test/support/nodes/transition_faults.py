@@ -70,7 +70,7 @@ class Fault:
         self.place = ''
 
     def __enter__(self):
-        self._before = sys.gettrace()  # the trace function of coverage
+        self._before = sys.gettrace()  # coverage may have set a trace function
         sys.settrace(self._trace)
         return self
 
@@ -98,7 +98,7 @@ class Fault:
         """Return whether faults are disabled in this code, because it reports faults."""
         return code.co_name in (
             *('run', 'report', '_report_failure', '_call_each', 'log_text', 'plain'),
-            '<genexpr>',  # called again at its deletion
+            '<genexpr>',  # Python calls a generator again when it deletes it
         )
 
 
@@ -207,7 +207,7 @@ def fault_at_every_step(make_node, transition, good, failed):
                 break
             places.append(fault.place)
             print(number, fault.place, node.state_label)
-            if answer == SUCCESS:  # the failed step is optional
+            if answer == SUCCESS:  # the transition succeeds without the failed step
                 assert node.state_label == well
             else:
                 assert node.state_label == after

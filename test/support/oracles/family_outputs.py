@@ -105,7 +105,7 @@ def end_to_end(rng, xyxy, scores, labels):
 
 def efficient_nms(rng, xyxy, scores, labels):
     boxes, confidence, classes = np.zeros((100, 4)), np.full(100, 0.9), np.zeros(100, np.int32)
-    count = len(xyxy)  # the decoder must not read later rows
+    count = len(xyxy)  # the decoder must ignore the rows after the first `count`
     boxes[:count], confidence[:count], classes[:count] = xyxy, scores, labels
     return {
         'num_dets': np.array([count], np.int32),

@@ -89,7 +89,7 @@ def _random_times(rng, rate_hz, seconds, together):
         return even(rate_hz, seconds, 0.0 if together else rng.random())
     if kind == 'jitter':
         return even(rate_hz, seconds, rng.random(), lambda: rng.random() * 0.8)
-    if kind == 'bursts':  # of five messages each
+    if kind == 'bursts':  # bursts of five messages
         return sorted(t for t in even(rate_hz / 5, seconds, rng.random()) for _ in range(5))
     times = even(rate_hz, seconds, rng.random())
     return times[: len(times) // 3] + times[2 * len(times) // 3 :]

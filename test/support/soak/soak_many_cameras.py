@@ -46,7 +46,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
         'engine_path': PIPELINE,
         'cameras': list(CAMERAS),
         'image_intake': intake,
-        # A QoS for reliable and best-effort cameras. The soak of frames tests adaptation.
+        # Best effort receives from all cameras. The soak of frames tests changes of the QoS.
         'image_qos.reliability': 'best_effort',
     }
     command = script('soak/soak_frames_node.py')

@@ -25,7 +25,7 @@ from trt_perception.ros.runtime.process import run_node
 FRAME_S = 0.02
 # Width of a histogram bin in seconds. A list of all ages would look like a memory leak.
 BIN_S = 1e-4
-START_UP = 50  # frames until all participants are discovered
+START_UP = 50  # ages of the first frames are ignored
 
 
 class Pipeline(scripted_node.ScriptedPipeline):
